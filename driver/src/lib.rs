@@ -1,0 +1,3 @@
+//! NVMe from user space.
+
+pub mod spec;

@@ -1,0 +1,2 @@
+//! Adit's development commands.
+fn main() {}

@@ -1,3 +1,10 @@
 //! NVMe from user space.
 
+pub mod bus;
+pub mod error;
 pub mod spec;
+pub mod sys;
+mod time;
+
+pub use error::{Error, Result};
+pub use time::Time;

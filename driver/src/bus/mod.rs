@@ -1,0 +1,157 @@
+//! What a controller hangs off: one small trait, three buses.
+//!
+//! | bus | module | the device is |
+//! |---|---|---|
+//! | [`vfio`] | real PCIe function bound to vfio-pci | fenced by the IOMMU |
+//! | [`vfio_user`] | a controller in another process, over a socket | fenced by what it is handed |
+//! | [`soft`] | the software controller in this process | ours |
+//!
+//! A bus gives registers, DMA addresses, a reset, interrupts and a clock, and
+//! knows nothing of NVMe. Nothing here is called per I/O, except a doorbell of
+//! a vfio-user server that does not let us map it.
+
+use std::fmt;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::error::Result;
+use crate::spec::Iova;
+use crate::sys::{Backing, HostRange, Register32, Window};
+use crate::time::Time;
+
+/// A doorbell of the device, as the bus can reach it.
+#[derive(Debug)]
+pub enum Doorbell {
+    /// Mapped into this process: ringing is one store.
+    Mapped(Register32),
+    /// Reached by a message: ringing is a [`Bus::write32`].
+    Message {
+        /// The bus that carries it.
+        bus: Arc<dyn Bus>,
+        /// Offset in BAR0.
+        offset: u32,
+    },
+}
+
+impl Doorbell {
+    /// Writes the doorbell. Ring memory written before is visible to the device first.
+    #[inline(always)]
+    pub fn ring(&self, value: u32) {
+        crate::sys::barrier::before_doorbell();
+        match self {
+            Doorbell::Mapped(register) => register.write(value),
+            Doorbell::Message { bus, offset } => ring_by_message(&**bus, *offset, value),
+        }
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn ring_by_message(bus: &dyn Bus, offset: u32, value: u32) {
+    bus.write32(offset, value);
+}
+
+/// Where a device sits, for placing memory and threads.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Locality {
+    /// PCI address (`0000:01:00.0`), where it has one.
+    pub pci_address: Option<String>,
+    /// NUMA node as the kernel reports it, where it does.
+    pub numa_node: Option<u32>,
+}
+
+/// Something that happened to the device outside its queues.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BusEvent {
+    /// The bus reported an unrecoverable error (AER).
+    Error,
+    /// The system asks for the device back (hot unplug, unbind): close it soon.
+    RemovalRequested,
+    /// The device is gone: the connection broke.
+    Gone,
+}
+
+/// A way to reach a controller. Offsets are into BAR0; all values little-endian as the host sees them.
+///
+/// Implementations are used from any thread. A device that is gone reads as all ones,
+/// as on PCIe; it is never an error to touch a register.
+pub trait Bus: Send + Sync + fmt::Debug {
+    /// The target string of the device, for messages.
+    fn device(&self) -> &str;
+
+    /// Reads a 32-bit register.
+    fn read32(&self, offset: u32) -> u32;
+    /// Writes a 32-bit register.
+    fn write32(&self, offset: u32, value: u32);
+    /// Reads a 64-bit register.
+    fn read64(&self, offset: u32) -> u64;
+    /// Writes a 64-bit register.
+    fn write64(&self, offset: u32, value: u64);
+
+    /// A doorbell at `offset`.
+    ///
+    /// # Errors
+    /// When BAR0 does not reach that far.
+    fn doorbell(self: Arc<Self>, offset: u32) -> Result<Doorbell>;
+
+    /// `len` bytes at `offset` of BAR `bar`, mapped (the controller memory buffer).
+    ///
+    /// # Errors
+    /// When the BAR is absent, too short or may not be mapped.
+    fn bar_window(&self, bar: u8, offset: u64, len: u64) -> Result<Window>;
+
+    /// Makes memory visible to the device and returns its address there, 4 KiB aligned.
+    /// The caller keeps the memory alive until [`Bus::unmap`] succeeded.
+    ///
+    /// # Errors
+    /// Each refusal by name: the memlock limit, the container's mapping limit,
+    /// no address space left in the IOMMU's ranges, no file behind the memory.
+    fn map(&self, memory: HostRange<'_>) -> Result<Iova>;
+
+    /// Takes memory back: afterwards the device cannot reach it.
+    ///
+    /// # Errors
+    /// When the system refuses; the memory must then be leaked, not freed.
+    fn unmap(&self, iova: Iova, len: u64) -> Result<()>;
+
+    /// Sets `len` bytes of device address space aside without mapping anything there
+    /// (the controller memory buffer's place). Kept for the life of the bus.
+    ///
+    /// # Errors
+    /// When no such range is free.
+    fn reserve(&self, len: u64) -> Result<Iova>;
+
+    /// What memory must be backed by for [`Bus::map`].
+    fn backing(&self) -> Backing {
+        Backing::Any
+    }
+
+    /// Resets the function; all its DMA has stopped when this returns.
+    ///
+    /// # Errors
+    /// When the device or the system cannot.
+    fn reset(&self) -> Result<()>;
+
+    /// How many interrupt vectors there are; 0 where there are none.
+    fn vector_count(&self) -> u16;
+
+    /// Enables vectors `0..count` and returns an eventfd for each.
+    ///
+    /// # Errors
+    /// When there are fewer vectors or the system refuses.
+    fn enable_vectors(&self, count: u16) -> Result<Vec<OwnedFd>>;
+
+    /// What happened since the last call, without waiting.
+    fn take_event(&self) -> Option<BusEvent>;
+
+    /// The present.
+    fn now(&self) -> Time;
+
+    /// Lets `at_most` pass, or less: yields or sleeps on a real machine, steps a
+    /// software controller that has no thread of its own.
+    fn pause(&self, at_most: Duration);
+
+    /// Where the device sits.
+    fn locality(&self) -> Locality;
+}

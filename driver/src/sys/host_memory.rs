@@ -1,0 +1,283 @@
+//! Memory of this process that a device may be given.
+//!
+//! [`HostMemory::allocate`] takes the largest pages the machine has free: 1 GiB
+//! and 2 MiB hugepages, then transparent hugepages, then 4 KiB pages. It comes
+//! from an unlinked memory file or an anonymous mapping, so nothing is left
+//! behind when the process is killed, and needs no mounted hugetlbfs.
+//! [`HostMemory::adopt`] takes memory that the caller already owns.
+//!
+//! Memory is not locked here: mapping it for DMA pins it, and the bus that
+//! pins it knows which limit refused.
+#![allow(unsafe_code)]
+
+use std::any::Any;
+use std::fmt;
+use std::fs::File;
+use std::os::fd::{AsFd, BorrowedFd, FromRawFd};
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use memmap2::{MmapOptions, MmapRaw};
+
+use super::Atomics;
+use crate::error::{Error, Result};
+
+const SMALL: usize = 4 << 10;
+const HUGE: usize = 2 << 20;
+const GIANT: usize = 1 << 30;
+
+/// The pages behind a piece of memory, largest first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PageKind {
+    /// 1 GiB hugepages.
+    Huge1G,
+    /// 2 MiB hugepages.
+    Huge2M,
+    /// Ordinary pages that the kernel was asked to merge into 2 MiB ones.
+    Transparent,
+    /// 4 KiB pages.
+    Small,
+    /// The caller's own memory; unknown.
+    Caller,
+}
+
+/// What memory must be backed by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Backing {
+    /// Anything this process can read and write.
+    Any,
+    /// A file descriptor that another process can map (vfio-user servers need it).
+    SharedFile,
+}
+
+enum Source {
+    Mapped(MmapRaw),
+    Adopted(#[allow(dead_code, reason = "held, not read")] Box<dyn Any + Send + Sync>),
+}
+
+/// Memory fit for DMA, owned until dropped.
+pub struct HostMemory {
+    at: NonNull<u8>,
+    len: usize,
+    file: Option<(File, u64)>,
+    pages: PageKind,
+    _source: Source,
+}
+
+// SAFETY: the memory is owned (or its owner is held) and only reached through
+// pointers whose users say why they may.
+unsafe impl Send for HostMemory {}
+// SAFETY: as above.
+unsafe impl Sync for HostMemory {}
+
+/// A borrowed view of [`HostMemory`] for a bus to map.
+#[derive(Clone, Copy)]
+pub struct HostRange<'a> {
+    /// First byte in this process; 4 KiB aligned.
+    pub at: NonNull<u8>,
+    /// Length in bytes; a multiple of 4 KiB.
+    pub len: usize,
+    /// The file behind it and the offset of the first byte, where there is one.
+    pub file: Option<(BorrowedFd<'a>, u64)>,
+}
+
+impl HostMemory {
+    /// Allocates at least `len` bytes, zeroed, in the largest pages that fit without
+    /// wasting more than they save. `place` is called with the fresh mapping
+    /// before its pages exist, to choose their NUMA node.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for no bytes, [`Error::Refused`] when even 4 KiB pages run out.
+    pub fn allocate(
+        len: usize,
+        backing: Backing,
+        place: &dyn Fn(NonNull<u8>, usize),
+    ) -> Result<HostMemory> {
+        if len == 0 {
+            return Err(Error::invalid("DMA memory", "0 bytes requested"));
+        }
+        for (pages, size) in [(PageKind::Huge1G, GIANT), (PageKind::Huge2M, HUGE)] {
+            if len >= size / 2 {
+                if let Some(memory) = Self::huge(len.next_multiple_of(size), pages, place) {
+                    return Ok(memory);
+                }
+            }
+        }
+        Self::ordinary(len.next_multiple_of(SMALL), backing, place)
+    }
+
+    /// Takes memory the caller owns: any mapping, memfd or pinned pool.
+    /// `file` is the file behind it and the offset of the first byte; only
+    /// vfio-user needs it.
+    ///
+    /// # Safety
+    /// `owner` keeps `at..at+len` mapped, readable and writable while it lives,
+    /// and no Rust reference to those bytes is used while a device is given them.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] unless `at` and `len` are multiples of 4 KiB.
+    pub unsafe fn adopt(
+        at: NonNull<u8>,
+        len: usize,
+        file: Option<(File, u64)>,
+        owner: Box<dyn Any + Send + Sync>,
+    ) -> Result<HostMemory> {
+        if len == 0 || !len.is_multiple_of(SMALL) || !at.addr().get().is_multiple_of(SMALL) {
+            return Err(Error::invalid(
+                format!("memory to register at {at:p}, {len} bytes"),
+                "address and length must be multiples of 4096 (register the whole mapping)",
+            ));
+        }
+        Ok(HostMemory { at, len, file, pages: PageKind::Caller, _source: Source::Adopted(owner) })
+    }
+
+    fn huge(len: usize, pages: PageKind, place: &dyn Fn(NonNull<u8>, usize)) -> Option<HostMemory> {
+        let size_flag =
+            if pages == PageKind::Huge1G { libc::MFD_HUGE_1GB } else { libc::MFD_HUGE_2MB };
+        let file = memory_file(len, libc::MFD_HUGETLB | size_flag).ok()?;
+        // Mapping a hugetlb file reserves its pages, so a shortage shows here and not as a fault later.
+        let map = MmapOptions::new().len(len).map_raw(&file).ok()?;
+        Self::populated(map, Some(file), pages, place).ok()
+    }
+
+    fn ordinary(
+        len: usize,
+        backing: Backing,
+        place: &dyn Fn(NonNull<u8>, usize),
+    ) -> Result<HostMemory> {
+        let refused = |why: std::io::Error| {
+            Error::refused(
+                "host memory",
+                format!("allocate {len} bytes"),
+                why,
+                "free memory or ask for less",
+            )
+        };
+        let (map, file) = match backing {
+            Backing::SharedFile => {
+                let file = memory_file(len, 0).map_err(refused)?;
+                (MmapOptions::new().len(len).map_raw(&file).map_err(refused)?, Some(file))
+            }
+            Backing::Any => {
+                (MmapRaw::from(MmapOptions::new().len(len).map_anon().map_err(refused)?), None)
+            }
+        };
+        let merged = len >= HUGE && map.advise(memmap2::Advice::HugePage).is_ok();
+        let pages = if merged { PageKind::Transparent } else { PageKind::Small };
+        Self::populated(map, file, pages, place).map_err(refused)
+    }
+
+    fn populated(
+        map: MmapRaw,
+        file: Option<File>,
+        pages: PageKind,
+        place: &dyn Fn(NonNull<u8>, usize),
+    ) -> std::io::Result<HostMemory> {
+        let len = map.len();
+        let at = NonNull::new(map.as_mut_ptr()).expect("a mapping is never at address zero");
+        place(at, len);
+        // Faults every page in now: running out must fail here, not as SIGBUS under I/O.
+        map.advise(memmap2::Advice::PopulateWrite)?;
+        Ok(HostMemory {
+            at,
+            len,
+            file: file.map(|file| (file, 0)),
+            pages,
+            _source: Source::Mapped(map),
+        })
+    }
+
+    /// First byte.
+    pub fn as_ptr(&self) -> NonNull<u8> {
+        self.at
+    }
+
+    /// Length in bytes, a multiple of the page size.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Never: memory has at least one page.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The pages it got.
+    pub fn pages(&self) -> PageKind {
+        self.pages
+    }
+
+    /// What a bus needs to map it.
+    pub fn range(&self) -> HostRange<'_> {
+        HostRange {
+            at: self.at,
+            len: self.len,
+            file: self.file.as_ref().map(|(file, offset)| (file.as_fd(), *offset)),
+        }
+    }
+
+    /// The memory as atomics, sharing ownership.
+    pub fn atomics(self: &Arc<Self>) -> Atomics {
+        let owner: Arc<dyn Any + Send + Sync> = Arc::<Self>::clone(self);
+        // SAFETY: `owner` keeps the mapping; DMA memory has no plain references while shared.
+        unsafe { Atomics::new(self.at, self.len, owner) }
+    }
+}
+
+impl fmt::Debug for HostMemory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "HostMemory({:p}+{:#x}, {:?})", self.at, self.len, self.pages)
+    }
+}
+
+fn memory_file(len: usize, flags: libc::c_uint) -> std::io::Result<File> {
+    // SAFETY: the name is a NUL-terminated literal; the result is checked.
+    let fd = unsafe { libc::memfd_create(c"adit-dma".as_ptr(), libc::MFD_CLOEXEC | flags) };
+    if fd < 0 {
+        return Err(std::io::Error::last_os_error());
+    }
+    // SAFETY: a fresh descriptor that nobody else owns.
+    let file = unsafe { File::from_raw_fd(fd) };
+    file.set_len(len as u64)?;
+    Ok(file)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::Cell;
+    use std::sync::atomic::Ordering;
+
+    #[test]
+    fn allocation_is_zeroed_aligned_and_at_least_as_long() {
+        for len in [1, 4096, 5000, 3 << 20] {
+            let memory =
+                Arc::new(HostMemory::allocate(len, Backing::Any, &|_, _| ()).expect("memory"));
+            assert!(memory.len() >= len && memory.len().is_multiple_of(SMALL));
+            assert!(memory.as_ptr().addr().get().is_multiple_of(SMALL));
+            assert!(memory.atomics().words().iter().all(|w| w.load(Ordering::Relaxed) == 0));
+        }
+    }
+
+    #[test]
+    fn placement_sees_the_whole_mapping() {
+        let seen = Cell::new(0);
+        let memory =
+            HostMemory::allocate(8192, Backing::Any, &|_, len| seen.set(len)).expect("memory");
+        assert_eq!(seen.get(), memory.len());
+    }
+
+    #[test]
+    fn shared_backing_has_a_file_and_nothing_is_too_little() {
+        let memory = HostMemory::allocate(4096, Backing::SharedFile, &|_, _| ()).expect("memory");
+        assert!(memory.range().file.is_some());
+        assert!(HostMemory::allocate(0, Backing::Any, &|_, _| ()).is_err());
+    }
+
+    #[test]
+    fn adopting_wants_whole_pages() {
+        let at = NonNull::new(0x1001 as *mut u8).expect("not null");
+        // SAFETY: refused before anything is read.
+        assert!(unsafe { HostMemory::adopt(at, 4096, None, Box::new(())) }.is_err());
+    }
+}

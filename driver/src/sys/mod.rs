@@ -1,0 +1,23 @@
+//! The only memory-unsafe code of the driver's core: mapped registers, DMA
+//! memory and the atomics over both.
+//!
+//! Everything above works with the safe types of this module:
+//!
+//! | type | what it is |
+//! |---|---|
+//! | [`Window`], [`Register32`] | mapped device registers, accessed volatile |
+//! | [`HostMemory`] | memory of this process fit for DMA: allocated or the caller's |
+//! | [`Atomics`] | a view of shared memory as atomics: rings, lists, shadow doorbells |
+//! | [`barrier`] | the two fences a doorbell needs |
+//!
+//! A device (or a software controller) writes this memory while we hold it, so
+//! nothing here hands out `&mut [u8]` to memory that is in flight.
+
+mod atomics;
+pub mod barrier;
+mod host_memory;
+mod window;
+
+pub use atomics::Atomics;
+pub use host_memory::{Backing, HostMemory, HostRange, PageKind};
+pub use window::{Register32, Window};

@@ -1,0 +1,177 @@
+//! Mapped device registers.
+//!
+//! A [`Window`] is a run of a mapped BAR (or of a software controller's
+//! register page). Accesses are volatile, naturally aligned and exactly as wide
+//! as asked, as PCIe requires. Offsets come from the specification's constants
+//! or were checked when a [`Register32`] was made, so one out of bounds is our
+//! own bug and panics.
+#![allow(unsafe_code)]
+
+use std::fmt;
+use std::sync::Arc;
+
+use memmap2::MmapRaw;
+
+/// A bounds-checked run of mapped registers. Clones share the mapping.
+#[derive(Clone)]
+pub struct Window {
+    map: Arc<MmapRaw>,
+    offset: usize,
+    len: usize,
+}
+
+impl Window {
+    /// The whole of a mapping.
+    pub fn new(map: Arc<MmapRaw>) -> Window {
+        let len = map.len();
+        Window { map, offset: 0, len }
+    }
+
+    /// `len` bytes from `offset` of this window, or `None` if it does not reach that far.
+    pub fn slice(&self, offset: usize, len: usize) -> Option<Window> {
+        let end = offset.checked_add(len)?;
+        (end <= self.len).then(|| Window {
+            map: Arc::clone(&self.map),
+            offset: self.offset + offset,
+            len,
+        })
+    }
+
+    /// Length in bytes.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether the window has no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    fn at<T>(&self, offset: usize) -> *mut T {
+        let end = offset.checked_add(size_of::<T>());
+        assert!(end.is_some_and(|end| end <= self.len), "register {offset:#x} outside its window");
+        assert!(
+            (self.offset + offset).is_multiple_of(align_of::<T>()),
+            "register {offset:#x} misaligned"
+        );
+        // SAFETY: the sum stays inside the mapping, checked above and in `slice`.
+        unsafe { self.map.as_mut_ptr().add(self.offset + offset).cast() }
+    }
+
+    /// Reads a 32-bit register.
+    pub fn read32(&self, offset: usize) -> u32 {
+        let at = self.at::<u32>(offset);
+        // SAFETY: `at` is inside the live mapping and aligned.
+        u32::from_le(unsafe { at.read_volatile() })
+    }
+
+    /// Writes a 32-bit register.
+    pub fn write32(&self, offset: usize, value: u32) {
+        let at = self.at::<u32>(offset);
+        // SAFETY: `at` is inside the live mapping and aligned; devices allow concurrent access.
+        unsafe { at.write_volatile(value.to_le()) };
+    }
+
+    /// Reads a 64-bit register with one access.
+    pub fn read64(&self, offset: usize) -> u64 {
+        let at = self.at::<u64>(offset);
+        // SAFETY: `at` is inside the live mapping and aligned.
+        u64::from_le(unsafe { at.read_volatile() })
+    }
+
+    /// Writes a 64-bit register with one access.
+    pub fn write64(&self, offset: usize, value: u64) {
+        let at = self.at::<u64>(offset);
+        // SAFETY: `at` is inside the live mapping and aligned; devices allow concurrent access.
+        unsafe { at.write_volatile(value.to_le()) };
+    }
+
+    /// The register at `offset` with its bounds checked once, or `None` outside the window.
+    pub fn register32(&self, offset: usize) -> Option<Register32> {
+        let end = offset.checked_add(4)?;
+        (end <= self.len && (self.offset + offset).is_multiple_of(4))
+            .then(|| Register32 { at: self.at(offset), _window: self.clone() })
+    }
+
+    /// The first byte's address, for those who share the window with another
+    /// device or view it as [`super::Atomics`].
+    pub fn as_ptr(&self) -> *mut u8 {
+        // SAFETY: `offset` is inside the mapping, checked in `slice`.
+        unsafe { self.map.as_mut_ptr().add(self.offset) }
+    }
+}
+
+impl fmt::Debug for Window {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Window({:#x}+{:#x})", self.offset, self.len)
+    }
+}
+
+/// One 32-bit register whose place was checked when this was made: a doorbell.
+pub struct Register32 {
+    at: *mut u32,
+    _window: Window,
+}
+
+// SAFETY: the pointer is into a mapping that `_window` keeps alive and unmoved;
+// volatile accesses to device registers may come from any one thread.
+unsafe impl Send for Register32 {}
+
+impl Register32 {
+    /// Writes the register. Pair with [`super::barrier::before_doorbell`].
+    #[inline(always)]
+    pub fn write(&self, value: u32) {
+        // SAFETY: checked when the register was made; `_window` keeps it mapped.
+        unsafe { self.at.write_volatile(value.to_le()) };
+    }
+
+    /// The register's address, for another agent that rings it (a GPU).
+    pub fn as_ptr(&self) -> *mut u32 {
+        self.at
+    }
+}
+
+impl fmt::Debug for Register32 {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Register32({:p})", self.at)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use memmap2::MmapOptions;
+
+    fn window(len: usize) -> Window {
+        let map = MmapOptions::new().len(len).map_anon().expect("anonymous memory");
+        Window::new(Arc::new(MmapRaw::from(map)))
+    }
+
+    #[test]
+    fn registers_read_back_in_every_width() {
+        let w = window(4096);
+        w.write64(0x28, 0x1122_3344_5566_7788);
+        assert_eq!(w.read32(0x28), 0x5566_7788);
+        assert_eq!(w.read32(0x2c), 0x1122_3344);
+        w.register32(0x1000 - 4).expect("last register").write(7);
+        assert_eq!(w.read32(0xffc), 7);
+    }
+
+    #[test]
+    fn a_slice_cannot_leave_its_window() {
+        let w = window(8192);
+        let s = w.slice(4096, 4096).expect("second page");
+        s.write32(0, 9);
+        assert_eq!(w.read32(4096), 9);
+        assert!(w.slice(4096, 4097).is_none());
+        assert!(w.slice(usize::MAX, 2).is_none());
+        assert!(s.register32(4096).is_none());
+        assert!(s.register32(2).is_none());
+    }
+
+    #[test]
+    #[should_panic(expected = "outside its window")]
+    fn an_offset_outside_is_our_bug() {
+        window(4096).read32(4096);
+    }
+}

@@ -10,7 +10,7 @@ use super::command::{Body, Command, CommandError, Completion, RejectReason, Reje
 use super::lists::PagePool;
 use super::slow::Extra;
 use crate::memory::{DomainId, IoBuffer};
-use crate::ring::{CompletionRing, SubmissionRing};
+use crate::ring::{CompletionRing, Shadow, SubmissionRing};
 use crate::slots::{Lookup, Slots};
 use crate::spec::{Cid, Cqe, DataPointer, Iova, Qid, Sqe, SglDescriptor};
 use crate::time::Time;
@@ -228,6 +228,12 @@ impl<B: IoBuffer> Core<B> {
                 None
             }
         }
+    }
+
+    /// Publishes both positions in shadow doorbells from now on.
+    pub(crate) fn set_shadows(&mut self, submission: Shadow, completion: Shadow) {
+        self.sq.set_shadow(submission);
+        self.cq.set_shadow(completion);
     }
 
     /// Whether a deadline may have passed.

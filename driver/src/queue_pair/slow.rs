@@ -255,6 +255,15 @@ impl<B: IoBuffer> Core<B> {
         Some(self.slots.get(index).cid())
     }
 
+    /// Forgets every buffer in flight, so that memory the device may still write is never
+    /// freed or handed out.
+    pub(crate) fn leak_all(&mut self) {
+        let occupied: Vec<usize> = self.slots.occupied().collect();
+        for index in occupied {
+            std::mem::forget(self.slots.vacate(index));
+        }
+    }
+
     /// Ends every request with [`CommandError::Reset`]. Only once the device can no
     /// longer touch their memory.
     pub(crate) fn end_all(&mut self, done: &mut impl FnMut(Completion<B>)) -> usize {

@@ -12,13 +12,16 @@
 //!
 //! What it does not do: any I/O, any policy, and any check that needs to know the state of a controller.
 
+mod bits;
 pub mod command;
 pub mod completion;
+pub mod identify;
 pub mod ids;
 pub mod prp;
 pub mod register;
 pub mod sgl;
 pub mod status;
+pub mod view;
 
 pub use command::{
     AdminOpcode, Cns, CopyRange, DataPointer, DsmRange, FeatureSelect, Fuse, IoOpcode, Psdt,
@@ -28,3 +31,4 @@ pub use completion::Cqe;
 pub use ids::{Cid, Iova, Lba, LbaCount, Nsid, Qid, QueueEntries, RangeCount};
 pub use sgl::SglDescriptor;
 pub use status::{Status, StatusCodeType};
+pub use view::{Ascii, View};

@@ -15,8 +15,10 @@
 mod bits;
 pub mod command;
 pub mod completion;
+pub mod feature;
 pub mod identify;
 pub mod ids;
+pub mod log;
 pub mod prp;
 pub mod register;
 pub mod sgl;
@@ -28,7 +30,9 @@ pub use command::{
     QueuePriority, Sqe,
 };
 pub use completion::Cqe;
+pub use feature::Fid;
 pub use ids::{Cid, Iova, Lba, LbaCount, Nsid, Qid, QueueEntries, RangeCount};
+pub use log::Lid;
 pub use sgl::SglDescriptor;
 pub use status::{Status, StatusCodeType};
 pub use view::{Ascii, View};

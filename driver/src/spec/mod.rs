@@ -16,6 +16,8 @@ mod bits;
 pub mod command;
 pub mod completion;
 pub mod feature;
+#[cfg(test)]
+mod hostile_tests;
 pub mod identify;
 pub mod ids;
 pub mod log;

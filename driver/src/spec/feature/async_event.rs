@@ -146,6 +146,11 @@ impl AsyncEvent {
             (AsyncEventType::Notice, 5) => "LBA Status Information Alert",
             (AsyncEventType::Notice, 6) => "Endurance Group Event Aggregate Log Page Change",
             (AsyncEventType::Immediate, 0) => "Normal NVM Subsystem Shutdown",
+            (AsyncEventType::IoCommandSpecific, 0) => "Reservation Log Page Available",
+            (AsyncEventType::IoCommandSpecific, 1) => "Sanitize Operation Completed",
+            (AsyncEventType::IoCommandSpecific, 2) => {
+                "Sanitize Operation Completed With Unexpected Deallocation"
+            }
             _ => return None,
         })
     }

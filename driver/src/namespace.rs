@@ -60,7 +60,7 @@ impl Namespace {
             list_pages: LIST_PAGES_PER_COMMAND,
             bounce_bytes: PAGE_BYTES,
         };
-        let lba_count = identify.nsze.get();
+        let lba_count = identify.nsze_lbas.get();
         Ok(Namespace { nsid, lba_count, limits, domain: controller.domain, identify })
     }
 
@@ -103,19 +103,22 @@ impl Namespace {
     }
 }
 
-const FORMAT_FIX: &str =
-    "choose another namespace (ns=N), or format it under the kernel's driver with `nvme format`, which erases it";
+const FORMAT_FIX: &str = "choose another namespace (ns=N), or format it under the kernel's driver with `nvme format`, which erases it";
 
 fn lba_bytes(nsid: Nsid, identify: &IdentifyNamespace, device: &str) -> Result<u32> {
-    let refuse = |what: String| Err(Error::device(device, format!("namespace {nsid}: {what}"), FORMAT_FIX));
-    if !identify.is_active() || identify.nsze.get() >= 1 << 52 {
-        return refuse(format!("not an active namespace ({} LBAs)", identify.nsze));
+    let refuse =
+        |what: String| Err(Error::device(device, format!("namespace {nsid}: {what}"), FORMAT_FIX));
+    if !identify.is_active() || identify.nsze_lbas.get() >= 1 << 52 {
+        return refuse(format!("not an active namespace ({} LBAs)", identify.nsze_lbas));
     }
     let Some(format) = identify.lba_format() else {
         return refuse(format!("its LBA format {} is not in its table", identify.format_index()));
     };
     if format.ms_bytes.get() != 0 || identify.protection_type() != 0 {
-        return refuse(format!("{} bytes of metadata for each LBA, which this driver does not carry", format.ms_bytes));
+        return refuse(format!(
+            "{} bytes of metadata for each LBA, which this driver does not carry",
+            format.ms_bytes
+        ));
     }
     match format.lba_bytes() {
         Some(bytes @ 512..=4096) if bytes.is_power_of_two() => Ok(bytes),

@@ -94,7 +94,10 @@ impl SubmissionRing {
     /// A ring of `depth` entries over zeroed memory.
     pub(crate) fn new(entries: Atomics, depth: u32, bell: Bell) -> SubmissionRing {
         assert!((2..=65536).contains(&depth), "a queue has 2 to 65536 entries");
-        assert!(entries.len() >= depth as usize * SQE_WORDS * 8, "the ring's memory holds its entries");
+        assert!(
+            entries.len() >= depth as usize * SQE_WORDS * 8,
+            "the ring's memory holds its entries"
+        );
         SubmissionRing { entries, depth, tail: 0, head: 0, bell }
     }
 
@@ -164,7 +167,10 @@ impl CompletionRing {
     /// A ring of `depth` entries over zeroed memory: the first lap's phase is 1.
     pub(crate) fn new(entries: Atomics, depth: u32, bell: Bell) -> CompletionRing {
         assert!((2..=65536).contains(&depth), "a queue has 2 to 65536 entries");
-        assert!(entries.len() >= depth as usize * CQE_WORDS * 8, "the ring's memory holds its entries");
+        assert!(
+            entries.len() >= depth as usize * CQE_WORDS * 8,
+            "the ring's memory holds its entries"
+        );
         CompletionRing { entries, depth, head: 0, phase: true, bell }
     }
 

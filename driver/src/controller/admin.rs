@@ -12,8 +12,8 @@ use crate::error::{Error, Result};
 use crate::memory::{Buffer, Mapping};
 use crate::queue_pair::core::Core;
 use crate::queue_pair::{Command, CommandError, Completion, RejectReason};
-use crate::spec::feature::AsyncEvent;
 use crate::ring::Shadow;
+use crate::spec::feature::AsyncEvent;
 use crate::spec::{Cid, Qid, Sqe};
 use crate::time::Time;
 
@@ -110,7 +110,9 @@ impl Admin {
             Err(CommandError::Status(status)) => {
                 Err(Error::Status { device: bus.device().to_owned(), command: name, status })
             }
-            Err(CommandError::Reset) => unreachable!("a reset ends commands only after the admin queue is closed"),
+            Err(CommandError::Reset) => {
+                unreachable!("a reset ends commands only after the admin queue is closed")
+            }
         }
     }
 
@@ -139,7 +141,8 @@ impl Admin {
     pub(crate) fn request_events(&mut self, count: usize) {
         for _ in 0..count {
             // A full admin queue only means fewer events at a time.
-            let _ = self.core.post_raw(Time::NEVER, Sqe::async_event_request(), (None, Purpose::Event));
+            let _ =
+                self.core.post_raw(Time::NEVER, Sqe::async_event_request(), (None, Purpose::Event));
         }
         self.core.ring();
     }

@@ -26,7 +26,7 @@ use crate::spec::log::CriticalWarning;
 use crate::spec::register::{
     ACQ, AQA, ASQ, Aqa, CAP, CC, CRTO, CSTS, Cap, Cc, CommandSetSelected, VS,
 };
-use crate::spec::{Cns, FeatureSelect, Nsid, Qid, QueueEntries, Sqe, View};
+use crate::spec::{Cns, FeatureSelect, Nsid, Qid, QueueEntries, Sqe};
 use crate::transfer::{PAGE_BYTES, SglSupport};
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -88,7 +88,8 @@ fn capabilities(bus: &dyn Bus) -> Result<Cap> {
         return Err(gone(bus));
     }
     let cap = read(bus, CAP);
-    let unsupported = |what: String| Err(Error::device(bus.device(), what, "this driver cannot use it"));
+    let unsupported =
+        |what: String| Err(Error::device(bus.device(), what, "this driver cannot use it"));
     if read(bus, VS).mjr() == 0 {
         return unsupported(format!("it reports NVMe version {}", read(bus, VS)));
     }
@@ -96,10 +97,15 @@ fn capabilities(bus: &dyn Bus) -> Result<Cap> {
         return unsupported("it does not offer the NVM command set (CAP.CSS)".to_owned());
     }
     if cap.page_size_min() > PAGE_BYTES {
-        return unsupported(format!("its smallest memory page is {} bytes (CAP.MPSMIN), not 4096", cap.page_size_min()));
+        return unsupported(format!(
+            "its smallest memory page is {} bytes (CAP.MPSMIN), not 4096",
+            cap.page_size_min()
+        ));
     }
     if cap.mqes_z() == 0 {
-        return unsupported("its queues hold one entry (CAP.MQES), and an NVMe queue needs two".to_owned());
+        return unsupported(
+            "its queues hold one entry (CAP.MQES), and an NVMe queue needs two".to_owned(),
+        );
     }
     Ok(cap)
 }
@@ -116,7 +122,9 @@ fn make_disabled(bus: &dyn Bus, timeout: Duration) -> Result<()> {
     let (config, status) = (read(bus, CC), read(bus, CSTS));
     if config.en() && !status.rdy() && !status.cfs() {
         // EN must not be cleared while the controller is still becoming ready.
-        let _ = wait_for(bus, "CSTS.RDY to follow CC.EN", timeout, |status| status.rdy() || status.cfs());
+        let _ = wait_for(bus, "CSTS.RDY to follow CC.EN", timeout, |status| {
+            status.rdy() || status.cfs()
+        });
     }
     let disabled = if config.en() || status.rdy() { disable(bus, timeout) } else { Ok(()) };
     match disabled {
@@ -159,7 +167,8 @@ fn enable(bus: &Arc<dyn Bus>, cap: Cap, timeout: Duration) -> Result<(Admin, Ena
     let bells = Doorbells::new(bus, cap.dstrd());
     let bells = bells.bells(Qid::ADMIN, bells.registers(Qid::ADMIN)?);
     let (sq, cq) = admin_rings(&host, entries, bells);
-    let (asq, acq) = (host.iova(), host.iova().checked_add(sq_bytes as u64).expect("inside the mapping"));
+    let (asq, acq) =
+        (host.iova(), host.iova().checked_add(sq_bytes as u64).expect("inside the mapping"));
     let queue_entries = QueueEntries::new(entries).expect("2 to 32");
     write(&**bus, AQA, Aqa::new(queue_entries, queue_entries).expect("at most 4096 entries"));
     write(&**bus, ASQ, asq);
@@ -173,7 +182,10 @@ fn enable(bus: &Arc<dyn Bus>, cap: Cap, timeout: Duration) -> Result<(Admin, Ena
         cq,
         slots: entries as usize - 1,
         lists: PagePool::new(pages.slice(sq_bytes + page, lists_bytes), at(sq_bytes + page)),
-        bounces: PagePool::new(pages.slice(sq_bytes + page + lists_bytes, page), at(sq_bytes + page + lists_bytes)),
+        bounces: PagePool::new(
+            pages.slice(sq_bytes + page + lists_bytes, page),
+            at(sq_bytes + page + lists_bytes),
+        ),
         timeout: Duration::MAX,
     });
     // From here on the controller may write the rings: the guard comes before EN.
@@ -188,10 +200,15 @@ fn start(bus: &dyn Bus, cap: Cap, timeout: Duration) -> Result<()> {
     let all_sets = cap.css() & (1 << 6) != 0;
     let css = if all_sets { CommandSetSelected::AllSupported } else { CommandSetSelected::Nvm };
     write(bus, CC, Cc(0).with_css(css).with_iosqes(SQES).with_iocqes(CQES).with_en(true));
-    let status = wait_for(bus, "CSTS.RDY after CC.EN = 1", timeout, |status| status.rdy() || status.cfs())?;
+    let status =
+        wait_for(bus, "CSTS.RDY after CC.EN = 1", timeout, |status| status.rdy() || status.cfs())?;
     if status.cfs() {
         let what = format!("fatal status (CSTS.CFS) while it was enabled; {}", describe(bus));
-        return Err(Error::device(bus.device(), what, "power-cycle the device or look for DMA faults in the kernel log"));
+        return Err(Error::device(
+            bus.device(),
+            what,
+            "power-cycle the device or look for DMA faults in the kernel log",
+        ));
     }
     Ok(())
 }
@@ -205,7 +222,10 @@ fn check_identity(bus: &dyn Bus, identify: &IdentifyController) -> Result<()> {
     let sqes = identify.sqes_min()..=identify.sqes_max();
     let cqes = identify.cqes_min()..=identify.cqes_max();
     if !sqes.contains(&SQES) || !cqes.contains(&CQES) {
-        let what = format!("its queue entries have other sizes (SQES {:02x}h, CQES {:02x}h)", identify.sqes, identify.cqes);
+        let what = format!(
+            "its queue entries have other sizes (SQES {:02x}h, CQES {:02x}h)",
+            identify.sqes, identify.cqes
+        );
         return Err(Error::device(bus.device(), what, "this driver cannot use it"));
     }
     Ok(())
@@ -233,13 +253,17 @@ fn shutdown_timeout(identify: &IdentifyController) -> Duration {
 
 fn enable_vectors(bus: &Arc<dyn Bus>, queues: u16) -> Result<Vec<std::os::fd::OwnedFd>> {
     match bus.vector_count().min(queues.saturating_add(1)) {
-        0 => Err(Error::device(bus.device(), "it has no interrupt vectors", "open it without interrupts and poll")),
+        0 => Err(Error::device(
+            bus.device(),
+            "it has no interrupt vectors",
+            "open it without interrupts and poll",
+        )),
         count => bus.enable_vectors(count),
     }
 }
 
 fn set_feature(fid: Fid, cdw11: u32) -> Sqe {
-    Sqe::set_features(fid.0, Nsid::NONE, cdw11, false)
+    Sqe::set_features(fid, Nsid::NONE, cdw11, false)
 }
 
 /// Admin commands while nobody else uses the queue.
@@ -250,15 +274,27 @@ struct Calls<'a> {
 }
 
 impl Calls<'_> {
-    fn call(&mut self, name: &'static str, sqe: Sqe, data: Option<Buffer>) -> Result<(u32, Option<Buffer>)> {
+    fn call(
+        &mut self,
+        name: &'static str,
+        sqe: Sqe,
+        data: Option<Buffer>,
+    ) -> Result<(u32, Option<Buffer>)> {
         self.admin.call(&**self.bus, name, sqe, data, self.timeout)
     }
 
     fn identify_controller(&mut self) -> Result<Box<IdentifyController>> {
         let page = crate::memory::allocate(self.bus, PAGE_BYTES as usize)?;
-        let (_, page) = self.call("Identify Controller", Sqe::identify(Cns::CONTROLLER, Nsid::NONE, 0), Some(page))?;
+        let (_, page) = self.call(
+            "Identify Controller",
+            Sqe::identify(Cns::CONTROLLER, Nsid::NONE, 0),
+            Some(page),
+        )?;
         let page = page.expect("a call gives its buffer back");
-        Ok(Box::new(IdentifyController::read_from_bytes(&page).expect("the page is as long as the structure")))
+        Ok(Box::new(
+            IdentifyController::read_from_bytes(&page)
+                .expect("the page is as long as the structure"),
+        ))
     }
 
     /// Asks for I/O queues (Base 2.0 section 5.27.1.5) and returns how many pairs were granted.
@@ -275,7 +311,8 @@ impl Calls<'_> {
         if !identify.vwc().present() {
             return Ok(false);
         }
-        let sqe = Sqe::get_features(Fid::VOLATILE_WRITE_CACHE.0, Nsid::NONE, 0, FeatureSelect::Current);
+        let sqe =
+            Sqe::get_features(Fid::VOLATILE_WRITE_CACHE, Nsid::NONE, 0, FeatureSelect::Current);
         Ok(self.call("Get Features (Volatile Write Cache)", sqe, None)?.0 & 1 == 1)
     }
 
@@ -296,7 +333,8 @@ impl Calls<'_> {
     fn configure_events(&mut self, identify: &IdentifyController) -> Result<()> {
         // The notices have the same bits in both (Base 2.0 section 5.27.1.8).
         let notices = Oaes(0).with_namespace_attribute(true).with_firmware_activation(true).0;
-        let config = AsyncEventConfig(identify.oaes().0 & notices).with_critical_warning(CriticalWarning(CRITICAL_WARNINGS));
+        let config = AsyncEventConfig(identify.oaes().0 & notices)
+            .with_critical_warning(CriticalWarning(CRITICAL_WARNINGS));
         let sqe = set_feature(AsyncEventConfig::FID, config.into_dword());
         self.call("Set Features (Asynchronous Event Configuration)", sqe, None)?;
         self.admin.request_events(EVENT_REQUESTS.min(identify.aerl() as usize));
@@ -304,7 +342,12 @@ impl Calls<'_> {
     }
 
     /// Gives the controller shadow doorbells, where it takes them (OACS bit 8).
-    fn configure_shadows(&mut self, cap: Cap, identify: &IdentifyController, wanted: bool) -> Result<Doorbells> {
+    fn configure_shadows(
+        &mut self,
+        cap: Cap,
+        identify: &IdentifyController,
+        wanted: bool,
+    ) -> Result<Doorbells> {
         let doorbells = Doorbells::new(self.bus, cap.dstrd());
         if !wanted || !identify.oacs().doorbell_buffer_config() {
             return Ok(doorbells);

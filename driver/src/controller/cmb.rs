@@ -38,13 +38,17 @@ impl Cmb {
     /// [`Error::Device`] when there is none, it takes no submission queues, or it
     /// refuses the address.
     pub(super) fn enable(bus: &Arc<dyn Bus>) -> Result<Cmb> {
-        let lacks = |what: &str| Error::device(bus.device(), what, "place the queues in host memory (queues=host)");
+        let lacks = |what: &str| {
+            Error::device(bus.device(), what, "place the queues in host memory (queues=host)")
+        };
         if !read(&**bus, CAP).cmbs() {
             return Err(lacks("it has no controller memory buffer"));
         }
         write(&**bus, CMBMSC, Cmbmsc::CAPABILITIES_ENABLED);
         let (location, size) = (read(&**bus, CMBLOC), read(&**bus, CMBSZ));
-        let offset = location.offset_bytes(size).ok_or_else(|| lacks("its controller memory buffer's place is invalid"))?;
+        let offset = location
+            .offset_bytes(size)
+            .ok_or_else(|| lacks("its controller memory buffer's place is invalid"))?;
         let bytes = size.size_bytes().filter(|&bytes| bytes >= PAGE_BYTES);
         let bytes = bytes.ok_or_else(|| lacks("its controller memory buffer is empty"))?;
         if !size.sqs() {
@@ -52,7 +56,8 @@ impl Cmb {
         }
         let window = bus.bar_window(location.bir(), offset, bytes)?;
         let base = bus.reserve(bytes)?;
-        let enabled = Cmbmsc::enabled_at(base).ok_or_else(|| lacks("its memory buffer cannot be placed"))?;
+        let enabled =
+            Cmbmsc::enabled_at(base).ok_or_else(|| lacks("its memory buffer cannot be placed"))?;
         write(&**bus, CMBMSC, enabled);
         if read(&**bus, CMBSTS).cbai() {
             return Err(lacks("it refuses the address of its memory buffer"));
@@ -74,9 +79,12 @@ impl Cmb {
         let page = PAGE_BYTES as usize;
         let count = bytes.div_ceil(page);
         let free = |first: &usize| self.used[*first..first + count].iter().all(|used| !used);
-        let first = (0..=self.used.len().saturating_sub(count)).find(free).filter(|_| count <= self.used.len());
+        let first = (0..=self.used.len().saturating_sub(count))
+            .find(free)
+            .filter(|_| count <= self.used.len());
         let first = first.ok_or_else(|| {
-            let what = format!("its controller memory buffer has no {bytes} bytes left for a queue");
+            let what =
+                format!("its controller memory buffer has no {bytes} bytes left for a queue");
             Error::device(&self.device, what, "make the queue smaller or place it in host memory")
         })?;
         self.used[first..first + count].fill(true);

@@ -58,7 +58,10 @@ impl Doorbells {
 
     /// The shadows of a queue's doorbells, if there are any.
     pub(super) fn shadows_of(&self, qid: Qid) -> (Option<Shadow>, Option<Shadow>) {
-        (self.shadow(qid, doorbell_sq(qid, self.dstrd)), self.shadow(qid, doorbell_cq(qid, self.dstrd)))
+        (
+            self.shadow(qid, doorbell_sq(qid, self.dstrd)),
+            self.shadow(qid, doorbell_cq(qid, self.dstrd)),
+        )
     }
 
     /// The shadow of a doorbell, as far into the page as the doorbell into its registers.

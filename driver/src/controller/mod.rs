@@ -138,7 +138,9 @@ impl Controller {
             let list = NamespaceList::view(&page).expect("a page is as long as the list");
             let before = ids.len();
             for nsid in list.iter(after) {
-                ids.push(nsid.map_err(|error| self.broken(format!("its namespace list is broken: {error}")))?);
+                ids.push(nsid.map_err(|error| {
+                    self.broken(format!("its namespace list is broken: {error}"))
+                })?);
             }
             // A full list may go on; anything less is the end.
             if ids.len() - before < PAGE_BYTES as usize / 4 {
@@ -154,12 +156,22 @@ impl Controller {
     pub fn namespace(&self, nsid: Nsid) -> Result<Namespace> {
         let active = self.namespace_ids()?;
         if !active.contains(&nsid) {
-            let listed = active.iter().map(|nsid| nsid.0.to_string()).collect::<Vec<_>>().join(", ");
-            let why = if active.is_empty() { "it has no namespace".to_owned() } else { format!("its namespaces are {listed}") };
-            return Err(Error::invalid(format!("{}: namespace {}", self.info().device, nsid.0), why));
+            let listed =
+                active.iter().map(|nsid| nsid.0.to_string()).collect::<Vec<_>>().join(", ");
+            let why = if active.is_empty() {
+                "it has no namespace".to_owned()
+            } else {
+                format!("its namespaces are {listed}")
+            };
+            return Err(Error::invalid(
+                format!("{}: namespace {}", self.info().device, nsid.0),
+                why,
+            ));
         }
         let page = self.identify(Cns::NAMESPACE, nsid)?;
-        let identify = Box::new(IdentifyNamespace::read_from_bytes(&page).expect("a page is as long as the structure"));
+        let identify = Box::new(
+            IdentifyNamespace::read_from_bytes(&page).expect("a page is as long as the structure"),
+        );
         let limits = ControllerLimits {
             device: &self.info().device,
             domain: DomainId::of(self.shared.bus()),
@@ -182,8 +194,10 @@ impl Controller {
     /// # Errors
     /// As [`Controller::admin`], and [`Error::Invalid`] for a length that cannot be asked for.
     pub fn log_page(&self, lid: crate::spec::Lid, nsid: Nsid, bytes: u32) -> Result<Buffer> {
-        let sqe = Sqe::get_log_page(lid.0, nsid, bytes, 0, false);
-        let sqe = sqe.ok_or_else(|| Error::invalid(format!("a log page of {bytes} bytes"), "ask for a multiple of 4"))?;
+        let sqe = Sqe::get_log_page(lid, nsid, bytes, 0, false);
+        let sqe = sqe.ok_or_else(|| {
+            Error::invalid(format!("a log page of {bytes} bytes"), "ask for a multiple of 4")
+        })?;
         self.read_page("Get Log Page", sqe, bytes as usize)
     }
 
@@ -198,7 +212,12 @@ impl Controller {
     /// # Errors
     /// [`Error::Status`] when the controller fails it; [`Error::Timeout`] when it does
     /// not answer, which takes the controller out of service; [`Error::Failed`] after that.
-    pub fn admin(&self, name: &'static str, sqe: Sqe, data: Option<Buffer>) -> Result<(u32, Option<Buffer>)> {
+    pub fn admin(
+        &self,
+        name: &'static str,
+        sqe: Sqe,
+        data: Option<Buffer>,
+    ) -> Result<(u32, Option<Buffer>)> {
         self.shared.call(name, sqe, data)
     }
 
@@ -253,7 +272,10 @@ impl Controller {
     /// # Errors
     /// [`Error::Invalid`] for options the controller does not take, [`Error::Device`] when
     /// no queue is left, [`Error::Status`] when the controller refuses one.
-    pub fn create_queue_pair<B: IoBuffer>(&self, mut options: QueuePairOptions) -> Result<QueuePair<B>> {
+    pub fn create_queue_pair<B: IoBuffer>(
+        &self,
+        mut options: QueuePairOptions,
+    ) -> Result<QueuePair<B>> {
         let placement = std::mem::take(&mut options.placement);
         QueuePair::new(self.create_raw_queue_pair(options.depth, placement)?, &options)
     }
@@ -291,12 +313,19 @@ impl Controller {
     }
 
     fn broken(&self, what: String) -> Error {
-        Error::device(&self.info().device, what, "update the device's firmware, or use another device")
+        Error::device(
+            &self.info().device,
+            what,
+            "update the device's firmware, or use another device",
+        )
     }
 }
 
 impl std::fmt::Debug for Shared {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Shared").field("device", &self.info.device).field("state", &self.state()).finish_non_exhaustive()
+        f.debug_struct("Shared")
+            .field("device", &self.info.device)
+            .field("state", &self.state())
+            .finish_non_exhaustive()
     }
 }

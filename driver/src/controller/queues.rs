@@ -99,7 +99,11 @@ struct Rings {
 }
 
 impl RawQueuePair {
-    pub(super) fn create(shared: &Arc<Shared>, depth: u32, placement: Placement) -> Result<RawQueuePair> {
+    pub(super) fn create(
+        shared: &Arc<Shared>,
+        depth: u32,
+        placement: Placement,
+    ) -> Result<RawQueuePair> {
         let entries = checked_entries(shared, depth)?;
         let qid = lock(&shared.ids).take(shared.bus().device())?;
         let mut pair = match Self::prepare(shared, qid, entries, placement) {
@@ -113,7 +117,12 @@ impl RawQueuePair {
         Ok(pair)
     }
 
-    fn prepare(shared: &Arc<Shared>, qid: Qid, entries: QueueEntries, placement: Placement) -> Result<RawQueuePair> {
+    fn prepare(
+        shared: &Arc<Shared>,
+        qid: Qid,
+        entries: QueueEntries,
+        placement: Placement,
+    ) -> Result<RawQueuePair> {
         let (rings, doorbells) = place(shared, entries, placement)?;
         let doorbells = match doorbells {
             Some(doorbells) => doorbells,
@@ -121,19 +130,28 @@ impl RawQueuePair {
         };
         rings.submission.memory.clear();
         rings.completion.memory.clear();
-        Ok(RawQueuePair { shared: Arc::clone(shared), qid, entries, rings, doorbells: Some(doorbells), closed: false })
+        Ok(RawQueuePair {
+            shared: Arc::clone(shared),
+            qid,
+            entries,
+            rings,
+            doorbells: Some(doorbells),
+            closed: false,
+        })
     }
 
     fn create_queues(&self) -> Result<()> {
         let at = |ring: &RingSpace| DataPointer::Prp { prp1: ring.iova, prp2: Iova(0) };
         let vector = self.vector();
-        let cq = Sqe::create_io_cq(self.qid, self.entries, vector, true).with_dptr(at(&self.rings.completion));
+        let cq = Sqe::create_io_cq(self.qid, self.entries, vector, true)
+            .with_dptr(at(&self.rings.completion));
         self.shared.call("Create I/O Completion Queue", cq, None)?;
         let sq = Sqe::create_io_sq(self.qid, self.qid, self.entries, QueuePriority::Medium);
         let sq = sq.with_dptr(at(&self.rings.submission));
         let created = self.shared.call("Create I/O Submission Queue", sq, None);
         if created.is_err() {
-            let _ = self.shared.call("Delete I/O Completion Queue", Sqe::delete_io_cq(self.qid), None);
+            let _ =
+                self.shared.call("Delete I/O Completion Queue", Sqe::delete_io_cq(self.qid), None);
         }
         created.map(drop)
     }
@@ -142,7 +160,8 @@ impl RawQueuePair {
     fn vector(&self) -> Option<u16> {
         let vectors = self.shared.vectors.len();
         // Vector 0 belongs to the admin queue where there is another one.
-        (vectors > 0).then(|| if vectors == 1 { 0 } else { 1 + (self.qid.0 - 1) % (vectors as u16 - 1) })
+        (vectors > 0)
+            .then(|| if vectors == 1 { 0 } else { 1 + (self.qid.0 - 1) % (vectors as u16 - 1) })
     }
 
     /// The eventfd that counts this queue's interrupts, if the controller was opened with them.
@@ -175,7 +194,8 @@ impl RawQueuePair {
     /// # Panics
     /// Never for a caller: only [`crate::QueuePair`] takes them away, with the pair itself.
     pub fn doorbells(&self) -> (&Doorbell, &Doorbell) {
-        let (submission, completion) = self.doorbells.as_ref().expect("a queue pair of the CPU's owns its doorbells");
+        let (submission, completion) =
+            self.doorbells.as_ref().expect("a queue pair of the CPU's owns its doorbells");
         (submission, completion)
     }
 
@@ -201,7 +221,9 @@ impl RawQueuePair {
         let deleted = self
             .shared
             .call("Delete I/O Submission Queue", Sqe::delete_io_sq(self.qid), None)
-            .and_then(|_| self.shared.call("Delete I/O Completion Queue", Sqe::delete_io_cq(self.qid), None));
+            .and_then(|_| {
+                self.shared.call("Delete I/O Completion Queue", Sqe::delete_io_cq(self.qid), None)
+            });
         if let Err(error) = deleted {
             self.shared.fail(&error.to_string());
             return self.shared.wait_settled();
@@ -249,7 +271,11 @@ fn place(
         Placement::Cmb => {
             let cmb = shared.cmb.as_ref().ok_or_else(|| {
                 let fix = "open it with the controller memory buffer enabled (queues=cmb)";
-                Error::device(shared.bus().device(), "its controller memory buffer is not enabled", fix)
+                Error::device(
+                    shared.bus().device(),
+                    "its controller memory buffer is not enabled",
+                    fix,
+                )
             })?;
             let host = Mapping::allocate(shared.bus(), cq_bytes)?;
             let completion = ring_space(&host, 0, cq_bytes);
@@ -266,16 +292,27 @@ fn place(
 }
 
 fn ring_space(host: &Mapping, offset: usize, bytes: usize) -> RingSpace {
-    RingSpace { memory: host.atomics().slice(offset, bytes), iova: Iova(host.iova().0 + offset as u64) }
+    RingSpace {
+        memory: host.atomics().slice(offset, bytes),
+        iova: Iova(host.iova().0 + offset as u64),
+    }
 }
 
 fn check_supplied(shared: &Shared, supplied: &SuppliedRings, entries: QueueEntries) -> Result<()> {
-    let rings = [("submission", &supplied.submission, SQE_BYTES), ("completion", &supplied.completion, CQE_BYTES)];
+    let rings = [
+        ("submission", &supplied.submission, SQE_BYTES),
+        ("completion", &supplied.completion, CQE_BYTES),
+    ];
     for (name, ring, entry_bytes) in rings {
         let needed = entries.get() as usize * entry_bytes;
         if ring.memory.len() < needed || !ring.iova.is_aligned(PAGE_BYTES) {
             return Err(Error::invalid(
-                format!("{}: the {name} ring supplied at {} with {} bytes", shared.bus().device(), ring.iova, ring.memory.len()),
+                format!(
+                    "{}: the {name} ring supplied at {} with {} bytes",
+                    shared.bus().device(),
+                    ring.iova,
+                    ring.memory.len()
+                ),
                 format!("it must be 4 KiB aligned and hold {needed} bytes"),
             ));
         }
@@ -284,7 +321,11 @@ fn check_supplied(shared: &Shared, supplied: &SuppliedRings, entries: QueueEntri
 }
 
 /// The admin queue's rings at the start of `host`, and its memory's end.
-pub(super) fn admin_rings(host: &Mapping, entries: u32, bells: (Bell, Bell)) -> (SubmissionRing, CompletionRing) {
+pub(super) fn admin_rings(
+    host: &Mapping,
+    entries: u32,
+    bells: (Bell, Bell),
+) -> (SubmissionRing, CompletionRing) {
     let sq_bytes = (entries as usize * SQE_BYTES).next_multiple_of(PAGE_BYTES as usize);
     let sq = SubmissionRing::new(host.atomics().slice(0, sq_bytes), entries, bells.0);
     let cq_memory = host.atomics().slice(sq_bytes, PAGE_BYTES as usize);

@@ -4,9 +4,7 @@ use std::time::Duration;
 
 use crate::bus::Bus;
 use crate::error::{Error, Result};
-use crate::spec::register::{
-    AQA, CAP, CC, CSTS, Csts, Readable, Reg, RegValue, VS, Writable,
-};
+use crate::spec::register::{AQA, CAP, CC, CSTS, Csts, Readable, Reg, RegValue, VS, Writable};
 
 /// How long to let pass between two looks at a register.
 const LOOK_EVERY: Duration = Duration::from_micros(100);

@@ -107,7 +107,12 @@ impl Shared {
     }
 
     /// Runs an admin command. One that times out takes the controller out of service.
-    pub(crate) fn call(&self, name: &'static str, sqe: Sqe, data: Option<Buffer>) -> Result<(u32, Option<Buffer>)> {
+    pub(crate) fn call(
+        &self,
+        name: &'static str,
+        sqe: Sqe,
+        data: Option<Buffer>,
+    ) -> Result<(u32, Option<Buffer>)> {
         self.check()?;
         let result = lock(&self.admin).call(&*self.bus, name, sqe, data, self.admin_timeout);
         if let Err(error @ Error::Timeout { .. }) = &result {
@@ -136,12 +141,20 @@ impl Shared {
         let (running, failing) = (State::Running as u8, State::Failing as u8);
         // The reason is there before anybody can see that it is needed.
         let mut written = lock(&self.reason);
-        if self.state.compare_exchange(running, failing, Ordering::AcqRel, Ordering::Acquire).is_err() {
+        if self
+            .state
+            .compare_exchange(running, failing, Ordering::AcqRel, Ordering::Acquire)
+            .is_err()
+        {
             return;
         }
         *written = reason.to_owned();
         drop(written);
-        tracing::error!("{}: taking the controller out of service: {reason}; {}", self.bus.device(), describe(&*self.bus));
+        tracing::error!(
+            "{}: taking the controller out of service: {reason}; {}",
+            self.bus.device(),
+            describe(&*self.bus)
+        );
         self.finish(quiesce(&*self.bus, &self.info));
     }
 
@@ -159,7 +172,10 @@ impl Shared {
         let state = match quiesced {
             Ok(()) => State::Quiesced,
             Err(error) => {
-                tracing::error!("{}: it may still write our memory, which is leaked: {error}", self.bus.device());
+                tracing::error!(
+                    "{}: it may still write our memory, which is leaked: {error}",
+                    self.bus.device()
+                );
                 State::Stuck
             }
         };
@@ -206,6 +222,10 @@ impl Drop for Shared {
         }
         // Only now may rings and buffers be unmapped: the order of law 3.
         self.finish(quiesce(&*bus, &self.info));
-        debug_assert!(read(&*bus, CSTS).is_all_ones() || !read(&*bus, CSTS).rdy() || self.state() == State::Stuck);
+        debug_assert!(
+            read(&*bus, CSTS).is_all_ones()
+                || !read(&*bus, CSTS).rdy()
+                || self.state() == State::Stuck
+        );
     }
 }

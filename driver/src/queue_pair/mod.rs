@@ -162,7 +162,8 @@ impl<B: IoBuffer> QueuePair<B> {
             match self.core.begin_abort(index) {
                 Some(cid) => self.abort(now, index, cid),
                 None => {
-                    let reason = format!("a command on I/O queue {} outlived its abort", self.qid());
+                    let reason =
+                        format!("a command on I/O queue {} outlived its abort", self.qid());
                     self.shared.fail(&reason);
                     break;
                 }
@@ -195,14 +196,19 @@ impl<B: IoBuffer> QueuePair<B> {
         let bus = Arc::clone(self.shared.bus());
         let device = || bus.device().to_owned();
         self.shared.check()?;
-        self.submit(bus.now(), command).map_err(|rejected| Error::invalid(device(), rejected.reason))?;
+        self.submit(bus.now(), command)
+            .map_err(|rejected| Error::invalid(device(), rejected.reason))?;
         let mut finished = None;
         loop {
             self.poll(bus.now(), |completion| finished = Some(completion));
             match finished.take() {
                 Some(Completion { buffer, result: Ok(dw0) }) => return Ok((buffer, dw0)),
                 Some(Completion { result: Err(CommandError::Status(status)), .. }) => {
-                    return Err(Error::Status { device: device(), command: "the I/O command", status });
+                    return Err(Error::Status {
+                        device: device(),
+                        command: "the I/O command",
+                        status,
+                    });
                 }
                 Some(Completion { result: Err(CommandError::Reset), .. }) => self.shared.check()?,
                 None if self.shared.state() == State::Stuck => self.shared.check()?,
@@ -257,7 +263,10 @@ impl<B: IoBuffer> Drop for QueuePair<B> {
 impl<B: IoBuffer> fmt::Debug for QueuePair<B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let qid = self.qid();
-        f.debug_struct("QueuePair").field("qid", &qid).field("in_flight", &self.in_flight()).finish_non_exhaustive()
+        f.debug_struct("QueuePair")
+            .field("qid", &qid)
+            .field("in_flight", &self.in_flight())
+            .finish_non_exhaustive()
     }
 }
 
@@ -268,7 +277,9 @@ fn pool_bytes(options: &QueuePairOptions) -> Result<(usize, usize)> {
     if !(LIST_PAGES_PER_COMMAND..=4096).contains(&lists) || !(1..=4096).contains(&bounces) {
         return Err(Error::invalid(
             format!("a queue pair with {lists} list pages and {bounces} bounce pages"),
-            format!("it takes {LIST_PAGES_PER_COMMAND} to 4096 list pages and 1 to 4096 bounce pages"),
+            format!(
+                "it takes {LIST_PAGES_PER_COMMAND} to 4096 list pages and 1 to 4096 bounce pages"
+            ),
         ));
     }
     Ok((lists * page, bounces * page))

@@ -12,54 +12,27 @@ use super::view::View;
 
 fn read_identify(bytes: &[u8]) {
     if let Some(controller) = IdentifyController::view(bytes) {
-        let _ = format!(
-            "{} {} {} {}",
-            controller.sn, controller.mn, controller.fr, controller.subnqn
-        );
-        let _ = (
-            controller.max_transfer_bytes(4096),
-            controller.ver().to_string(),
-            controller.oui(),
-        );
-        let _ = (0..=u8::MAX)
-            .map(|crd| controller.retry_delay_ms(crd))
-            .max();
-        let _ = (0..=u8::MAX)
-            .filter(|&format| controller.supports_copy_format(format))
-            .count();
-        let _: u64 = controller
-            .power_states()
-            .iter()
-            .map(|state| state.max_power_uw())
-            .sum();
+        let _ =
+            format!("{} {} {} {}", controller.sn, controller.mn, controller.fr, controller.subnqn);
+        let _ =
+            (controller.max_transfer_bytes(4096), controller.ver().to_string(), controller.oui());
+        let _ = (0..=u8::MAX).map(|crd| controller.retry_delay_ms(crd)).max();
+        let _ = (0..=u8::MAX).filter(|&format| controller.supports_copy_format(format)).count();
+        let _: u64 = controller.power_states().iter().map(|state| state.max_power_uw()).sum();
     }
     if let Some(namespace) = IdentifyNamespace::view(bytes) {
         let _ = namespace.lba_format().map(|format| format.lba_bytes());
-        let _ = (
-            namespace.lba_formats().len(),
-            namespace.deallocated_read(),
-            namespace.noiob(),
-        );
-        let _ = (
-            namespace.npwg(),
-            namespace.npda(),
-            namespace.nows(),
-            namespace.msrc(),
-        );
+        let _ = (namespace.lba_formats().len(), namespace.deallocated_read(), namespace.noiob());
+        let _ = (namespace.npwg(), namespace.npda(), namespace.nows(), namespace.msrc());
     }
 }
 
 fn read_identify_lists(bytes: &[u8]) {
     if let Some(controller) = IdentifyNvmController::view(bytes) {
-        let _ = (
-            controller.verify_bytes_max(1 << 27),
-            controller.write_zeroes_bytes_max(1 << 27),
-        );
+        let _ = (controller.verify_bytes_max(1 << 27), controller.write_zeroes_bytes_max(1 << 27));
     }
     if let Some(namespace) = IdentifyNvmNamespace::view(bytes) {
-        let _ = (0..=u8::MAX)
-            .filter_map(|index| namespace.storage_tag_bits(index))
-            .max();
+        let _ = (0..=u8::MAX).filter_map(|index| namespace.storage_tag_bits(index)).max();
     }
     if let Some(list) = NamespaceList::view(bytes) {
         assert!(list.iter(Nsid::NONE).count() <= 1024);
@@ -71,19 +44,11 @@ fn read_identify_lists(bytes: &[u8]) {
 
 fn read_logs(bytes: &[u8]) {
     if let Some(smart) = SmartHealth::view(bytes) {
-        let _ = (
-            smart.temperature_c(),
-            smart.data_read_bytes(),
-            smart.data_written_bytes(),
-        );
+        let _ = (smart.temperature_c(), smart.data_read_bytes(), smart.data_written_bytes());
         let _ = smart.sensors_c().count();
     }
     if let Some(error) = ErrorInfo::view(bytes) {
-        let _ = (
-            error.to_string(),
-            error.parameter_byte(),
-            error.parameter_bit(),
-        );
+        let _ = (error.to_string(), error.parameter_byte(), error.parameter_bit());
     }
     if let Some(slots) = FirmwareSlotLog::view(bytes) {
         let _ = (
@@ -96,9 +61,7 @@ fn read_logs(bytes: &[u8]) {
         assert!(changed.overflowed() || changed.iter().count() <= 1024);
     }
     if let Some(effects) = CommandsSupported::view(bytes) {
-        let _ = (0..=u8::MAX)
-            .filter(|&opcode| effects.io(opcode).csupp())
-            .count();
+        let _ = (0..=u8::MAX).filter(|&opcode| effects.io(opcode).csupp()).count();
     }
 }
 

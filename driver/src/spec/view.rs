@@ -60,11 +60,7 @@ const fn printable(byte: u8) -> u8 {
 
 impl<const N: usize> fmt::Display for Ascii<N> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let text: String = self
-            .trimmed()
-            .iter()
-            .map(|&byte| char::from(printable(byte)))
-            .collect();
+        let text: String = self.trimmed().iter().map(|&byte| char::from(printable(byte))).collect();
         f.pad(&text)
     }
 }

@@ -104,11 +104,7 @@ impl AsyncEvent {
     };
 
     const fn error(info: u8) -> AsyncEvent {
-        AsyncEvent {
-            event_type: AsyncEventType::Error,
-            info,
-            log_page: Lid::ERROR_INFORMATION,
-        }
+        AsyncEvent { event_type: AsyncEventType::Error, info, log_page: Lid::ERROR_INFORMATION }
     }
 
     /// Takes dword 0 of the completion.
@@ -173,10 +169,7 @@ mod tests {
 
     #[test]
     fn a_namespace_change() {
-        assert_eq!(
-            AsyncEvent::from_dword(0x0004_0002),
-            AsyncEvent::NAMESPACE_ATTRIBUTE_CHANGED
-        );
+        assert_eq!(AsyncEvent::from_dword(0x0004_0002), AsyncEvent::NAMESPACE_ATTRIBUTE_CHANGED);
         let text = "Namespace Attribute Changed (see Changed Namespace List)";
         assert_eq!(AsyncEvent::NAMESPACE_ATTRIBUTE_CHANGED.to_string(), text);
     }

@@ -44,19 +44,12 @@ impl Timestamp {
         let [m0, m1, m2, m3, m4, m5, 0, 0] = ms.to_le_bytes() else {
             return None;
         };
-        Some(Timestamp {
-            timestamp_ms: [m0, m1, m2, m3, m4, m5],
-            attributes: 0,
-            reserved7: 0,
-        })
+        Some(Timestamp { timestamp_ms: [m0, m1, m2, m3, m4, m5], attributes: 0, reserved7: 0 })
     }
 
     /// The value as Get Features returns it when the host had set it.
     pub const fn with_host_origin(self) -> Timestamp {
-        Timestamp {
-            attributes: 1 << 1,
-            ..self
-        }
+        Timestamp { attributes: 1 << 1, ..self }
     }
 
     /// Milliseconds.
@@ -90,10 +83,7 @@ mod tests {
         assert_eq!(Timestamp::new(1 << 48), None);
         let timestamp = Timestamp::new(0x0605_0403_0201).unwrap().with_host_origin();
         assert_eq!(timestamp.as_bytes(), [1, 2, 3, 4, 5, 6, 2, 0]);
-        assert_eq!(
-            (timestamp.origin(), timestamp.synch()),
-            (TimestampOrigin::Host, false)
-        );
+        assert_eq!((timestamp.origin(), timestamp.synch()), (TimestampOrigin::Host, false));
     }
 
     proptest! {

@@ -234,15 +234,9 @@ mod tests {
     #[test]
     fn number_of_queues_is_zero_based() {
         assert_eq!(NumberOfQueues::new(8, 4), Some(NumberOfQueues(0x0003_0007)));
-        assert_eq!(
-            (NumberOfQueues::new(0, 1), NumberOfQueues::new(1, 65536)),
-            (None, None)
-        );
+        assert_eq!((NumberOfQueues::new(0, 1), NumberOfQueues::new(1, 65536)), (None, None));
         let queues = NumberOfQueues(0x0003_0007);
-        assert_eq!(
-            (queues.submission(), queues.completion(), queues.pairs()),
-            (8, 4, 4)
-        );
+        assert_eq!((queues.submission(), queues.completion(), queues.pairs()), (8, 4, 4));
         let lie = NumberOfQueues(u32::MAX);
         assert_eq!((lie.submission(), lie.pairs()), (65536, 65535));
     }
@@ -267,26 +261,17 @@ mod tests {
     fn small_features() {
         assert_eq!(PowerManagement::new(3, 1), PowerManagement(0x23));
         assert_eq!(
-            (
-                PowerManagement(0x23).power_state(),
-                PowerManagement(0x23).workload_hint()
-            ),
+            (PowerManagement(0x23).power_state(), PowerManagement(0x23).workload_hint()),
             (3, 1)
         );
         assert_eq!(ErrorRecovery::new(10, true), ErrorRecovery(0x1_000a));
         assert!(ErrorRecovery(0x1_000a).dulbe() && ErrorRecovery(0x1_000a).tler_100ms() == 10);
         assert_eq!(InterruptCoalescing::new(7, 2), InterruptCoalescing(0x0207));
         assert_eq!(
-            (
-                InterruptCoalescing(0x0207).threshold_z(),
-                InterruptCoalescing(0x0207).time_100us()
-            ),
+            (InterruptCoalescing(0x0207).threshold_z(), InterruptCoalescing(0x0207).time_100us()),
             (7, 2)
         );
-        assert_eq!(
-            InterruptVectorConfig::new(5, true),
-            InterruptVectorConfig(0x1_0005)
-        );
+        assert_eq!(InterruptVectorConfig::new(5, true), InterruptVectorConfig(0x1_0005));
         assert!(InterruptVectorConfig(0x1_0005).coalescing_disabled());
         assert_eq!(InterruptVectorConfig(0x1_0005).vector(), 5);
         assert!(VolatileWriteCache::default().with_wce(true).wce() && WriteAtomicity(1).dn());

@@ -1,5 +1,7 @@
 //! Identify Controller (CNS 01h, Base 5.17.2.1).
 
+use core::fmt;
+
 use zerocopy::little_endian::{U16, U32, U128};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
@@ -181,6 +183,17 @@ pub struct IdentifyController {
 }
 
 const _: () = assert!(size_of::<IdentifyController>() == super::IDENTIFY_BYTES);
+
+impl fmt::Debug for IdentifyController {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut debug = f.debug_struct("IdentifyController");
+        debug
+            .field("mn", &self.mn)
+            .field("sn", &self.sn)
+            .field("fr", &self.fr)
+            .finish_non_exhaustive()
+    }
+}
 
 impl IdentifyController {
     /// The largest transfer of one command in bytes, given CAP's smallest page; `None` for no limit.
@@ -407,10 +420,7 @@ mod tests {
         assert_eq!(view.sn.to_string(), "SN1");
         assert_eq!(view.max_transfer_bytes(4096), Some(128 << 10));
         assert!(view.oncs().dataset_management() && !view.oncs().copy());
-        assert_eq!(
-            [0, 1, 2, 3, 4].map(|crd| view.retry_delay_ms(crd)),
-            [0, 0, 700, 0, 0]
-        );
+        assert_eq!([0, 1, 2, 3, 4].map(|crd| view.retry_delay_ms(crd)), [0, 0, 700, 0, 0]);
         assert!(view.supports_copy_format(0) && !view.supports_copy_format(200));
     }
 

@@ -69,9 +69,7 @@ impl<'a> NamespaceDescriptors<'a> {
             1 => nid.try_into().ok().map(NamespaceDescriptor::Eui64),
             2 => nid.try_into().ok().map(NamespaceDescriptor::Nguid),
             3 => nid.try_into().ok().map(NamespaceDescriptor::Uuid),
-            4 => <[u8; 1]>::try_from(nid)
-                .ok()
-                .map(|[csi]| NamespaceDescriptor::Csi(csi)),
+            4 => <[u8; 1]>::try_from(nid).ok().map(|[csi]| NamespaceDescriptor::Csi(csi)),
             _ => Some(NamespaceDescriptor::Other { nidt, nid }),
         }
     }
@@ -114,12 +112,7 @@ impl fmt::Display for NamespaceDescriptor<'_> {
                     (version >> 16) as u16,
                     version as u16
                 )?;
-                write!(
-                    f,
-                    "-{:04x}-{:012x}",
-                    (id >> 48) as u16,
-                    id & 0xffff_ffff_ffff
-                )
+                write!(f, "-{:04x}-{:012x}", (id >> 48) as u16, id & 0xffff_ffff_ffff)
             }
             NamespaceDescriptor::Csi(csi) => write!(f, "csi {csi:02x}h"),
             NamespaceDescriptor::Other { nidt, nid } => write!(f, "type {nidt:02x}h {nid:02x?}"),
@@ -144,47 +137,26 @@ mod tests {
     #[test]
     fn all_types() {
         let id: [u8; 16] = core::array::from_fn(|index| index as u8);
-        let bytes = list(&[
-            (1, &[9; 8]),
-            (2, &[7; 16]),
-            (3, &id),
-            (4, &[0]),
-            (9, &[1, 2]),
-        ]);
+        let bytes = list(&[(1, &[9; 8]), (2, &[7; 16]), (3, &id), (4, &[0]), (9, &[1, 2])]);
         let descriptors: Result<Vec<_>, _> = NamespaceDescriptors::new(&bytes).collect();
         use NamespaceDescriptor::{Csi, Eui64, Nguid, Other, Uuid};
-        let other = Other {
-            nidt: 9,
-            nid: &[1, 2],
-        };
-        assert_eq!(
-            descriptors,
-            Ok(vec![Eui64([9; 8]), Nguid([7; 16]), Uuid(id), Csi(0), other])
-        );
-        assert_eq!(
-            Uuid(id).to_string(),
-            "uuid 00010203-0405-0607-0809-0a0b0c0d0e0f"
-        );
+        let other = Other { nidt: 9, nid: &[1, 2] };
+        assert_eq!(descriptors, Ok(vec![Eui64([9; 8]), Nguid([7; 16]), Uuid(id), Csi(0), other]));
+        assert_eq!(Uuid(id).to_string(), "uuid 00010203-0405-0607-0809-0a0b0c0d0e0f");
     }
 
     #[test]
     fn a_wrong_length_ends_the_list() {
         let bytes = list(&[(4, &[0]), (3, &[1; 8]), (4, &[0])]);
         let descriptors: Vec<_> = NamespaceDescriptors::new(&bytes).collect();
-        assert_eq!(
-            descriptors[1..],
-            [Err(NamespaceDescriptorError::Length { nidt: 3, nidl: 8 })]
-        );
+        assert_eq!(descriptors[1..], [Err(NamespaceDescriptorError::Length { nidt: 3, nidl: 8 })]);
     }
 
     #[test]
     fn a_descriptor_past_the_end_is_truncated() {
         let bytes = [4, 1, 0, 0, 0, 3, 16, 0, 0, 1, 2];
         let descriptors: Vec<_> = NamespaceDescriptors::new(&bytes).collect();
-        assert_eq!(
-            descriptors[1..],
-            [Err(NamespaceDescriptorError::Truncated { offset: 5 })]
-        );
+        assert_eq!(descriptors[1..], [Err(NamespaceDescriptorError::Truncated { offset: 5 })]);
         assert_eq!(NamespaceDescriptors::new(&[4, 1]).count(), 0);
     }
 }

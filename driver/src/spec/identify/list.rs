@@ -36,20 +36,14 @@ impl NamespaceList {
     pub fn iter(&self, after: Nsid) -> impl Iterator<Item = Result<Nsid, NamespaceListError>> {
         let mut previous = Some(after);
         let entries = self.nsids.iter().map(|nsid| Nsid(nsid.get())).enumerate();
-        entries
-            .take_while(|(_, nsid)| *nsid != Nsid::NONE)
-            .map_while(move |(index, found)| {
-                let last = previous.take()?;
-                if found <= last || !found.is_specific() {
-                    return Some(Err(NamespaceListError {
-                        index,
-                        previous: last,
-                        found,
-                    }));
-                }
-                previous = Some(found);
-                Some(Ok(found))
-            })
+        entries.take_while(|(_, nsid)| *nsid != Nsid::NONE).map_while(move |(index, found)| {
+            let last = previous.take()?;
+            if found <= last || !found.is_specific() {
+                return Some(Err(NamespaceListError { index, previous: last, found }));
+            }
+            previous = Some(found);
+            Some(Ok(found))
+        })
     }
 }
 
@@ -78,11 +72,7 @@ mod tests {
         let disordered = list(&[1, 5, 5, 6]);
         let mut nsids = disordered.iter(Nsid::NONE);
         assert_eq!(nsids.by_ref().filter(Result::is_ok).count(), 2);
-        let error = NamespaceListError {
-            index: 2,
-            previous: Nsid(5),
-            found: Nsid(5),
-        };
+        let error = NamespaceListError { index: 2, previous: Nsid(5), found: Nsid(5) };
         assert_eq!(disordered.iter(Nsid::NONE).nth(2), Some(Err(error)));
         assert_eq!(disordered.iter(Nsid::NONE).count(), 3);
     }
@@ -91,21 +81,12 @@ mod tests {
     fn the_start_counts_too() {
         assert!(list(&[3]).iter(Nsid(3)).next().unwrap().is_err());
         assert_eq!(list(&[4]).iter(Nsid(3)).next(), Some(Ok(Nsid(4))));
-        assert!(
-            list(&[0xffff_ffff])
-                .iter(Nsid::NONE)
-                .next()
-                .unwrap()
-                .is_err()
-        );
+        assert!(list(&[0xffff_ffff]).iter(Nsid::NONE).next().unwrap().is_err());
     }
 
     #[test]
     fn a_full_list_has_1024() {
         let nsids: Vec<u32> = (1..=1024).collect();
-        assert_eq!(
-            list(&nsids).iter(Nsid::NONE).filter(Result::is_ok).count(),
-            1024
-        );
+        assert_eq!(list(&nsids).iter(Nsid::NONE).filter(Result::is_ok).count(), 1024);
     }
 }

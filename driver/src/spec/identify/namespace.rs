@@ -1,5 +1,7 @@
 //! Identify Namespace of the NVM command set (CNS 00h, NVM 4.1.5.1).
 
+use core::fmt;
+
 use zerocopy::little_endian::{U16, U32, U64, U128};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
@@ -113,6 +115,16 @@ pub enum DeallocatedRead {
     Reserved,
 }
 
+impl fmt::Debug for IdentifyNamespace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut debug = f.debug_struct("IdentifyNamespace");
+        debug
+            .field("nsze_lbas", &self.nsze_lbas.get())
+            .field("flbas", &self.flbas)
+            .finish_non_exhaustive()
+    }
+}
+
 impl IdentifyNamespace {
     /// Whether the namespace is active: an inactive one is all zeroes.
     pub const fn is_active(&self) -> bool {
@@ -132,11 +144,7 @@ impl IdentifyNamespace {
     /// Index of the LBA format in use. Bits 6:5 count only if there are more than 16 formats.
     pub const fn format_index(&self) -> u8 {
         let low = self.flbas & 0xf;
-        if self.nlbaf_z < 16 {
-            low
-        } else {
-            low | self.flbas >> 1 & 0x30
-        }
+        if self.nlbaf_z < 16 { low } else { low | self.flbas >> 1 & 0x30 }
     }
 
     /// The LBA format in use; `None` if its index is not a valid format.
@@ -223,11 +231,7 @@ impl IdentifyNamespace {
     }
 
     const fn preferred(&self, lbas_z: U16) -> Option<u32> {
-        if self.nsfeat().optperf() {
-            Some(lbas_z.get() as u32 + 1)
-        } else {
-            None
-        }
+        if self.nsfeat().optperf() { Some(lbas_z.get() as u32 + 1) } else { None }
     }
 
     /// Maximum number of source ranges of Copy: 1 to 256.
@@ -255,11 +259,7 @@ const _: () = assert!(size_of::<LbaFormat>() == 4);
 impl LbaFormat {
     /// A format of `2^lbads` bytes of data and `ms_bytes` of metadata per logical block.
     pub const fn new(lbads: u8, ms_bytes: u16) -> LbaFormat {
-        LbaFormat {
-            ms_bytes: U16::new(ms_bytes),
-            lbads,
-            rp: 0,
-        }
+        LbaFormat { ms_bytes: U16::new(ms_bytes), lbads, rp: 0 }
     }
 
     /// Data bytes of a logical block, 512 to 2 GiB; `None` for anything else.
@@ -311,10 +311,7 @@ mod tests {
         built.lbaf[1] = LbaFormat::new(12, 8);
         let view = IdentifyNamespace::view(built.as_bytes()).unwrap();
         assert_eq!(view.lba_format(), Some(LbaFormat::new(12, 8)));
-        assert_eq!(
-            view.lba_format().and_then(|format| format.lba_bytes()),
-            Some(4096)
-        );
+        assert_eq!(view.lba_format().and_then(|format| format.lba_bytes()), Some(4096));
         assert_eq!(view.lba_formats().len(), 2);
     }
 

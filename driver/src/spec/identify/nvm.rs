@@ -88,10 +88,7 @@ mod tests {
         assert_eq!(view.verify_bytes_max(4096), Some(8192));
         assert_eq!(view.write_zeroes_bytes_max(4096), Some(16384));
         assert_eq!(view.write_uncorrectable_bytes_max(4096), None);
-        assert_eq!(
-            (view.dmrl, view.dmrsl_lbas.get(), view.dmsl_lbas.get()),
-            (8, 256, 5)
-        );
+        assert_eq!((view.dmrl, view.dmrsl_lbas.get(), view.dmsl_lbas.get()), (8, 256, 5));
     }
 
     #[test]
@@ -99,10 +96,7 @@ mod tests {
         let mut built = IdentifyNvmNamespace::new_zeroed();
         built.elbaf[63] = (2 << 7 | 48).into();
         let view = IdentifyNvmNamespace::view(built.as_bytes()).unwrap();
-        assert_eq!(
-            (view.protection_format(63), view.storage_tag_bits(63)),
-            (Some(2), Some(48))
-        );
+        assert_eq!((view.protection_format(63), view.storage_tag_bits(63)), (Some(2), Some(48)));
         assert_eq!(view.protection_format(64), None);
     }
 }

@@ -139,10 +139,7 @@ mod tests {
     #[test]
     fn all_ones_means_no_command() {
         let entry = ErrorInfo::read_from_bytes(&[0xff; 64]).unwrap();
-        assert_eq!(
-            (entry.sqid(), entry.cid(), entry.parameter_byte()),
-            (None, None, None)
-        );
+        assert_eq!((entry.sqid(), entry.cid(), entry.parameter_byte()), (None, None, None));
         assert!(!ErrorInfo::new_zeroed().is_valid());
     }
 }

@@ -35,10 +35,7 @@ impl FirmwareSlotLog {
     /// Firmware revision in `slot` (1 to 7); `None` if there is no such slot or it is empty.
     pub fn revision(&self, slot: u8) -> Option<Ascii<8>> {
         let index = usize::from(slot).checked_sub(1)?;
-        self.frs
-            .get(index)
-            .copied()
-            .filter(|revision| revision.0 != [0; 8])
+        self.frs.get(index).copied().filter(|revision| revision.0 != [0; 8])
     }
 
     /// Firmware revision that runs now.

@@ -24,9 +24,7 @@ impl ChangedNamespaces {
     /// The namespaces that changed. Identifiers that name no single namespace are left out.
     pub fn iter(&self) -> impl Iterator<Item = Nsid> {
         let nsids = self.nsids.iter().map(|nsid| Nsid(nsid.get()));
-        nsids
-            .take_while(|nsid| *nsid != Nsid::NONE)
-            .filter(|nsid| nsid.is_specific())
+        nsids.take_while(|nsid| *nsid != Nsid::NONE).filter(|nsid| nsid.is_specific())
     }
 }
 

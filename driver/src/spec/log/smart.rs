@@ -85,10 +85,7 @@ impl SmartHealth {
 
     /// Temperatures of the sensors that are implemented: number (1 to 8) and degrees Celsius.
     pub fn sensors_c(&self) -> impl Iterator<Item = (usize, i32)> {
-        let sensors = self
-            .temperature_sensors_k
-            .iter()
-            .map(|kelvin| i32::from(kelvin.get()));
+        let sensors = self.temperature_sensors_k.iter().map(|kelvin| i32::from(kelvin.get()));
         (1..)
             .zip(sensors)
             .filter(|(_, kelvin)| *kelvin != 0)
@@ -102,9 +99,7 @@ impl SmartHealth {
 
     /// Bytes written by the host, in the log's resolution of 512,000.
     pub const fn data_written_bytes(&self) -> u128 {
-        self.data_units_written
-            .get()
-            .saturating_mul(DATA_UNIT_BYTES)
+        self.data_units_written.get().saturating_mul(DATA_UNIT_BYTES)
     }
 }
 
@@ -135,10 +130,7 @@ mod tests {
         let view = SmartHealth::view(built.as_bytes()).unwrap();
         assert_eq!(view.temperature_c(), 50);
         assert_eq!(view.sensors_c().collect::<Vec<_>>(), [(3, 27)]);
-        assert_eq!(
-            (view.data_read_bytes(), view.data_written_bytes()),
-            (1_024_000, u128::MAX)
-        );
+        assert_eq!((view.data_read_bytes(), view.data_written_bytes()), (1_024_000, u128::MAX));
         assert!(view.critical_warning().read_only() && !view.critical_warning().temperature());
     }
 }

@@ -36,14 +36,14 @@ pub(crate) fn run_quietly(command: &mut Command) -> Result<Output> {
     Err(Failure::new(format!(
         "{name} failed ({}):\n{}",
         output.status,
-        tail(&String::from_utf8_lossy(&said))
+        tail(&String::from_utf8_lossy(&said), TAIL_LINES)
     )))
 }
 
-/// The last lines of `text`.
-pub(crate) fn tail(text: &str) -> String {
+/// The last `count` lines of `text` that are not empty.
+pub(crate) fn tail(text: &str, count: usize) -> String {
     let lines: Vec<&str> = text.lines().filter(|line| !line.trim().is_empty()).collect();
-    lines[lines.len().saturating_sub(TAIL_LINES)..].join("\n")
+    lines[lines.len().saturating_sub(count)..].join("\n")
 }
 
 #[cfg(test)]
@@ -53,8 +53,8 @@ mod tests {
     #[test]
     fn tail_keeps_the_last_lines_and_drops_empty_ones() {
         let text: String = (0..40).map(|line| format!("{line}\n\n")).collect();
-        let kept = tail(&text);
-        assert_eq!(kept.lines().count(), TAIL_LINES);
+        let kept = tail(&text, 15);
+        assert_eq!(kept.lines().count(), 15);
         assert!(kept.ends_with("39"));
     }
 

@@ -93,7 +93,7 @@ index=0
 for place in $KERNEL_DEVICES; do
 	resolve "$place"
 	wait_for_node "$BDF"
-	export "BLOCK_$index=/dev/$NODE" "GENERIC_$index=/dev/ng${NODE#nvme}" "KERNEL_$index=$BDF"
+	export "BLOCK_$index=/dev/$NODE" "GENERIC_$index=/dev/ng${NODE#nvme}"
 	index=$((index + 1))
 done
 

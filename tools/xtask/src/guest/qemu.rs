@@ -3,10 +3,11 @@
 //! The guest has two serial ports: the console, which goes to a file and is shown only when something is wrong, and a
 //! second one on QEMU's standard output that carries the command's output and the guest's report.
 
+use super::arguments::{DEFAULT_IOMMU, GuestArgs};
 use super::output::{Report, Splitter};
 use super::packages::Kernel;
 use super::scratch::Scratch;
-use super::{Controllers, DEFAULT_IOMMU, GuestArgs, Outcome};
+use super::{Controllers, Outcome};
 use crate::failure::{Context, Failure, Result};
 use crate::interrupt;
 use crate::process::{self, tail};
@@ -22,6 +23,9 @@ use std::time::{Duration, Instant};
 const PROGRAM: &str = "qemu-system-x86_64";
 const CONSOLE: &str = "console.log";
 const ERRORS: &str = "qemu.log";
+
+/// How much of a log is shown: a kernel panic with its call trace fits.
+const EVIDENCE_LINES: usize = 50;
 
 /// How often Ctrl-C and the time limit are looked at.
 const TICK: Duration = Duration::from_millis(50);
@@ -123,7 +127,7 @@ fn finish(report: Option<Report>, scratch: &Scratch) -> Result<Outcome> {
 
 /// The end of QEMU's own messages and of the guest's console.
 fn evidence(scratch: &Scratch) -> String {
-    let part = |title: &str, file: &str| match tail(&scratch.read(file)) {
+    let part = |title: &str, file: &str| match tail(&scratch.read(file), EVIDENCE_LINES) {
         text if text.is_empty() => String::new(),
         text => format!("\n--- {title} ---\n{text}"),
     };

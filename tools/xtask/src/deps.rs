@@ -109,7 +109,9 @@ fn apt(apt_get: &[&str], arguments: &[&str]) -> Result<()> {
     let mut command = Command::new("env");
     // Through env, because sudo drops variables set outside it.
     let (program, sudo) = apt_get.split_last().expect("apt-get is always one of the words");
-    command.args(sudo).args(["env", "DEBIAN_FRONTEND=noninteractive", program]).args(arguments);
+    command.args(sudo).args(["env", "DEBIAN_FRONTEND=noninteractive", program]);
+    // Another apt at work is waited for, two minutes at most.
+    command.args(["-o", "DPkg::Lock::Timeout=120"]).args(arguments);
     process::run_quietly(&mut command).map(drop)
 }
 

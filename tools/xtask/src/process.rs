@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 /// How many lines of a failed program's output are worth showing.
-const TAIL_LINES: usize = 15;
+const TAIL_LINES: usize = 60;
 
 /// The path of `program`: itself when it names a file, otherwise the first match in `PATH` and in the system's
 /// directories (which a plain user's `PATH` may leave out).

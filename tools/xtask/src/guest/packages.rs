@@ -139,6 +139,11 @@ fn require_apt() -> Result<()> {
 /// Downloads `packages` and unpacks them at `root`, which appears only when it is complete.
 fn fetch(packages: &[String], root: &Path) -> Result<()> {
     require_apt()?;
+    let place = root.parent().unwrap_or(root).display();
+    eprintln!(
+        "xtask: downloading {} with apt-get into {place} (nothing is installed)",
+        packages.join(" ")
+    );
     let partial = root.with_extension(format!("partial-{}", std::process::id()));
     fs::create_dir_all(&partial).context(format_args!("cannot create {}", partial.display()))?;
     let done = unpack(packages, &partial);

@@ -5,7 +5,7 @@
 //! a case passes when its steps do and the guest's IOMMU saw no access that it had to refuse.
 
 use crate::failure::{Failure, Result};
-use crate::guest::{self, GuestArgs, Outcome, quote};
+use crate::guest::{self, GuestArgs, Outcome, Waiting, quote};
 use crate::interrupt;
 use crate::process::tail;
 use crate::test::Tally;
@@ -278,7 +278,9 @@ impl Case {
     /// Returns what went wrong.
     fn run(&self) -> Option<String> {
         let mut output = Vec::new();
-        let outcome = self.arguments().and_then(|arguments| guest::run(&arguments, &mut output));
+        let outcome = self.arguments().and_then(|arguments| {
+            guest::run(&arguments, Waiting::Throughout(self.name), &mut output)
+        });
         let output = String::from_utf8_lossy(&output);
         match outcome {
             Ok(outcome) => self.judge(&output, &outcome),

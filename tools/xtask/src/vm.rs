@@ -1,12 +1,12 @@
 //! `cargo xtask vm`: run one command in a guest.
 
 use crate::failure::Result;
-use crate::guest::{self, GuestArgs};
+use crate::guest::{self, GuestArgs, Waiting};
 use std::io::stdout;
 
 /// Runs the command and returns its exit code, or 1 after DMA faults.
 pub(crate) fn run(arguments: &GuestArgs) -> Result<u8> {
-    let outcome = guest::run(arguments, &mut stdout())?;
+    let outcome = guest::run(arguments, Waiting::UntilBooted, &mut stdout())?;
     if outcome.faults.is_empty() {
         return Ok(outcome.exit);
     }

@@ -5,24 +5,36 @@ use clap::Parser;
 use std::path::PathBuf;
 
 const EXAMPLES: &str = "\
-Each --nvme and --kernel-nvme is 'OPTS[;NSOPTS...]': OPTS go to QEMU's `-device nvme,...`, each NSOPTS to a
-`-device nvme-ns,...` of its own with an empty image file. Without NSOPTS there is one plain namespace; with the word
-`none` in their place there is no namespace.
+Each --nvme and --kernel-nvme is 'OPTS[;NSOPTS…]': OPTS go to QEMU's `-device nvme,…`, each NSOPTS to a `-device \
+nvme-ns,…` of its own with an empty image file. Without NSOPTS there is one plain namespace; with the word `none` in \
+their place there is no namespace.
 
-In COMMAND, {0}, {1} stand for `vfio:BDF` of the first and second --nvme, {k0} and {g0} for the block device and the
-generic character device (/dev/nvme0n1, /dev/ng0n1) of the first --kernel-nvme. `adit` is the release binary, built
+In COMMAND, {0}, {1} stand for `vfio:BDF` of the first and second --nvme, {k0} and {g0} for the block device and the \
+generic character device (/dev/nvme0n1, /dev/ng0n1) of the first --kernel-nvme. `adit` is the release binary, built \
 first. Busybox's programs are there; its shell prefers them to a --with program of the same name.
+
+The exit code is COMMAND's, or 1 when the guest fails or its IOMMU refused a DMA access, or 2 for a wrong command line.
 
 Examples:
   cargo xtask vm --nvme mdts=7 -- adit identify {0}
-  cargo xtask vm --nvme 'mdts=5,cmb_size_mb=64;logical_block_size=4096,physical_block_size=4096' \\
-      -- adit bench --filename={0},queues=cmb --rw=randrw --bs=16k --iodepth=32 --size=64M --verify=crc32c
-  cargo xtask vm --nvme '' --nvme '' -- sh -c 'adit identify {0} && adit identify {1}'
-  cargo xtask vm --kernel-nvme '' --with fio -- fio --name=r --filename={k0} --rw=randread --direct=1 \\
+  cargo xtask vm --nvme '' --nvme '' -- sh -c 'adit identify {0}; adit identify {1}'
+
+  # 4 KiB blocks, queues in the controller's memory, every block verified
+  cargo xtask vm \\
+      --nvme 'cmb_size_mb=64;logical_block_size=4096,physical_block_size=4096' \\
+      -- adit bench --filename={0},queues=cmb --rw=randrw --bs=16k \\
+      --iodepth=32 --size=64M --verify=crc32c
+
+  # the kernel's driver, for comparison
+  cargo xtask vm --kernel-nvme '' --with fio \\
+      -- fio --name=r --filename={k0} --rw=randread --direct=1 \\
       --ioengine=io_uring --time_based --runtime=3
-  cargo xtask vm --iommu intel-iommu,intremap=on,caching-mode=on,aw-bits=39 --nvme '' -- adit identify {0}
-  cargo xtask vm --qemu-arg '-device pcie-root-port,id=rp0,slot=1,chassis=1' --nvme bus=rp0 -- adit identify {0}
-  cargo xtask vm --nvme '' -- sh -c 'ls -l /dev/vfio; dmesg | tail'";
+
+  # another IOMMU; a controller behind a port
+  cargo xtask vm --iommu intel-iommu,caching-mode=on,aw-bits=39 --nvme '' -- \\
+      adit identify {0}
+  cargo xtask vm --qemu-arg '-device pcie-root-port,id=rp0' --nvme bus=rp0 -- \\
+      adit identify {0}";
 
 /// What guest to boot and what to run in it.
 #[derive(Clone, Debug, clap::Args)]

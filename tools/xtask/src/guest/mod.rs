@@ -27,6 +27,7 @@ use controller::{Controller, Driver};
 use initramfs::Contents;
 use packages::Kernel;
 use programs::Program;
+use qemu::Watch;
 use scratch::Scratch;
 use std::io::Write;
 
@@ -36,6 +37,15 @@ pub(crate) struct Outcome {
     pub exit: u8,
     /// DMA faults in the guest's kernel log, unless they are allowed.
     pub faults: Vec<String>,
+}
+
+/// What a terminal shows while the guest runs.
+#[derive(Clone, Copy)]
+pub(crate) enum Waiting<'a> {
+    /// That it boots; after that the command speaks for itself.
+    UntilBooted,
+    /// This, until the guest is gone.
+    Throughout(&'a str),
 }
 
 /// What the arguments mean, worked out before anything is built or booted.
@@ -64,7 +74,11 @@ impl Plan {
 ///
 /// # Errors
 /// When the guest cannot be built or booted, dies, or takes too long. A command that fails is an [`Outcome`].
-pub(crate) fn run(arguments: &GuestArgs, sink: &mut dyn Write) -> Result<Outcome> {
+pub(crate) fn run(
+    arguments: &GuestArgs,
+    waiting: Waiting,
+    sink: &mut dyn Write,
+) -> Result<Outcome> {
     let mut plan = Plan::new(arguments)?;
     require_host()?;
     deps::ensure([&deps::QEMU, &deps::C_LIBRARY])?;
@@ -89,7 +103,8 @@ pub(crate) fn run(arguments: &GuestArgs, sink: &mut dyn Write) -> Result<Outcome
     };
     let initramfs = scratch.write("initramfs", &contents.archive(&plan.controllers)?)?;
     let qemu = qemu::arguments(arguments, &kernel, &initramfs, &plan.controllers, &scratch)?;
-    let mut outcome = qemu::run(&qemu, arguments.timeout, &marker, &scratch, sink)?;
+    let watch = Watch { limit_s: arguments.timeout, marker: &marker, waiting };
+    let mut outcome = qemu::run(&qemu, &watch, &scratch, sink)?;
     if arguments.allow_dmar {
         outcome.faults.clear();
     }

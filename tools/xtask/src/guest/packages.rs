@@ -49,7 +49,6 @@ impl Kernel {
     pub(crate) fn fetched(cache: &Path) -> Result<Self> {
         let root = cache.join("kernel");
         if !root.is_dir() {
-            let _progress = Progress::start("downloading a kernel for the guest");
             fetch(&kernel_packages()?, &root)?;
         }
         Self::find(&root)
@@ -63,7 +62,6 @@ pub(crate) fn busybox(cache: &Path) -> Result<PathBuf> {
     }
     let root = cache.join("busybox");
     if !root.is_dir() {
-        let _progress = Progress::start("downloading busybox for the guest");
         fetch(&["busybox-static".to_owned()], &root)?;
     }
     let places = [root.join("bin/busybox"), root.join("usr/bin/busybox")];
@@ -144,6 +142,7 @@ fn fetch(packages: &[String], root: &Path) -> Result<()> {
         "xtask: downloading {} with apt-get into {place} (nothing is installed)",
         packages.join(" ")
     );
+    let _progress = Progress::start("downloading");
     let partial = root.with_extension(format!("partial-{}", std::process::id()));
     fs::create_dir_all(&partial).context(format_args!("cannot create {}", partial.display()))?;
     let done = unpack(packages, &partial);

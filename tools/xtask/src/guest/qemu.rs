@@ -7,7 +7,7 @@ use super::arguments::{DEFAULT_IOMMU, GuestArgs};
 use super::output::{Report, Splitter};
 use super::packages::Kernel;
 use super::scratch::Scratch;
-use super::{Controllers, Outcome};
+use super::{Controllers, Outcome, Waiting};
 use crate::failure::{Context, Failure, Result};
 use crate::interrupt;
 use crate::process::{self, tail};
@@ -91,17 +91,26 @@ fn split_argument(argument: &str) -> Vec<String> {
     }
 }
 
-/// Runs QEMU to its end.
+/// What to do while QEMU runs.
+pub(crate) struct Watch<'a> {
+    /// Kill it after this long.
+    pub limit_s: u64,
+    /// What separates the command's output from the guest's report.
+    pub marker: &'a str,
+    /// What a terminal shows meanwhile.
+    pub waiting: Waiting<'a>,
+}
+
+/// Runs QEMU to its end; the command's output goes to `sink`.
 pub(crate) fn run(
     arguments: &[String],
-    limit_s: u64,
-    marker: &str,
+    watch: &Watch,
     scratch: &Scratch,
     sink: &mut dyn Write,
 ) -> Result<Outcome> {
     let mut qemu = Qemu::start(arguments, scratch)?;
-    let mut splitter = Splitter::new(marker);
-    let watched = qemu.watch(limit_s, &mut splitter, sink);
+    let mut splitter = Splitter::new(watch.marker);
+    let watched = qemu.watch(watch, &mut splitter, sink);
     drop(qemu);
     match watched {
         Ok(()) => finish(splitter.report(), scratch),
@@ -155,9 +164,19 @@ impl Qemu {
     }
 
     /// Passes the command's output on until QEMU closes its own.
-    fn watch(&mut self, limit_s: u64, splitter: &mut Splitter, sink: &mut dyn Write) -> Result<()> {
+    fn watch(
+        &mut self,
+        watch: &Watch,
+        splitter: &mut Splitter,
+        sink: &mut dyn Write,
+    ) -> Result<()> {
+        let limit_s = watch.limit_s;
         let deadline = Instant::now() + Duration::from_secs(limit_s);
-        let mut booting = Some(Progress::start("booting the guest"));
+        let (what, until_booted) = match watch.waiting {
+            Waiting::UntilBooted => ("booting the guest", true),
+            Waiting::Throughout(what) => (what, false),
+        };
+        let mut progress = Some(Progress::start(what));
         loop {
             interrupt::check()?;
             if Instant::now() >= deadline {
@@ -170,8 +189,8 @@ impl Qemu {
                 Err(RecvTimeoutError::Timeout) => continue,
                 Err(RecvTimeoutError::Disconnected) => return Ok(()),
             };
-            if splitter.booted() {
-                booting.take();
+            if until_booted && splitter.booted() {
+                progress.take();
             }
             sink.write_all(&bytes)
                 .and_then(|()| sink.flush())

@@ -115,7 +115,13 @@ const CASES: &[Case] = &[
     Case {
         name: "one-io-queue",
         guest: &["--nvme", "max_ioqpairs=1,msix_qsize=2"],
-        steps: &[verified!("{0}"), verified!("{0}", "--bs=16k --iodepth=32 --numjobs=1")],
+        steps: &[
+            verified!("{0}"),
+            refused(
+                "adit bench --filename={0} --rw=randread --bs=4k --size=1M --numjobs=2",
+                &["queue"],
+            ),
+        ],
     },
     Case {
         name: "two-controllers",
@@ -238,6 +244,9 @@ const CASES: &[Case] = &[
 /// A guest that takes longer than this is stuck.
 const LIMIT_S: &str = "120";
 
+/// How much of a failed step's output is shown.
+const SHOWN_LINES: usize = 30;
+
 /// What ends a step's output: the mark, the exit code.
 const MARK: &str = "@@ exit code";
 
@@ -285,7 +294,7 @@ impl Case {
         match outcome {
             Ok(outcome) => self.judge(&output, &outcome),
             Err(failure) => {
-                Some(format!("{failure}\n--- output so far ---\n{}", tail(&output, 30)))
+                Some(format!("{failure}\n--- output so far ---\n{}", tail(&output, SHOWN_LINES)))
             }
         }
     }
@@ -315,24 +324,25 @@ impl Case {
         )
     }
 
+    /// Returns what every failed step did, and the faults.
     fn judge(&self, output: &str, outcome: &Outcome) -> Option<String> {
+        let mut problems = Vec::new();
         let mut rest = output;
         for step in self.steps {
             let Some((said, code, after)) = split_step(rest) else {
-                return Some(format!(
-                    "{}\n  did not end; it said:\n{}",
-                    step.shell,
-                    tail(rest, 30)
-                ));
+                problems.push(step.report("did not end", rest));
+                break;
             };
-            if let Some(problem) = step.judge(said, code) {
-                return Some(format!("{}\n  {problem}; it said:\n{}", step.shell, tail(said, 30)));
-            }
+            problems.extend(step.judge(said, code).map(|problem| step.report(&problem, said)));
             rest = after;
         }
-        let faults = &outcome.faults;
-        (!faults.is_empty())
-            .then(|| format!("the IOMMU refused accesses of a device:\n{}", faults.join("\n")))
+        if !outcome.faults.is_empty() {
+            problems.push(format!(
+                "the IOMMU refused accesses of a device:\n{}",
+                outcome.faults.join("\n")
+            ));
+        }
+        (!problems.is_empty()).then(|| problems.join("\n"))
     }
 }
 
@@ -348,6 +358,10 @@ impl Step {
         let lower = said.to_lowercase();
         let missing = self.says.iter().find(|fragment| !lower.contains(&fragment.to_lowercase()));
         missing.map(|fragment| format!("does not say {fragment:?}"))
+    }
+
+    fn report(&self, problem: &str, said: &str) -> String {
+        format!("{}\n  {problem}; it said:\n{}", self.shell, indent(&tail(said, SHOWN_LINES)))
     }
 }
 

@@ -88,6 +88,7 @@ fn users_of(proc: &Path, file: &Path) -> Vec<String> {
     let Ok(processes) = fs::read_dir(proc) else { return Vec::new() };
     processes
         .flatten()
+        .filter(|process| process.file_name().as_encoded_bytes().iter().all(u8::is_ascii_digit))
         .filter(|process| holds(&process.path().join("fd"), file))
         .map(|process| {
             let name = fs::read_to_string(process.path().join("comm")).unwrap_or_default();

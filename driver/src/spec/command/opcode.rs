@@ -1,0 +1,154 @@
+//! Opcodes of admin and I/O commands, with their names (Base 5, Base 7, NVM 3.2).
+
+use core::fmt;
+
+/// Direction of a command's data, which the low two bits of every opcode say (Base 3.3.3.1).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DataTransfer {
+    /// 00b: no data.
+    None,
+    /// 01b: the controller reads host memory.
+    HostToController,
+    /// 10b: the controller writes host memory.
+    ControllerToHost,
+    /// 11b: both ways.
+    Bidirectional,
+}
+
+impl DataTransfer {
+    const fn of(opcode: u8) -> DataTransfer {
+        match opcode & 3 {
+            0 => DataTransfer::None,
+            1 => DataTransfer::HostToController,
+            2 => DataTransfer::ControllerToHost,
+            _ => DataTransfer::Bidirectional,
+        }
+    }
+}
+
+/// Makes an opcode newtype with named constants and `name()` from one table.
+macro_rules! opcodes {
+    ($(#[$doc:meta])* $type:ident { $($constant:ident = $value:literal, $name:literal;)+ }) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub struct $type(pub u8);
+
+        impl $type {
+            $(
+                #[doc = concat!($name, " (", stringify!($value), ").")]
+                pub const $constant: $type = $type($value);
+            )+
+
+            /// The specification's name, or `None` for an opcode it does not define.
+            pub const fn name(self) -> Option<&'static str> {
+                match self.0 {
+                    $($value => Some($name),)+
+                    _ => None,
+                }
+            }
+
+            /// Direction of the data, if the command has any.
+            pub const fn data_transfer(self) -> DataTransfer {
+                DataTransfer::of(self.0)
+            }
+        }
+
+        impl fmt::Display for $type {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                match self.name() {
+                    Some(name) => f.write_str(name),
+                    None => write!(f, "opcode {:02X}h", self.0),
+                }
+            }
+        }
+    };
+}
+
+opcodes! {
+    /// Opcode of an admin command (Base 5).
+    AdminOpcode {
+        DELETE_IO_SQ = 0x00, "Delete I/O Submission Queue";
+        CREATE_IO_SQ = 0x01, "Create I/O Submission Queue";
+        GET_LOG_PAGE = 0x02, "Get Log Page";
+        DELETE_IO_CQ = 0x04, "Delete I/O Completion Queue";
+        CREATE_IO_CQ = 0x05, "Create I/O Completion Queue";
+        IDENTIFY = 0x06, "Identify";
+        ABORT = 0x08, "Abort";
+        SET_FEATURES = 0x09, "Set Features";
+        GET_FEATURES = 0x0a, "Get Features";
+        ASYNC_EVENT_REQUEST = 0x0c, "Asynchronous Event Request";
+        NAMESPACE_MANAGEMENT = 0x0d, "Namespace Management";
+        FIRMWARE_COMMIT = 0x10, "Firmware Commit";
+        FIRMWARE_IMAGE_DOWNLOAD = 0x11, "Firmware Image Download";
+        DEVICE_SELF_TEST = 0x14, "Device Self-test";
+        NAMESPACE_ATTACHMENT = 0x15, "Namespace Attachment";
+        KEEP_ALIVE = 0x18, "Keep Alive";
+        DIRECTIVE_SEND = 0x19, "Directive Send";
+        DIRECTIVE_RECEIVE = 0x1a, "Directive Receive";
+        VIRTUALIZATION_MANAGEMENT = 0x1c, "Virtualization Management";
+        NVME_MI_SEND = 0x1d, "NVMe-MI Send";
+        NVME_MI_RECEIVE = 0x1e, "NVMe-MI Receive";
+        CAPACITY_MANAGEMENT = 0x20, "Capacity Management";
+        LOCKDOWN = 0x24, "Lockdown";
+        DOORBELL_BUFFER_CONFIG = 0x7c, "Doorbell Buffer Config";
+        FABRICS = 0x7f, "Fabrics Commands";
+        FORMAT_NVM = 0x80, "Format NVM";
+        SECURITY_SEND = 0x81, "Security Send";
+        SECURITY_RECEIVE = 0x82, "Security Receive";
+        SANITIZE = 0x84, "Sanitize";
+        GET_LBA_STATUS = 0x86, "Get LBA Status";
+    }
+}
+
+opcodes! {
+    /// Opcode of an I/O command of the NVM command set (Base 7, NVM 3.2).
+    IoOpcode {
+        FLUSH = 0x00, "Flush";
+        WRITE = 0x01, "Write";
+        READ = 0x02, "Read";
+        WRITE_UNCORRECTABLE = 0x04, "Write Uncorrectable";
+        COMPARE = 0x05, "Compare";
+        WRITE_ZEROES = 0x08, "Write Zeroes";
+        DATASET_MANAGEMENT = 0x09, "Dataset Management";
+        VERIFY = 0x0c, "Verify";
+        RESERVATION_REGISTER = 0x0d, "Reservation Register";
+        RESERVATION_REPORT = 0x0e, "Reservation Report";
+        RESERVATION_ACQUIRE = 0x11, "Reservation Acquire";
+        RESERVATION_RELEASE = 0x15, "Reservation Release";
+        COPY = 0x19, "Copy";
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn opcodes_have_names() {
+        assert_eq!(AdminOpcode::IDENTIFY.to_string(), "Identify");
+        assert_eq!(IoOpcode(0x19).to_string(), "Copy");
+        assert_eq!(IoOpcode(0xfe).to_string(), "opcode FEh");
+        assert_eq!(AdminOpcode(0xc0).name(), None);
+    }
+
+    #[test]
+    fn opcodes_say_the_direction_of_data() {
+        assert_eq!(
+            IoOpcode::READ.data_transfer(),
+            DataTransfer::ControllerToHost
+        );
+        assert_eq!(
+            IoOpcode::WRITE.data_transfer(),
+            DataTransfer::HostToController
+        );
+        assert_eq!(
+            IoOpcode::COPY.data_transfer(),
+            DataTransfer::HostToController
+        );
+        assert_eq!(IoOpcode::FLUSH.data_transfer(), DataTransfer::None);
+        assert_eq!(
+            AdminOpcode::FABRICS.data_transfer(),
+            DataTransfer::Bidirectional
+        );
+    }
+}

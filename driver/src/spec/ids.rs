@@ -1,0 +1,306 @@
+//! Identifiers and counts: one type for each kind of number that must not be mistaken for another.
+//!
+//! Counts that the specification stores as "one less than" ([`LbaCount`], [`RangeCount`], [`QueueEntries`]) are kept
+//! zero-based here, so that they are converted exactly once, at construction, where the range is checked as well.
+//! What is not here: any check against a particular namespace or controller.
+
+use core::fmt;
+
+/// Queue identifier; 0 is the admin queue pair (Base 3.3.1).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Qid(pub u16);
+
+impl Qid {
+    /// The admin submission and completion queue.
+    pub const ADMIN: Qid = Qid(0);
+
+    /// Whether this is the admin queue pair.
+    pub const fn is_admin(self) -> bool {
+        self.0 == 0
+    }
+}
+
+/// Command identifier, unique among the outstanding commands of one submission queue (Base 3.3.3.1).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Cid(pub u16);
+
+/// Namespace identifier (Base 3.2.1.2).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Nsid(pub u32);
+
+impl Nsid {
+    /// The broadcast value: all namespaces attached to the controller.
+    pub const ALL: Nsid = Nsid(0xffff_ffff);
+    /// The value of commands that use no namespace.
+    pub const NONE: Nsid = Nsid(0);
+
+    /// Whether this names one namespace: neither [`Nsid::NONE`] nor [`Nsid::ALL`] nor the reserved FFFFFFFEh.
+    pub const fn is_specific(self) -> bool {
+        self.0 != 0 && self.0 < 0xffff_fffe
+    }
+}
+
+/// Logical block address within a namespace (NVM 2.1).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Lba(pub u64);
+
+impl Lba {
+    /// The address `lbas` logical blocks further, or `None` past the end of the 64-bit range.
+    pub const fn checked_add(self, lbas: u64) -> Option<Lba> {
+        match self.0.checked_add(lbas) {
+            Some(sum) => Some(Lba(sum)),
+            None => None,
+        }
+    }
+}
+
+/// Bus address as the controller sees it: what goes into PRP entries, SGL descriptors and queue base registers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Iova(pub u64);
+
+impl Iova {
+    /// The address `bytes` further, or `None` past the end of the 64-bit range.
+    pub const fn checked_add(self, bytes: u64) -> Option<Iova> {
+        match self.0.checked_add(bytes) {
+            Some(sum) => Some(Iova(sum)),
+            None => None,
+        }
+    }
+
+    /// Offset in bytes into the page of `page_size` bytes that this address lies in.
+    ///
+    /// `page_size` is a power of two; [`super::register::Cc::page_size`] gives one.
+    pub const fn page_offset(self, page_size: u64) -> u64 {
+        debug_assert!(page_size.is_power_of_two());
+        self.0 & page_size.wrapping_sub(1)
+    }
+
+    /// Whether the address is a multiple of `align` bytes, a power of two.
+    pub const fn is_aligned(self, align: u64) -> bool {
+        self.page_offset(align) == 0
+    }
+}
+
+impl fmt::Display for Qid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.0)
+    }
+}
+
+impl fmt::Display for Cid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:#06x}", self.0)
+    }
+}
+
+impl fmt::Display for Nsid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Nsid::ALL => f.write_str("all"),
+            Nsid(id) => write!(f, "{id}"),
+        }
+    }
+}
+
+impl fmt::Display for Lba {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.0)
+    }
+}
+
+impl fmt::Display for Iova {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:#x}", self.0)
+    }
+}
+
+/// Number of logical blocks that one command transfers: 1 to 65536 (NLB, NVM 3.2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct LbaCount {
+    nlb_z: u16,
+}
+
+impl LbaCount {
+    /// One logical block.
+    pub const ONE: LbaCount = LbaCount { nlb_z: 0 };
+    /// The most that the wire format can say: 65536 logical blocks.
+    pub const MAX: LbaCount = LbaCount { nlb_z: u16::MAX };
+
+    /// Checks a count of logical blocks; `None` for 0 and for more than 65536.
+    #[inline]
+    pub const fn new(lbas: u32) -> Option<LbaCount> {
+        match lbas {
+            1..=0x1_0000 => Some(LbaCount {
+                nlb_z: (lbas - 1) as u16,
+            }),
+            _ => None,
+        }
+    }
+
+    /// Takes the wire value; every one of them is a valid count.
+    #[inline]
+    pub const fn from_z(nlb_z: u16) -> LbaCount {
+        LbaCount { nlb_z }
+    }
+
+    /// The count: 1 to 65536 logical blocks.
+    #[inline]
+    pub const fn get(self) -> u32 {
+        self.nlb_z as u32 + 1
+    }
+
+    /// The wire value: one less than the count.
+    #[inline]
+    pub const fn z(self) -> u16 {
+        self.nlb_z
+    }
+}
+
+impl fmt::Display for LbaCount {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.get())
+    }
+}
+
+/// Number of ranges of a Dataset Management or Copy command: 1 to 256 (NR, NVM 3.2.2 and 3.2.3).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct RangeCount {
+    nr_z: u8,
+}
+
+impl RangeCount {
+    /// One range.
+    pub const ONE: RangeCount = RangeCount { nr_z: 0 };
+    /// The most that the wire format can say: 256 ranges.
+    pub const MAX: RangeCount = RangeCount { nr_z: u8::MAX };
+
+    /// Checks a number of ranges; `None` for 0 and for more than 256.
+    pub const fn new(ranges: u32) -> Option<RangeCount> {
+        match ranges {
+            1..=256 => Some(RangeCount {
+                nr_z: (ranges - 1) as u8,
+            }),
+            _ => None,
+        }
+    }
+
+    /// Takes the wire value; every one of them is a valid count.
+    pub const fn from_z(nr_z: u8) -> RangeCount {
+        RangeCount { nr_z }
+    }
+
+    /// The count: 1 to 256 ranges.
+    pub const fn get(self) -> u32 {
+        self.nr_z as u32 + 1
+    }
+
+    /// The wire value: one less than the count.
+    pub const fn z(self) -> u8 {
+        self.nr_z
+    }
+}
+
+/// Number of entries of a queue: 2 to 65536 (QSIZE, Base 5.4 and 5.5; one slot always stays empty).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct QueueEntries {
+    qsize_z: u16,
+}
+
+impl QueueEntries {
+    /// The smallest queue: two entries, of which one can be used.
+    pub const MIN: QueueEntries = QueueEntries { qsize_z: 1 };
+    /// The largest queue that the wire format can say: 65536 entries.
+    pub const MAX: QueueEntries = QueueEntries { qsize_z: u16::MAX };
+
+    /// Checks a number of entries; `None` below 2 and above 65536.
+    pub const fn new(entries: u32) -> Option<QueueEntries> {
+        match entries {
+            2..=0x1_0000 => Some(QueueEntries {
+                qsize_z: (entries - 1) as u16,
+            }),
+            _ => None,
+        }
+    }
+
+    /// Takes the wire value; `None` for 0, which would be a queue of one entry.
+    pub const fn from_z(qsize_z: u16) -> Option<QueueEntries> {
+        match qsize_z {
+            0 => None,
+            _ => Some(QueueEntries { qsize_z }),
+        }
+    }
+
+    /// The count: 2 to 65536 entries.
+    pub const fn get(self) -> u32 {
+        self.qsize_z as u32 + 1
+    }
+
+    /// The wire value: one less than the count.
+    pub const fn z(self) -> u16 {
+        self.qsize_z
+    }
+}
+
+impl fmt::Display for QueueEntries {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.get())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lba_count_accepts_1_to_65536_only() {
+        assert_eq!(LbaCount::new(0), None);
+        assert_eq!(LbaCount::new(1), Some(LbaCount::ONE));
+        assert_eq!(LbaCount::new(65536), Some(LbaCount::MAX));
+        assert_eq!(LbaCount::new(65537), None);
+        assert_eq!(LbaCount::MAX.z(), 0xffff);
+        assert_eq!(LbaCount::from_z(7).get(), 8);
+    }
+
+    #[test]
+    fn range_count_accepts_1_to_256_only() {
+        assert_eq!(RangeCount::new(0), None);
+        assert_eq!(RangeCount::new(1), Some(RangeCount::ONE));
+        assert_eq!(RangeCount::new(256), Some(RangeCount::MAX));
+        assert_eq!(RangeCount::new(257), None);
+        assert_eq!(RangeCount::from_z(255).get(), 256);
+    }
+
+    #[test]
+    fn queue_entries_refuses_a_queue_of_one() {
+        assert_eq!(QueueEntries::new(1), None);
+        assert_eq!(QueueEntries::new(2), Some(QueueEntries::MIN));
+        assert_eq!(QueueEntries::new(65536), Some(QueueEntries::MAX));
+        assert_eq!(QueueEntries::new(65537), None);
+        assert_eq!(QueueEntries::from_z(0), None);
+        assert_eq!(QueueEntries::from_z(63).map(QueueEntries::get), Some(64));
+    }
+
+    #[test]
+    fn iova_arithmetic_is_checked() {
+        assert_eq!(Iova(u64::MAX).checked_add(1), None);
+        assert_eq!(Iova(0x1000).checked_add(0x10), Some(Iova(0x1010)));
+        assert_eq!(Iova(0x12345).page_offset(4096), 0x345);
+        assert!(Iova(0x3000).is_aligned(4096));
+        assert_eq!(Lba(u64::MAX).checked_add(1), None);
+    }
+
+    #[test]
+    fn namespace_identifiers_that_name_one_namespace() {
+        assert!(Nsid(1).is_specific());
+        assert!(!Nsid::NONE.is_specific());
+        assert!(!Nsid::ALL.is_specific());
+        assert_eq!(Nsid::ALL.to_string(), "all");
+        assert_eq!(Nsid(3).to_string(), "3");
+    }
+
+    #[test]
+    fn addresses_print_in_hex() {
+        assert_eq!(Iova(0x1000).to_string(), "0x1000");
+        assert_eq!(Cid(0x1f).to_string(), "0x001f");
+    }
+}

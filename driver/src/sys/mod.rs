@@ -16,8 +16,12 @@
 mod atomics;
 pub mod barrier;
 mod host_memory;
+mod media;
+mod shared_pages;
 mod window;
 
 pub use atomics::Atomics;
 pub use host_memory::{Backing, HostMemory, HostRange, PageKind};
+pub use media::{punch_hole, zero_mapping};
+pub use shared_pages::SharedPages;
 pub use window::{Register32, Window};

@@ -17,6 +17,7 @@ use super::status::{
 use crate::spec::Status;
 
 pub(super) use copy::{COPY_LBAS_MAX, COPY_RANGE_LBAS_MAX, COPY_RANGES_MAX};
+pub(super) use decode::SUPPORTED;
 
 /// Which way data moves.
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -10,6 +10,8 @@
 //! knows nothing of NVMe. Nothing here is called per I/O, except a doorbell of
 //! a vfio-user server that does not let us map it.
 
+pub mod soft;
+
 use std::fmt;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;

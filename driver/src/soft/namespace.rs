@@ -47,7 +47,8 @@ impl Namespaces {
         let count = options.namespace_count;
         let share = capacity / u64::from(count) / GRAIN * GRAIN;
         if share == 0 {
-            let why = format!("{capacity} bytes are too few for {count} namespaces of 4096 or more");
+            let why =
+                format!("{capacity} bytes are too few for {count} namespaces of 4096 or more");
             return Err(Error::invalid("size of the storage", why));
         }
         let list = (0..count).map(|index| Namespace {
@@ -134,11 +135,8 @@ mod tests {
     use super::*;
 
     fn two() -> Namespaces {
-        let options = Options {
-            namespace_count: 2,
-            lba_bytes: vec![512, 4096],
-            ..Options::memory(1 << 20)
-        };
+        let options =
+            Options { namespace_count: 2, lba_bytes: vec![512, 4096], ..Options::memory(1 << 20) };
         Namespaces::new(&options, 1 << 20).expect("fits")
     }
 

@@ -3,6 +3,7 @@
 //! `mem=1G`, `file=disk.img,size=4G` or `null`, then settings by comma. Sizes
 //! take `k`, `M`, `G` and `T` (powers of 1024). A path may not contain a comma.
 
+use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 
@@ -28,6 +29,20 @@ pub enum Storage {
         /// Capacity in bytes that the namespaces claim to have.
         bytes: u64,
     },
+}
+
+impl fmt::Display for Storage {
+    /// As at the start of a target's tail.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Storage::Memory { bytes } if bytes.is_multiple_of(1 << 20) => {
+                write!(f, "mem={}M", bytes >> 20)
+            }
+            Storage::Memory { bytes } => write!(f, "mem={bytes}"),
+            Storage::File { path, .. } => write!(f, "file={}", path.display()),
+            Storage::Null { .. } => f.write_str("null"),
+        }
+    }
 }
 
 /// What the controller says about SGLs (Identify Controller, SGLS).
@@ -73,8 +88,21 @@ pub struct Options {
 
 const DEFAULT_NULL_BYTES: u64 = 1 << 40;
 const NAMES: [&str; 15] = [
-    "mem", "file", "null", "size", "lba", "namespaces", "mdts", "sgl", "cmb", "dbbuf", "ioqueues",
-    "mqes", "noiob", "serial", "dstrd",
+    "mem",
+    "file",
+    "null",
+    "size",
+    "lba",
+    "namespaces",
+    "mdts",
+    "sgl",
+    "cmb",
+    "dbbuf",
+    "ioqueues",
+    "mqes",
+    "noiob",
+    "serial",
+    "dstrd",
 ];
 /// Namespaces that one controller may have.
 pub(super) const NAMESPACES_MAX: u32 = 256;
@@ -314,10 +342,7 @@ mod tests {
         assert_eq!((options.mdts, options.sgl, options.dbbuf), (5, SglSupport::Dword, false));
         assert_eq!((options.io_queue_count, options.queue_entries_max), (3, 64));
         let file: Options = "file=disk.img,size=4G".parse().expect("valid");
-        assert_eq!(
-            file.storage,
-            Storage::File { path: "disk.img".into(), bytes: Some(4 << 30) }
-        );
+        assert_eq!(file.storage, Storage::File { path: "disk.img".into(), bytes: Some(4 << 30) });
         assert_eq!("null".parse::<Options>().expect("valid"), Options::null());
     }
 

@@ -277,10 +277,8 @@ impl CompletionQueue {
     fn write(&mut self, dma: &Dma<'_>, cqe: Cqe) -> Result<(), Fault> {
         let [dw0, dw1, dw2, dw3] = cqe.to_dwords();
         let dw3 = dw3 & !(1 << 16) | u32::from(self.phase) << 16;
-        let word = u128::from(dw0)
-            | u128::from(dw1) << 32
-            | u128::from(dw2) << 64
-            | u128::from(dw3) << 96;
+        let word =
+            u128::from(dw0) | u128::from(dw1) << 32 | u128::from(dw2) << 64 | u128::from(dw3) << 96;
         let at = self.base.wrapping_add(u64::from(self.tail) * CQE_BYTES);
         dma.post(Iova(at), &word.to_le_bytes())?;
         self.tail = self.after(self.tail);

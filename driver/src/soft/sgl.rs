@@ -127,11 +127,7 @@ impl Walk<'_> {
     }
 }
 
-fn lead_on(
-    from: Descriptor,
-    to: Descriptor,
-    is_last: bool,
-) -> Result<Option<Descriptor>, Status> {
+fn lead_on(from: Descriptor, to: Descriptor, is_last: bool) -> Result<Option<Descriptor>, Status> {
     match (from.kind, is_last) {
         (LAST_SEGMENT, _) => Err(INVALID_SGL_SEGMENT),
         (_, false) => Err(INVALID_SGL_COUNT),

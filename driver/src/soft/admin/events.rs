@@ -104,7 +104,8 @@ impl Controller {
     /// Completes requests for the events there are.
     pub(in crate::soft) fn deliver_events(&mut self, dma: &Dma<'_>) -> Result<(), Fault> {
         while let Some((request, event)) = self.events.next() {
-            let dw0 = u32::from(event.kind) | u32::from(event.info) << 8 | u32::from(event.log) << 16;
+            let dw0 =
+                u32::from(event.kind) | u32::from(event.info) << 8 | u32::from(event.log) << 16;
             self.complete_waiting(&request, Ok(Reply::Done(dw0)), dma)?;
         }
         Ok(())

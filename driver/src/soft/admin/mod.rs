@@ -76,7 +76,9 @@ impl Controller {
             ASYNC_EVENT_REQUEST => self.async_event_request(command),
             NAMESPACE_MANAGEMENT => self.namespace_management(command, dma),
             NAMESPACE_ATTACHMENT => self.namespace_attachment(command, dma),
-            DOORBELL_BUFFER_CONFIG if self.options.dbbuf => self.doorbell_buffer_config(command, dma),
+            DOORBELL_BUFFER_CONFIG if self.options.dbbuf => {
+                self.doorbell_buffer_config(command, dma)
+            }
             _ => Err(INVALID_OPCODE),
         }
     }

@@ -67,10 +67,10 @@ impl Registers {
         }
     }
 
-    /// What a controller reset (CC.EN to 0) clears: all but the admin queue's and the CMB's registers.
+    /// What a controller reset (CC.EN to 0) clears. The admin queue's and the CMB's registers
+    /// stay, and so does what the host wrote to CC.
     pub(super) fn controller_reset(&mut self) {
         self.csts = Csts(0);
-        self.cc = Cc(self.cc.0 & 1);
         self.interrupt_mask = 0;
     }
 

@@ -186,7 +186,6 @@ fn put_io(page: &mut [u8], options: &Options) {
     };
     put(page, 536, sgls.to_le_bytes());
     let subnqn = format!("nqn.2024-01.io.adit:soft:{}", options.serial);
-    put_text(page, 768, 0, "");
     page[768..768 + subnqn.len()].copy_from_slice(subnqn.as_bytes());
 }
 

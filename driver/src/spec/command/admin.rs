@@ -186,13 +186,17 @@ impl Sqe {
     /// Set Features (Base 5.27); with `save`, the value survives resets.
     pub const fn set_features(fid: u8, nsid: Nsid, cdw11: u32, save: bool) -> Sqe {
         let sv = if save { SAVE } else { 0 };
-        Sqe::admin(AdminOpcode::SET_FEATURES, nsid).with_cdw10(sv | fid as u32).with_cdw11(cdw11)
+        Sqe::admin(AdminOpcode::SET_FEATURES, nsid)
+            .with_cdw10(sv | fid as u32)
+            .with_cdw11(cdw11)
     }
 
     /// Get Features (Base 5.15); `cdw11` is 0 for most features.
     pub const fn get_features(fid: u8, nsid: Nsid, cdw11: u32, select: FeatureSelect) -> Sqe {
         let sel = (select.raw() as u32 & 7) << 8;
-        Sqe::admin(AdminOpcode::GET_FEATURES, nsid).with_cdw10(sel | fid as u32).with_cdw11(cdw11)
+        Sqe::admin(AdminOpcode::GET_FEATURES, nsid)
+            .with_cdw10(sel | fid as u32)
+            .with_cdw11(cdw11)
     }
 
     /// Abort (Base 5.1) of command `cid` of submission queue `sqid`.
@@ -207,8 +211,10 @@ impl Sqe {
 
     /// Doorbell Buffer Config (Base 5.8): the page of shadow doorbells and the page of event indices.
     pub const fn doorbell_buffer_config(shadow: Iova, event_index: Iova) -> Sqe {
-        Sqe::admin(AdminOpcode::DOORBELL_BUFFER_CONFIG, Nsid::NONE)
-            .with_dptr(DataPointer::Prp { prp1: shadow, prp2: event_index })
+        Sqe::admin(AdminOpcode::DOORBELL_BUFFER_CONFIG, Nsid::NONE).with_dptr(DataPointer::Prp {
+            prp1: shadow,
+            prp2: event_index,
+        })
     }
 
     /// Namespace Attachment (Base 5.22); the data is a controller list.
@@ -403,7 +409,10 @@ mod tests {
             [sq.cdw0.get(), sq.cdw10.get(), sq.cdw11.get()],
             [0x01, 0x003f_0003, 0x0003_0005]
         );
-        assert_eq!(Sqe::create_io_cq(Qid(3), entries, None, true).interrupt_vector(), None);
+        assert_eq!(
+            Sqe::create_io_cq(Qid(3), entries, None, true).interrupt_vector(),
+            None
+        );
         assert_eq!(Sqe::default().queue_entries(), None);
     }
 
@@ -422,17 +431,30 @@ mod tests {
     fn selections_round_trip() {
         use FeatureSelect::{Current, Default, Reserved, Saved, SupportedCapabilities};
         for select in [Current, Default, Saved, SupportedCapabilities, Reserved(7)] {
-            assert_eq!(Sqe::get_features(7, Nsid::NONE, 0, select).feature_select(), select);
+            assert_eq!(
+                Sqe::get_features(7, Nsid::NONE, 0, select).feature_select(),
+                select
+            );
         }
-        for select in
-            [AttachmentSelect::Attach, AttachmentSelect::Detach, AttachmentSelect::Reserved(2)]
-        {
-            assert_eq!(Sqe::namespace_attachment(Nsid(1), select).attachment_select(), select);
+        for select in [
+            AttachmentSelect::Attach,
+            AttachmentSelect::Detach,
+            AttachmentSelect::Reserved(2),
+        ] {
+            assert_eq!(
+                Sqe::namespace_attachment(Nsid(1), select).attachment_select(),
+                select
+            );
         }
-        for select in
-            [ManagementSelect::Create, ManagementSelect::Delete, ManagementSelect::Reserved(15)]
-        {
-            assert_eq!(Sqe::namespace_management(Nsid(1), select).management_select(), select);
+        for select in [
+            ManagementSelect::Create,
+            ManagementSelect::Delete,
+            ManagementSelect::Reserved(15),
+        ] {
+            assert_eq!(
+                Sqe::namespace_management(Nsid(1), select).management_select(),
+                select
+            );
         }
         use QueuePriority::{High, Low, Medium, Urgent};
         for priority in [Urgent, High, Medium, Low] {
@@ -443,7 +465,10 @@ mod tests {
 
     #[test]
     fn commands_without_parameters() {
-        assert_eq!(Sqe::async_event_request().admin_opcode(), AdminOpcode::ASYNC_EVENT_REQUEST);
+        assert_eq!(
+            Sqe::async_event_request().admin_opcode(),
+            AdminOpcode::ASYNC_EVENT_REQUEST
+        );
         assert_eq!(Sqe::keep_alive().admin_opcode(), AdminOpcode::KEEP_ALIVE);
         let dbbuf = Sqe::doorbell_buffer_config(Iova(0x1000), Iova(0x2000));
         assert_eq!((dbbuf.prp1(), dbbuf.prp2()), (Iova(0x1000), Iova(0x2000)));

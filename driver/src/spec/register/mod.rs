@@ -96,7 +96,10 @@ impl<T: RegValue, A> Reg<T, A> {
     pub const fn new(offset: u32) -> Reg<T, A> {
         assert!(T::WIDTH == 4 || T::WIDTH == 8);
         assert!(offset.is_multiple_of(T::WIDTH));
-        Reg { offset, marker: PhantomData }
+        Reg {
+            offset,
+            marker: PhantomData,
+        }
     }
 
     /// Offset in bytes from the start of BAR0.
@@ -170,7 +173,11 @@ pub const fn doorbell_cq(qid: Qid, dstrd: u8) -> u32 {
 
 const fn doorbell(index: u64, dstrd: u8) -> u32 {
     let offset = DOORBELLS_OFFSET as u64 + (index << (2 + (dstrd & 0xf)));
-    if offset > u32::MAX as u64 { u32::MAX } else { offset as u32 }
+    if offset > u32::MAX as u64 {
+        u32::MAX
+    } else {
+        offset as u32
+    }
 }
 
 /// Bits `hi..=lo` of `raw`, shifted down.
@@ -217,7 +224,11 @@ mod tests {
     }
 
     fn round_trips<T: RegValue>(raw: u64) -> bool {
-        let kept = if T::WIDTH == 4 { raw & 0xffff_ffff } else { raw };
+        let kept = if T::WIDTH == 4 {
+            raw & 0xffff_ffff
+        } else {
+            raw
+        };
         T::from_raw(raw).into_raw() == kept
     }
 

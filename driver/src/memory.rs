@@ -1,0 +1,395 @@
+//! DMA memory that a command can own.
+//!
+//! A [`Region`] is memory mapped for one controller: allocated by the driver or
+//! registered by the caller. A [`Buffer`] is an exclusive run of a region and
+//! the unit of ownership: while idle its owner reads and writes it as a byte
+//! slice; submitting a command moves it into the queue, and only the completion
+//! moves it back. So no reference to memory in flight can exist.
+//!
+//! A region is unmapped before its memory is freed. If unmapping fails the
+//! memory is leaked, and said so (law 3).
+#![allow(unsafe_code)]
+
+use std::any::Any;
+use std::fmt;
+use std::fs::File;
+use std::ops::{Deref, DerefMut};
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use crate::bus::Bus;
+use crate::error::{Error, Result};
+use crate::spec::Iova;
+use crate::sys::{Atomics, HostMemory, PageKind};
+use crate::transfer::prebuilt::PrebuiltPrps;
+use crate::transfer::{PAGE_BYTES, Position, Segment, SegmentList};
+
+/// The address space a buffer is mapped in: one for each open controller.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DomainId(usize);
+
+impl DomainId {
+    /// The domain of a bus.
+    pub(crate) fn of(bus: &Arc<dyn Bus>) -> DomainId {
+        DomainId(Arc::as_ptr(bus).cast::<()>().addr())
+    }
+}
+
+/// Host memory mapped for one device, unmapped on drop.
+pub(crate) struct Mapping {
+    bus: Arc<dyn Bus>,
+    memory: Option<Arc<HostMemory>>,
+    iova: Iova,
+    len: u64,
+}
+
+impl Mapping {
+    pub(crate) fn new(bus: &Arc<dyn Bus>, memory: HostMemory) -> Result<Mapping> {
+        let iova = bus.map(memory.range())?;
+        assert!(iova.0.is_multiple_of(PAGE_BYTES), "a bus maps whole pages");
+        let len = memory.len() as u64;
+        Ok(Mapping { bus: Arc::clone(bus), memory: Some(Arc::new(memory)), iova, len })
+    }
+
+    /// Allocates and maps near the device.
+    pub(crate) fn allocate(bus: &Arc<dyn Bus>, len: usize) -> Result<Mapping> {
+        let place = crate::locality::place_near(&bus.locality());
+        Mapping::new(bus, HostMemory::allocate(len, bus.backing(), &place)?)
+    }
+
+    pub(crate) fn iova(&self) -> Iova {
+        self.iova
+    }
+
+    pub(crate) fn atomics(&self) -> Atomics {
+        self.memory().atomics()
+    }
+
+    fn memory(&self) -> &Arc<HostMemory> {
+        self.memory.as_ref().expect("memory is there until drop")
+    }
+}
+
+impl fmt::Debug for Mapping {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Mapping({}+{:#x})", self.iova, self.len)
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        if let Err(error) = self.bus.unmap(self.iova, self.len) {
+            tracing::error!("leaking {} bytes the device may still write: {error}", self.len);
+            std::mem::forget(self.memory.take());
+        }
+    }
+}
+
+/// Memory registered with one controller; lives as long as any [`Buffer`] of it.
+pub struct Region {
+    mapping: Mapping,
+    prebuilt: Option<(PrebuiltPrps, Mapping)>,
+}
+
+impl Region {
+    /// Maps `memory` and prebuilds its PRP lists where a transfer can need one.
+    pub(crate) fn new(bus: &Arc<dyn Bus>, memory: HostMemory) -> Result<Arc<Region>> {
+        let mapping = Mapping::new(bus, memory)?;
+        let pages = mapping.len / PAGE_BYTES;
+        let prebuilt = if pages > 2 { Some(prebuild(bus, &mapping, pages)?) } else { None };
+        Ok(Arc::new(Region { mapping, prebuilt }))
+    }
+
+    /// The whole region as one buffer. Only the maker of a region may, once.
+    pub(crate) fn into_buffer(self: Arc<Region>, len: usize) -> Buffer {
+        assert!(len as u64 <= self.mapping.len, "a buffer lies in its region");
+        let (iova, at) = (self.mapping.iova, self.mapping.memory().as_ptr());
+        Buffer { at, iova, len, region: self }
+    }
+}
+
+fn prebuild(bus: &Arc<dyn Bus>, region: &Mapping, pages: u64) -> Result<(PrebuiltPrps, Mapping)> {
+    let lists = Mapping::allocate(bus, PrebuiltPrps::bytes_for(pages) as usize)?;
+    let words = lists.atomics();
+    let prps = PrebuiltPrps::build(region.iova, pages, lists.iova, |word, value| {
+        words.words()[word].store(value.to_le(), Ordering::Relaxed);
+    });
+    Ok((prps, lists))
+}
+
+/// An exclusive run of a [`Region`], readable and writable as a byte slice while idle.
+pub struct Buffer {
+    at: NonNull<u8>,
+    iova: Iova,
+    len: usize,
+    region: Arc<Region>,
+}
+
+// SAFETY: a buffer is the only way to its bytes, like a `Box<[u8]>`.
+unsafe impl Send for Buffer {}
+// SAFETY: as above.
+unsafe impl Sync for Buffer {}
+
+impl Buffer {
+    /// Splits off everything from `at` bytes on and keeps what lies before.
+    ///
+    /// # Panics
+    /// If `at` is beyond the end.
+    pub fn split_off(&mut self, at: usize) -> Buffer {
+        assert!(at <= self.len, "cannot split {} bytes at {at}", self.len);
+        let tail = Buffer {
+            // SAFETY: `at` is at most `len`, so the result is inside the region or just behind it.
+            at: unsafe { self.at.add(at) },
+            iova: Iova(self.iova.0 + at as u64),
+            len: self.len - at,
+            region: Arc::clone(&self.region),
+        };
+        self.len = at;
+        tail
+    }
+
+    /// Where the device finds the first byte.
+    pub fn iova(&self) -> Iova {
+        self.iova
+    }
+
+    /// The pages behind it.
+    pub fn pages(&self) -> PageKind {
+        self.region.mapping.memory().pages()
+    }
+}
+
+impl Deref for Buffer {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        // SAFETY: the region keeps the run mapped; it is exclusively ours and, while we
+        // are not inside a queue, no command of the device's names it.
+        unsafe { std::slice::from_raw_parts(self.at.as_ptr(), self.len) }
+    }
+}
+
+impl DerefMut for Buffer {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as in `deref`, and we are borrowed mutably.
+        unsafe { std::slice::from_raw_parts_mut(self.at.as_ptr(), self.len) }
+    }
+}
+
+impl fmt::Debug for Buffer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Buffer({}+{:#x})", self.iova, self.len)
+    }
+}
+
+/// What a command can own while it is in flight: no data, a [`Buffer`], several,
+/// or any of these with a tag of the caller's.
+///
+/// # Safety
+/// Segments stay mapped for the device, and nobody else touches their bytes,
+/// for as long as the value exists, wherever it is moved. `pointer(index)` is the host's
+/// address of segment `index`, valid for its length.
+pub unsafe trait IoBuffer: Send + 'static {
+    /// How many segments there are.
+    fn segment_count(&self) -> usize;
+    /// Segment `index`, which is below the count.
+    fn segment(&self, index: usize) -> Segment;
+    /// The host's address of segment `index`.
+    fn pointer(&self, index: usize) -> NonNull<u8>;
+    /// Prebuilt PRP lists that cover segment `index`.
+    fn prebuilt(&self, index: usize) -> Option<&PrebuiltPrps>;
+    /// Whether all segments are mapped in `domain`.
+    fn is_in(&self, domain: DomainId) -> bool;
+}
+
+// SAFETY: a `Buffer` owns its run exclusively and keeps its region mapped.
+unsafe impl IoBuffer for Buffer {
+    #[inline(always)]
+    fn segment_count(&self) -> usize {
+        1
+    }
+
+    #[inline(always)]
+    fn segment(&self, _index: usize) -> Segment {
+        Segment { iova: self.iova, len: self.len as u64 }
+    }
+
+    #[inline(always)]
+    fn pointer(&self, _index: usize) -> NonNull<u8> {
+        self.at
+    }
+
+    #[inline(always)]
+    fn prebuilt(&self, _index: usize) -> Option<&PrebuiltPrps> {
+        self.region.prebuilt.as_ref().map(|(prps, _)| prps)
+    }
+
+    #[inline(always)]
+    fn is_in(&self, domain: DomainId) -> bool {
+        DomainId::of(&self.region.mapping.bus) == domain
+    }
+}
+
+// SAFETY: no segments, nothing to promise.
+unsafe impl IoBuffer for () {
+    fn segment_count(&self) -> usize {
+        0
+    }
+
+    fn segment(&self, _index: usize) -> Segment {
+        unreachable!("there are no segments")
+    }
+
+    fn pointer(&self, _index: usize) -> NonNull<u8> {
+        unreachable!("there are no segments")
+    }
+
+    fn prebuilt(&self, _index: usize) -> Option<&PrebuiltPrps> {
+        None
+    }
+
+    fn is_in(&self, _domain: DomainId) -> bool {
+        true
+    }
+}
+
+// SAFETY: as each of the buffers; moving the vector does not move them.
+unsafe impl IoBuffer for Vec<Buffer> {
+    fn segment_count(&self) -> usize {
+        self.len()
+    }
+
+    fn segment(&self, index: usize) -> Segment {
+        self[index].segment(0)
+    }
+
+    fn pointer(&self, index: usize) -> NonNull<u8> {
+        self[index].at
+    }
+
+    fn prebuilt(&self, index: usize) -> Option<&PrebuiltPrps> {
+        self[index].prebuilt(0)
+    }
+
+    fn is_in(&self, domain: DomainId) -> bool {
+        self.iter().all(|buffer| buffer.is_in(domain))
+    }
+}
+
+/// Delegates to the buffers of a value that adds nothing of its own.
+macro_rules! delegate {
+    ($self:ident, $inner:expr, $none:expr) => {
+        #[inline(always)]
+        fn segment_count(&$self) -> usize {
+            $inner.map_or(0, |b| b.segment_count())
+        }
+        #[inline(always)]
+        fn segment(&$self, index: usize) -> Segment {
+            $inner.expect($none).segment(index)
+        }
+        #[inline(always)]
+        fn pointer(&$self, index: usize) -> NonNull<u8> {
+            $inner.expect($none).pointer(index)
+        }
+        #[inline(always)]
+        fn prebuilt(&$self, index: usize) -> Option<&PrebuiltPrps> {
+            $inner.and_then(|b| b.prebuilt(index))
+        }
+        #[inline(always)]
+        fn is_in(&$self, domain: DomainId) -> bool {
+            $inner.is_none_or(|b| b.is_in(domain))
+        }
+    };
+}
+
+// SAFETY: as the buffer inside.
+unsafe impl<B: IoBuffer> IoBuffer for Option<B> {
+    delegate!(self, self.as_ref(), "there are no segments");
+}
+
+// SAFETY: as the buffer; the tag is no memory of the device's.
+unsafe impl<B: IoBuffer, T: Send + 'static> IoBuffer for (B, T) {
+    delegate!(self, Some(&self.0), "a tagged buffer is there");
+}
+
+/// The segments of a buffer, for the planner.
+pub(crate) struct SegmentsOf<'a, B>(pub(crate) &'a B);
+
+impl<B: IoBuffer> SegmentList for SegmentsOf<'_, B> {
+    #[inline]
+    fn segment_count(&self) -> usize {
+        self.0.segment_count()
+    }
+
+    #[inline]
+    fn segment(&self, index: usize) -> Segment {
+        self.0.segment(index)
+    }
+}
+
+/// Which way a bounce copy goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Bounce {
+    /// From the buffer to the bounce memory, before a write.
+    Out,
+    /// From the bounce memory to the buffer, after a read.
+    Back,
+}
+
+/// Copies `bytes` of `buffer` from `start` on to or from the start of `bounce`.
+///
+/// The command that used `bounce` is not in flight: not yet, or no more.
+pub(crate) fn bounce_copy<B: IoBuffer>(
+    buffer: &B,
+    start: Position,
+    bytes: u64,
+    bounce: &Atomics,
+    way: Bounce,
+) {
+    assert!(bytes as usize <= bounce.len(), "a bounce fits its page");
+    let (mut position, mut done) = (start, 0usize);
+    while (done as u64) < bytes {
+        let segment = buffer.segment(position.segment);
+        let len = (segment.len - position.offset).min(bytes - done as u64) as usize;
+        // SAFETY: the offset is inside the segment, which the buffer owns exclusively (`IoBuffer`).
+        let ours = unsafe { buffer.pointer(position.segment).add(position.offset as usize) };
+        // SAFETY: `done + len` is at most `bytes`, which fits `bounce`.
+        let theirs = unsafe { bounce.as_ptr().add(done) };
+        let (from, to) = match way {
+            Bounce::Out => (ours.as_ptr(), theirs),
+            Bounce::Back => (theirs, ours.as_ptr()),
+        };
+        // SAFETY: both runs are `len` long and distinct allocations; the device does not
+        // use either now, as the caller states.
+        unsafe { std::ptr::copy_nonoverlapping(from, to, len) };
+        done += len;
+        position = Position { segment: position.segment + 1, offset: 0 };
+    }
+}
+
+/// Registers memory that the caller owns; see [`crate::Controller::register`].
+///
+/// # Safety
+/// As [`HostMemory::adopt`].
+pub(crate) unsafe fn register(
+    bus: &Arc<dyn Bus>,
+    at: NonNull<u8>,
+    len: usize,
+    file: Option<(File, u64)>,
+    owner: Box<dyn Any + Send + Sync>,
+) -> Result<Buffer> {
+    // SAFETY: passed on to our caller.
+    let memory = unsafe { HostMemory::adopt(at, len, file, owner)? };
+    Ok(Region::new(bus, memory)?.into_buffer(len))
+}
+
+/// Allocates a region of at least `len` bytes and returns `len` of them.
+pub(crate) fn allocate(bus: &Arc<dyn Bus>, len: usize) -> Result<Buffer> {
+    if len == 0 {
+        return Err(Error::invalid("a buffer", "0 bytes requested"));
+    }
+    let place = crate::locality::place_near(&bus.locality());
+    let memory = HostMemory::allocate(len, bus.backing(), &place)?;
+    Ok(Region::new(bus, memory)?.into_buffer(len))
+}

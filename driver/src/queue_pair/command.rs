@@ -1,0 +1,240 @@
+//! Commands as a caller builds them, and what comes back.
+
+use crate::memory::{Buffer, IoBuffer};
+use crate::namespace::Namespace;
+use crate::spec::{
+    CopyRange, DataPointer, DsmRange, IoOpcode, Lba, LbaCount, RangeCount, Sqe, Status,
+};
+use crate::transfer::Unplannable;
+
+/// A command with the buffer it will own.
+///
+/// Made by [`Namespace`]'s methods (`read`, `write`, `flush`, ...) or by
+/// [`Command::raw`]; nothing happens until a queue takes it.
+#[derive(Debug)]
+#[must_use = "a command does nothing until it is submitted"]
+pub struct Command<'n, B> {
+    pub(crate) body: Body<'n>,
+    pub(crate) buffer: B,
+}
+
+/// What a command is, apart from its buffer.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Body<'n> {
+    /// LBAs to or from the buffer; becomes as many commands as the limits ask for.
+    Transfer(Transfer<'n>),
+    /// One command as it stands; the buffer, if any, is its data.
+    Raw(Sqe),
+}
+
+/// A run of LBAs, as long as the buffer.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Transfer<'n> {
+    pub(crate) namespace: &'n Namespace,
+    pub(crate) opcode: IoOpcode,
+    pub(crate) lba: Lba,
+    /// CDW12 bits 31:16 (limited retry, FUA, protection information).
+    pub(crate) control: u32,
+}
+
+impl Transfer<'_> {
+    /// The command for `count` (1 to 65536) of the transfer's LBAs.
+    #[inline(always)]
+    pub(crate) fn sqe(&self, lba: Lba, count: u64, pointer: DataPointer) -> Sqe {
+        debug_assert!((1..=65536).contains(&count), "limits keep a command to what NLB can say");
+        let mut sqe = Sqe::new(self.opcode.0, self.namespace.nsid());
+        sqe.cdw10 = (lba.0 as u32).into();
+        sqe.cdw11 = ((lba.0 >> 32) as u32).into();
+        sqe.cdw12 = (self.control | (count as u32 - 1)).into();
+        sqe.with_dptr(pointer)
+    }
+}
+
+/// CDW12 bit 30: Force Unit Access.
+const FUA: u32 = 1 << 30;
+
+impl<'n, B: IoBuffer> Command<'n, B> {
+    pub(crate) fn transfer(
+        namespace: &'n Namespace,
+        opcode: IoOpcode,
+        lba: Lba,
+        buffer: B,
+    ) -> Self {
+        Command { body: Body::Transfer(Transfer { namespace, opcode, lba, control: 0 }), buffer }
+    }
+
+    /// A command as the 64 bytes it is sent as, with `buffer` as its data: the
+    /// identifier and the data pointer are filled in on submission. The data must be expressible
+    /// as PRPs (contiguous, or pieces of whole pages). The driver does not look at what it does.
+    pub fn raw(sqe: Sqe, buffer: B) -> Command<'static, B> {
+        Command { body: Body::Raw(sqe), buffer }
+    }
+
+    /// Force Unit Access: a write completes only once it is on the medium, a read
+    /// comes from there (NVM Command Set 1.0, Read and Write, CDW12 bit 30).
+    pub fn fua(mut self) -> Self {
+        match &mut self.body {
+            Body::Transfer(transfer) => transfer.control |= FUA,
+            Body::Raw(sqe) => sqe.cdw12 = (sqe.cdw12.get() | FUA).into(),
+        }
+        self
+    }
+
+    /// The same command owning something else, such as the buffer with a tag.
+    pub fn map_buffer<C: IoBuffer>(self, f: impl FnOnce(B) -> C) -> Command<'n, C> {
+        Command { body: self.body, buffer: f(self.buffer) }
+    }
+}
+
+impl Namespace {
+    /// Reads as many LBAs from `lba` on as fill `buffer`.
+    #[inline(always)]
+    pub fn read<B: IoBuffer>(&self, lba: Lba, buffer: B) -> Command<'_, B> {
+        Command::transfer(self, IoOpcode::READ, lba, buffer)
+    }
+
+    /// Writes `buffer` from `lba` on.
+    #[inline(always)]
+    pub fn write<B: IoBuffer>(&self, lba: Lba, buffer: B) -> Command<'_, B> {
+        Command::transfer(self, IoOpcode::WRITE, lba, buffer)
+    }
+
+    /// Compares the medium from `lba` on with `buffer`; a difference is status Compare Failure.
+    pub fn compare<B: IoBuffer>(&self, lba: Lba, buffer: B) -> Command<'_, B> {
+        Command::transfer(self, IoOpcode::COMPARE, lba, buffer)
+    }
+
+    /// Makes everything written before durable.
+    pub fn flush(&self) -> Command<'static, ()> {
+        Command::raw(Sqe::flush(self.nsid()), ())
+    }
+
+    /// Sets `count` LBAs from `lba` on to zero without a transfer; with
+    /// `deallocate` the controller may release them as well (DEAC).
+    pub fn write_zeroes(
+        &self,
+        lba: Lba,
+        count: LbaCount,
+        deallocate: bool,
+    ) -> Command<'static, ()> {
+        Command::raw(Sqe::write_zeroes(self.nsid(), lba, count).with_deac(deallocate), ())
+    }
+
+    /// Has the controller read `count` LBAs from `lba` on without a transfer.
+    pub fn verify(&self, lba: Lba, count: LbaCount) -> Command<'static, ()> {
+        Command::raw(Sqe::verify(self.nsid(), lba, count), ())
+    }
+
+    /// Tells the controller that the LBAs of `ranges` (1 to 256 of them) hold nothing
+    /// of value. `buffer` carries the ranges and must hold 16 bytes for each.
+    ///
+    /// # Errors
+    /// [`Unplannable::Ranges`] when there are none, too many, or more than fit in `buffer`.
+    pub fn deallocate(
+        &self,
+        ranges: &[DsmRange],
+        mut buffer: Buffer,
+    ) -> Result<Command<'static, Buffer>, Unplannable> {
+        let count = range_count(ranges.len(), buffer.len() / size_of::<DsmRange>())?;
+        for (range, bytes) in ranges.iter().zip(buffer.chunks_exact_mut(size_of::<DsmRange>())) {
+            bytes.copy_from_slice(zerocopy::IntoBytes::as_bytes(range));
+        }
+        Ok(Command::raw(Sqe::dataset_management(self.nsid(), count, true), buffer))
+    }
+
+    /// Copies the LBAs of `sources` (1 to 256 of them), one after another, to
+    /// `destination` on. `buffer` carries the sources and must hold 32 bytes for each.
+    ///
+    /// # Errors
+    /// [`Unplannable::Ranges`] when there are none, too many, or more than fit in `buffer`.
+    pub fn copy(
+        &self,
+        destination: Lba,
+        sources: &[CopyRange],
+        mut buffer: Buffer,
+    ) -> Result<Command<'static, Buffer>, Unplannable> {
+        let size = size_of::<CopyRange>();
+        let count = range_count(sources.len(), buffer.len() / size)?;
+        for (range, bytes) in sources.iter().zip(buffer.chunks_exact_mut(size)) {
+            bytes.copy_from_slice(zerocopy::IntoBytes::as_bytes(range));
+        }
+        Ok(Command::raw(Sqe::copy(self.nsid(), destination, count), buffer))
+    }
+}
+
+/// Checks a number of ranges against the specification's 256 and the buffer's room.
+fn range_count(ranges: usize, room: usize) -> Result<RangeCount, Unplannable> {
+    let count = u32::try_from(ranges).ok().and_then(RangeCount::new).filter(|_| ranges <= room);
+    count.ok_or(Unplannable::Ranges { ranges, room: room.min(256) })
+}
+
+/// A command that is over: its buffer is the caller's again.
+#[derive(Debug)]
+pub struct Completion<B> {
+    /// What the command owned.
+    pub buffer: B,
+    /// Command-specific result (completion queue entry DW0), or why it failed.
+    pub result: Result<u32, CommandError>,
+}
+
+/// Why a command failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CommandError {
+    /// The controller says so. A request that became several commands has the
+    /// first failure's status; the others may have been carried out.
+    #[error("{0}")]
+    Status(Status),
+    /// The controller was reset before it completed the command; a write may or
+    /// may not have reached the medium.
+    #[error("the controller was reset before it completed the command")]
+    Reset,
+}
+
+/// A request that a queue did not take, given back whole.
+#[derive(Debug, thiserror::Error)]
+#[error("{reason}")]
+pub struct Rejected<B> {
+    /// What the command would have owned.
+    pub buffer: B,
+    /// Why.
+    pub reason: RejectReason,
+}
+
+/// Why a queue did not take a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RejectReason {
+    /// Too much is in flight; poll and submit again.
+    #[error("the queue is full: poll for completions and submit again")]
+    Full,
+    /// The request alone needs more than the queue has.
+    #[error(
+        "the request needs {needs} {what} and the queue has {has}: split it, or open a larger queue"
+    )]
+    TooLarge {
+        /// Commands, list pages or bounce pages.
+        what: &'static str,
+        /// How many it needs.
+        needs: usize,
+        /// How many there are.
+        has: usize,
+    },
+    /// The LBAs do not exist.
+    #[error("LBAs {lba}..{end} reach beyond the namespace's {lbas}")]
+    OutOfRange {
+        /// First LBA.
+        lba: u64,
+        /// One past the last.
+        end: u64,
+        /// LBAs of the namespace.
+        lbas: u64,
+    },
+    /// The request is malformed.
+    #[error("{0}")]
+    Unplannable(#[from] Unplannable),
+    /// A buffer belongs to another controller.
+    #[error("the buffer or namespace belongs to another controller: use this one's")]
+    Foreign,
+    /// The data of a raw command cannot be expressed as PRPs.
+    #[error("the data of a raw command must be contiguous, or pieces of whole 4 KiB pages")]
+    Scattered,
+}

@@ -1,0 +1,303 @@
+//! One queue pair's engine: rings, slots and pages, without a controller.
+//!
+//! Everything on the per-I/O path is in this file; what is rare (splitting,
+//! lists, bouncing, faults) is in [`super::slow`]. The core knows no clock and
+//! no other queue. The admin queue is one of these, too.
+
+use std::time::Duration;
+
+use super::command::{Body, Command, CommandError, Completion, RejectReason, Rejected, Transfer};
+use super::lists::PagePool;
+use super::slow::Extra;
+use crate::memory::{DomainId, IoBuffer};
+use crate::ring::{CompletionRing, Shadow, SubmissionRing};
+use crate::slots::{Lookup, Slots};
+use crate::spec::{Cid, Cqe, DataPointer, Iova, Qid, SglDescriptor, Sqe};
+use crate::time::Time;
+use crate::transfer::{PAGE_BYTES, Segment, SglSupport};
+
+/// What a queue counted since it was made. All counters only grow.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Stats {
+    /// Commands posted.
+    pub commands: u64,
+    /// Commands whose data the controller found through SGLs.
+    pub sgl_commands: u64,
+    /// PRP lists used that were built when their region was registered.
+    pub prebuilt_lists: u64,
+    /// Commands for which a PRP list or SGL was built.
+    pub built_lists: u64,
+    /// Commands that went through a bounce buffer.
+    pub bounced_commands: u64,
+    /// Bytes copied to or from bounce buffers.
+    pub bounced_bytes: u64,
+    /// Times the submission queue's tail was published.
+    pub submission_rings: u64,
+    /// Times the completion queue's head was published.
+    pub completion_rings: u64,
+    /// Completions with an unknown, stale or duplicate command identifier.
+    pub unknown_cids: u64,
+    /// Completions that named another submission queue.
+    pub wrong_sqids: u64,
+    /// Completions with a submission queue head that cannot be.
+    pub bad_sqheads: u64,
+    /// Commands that missed their deadline and were aborted.
+    pub aborts: u64,
+}
+
+impl Stats {
+    /// Completions that break the protocol.
+    pub fn violations(&self) -> u64 {
+        self.unknown_cids + self.wrong_sqids + self.bad_sqheads
+    }
+}
+
+/// What a core is made of.
+pub(crate) struct Parts {
+    pub(crate) qid: Qid,
+    pub(crate) domain: DomainId,
+    pub(crate) sq: SubmissionRing,
+    pub(crate) cq: CompletionRing,
+    /// Most commands in flight: one less than the submission ring's entries.
+    pub(crate) slots: usize,
+    pub(crate) lists: PagePool,
+    pub(crate) bounces: PagePool,
+    /// How long a command may take.
+    pub(crate) timeout: Duration,
+}
+
+/// See the module.
+pub(crate) struct Core<B> {
+    pub(super) sq: SubmissionRing,
+    pub(super) cq: CompletionRing,
+    pub(super) slots: Slots<B>,
+    pub(super) extras: Box<[Extra]>,
+    /// No command in flight is overdue before this; a lower bound.
+    next_deadline: Time,
+    timeout: Duration,
+    domain: DomainId,
+    qid: Qid,
+    pub(super) stats: Stats,
+    pub(super) lists: PagePool,
+    pub(super) bounces: PagePool,
+}
+
+impl<B: IoBuffer> Core<B> {
+    pub(crate) fn new(parts: Parts) -> Core<B> {
+        let Parts { qid, domain, sq, cq, slots, lists, bounces, timeout } = parts;
+        let extras = vec![Extra::default(); slots].into_boxed_slice();
+        let slots = Slots::new(slots);
+        let (next_deadline, stats) = (Time::NEVER, Stats::default());
+        Core { sq, cq, slots, extras, next_deadline, timeout, domain, qid, stats, lists, bounces }
+    }
+
+    /// Writes a command into the ring without telling the device.
+    #[inline(always)]
+    pub(crate) fn post(&mut self, now: Time, command: Command<'_, B>) -> Result<Cid, Rejected<B>> {
+        let Command { body, buffer } = command;
+        let deadline = now + self.timeout;
+        match body {
+            Body::Transfer(transfer) => match self.in_one(&transfer, &buffer) {
+                Some(sqe) => self.launch(sqe, buffer, deadline),
+                None => self.post_pieces(deadline, transfer, buffer),
+            },
+            Body::Raw(sqe) => self.post_raw(deadline, sqe, buffer),
+        }
+    }
+
+    /// The command for a transfer that is one segment, one command and builds no list.
+    /// `None` leaves it to the planner.
+    #[inline(always)]
+    fn in_one(&mut self, transfer: &Transfer<'_>, buffer: &B) -> Option<Sqe> {
+        if buffer.segment_count() != 1 || !buffer.is_in(self.domain) {
+            return None;
+        }
+        let segment = buffer.segment(0);
+        let namespace = transfer.namespace;
+        let limits = namespace.limits();
+        let count = segment.len >> limits.lba_shift;
+        let whole = count << limits.lba_shift == segment.len && count != 0;
+        let inside = transfer.lba.0 < namespace.lba_count()
+            && count <= namespace.lba_count() - transfer.lba.0;
+        let single = segment.len <= limits.max_bytes
+            && (limits.boundary_lbas == 0
+                || segment.len <= limits.to_boundary_bytes(transfer.lba.0));
+        let ours = namespace.domain() == self.domain;
+        if !(whole && inside && single && ours) {
+            return None;
+        }
+        let pointer = self.direct_pointer(segment, limits.sgl, buffer)?;
+        Some(transfer.sqe(transfer.lba, count, pointer))
+    }
+
+    /// A data pointer that needs no list built.
+    #[inline(always)]
+    fn direct_pointer(
+        &mut self,
+        segment: Segment,
+        sgl: SglSupport,
+        buffer: &B,
+    ) -> Option<DataPointer> {
+        let Segment { iova, len } = segment;
+        let takes_sgl = match sgl {
+            SglSupport::None => false,
+            SglSupport::Byte => true,
+            SglSupport::Dword => (iova.0 | len).is_multiple_of(4),
+        };
+        if takes_sgl {
+            self.stats.sgl_commands += 1;
+            return Some(DataPointer::Sgl(SglDescriptor::data_block(iova, len as u32)));
+        }
+        if !iova.0.is_multiple_of(4) {
+            return None;
+        }
+        let second = Iova((iova.0 | (PAGE_BYTES - 1)) + 1);
+        let beyond = len.saturating_sub(second.0 - iova.0);
+        let prp2 = match beyond {
+            0 => Iova(0),
+            1..=PAGE_BYTES => second,
+            _ => {
+                let list = buffer.prebuilt(0)?.list(second, beyond.div_ceil(PAGE_BYTES));
+                self.stats.prebuilt_lists += 1;
+                list
+            }
+        };
+        Some(DataPointer::Prp { prp1: iova, prp2 })
+    }
+
+    /// Puts a command with nothing attached but its buffer into the ring.
+    #[inline(always)]
+    pub(super) fn launch(
+        &mut self,
+        sqe: Sqe,
+        buffer: B,
+        deadline: Time,
+    ) -> Result<Cid, Rejected<B>> {
+        if self.slots.free() == 0 {
+            return Err(Rejected { buffer, reason: RejectReason::Full });
+        }
+        let (_, cid) = self.slots.occupy(Some(buffer), deadline, false).expect("a slot is free");
+        self.push(sqe, cid, deadline);
+        Ok(cid)
+    }
+
+    #[inline(always)]
+    pub(super) fn push(&mut self, sqe: Sqe, cid: Cid, deadline: Time) {
+        self.next_deadline = self.next_deadline.min(deadline);
+        self.stats.commands += 1;
+        self.sq.push(&sqe.with_cid(cid));
+    }
+
+    /// Tells the device about every command posted since the last ring.
+    #[inline(always)]
+    pub(crate) fn ring(&mut self) {
+        self.stats.submission_rings += u64::from(self.sq.ring());
+    }
+
+    /// Takes in all completions there are and hands each finished request to `done`.
+    /// Returns how many requests finished.
+    #[inline(always)]
+    pub(crate) fn reap(&mut self, done: &mut impl FnMut(Completion<B>)) -> usize {
+        let mut finished = 0;
+        let mut entries = 0;
+        while let Some(entry) = self.cq.pop() {
+            entries += 1;
+            if let Some(completion) = self.accept(&entry) {
+                finished += 1;
+                done(completion);
+            }
+            if entries == self.cq.depth() {
+                // A device that never stops writing does not keep us here.
+                break;
+            }
+        }
+        if entries > 0 {
+            self.cq.ring();
+            self.stats.completion_rings += 1;
+        }
+        finished
+    }
+
+    /// Checks a completion and ends the command it names.
+    #[inline(always)]
+    fn accept(&mut self, entry: &Cqe) -> Option<Completion<B>> {
+        if entry.sqid() != self.qid {
+            self.stats.wrong_sqids += 1;
+            return None;
+        }
+        if !self.sq.observe_head(entry.sqhd()) {
+            self.stats.bad_sqheads += 1;
+        }
+        match self.slots.find(entry.cid()) {
+            Lookup::Plain(index) => {
+                let buffer = self.slots.vacate(index).expect("a plain command owns its buffer");
+                Some(Completion { buffer, result: outcome(entry) })
+            }
+            Lookup::Special(index) => self.finish_special(index, outcome(entry)),
+            Lookup::Unknown => {
+                self.stats.unknown_cids += 1;
+                None
+            }
+        }
+    }
+
+    /// Publishes both positions in shadow doorbells from now on.
+    pub(crate) fn set_shadows(&mut self, submission: Shadow, completion: Shadow) {
+        self.sq.set_shadow(submission);
+        self.cq.set_shadow(completion);
+    }
+
+    /// Whether a deadline may have passed.
+    #[inline(always)]
+    pub(crate) fn may_be_overdue(&self, now: Time) -> bool {
+        now >= self.next_deadline
+    }
+
+    /// Appends the slots of all overdue commands to `overdue` and finds the next deadline.
+    pub(crate) fn take_overdue(&mut self, now: Time, overdue: &mut Vec<usize>) {
+        let mut next = Time::NEVER;
+        for index in self.slots.occupied() {
+            let deadline = self.slots.get(index).deadline;
+            if deadline <= now {
+                overdue.push(index);
+            } else {
+                next = next.min(deadline);
+            }
+        }
+        self.next_deadline = next;
+    }
+
+    /// Gives a command until `deadline` more.
+    pub(crate) fn extend(&mut self, index: usize, deadline: Time) {
+        self.slots.get_mut(index).deadline = deadline;
+        self.next_deadline = self.next_deadline.min(deadline);
+    }
+
+    /// Requests in flight, counting each command of a split one.
+    pub(crate) fn in_flight(&self) -> usize {
+        self.slots.in_flight()
+    }
+
+    /// What has been counted.
+    pub(crate) fn stats(&self) -> &Stats {
+        &self.stats
+    }
+
+    /// The queue's identifier.
+    pub(crate) fn qid(&self) -> Qid {
+        self.qid
+    }
+
+    /// The address space its buffers are mapped in.
+    pub(crate) fn domain(&self) -> DomainId {
+        self.domain
+    }
+}
+
+/// A completion's result by its status.
+#[inline(always)]
+fn outcome(entry: &Cqe) -> Result<u32, CommandError> {
+    let status = entry.status();
+    if status.is_success() { Ok(entry.dw0.get()) } else { Err(CommandError::Status(status)) }
+}

@@ -1,0 +1,113 @@
+//! The list and bounce pages of one queue.
+//!
+//! Commands that point at more than two pages outside a prebuilt list, or at
+//! scattered data, borrow pages here and give them back on completion. All are
+//! mapped when the queue is made; borrowing moves an index.
+
+use std::sync::atomic::Ordering;
+
+use crate::spec::Iova;
+use crate::sys::Atomics;
+use crate::transfer::{ListMemory, PAGE_BYTES};
+
+/// Most list pages one command may borrow: PRP lists of 16 MiB.
+pub(crate) const LIST_PAGES_PER_COMMAND: usize = 8;
+
+/// A stack of mapped pages.
+#[derive(Debug)]
+pub(crate) struct PagePool {
+    memory: Atomics,
+    iova: Iova,
+    count: usize,
+    free: Vec<u16>,
+}
+
+impl PagePool {
+    /// A pool over whole pages at `iova`.
+    pub(crate) fn new(memory: Atomics, iova: Iova) -> PagePool {
+        let count = memory.len() / PAGE_BYTES as usize;
+        let free = (0..u16::try_from(count).expect("a queue has few pages")).rev().collect();
+        PagePool { memory, iova, count, free }
+    }
+
+    /// Pages free.
+    pub(crate) fn free(&self) -> usize {
+        self.free.len()
+    }
+
+    /// Pages altogether.
+    pub(crate) fn count(&self) -> usize {
+        self.count
+    }
+
+    /// Borrows a page; the caller made sure that there is one.
+    pub(crate) fn take(&mut self) -> u16 {
+        self.free.pop().expect("the pages were counted before the first was taken")
+    }
+
+    /// Takes a page back.
+    pub(crate) fn give_back(&mut self, page: u16) {
+        debug_assert!(!self.free.contains(&page), "a page is given back once");
+        self.free.push(page);
+    }
+
+    /// Where the device finds a page.
+    pub(crate) fn iova_of(&self, page: u16) -> Iova {
+        Iova(self.iova.0 + u64::from(page) * PAGE_BYTES)
+    }
+
+    /// A page's memory.
+    pub(crate) fn memory_of(&self, page: u16) -> Atomics {
+        self.memory.slice(usize::from(page) * PAGE_BYTES as usize, PAGE_BYTES as usize)
+    }
+}
+
+/// The list pages that one command borrowed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Borrowed {
+    pages: [u16; LIST_PAGES_PER_COMMAND],
+    count: u8,
+}
+
+impl Borrowed {
+    /// Borrows `count` pages.
+    pub(crate) fn take(pool: &mut PagePool, count: usize) -> Borrowed {
+        assert!(count <= LIST_PAGES_PER_COMMAND, "the planner knows the limit");
+        let mut borrowed = Borrowed { count: count as u8, ..Borrowed::default() };
+        borrowed.pages[..count].fill_with(|| pool.take());
+        borrowed
+    }
+
+    /// Whether there are none.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    /// Gives all of them back.
+    pub(crate) fn give_back(&mut self, pool: &mut PagePool) {
+        let count = usize::from(std::mem::take(&mut self.count));
+        self.pages[..count].iter().for_each(|&page| pool.give_back(page));
+    }
+
+    /// As the planner's list memory.
+    pub(crate) fn memory<'a>(&'a self, pool: &'a PagePool) -> BorrowedLists<'a> {
+        BorrowedLists { borrowed: self, pool }
+    }
+}
+
+/// Borrowed pages as list memory.
+pub(crate) struct BorrowedLists<'a> {
+    borrowed: &'a Borrowed,
+    pool: &'a PagePool,
+}
+
+impl ListMemory for BorrowedLists<'_> {
+    fn page_iova(&self, page: usize) -> Iova {
+        self.pool.iova_of(self.borrowed.pages[page])
+    }
+
+    fn write(&mut self, page: usize, index: usize, value: u64) {
+        let word = usize::from(self.borrowed.pages[page]) * (PAGE_BYTES as usize / 8) + index;
+        self.pool.memory.words()[word].store(value.to_le(), Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,365 @@
+//! What is rare on a queue: requests of several commands, built lists, bounce
+//! copies, aborts, and giving everything back after a reset.
+//!
+//! A request that becomes several commands keeps its buffer in the slot of the
+//! first, the *lead*; the others refer to it. The lead's slot stays taken until
+//! all are done. Everything a request needs (slots, list pages, bounce pages) is
+//! counted before the first command is posted, so a request is taken whole or
+//! given back whole.
+
+use super::command::{CommandError, Completion, RejectReason, Rejected, Transfer};
+use super::core::Core;
+use super::lists::{Borrowed, LIST_PAGES_PER_COMMAND};
+use crate::memory::{Bounce, IoBuffer, SegmentsOf, bounce_copy};
+use crate::spec::{Cid, DataPointer, IoOpcode, Iova, Sqe};
+use crate::time::Time;
+use crate::transfer::prebuilt::PrebuiltPrps;
+use crate::transfer::{Form, PAGE_BYTES, Piece, Plan, Position, prp, sgl, whole_as_prp};
+
+/// What a special command has attached. Meaningless for a plain one.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Extra {
+    /// The slot that holds the request's buffer; this one for the first command.
+    lead: u16,
+    /// Lead only: commands of the request not yet completed.
+    remaining: u16,
+    /// Lead only: the first failure.
+    error: Option<CommandError>,
+    lists: Borrowed,
+    bounce: Option<Bounced>,
+    /// An abort was sent for it.
+    aborting: bool,
+}
+
+/// A bounce page and the bytes that go through it.
+#[derive(Clone, Copy, Debug)]
+struct Bounced {
+    page: u16,
+    start: Position,
+    bytes: u64,
+    /// The device writes the page and the data must be copied back.
+    inbound: bool,
+}
+
+/// What a request takes from its queue.
+#[derive(Clone, Copy, Debug, Default)]
+struct Needs {
+    commands: usize,
+    lists: usize,
+    bounces: usize,
+}
+
+impl Needs {
+    fn add<B: IoBuffer>(mut self, piece: &Piece, buffer: &B) -> Needs {
+        self.commands += 1;
+        self.lists += lists_of(piece, buffer);
+        self.bounces += usize::from(piece.form == Form::Bounce);
+        self
+    }
+}
+
+impl<B: IoBuffer> Core<B> {
+    /// Plans a transfer and posts all its commands.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn post_pieces(
+        &mut self,
+        deadline: Time,
+        transfer: Transfer<'_>,
+        buffer: B,
+    ) -> Result<Cid, Rejected<B>> {
+        if let Err(reason) = self.admit(&transfer, &buffer) {
+            return Err(Rejected { buffer, reason });
+        }
+        let segments = SegmentsOf(&buffer);
+        let plan =
+            Plan::new(transfer.namespace.limits(), transfer.lba, &segments).expect("admitted");
+        let mut lead = None;
+        for piece in plan {
+            let index = self.post_piece(deadline, &transfer, &piece, &buffer, lead);
+            lead.get_or_insert(index);
+        }
+        let lead = self.slots.get_mut(lead.expect("a plan has at least one piece"));
+        lead.buffer = Some(buffer);
+        Ok(lead.cid())
+    }
+
+    /// Checks that a request is valid and that the queue has all it needs.
+    fn admit(&self, transfer: &Transfer<'_>, buffer: &B) -> Result<(), RejectReason> {
+        if !buffer.is_in(self.domain()) || transfer.namespace.domain() != self.domain() {
+            return Err(RejectReason::Foreign);
+        }
+        let segments = SegmentsOf(buffer);
+        let plan = Plan::new(transfer.namespace.limits(), transfer.lba, &segments)?;
+        let lbas = transfer.namespace.lba_count();
+        let end = plan.end_lba();
+        if end > lbas {
+            return Err(RejectReason::OutOfRange { lba: transfer.lba.0, end, lbas });
+        }
+        self.has(plan.fold(Needs::default(), |needs, piece| needs.add(&piece, buffer)))
+    }
+
+    fn has(&self, needs: Needs) -> Result<(), RejectReason> {
+        let resources = [
+            ("commands", needs.commands, self.slots.free(), self.extras.len()),
+            ("list pages", needs.lists, self.lists.free(), self.lists.count()),
+            ("bounce pages", needs.bounces, self.bounces.free(), self.bounces.count()),
+        ];
+        for (what, needs, _, has) in resources {
+            if needs > has {
+                return Err(RejectReason::TooLarge { what, needs, has });
+            }
+        }
+        let full = resources.iter().any(|&(_, needs, free, _)| needs > free);
+        if full { Err(RejectReason::Full) } else { Ok(()) }
+    }
+
+    /// Posts one command of a request; the first one's slot is the lead.
+    fn post_piece(
+        &mut self,
+        deadline: Time,
+        transfer: &Transfer<'_>,
+        piece: &Piece,
+        buffer: &B,
+        lead: Option<usize>,
+    ) -> usize {
+        let mut extra = Extra {
+            lists: Borrowed::take(&mut self.lists, lists_of(piece, buffer)),
+            ..Extra::default()
+        };
+        let pointer = match piece.form {
+            Form::Bounce => {
+                self.bounce(piece, transfer.opcode == IoOpcode::READ, &mut extra, buffer)
+            }
+            Form::Sgl { descriptors } => self.build_sgl(piece, descriptors, &extra.lists, buffer),
+            Form::Prp { entries } => self.build_prp(piece, entries, &extra.lists, buffer),
+        };
+        let limits = transfer.namespace.limits();
+        let sqe = transfer.sqe(piece.lba, piece.bytes >> limits.lba_shift, pointer);
+        let (index, cid) = self.slots.occupy(None, deadline, true).expect("slots were counted");
+        let lead = lead.unwrap_or(index);
+        self.extras[index] = Extra { lead: lead as u16, ..extra };
+        self.extras[lead].remaining += 1;
+        self.push(sqe, cid, deadline);
+        index
+    }
+
+    fn build_sgl(
+        &mut self,
+        piece: &Piece,
+        descriptors: u64,
+        lists: &Borrowed,
+        buffer: &B,
+    ) -> DataPointer {
+        self.stats.sgl_commands += 1;
+        self.stats.built_lists += u64::from(!lists.is_empty());
+        let mut memory = lists.memory(&self.lists);
+        DataPointer::Sgl(sgl::build(
+            &SegmentsOf(buffer),
+            piece.start,
+            piece.bytes,
+            descriptors,
+            &mut memory,
+        ))
+    }
+
+    fn build_prp(
+        &mut self,
+        piece: &Piece,
+        entries: u64,
+        lists: &Borrowed,
+        buffer: &B,
+    ) -> DataPointer {
+        if entries > 2 && lists.is_empty() {
+            self.stats.prebuilt_lists += 1;
+            return prebuilt_pointer(piece, entries, buffer);
+        }
+        self.stats.built_lists += u64::from(!lists.is_empty());
+        let mut memory = lists.memory(&self.lists);
+        let (prp1, prp2) = prp::build(&SegmentsOf(buffer), piece.start, piece.bytes, &mut memory);
+        DataPointer::Prp { prp1, prp2 }
+    }
+
+    fn bounce(
+        &mut self,
+        piece: &Piece,
+        is_read: bool,
+        extra: &mut Extra,
+        buffer: &B,
+    ) -> DataPointer {
+        let page = self.bounces.take();
+        let (start, bytes) = (piece.start, piece.bytes);
+        extra.bounce = Some(Bounced { page, start, bytes, inbound: is_read });
+        self.stats.bounced_commands += 1;
+        self.stats.bounced_bytes += bytes;
+        if !is_read {
+            bounce_copy(buffer, start, bytes, &self.bounces.memory_of(page), Bounce::Out);
+        }
+        DataPointer::Prp { prp1: self.bounces.iova_of(page), prp2: Iova(0) }
+    }
+
+    /// Posts one command as it stands, with the buffer as its data.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn post_raw(
+        &mut self,
+        deadline: Time,
+        sqe: Sqe,
+        buffer: B,
+    ) -> Result<Cid, Rejected<B>> {
+        if buffer.segment_count() == 0 {
+            return self.launch(sqe, buffer, deadline);
+        }
+        match self.raw_pages(&buffer) {
+            Err(reason) => Err(Rejected { buffer, reason }),
+            Ok((bytes, entries)) => Ok(self.post_raw_data(deadline, sqe, buffer, bytes, entries)),
+        }
+    }
+
+    /// Bytes and pages of a raw command's data, if the queue can carry it now.
+    fn raw_pages(&self, buffer: &B) -> Result<(u64, u64), RejectReason> {
+        if !buffer.is_in(self.domain()) {
+            return Err(RejectReason::Foreign);
+        }
+        let (bytes, entries) = whole_as_prp(&SegmentsOf(buffer)).ok_or(RejectReason::Scattered)?;
+        let lists = prp::list_pages(entries);
+        if lists > LIST_PAGES_PER_COMMAND {
+            let what = "list pages in one command";
+            return Err(RejectReason::TooLarge { what, needs: lists, has: LIST_PAGES_PER_COMMAND });
+        }
+        self.has(Needs { commands: 1, lists, bounces: 0 })?;
+        Ok((bytes, entries))
+    }
+
+    fn post_raw_data(
+        &mut self,
+        deadline: Time,
+        sqe: Sqe,
+        buffer: B,
+        bytes: u64,
+        entries: u64,
+    ) -> Cid {
+        let lists = Borrowed::take(&mut self.lists, prp::list_pages(entries));
+        let mut memory = lists.memory(&self.lists);
+        let (prp1, prp2) =
+            prp::build(&SegmentsOf(&buffer), Position::default(), bytes, &mut memory);
+        let special = !lists.is_empty();
+        self.stats.built_lists += u64::from(special);
+        let (index, cid) =
+            self.slots.occupy(Some(buffer), deadline, special).expect("slots were counted");
+        self.extras[index] = Extra { lead: index as u16, remaining: 1, lists, ..Extra::default() };
+        self.push(sqe.with_dptr(DataPointer::Prp { prp1, prp2 }), cid, deadline);
+        cid
+    }
+
+    /// Ends a command that has something attached; returns its request if that was the last of it.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn finish_special(
+        &mut self,
+        index: usize,
+        result: Result<u32, CommandError>,
+    ) -> Option<Completion<B>> {
+        let lead = usize::from(self.extras[index].lead);
+        self.release(index, lead, result.is_ok());
+        let request = &mut self.extras[lead];
+        request.remaining -= 1;
+        if let Err(error) = result {
+            request.error.get_or_insert(error);
+        }
+        let (remaining, error) = (request.remaining, request.error);
+        if index != lead {
+            self.slots.vacate(index);
+        } else if remaining > 0 {
+            self.slots.mark_waiting(index);
+        }
+        (remaining == 0).then(|| {
+            let buffer = self.slots.vacate(lead).expect("the lead holds the request's buffer");
+            Completion { buffer, result: error.map_or(result, Err) }
+        })
+    }
+
+    /// Copies bounced data back and returns the pages a command borrowed.
+    fn release(&mut self, index: usize, lead: usize, ok: bool) {
+        let mut extra = self.extras[index];
+        extra.lists.give_back(&mut self.lists);
+        if let Some(bounced) = extra.bounce.take() {
+            if ok && bounced.inbound {
+                let buffer = self
+                    .slots
+                    .get(lead)
+                    .buffer
+                    .as_ref()
+                    .expect("the lead holds the request's buffer");
+                let memory = self.bounces.memory_of(bounced.page);
+                bounce_copy(buffer, bounced.start, bounced.bytes, &memory, Bounce::Back);
+            }
+            self.bounces.give_back(bounced.page);
+        }
+        self.extras[index] = extra;
+    }
+
+    /// Marks an overdue command as being aborted. Returns its identifier, or
+    /// `None` if an abort was already tried.
+    pub(super) fn begin_abort(&mut self, index: usize) -> Option<Cid> {
+        if !self.slots.is_special(index) {
+            self.extras[index] = Extra { lead: index as u16, remaining: 1, ..Extra::default() };
+            self.slots.mark_special(index);
+        }
+        if std::mem::replace(&mut self.extras[index].aborting, true) {
+            return None;
+        }
+        self.stats.aborts += 1;
+        Some(self.slots.get(index).cid())
+    }
+
+    /// Forgets every buffer in flight, so that memory the device may still write is never
+    /// freed or handed out.
+    pub(crate) fn leak_all(&mut self) {
+        let occupied: Vec<usize> = self.slots.occupied().collect();
+        for index in occupied {
+            std::mem::forget(self.slots.vacate(index));
+        }
+    }
+
+    /// Ends every request with [`CommandError::Reset`]. Only once the device can no
+    /// longer touch their memory.
+    pub(crate) fn end_all(&mut self, done: &mut impl FnMut(Completion<B>)) -> usize {
+        let mut ended = 0;
+        let occupied: Vec<usize> = self.slots.occupied().collect();
+        for index in occupied {
+            if self.slots.is_special(index) {
+                let lead = usize::from(self.extras[index].lead);
+                self.release(index, lead, false);
+            }
+            if let Some(buffer) = self.slots.vacate(index) {
+                ended += 1;
+                done(Completion { buffer, result: Err(CommandError::Reset) });
+            }
+        }
+        ended
+    }
+}
+
+/// The prebuilt PRP lists that cover a whole piece: those of its one segment.
+fn prebuilt_for<'a, B: IoBuffer>(piece: &Piece, buffer: &'a B) -> Option<&'a PrebuiltPrps> {
+    let Position { segment, offset } = piece.start;
+    let inside = offset + piece.bytes <= buffer.segment(segment).len;
+    if inside { buffer.prebuilt(segment) } else { None }
+}
+
+/// List pages to borrow for a piece.
+fn lists_of<B: IoBuffer>(piece: &Piece, buffer: &B) -> usize {
+    match piece.form {
+        Form::Prp { .. } if prebuilt_for(piece, buffer).is_some() => 0,
+        _ => piece.list_pages(),
+    }
+}
+
+fn prebuilt_pointer<B: IoBuffer>(piece: &Piece, entries: u64, buffer: &B) -> DataPointer {
+    let prebuilt =
+        prebuilt_for(piece, buffer).expect("no list was borrowed because there is a prebuilt one");
+    let prp1 = Iova(buffer.segment(piece.start.segment).iova.0 + piece.start.offset);
+    let second = Iova((prp1.0 | (PAGE_BYTES - 1)) + 1);
+    DataPointer::Prp { prp1, prp2: prebuilt.list(second, entries - 1) }
+}

@@ -1,0 +1,228 @@
+//! The two rings of a queue pair: arithmetic over shared memory.
+//!
+//! A [`SubmissionRing`] is filled at its tail; the device reports how far it
+//! has read (SQHD). A [`CompletionRing`] is read at its head; an entry is new
+//! when its phase bit equals the phase of the current lap (NVMe Base 2.0
+//! sections 3.3.1 and 4.2.4).
+//!
+//! Ring memory is atomics: the device writes it while we read it. Entries are
+//! copied out before they are looked at. Indices never come from the device
+//! without a check.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::bus::Doorbell;
+use crate::spec::{Cqe, Sqe};
+use crate::sys::{Atomics, barrier};
+
+/// 64-bit words of a submission queue entry.
+const SQE_WORDS: usize = 8;
+/// 64-bit words of a completion queue entry.
+const CQE_WORDS: usize = 2;
+/// Bit of the phase tag in a completion's second 64-bit word (DW3 bit 16).
+const PHASE_BIT: u32 = 48;
+
+/// A shadow doorbell and its event index, both 32-bit words of the pages given
+/// to the controller with Doorbell Buffer Config.
+#[derive(Debug)]
+pub(crate) struct Shadow {
+    /// The page of shadow doorbells.
+    pub(crate) doorbells: Atomics,
+    /// The page of event indices.
+    pub(crate) events: Atomics,
+    /// Index of the 32-bit word in both.
+    pub(crate) index: usize,
+    /// Ring the real doorbell always: emulators treat the admin queue's shadow in different ways.
+    pub(crate) ring_always: bool,
+}
+
+impl Shadow {
+    /// Publishes `value` and tells whether the controller wants the real doorbell rung as well.
+    fn publish(&self, old: u32, value: u32) -> bool {
+        barrier::before_doorbell();
+        self.doorbells.dwords()[self.index].store(value.to_le(), Ordering::Relaxed);
+        barrier::between_shadow_and_event();
+        let event = u32::from_le(self.events.dwords()[self.index].load(Ordering::Relaxed));
+        self.ring_always || passed(event as u16, old as u16, value as u16)
+    }
+}
+
+/// Whether going from `old` to `new` passes `event`, all modulo 2^16.
+fn passed(event: u16, old: u16, new: u16) -> bool {
+    new.wrapping_sub(event).wrapping_sub(1) < new.wrapping_sub(old)
+}
+
+/// A doorbell with the value it last had.
+#[derive(Debug)]
+pub(crate) struct Bell {
+    doorbell: Doorbell,
+    shadow: Option<Shadow>,
+    last: u32,
+}
+
+impl Bell {
+    pub(crate) fn new(doorbell: Doorbell, shadow: Option<Shadow>) -> Bell {
+        Bell { doorbell, shadow, last: 0 }
+    }
+
+    fn set_shadow(&mut self, shadow: Shadow) {
+        shadow.doorbells.dwords()[shadow.index].store(self.last.to_le(), Ordering::Relaxed);
+        self.shadow = Some(shadow);
+    }
+
+    #[inline(always)]
+    fn ring(&mut self, value: u32) {
+        let old = std::mem::replace(&mut self.last, value);
+        if self.shadow.as_ref().is_none_or(|shadow| shadow.publish(old, value)) {
+            self.doorbell.ring(value);
+        }
+    }
+}
+
+/// The submission side.
+#[derive(Debug)]
+pub(crate) struct SubmissionRing {
+    entries: Atomics,
+    depth: u32,
+    tail: u32,
+    /// The device's read position as its last valid completion gave it.
+    head: u32,
+    bell: Bell,
+}
+
+impl SubmissionRing {
+    /// A ring of `depth` entries over zeroed memory.
+    pub(crate) fn new(entries: Atomics, depth: u32, bell: Bell) -> SubmissionRing {
+        assert!((2..=65536).contains(&depth), "a queue has 2 to 65536 entries");
+        assert!(
+            entries.len() >= depth as usize * SQE_WORDS * 8,
+            "the ring's memory holds its entries"
+        );
+        SubmissionRing { entries, depth, tail: 0, head: 0, bell }
+    }
+
+    /// From now on publishes the tail in a shadow doorbell, too.
+    pub(crate) fn set_shadow(&mut self, shadow: Shadow) {
+        self.bell.set_shadow(shadow);
+    }
+
+    /// Writes an entry at the tail. The caller bounds what is outstanding to `depth - 1`,
+    /// so the entry is free.
+    #[inline(always)]
+    pub(crate) fn push(&mut self, sqe: &Sqe) {
+        let at = self.tail as usize * SQE_WORDS;
+        let entry: &[AtomicU64] = &self.entries.words()[at..at + SQE_WORDS];
+        let words = sqe.to_qwords();
+        for (word, value) in entry.iter().zip(words) {
+            word.store(value.to_le(), Ordering::Relaxed);
+        }
+        self.tail = self.next(self.tail);
+    }
+
+    #[inline(always)]
+    fn next(&self, index: u32) -> u32 {
+        if index + 1 == self.depth { 0 } else { index + 1 }
+    }
+
+    /// Tells the device about everything pushed since the last ring; nothing if there is nothing.
+    #[inline(always)]
+    pub(crate) fn ring(&mut self) -> bool {
+        let news = self.tail != self.bell.last;
+        if news {
+            self.bell.ring(self.tail);
+        }
+        news
+    }
+
+    /// Takes the device's read position, or returns `false` if it cannot be one:
+    /// outside the ring, backwards, or beyond what was pushed.
+    #[inline(always)]
+    pub(crate) fn observe_head(&mut self, sqhd: u16) -> bool {
+        let sqhd = u32::from(sqhd);
+        let plausible = sqhd < self.depth && self.distance(sqhd) <= self.distance(self.tail);
+        if plausible {
+            self.head = sqhd;
+        }
+        plausible
+    }
+
+    /// Entries from the device's read position forward to `index`.
+    #[inline(always)]
+    fn distance(&self, index: u32) -> u32 {
+        if index >= self.head { index - self.head } else { index + self.depth - self.head }
+    }
+}
+
+/// The completion side.
+#[derive(Debug)]
+pub(crate) struct CompletionRing {
+    entries: Atomics,
+    depth: u32,
+    head: u32,
+    phase: bool,
+    bell: Bell,
+}
+
+impl CompletionRing {
+    /// A ring of `depth` entries over zeroed memory: the first lap's phase is 1.
+    pub(crate) fn new(entries: Atomics, depth: u32, bell: Bell) -> CompletionRing {
+        assert!((2..=65536).contains(&depth), "a queue has 2 to 65536 entries");
+        assert!(
+            entries.len() >= depth as usize * CQE_WORDS * 8,
+            "the ring's memory holds its entries"
+        );
+        CompletionRing { entries, depth, head: 0, phase: true, bell }
+    }
+
+    /// From now on publishes the head in a shadow doorbell, too.
+    pub(crate) fn set_shadow(&mut self, shadow: Shadow) {
+        self.bell.set_shadow(shadow);
+    }
+
+    /// The entry at the head if the device has written it, and moves on.
+    ///
+    /// The word with the phase is loaded first and with Acquire: the other word
+    /// must not be read before the phase says that it is there.
+    #[inline(always)]
+    pub(crate) fn pop(&mut self) -> Option<Cqe> {
+        let at = self.head as usize * CQE_WORDS;
+        let entry = &self.entries.words()[at..at + CQE_WORDS];
+        let high = u64::from_le(entry[1].load(Ordering::Acquire));
+        if ((high >> PHASE_BIT) & 1 == 1) != self.phase {
+            return None;
+        }
+        let low = u64::from_le(entry[0].load(Ordering::Relaxed));
+        self.head += 1;
+        if self.head == self.depth {
+            self.head = 0;
+            self.phase = !self.phase;
+        }
+        Some(Cqe::from_dwords([low as u32, (low >> 32) as u32, high as u32, (high >> 32) as u32]))
+    }
+
+    /// Gives the entries read so far back to the device.
+    #[inline(always)]
+    pub(crate) fn ring(&mut self) {
+        self.bell.ring(self.head);
+    }
+
+    /// Entries in the ring.
+    pub(crate) fn depth(&self) -> u32 {
+        self.depth
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn event_index_is_passed_only_when_the_tail_moves_over_it() {
+        assert!(passed(0, 0, 1));
+        assert!(!passed(1, 0, 1));
+        assert!(passed(3, 2, 6));
+        assert!(!passed(6, 2, 6));
+        assert!(passed(0xffff, 0xfffe, 2));
+        assert!(!passed(5, 0xfffe, 2));
+    }
+}

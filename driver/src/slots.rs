@@ -1,0 +1,209 @@
+//! The commands in flight on one queue.
+//!
+//! A slot holds what a command owns until its completion: the buffer, and the
+//! deadline. The command identifier is the slot's index in its low bits and a
+//! generation above them, so that a completion that comes late, twice or from
+//! nowhere does not match what the slot holds now.
+//!
+//! [`Slot::key`] answers everything the common case asks with one comparison:
+//! in flight, this generation, nothing special to do.
+
+use crate::spec::Cid;
+use crate::time::Time;
+
+/// Set in a key while the command is in flight and its completion is all there is to do.
+const PLAIN: u32 = 1 << 16;
+/// Set in a key while the command is in flight and more is attached: see [`crate::queue_pair`].
+const SPECIAL: u32 = 1 << 17;
+/// Set in a key while the slot's own command is done and it only keeps a split request's buffer.
+const WAITING: u32 = 1 << 18;
+
+/// One command in flight, or none.
+pub(crate) struct Slot<B> {
+    /// `PLAIN | cid`, `SPECIAL | cid`, `WAITING | cid`, or 0 while idle.
+    key: u32,
+    /// The identifier that the slot's next (idle) or present command has.
+    cid: u16,
+    /// When the command is overdue.
+    pub(crate) deadline: Time,
+    /// What the command owns. Pieces of a split request own nothing but their first.
+    pub(crate) buffer: Option<B>,
+}
+
+/// What a completion's command identifier means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Lookup {
+    /// A command in flight with nothing attached, in this slot.
+    Plain(usize),
+    /// A command in flight with more attached, in this slot.
+    Special(usize),
+    /// No command: unknown, stale or already completed.
+    Unknown,
+}
+
+/// All slots of a queue.
+pub(crate) struct Slots<B> {
+    slots: Box<[Slot<B>]>,
+    free: Vec<u16>,
+    index_mask: u16,
+    generation_step: u16,
+}
+
+impl<B> Slots<B> {
+    /// `count` slots, at most 65535, all free.
+    pub(crate) fn new(count: usize) -> Slots<B> {
+        assert!((1..65536).contains(&count), "a queue has 1 to 65535 commands in flight");
+        let index_bits = usize::BITS - count.leading_zeros();
+        let slot = |index| Slot { key: 0, cid: index, deadline: Time::NEVER, buffer: None };
+        Slots {
+            slots: (0..count as u16).map(slot).collect(),
+            free: (0..count as u16).rev().collect(),
+            index_mask: ((1u32 << index_bits) - 1) as u16,
+            generation_step: (1u32 << index_bits) as u16,
+        }
+    }
+
+    /// Commands in flight.
+    pub(crate) fn in_flight(&self) -> usize {
+        self.slots.len() - self.free.len()
+    }
+
+    /// Slots free.
+    #[inline]
+    pub(crate) fn free(&self) -> usize {
+        self.free.len()
+    }
+
+    /// Takes a free slot for a command and returns its index and identifier.
+    #[inline(always)]
+    pub(crate) fn occupy(
+        &mut self,
+        buffer: Option<B>,
+        deadline: Time,
+        special: bool,
+    ) -> Option<(usize, Cid)> {
+        let index = usize::from(self.free.pop()?);
+        let slot = &mut self.slots[index];
+        debug_assert!(slot.key == 0 && slot.buffer.is_none(), "a free slot holds nothing");
+        let state = if special { SPECIAL } else { PLAIN };
+        slot.key = state | u32::from(slot.cid);
+        slot.deadline = deadline;
+        slot.buffer = buffer;
+        Some((index, Cid(slot.cid)))
+    }
+
+    /// Finds the command that `cid` names now.
+    #[inline(always)]
+    pub(crate) fn find(&self, cid: Cid) -> Lookup {
+        let index = usize::from(cid.0 & self.index_mask);
+        match self.slots.get(index) {
+            Some(slot) if slot.key == PLAIN | u32::from(cid.0) => Lookup::Plain(index),
+            Some(slot) if slot.key == SPECIAL | u32::from(cid.0) => Lookup::Special(index),
+            _ => Lookup::Unknown,
+        }
+    }
+
+    /// Makes a command special: its completion takes the long way.
+    pub(crate) fn mark_special(&mut self, index: usize) {
+        let slot = &mut self.slots[index];
+        assert!(slot.key != 0, "only a command in flight is marked");
+        slot.key = SPECIAL | u32::from(slot.cid);
+    }
+
+    /// Keeps a slot whose command completed, for the sake of the buffer in it:
+    /// no completion matches it any more and no deadline applies.
+    pub(crate) fn mark_waiting(&mut self, index: usize) {
+        let slot = &mut self.slots[index];
+        assert!(slot.key & SPECIAL != 0, "only a split request's slot waits");
+        slot.key = WAITING | u32::from(slot.cid);
+        slot.deadline = Time::NEVER;
+    }
+
+    /// Whether a slot's command has more attached than its buffer.
+    pub(crate) fn is_special(&self, index: usize) -> bool {
+        self.slots[index].key & (SPECIAL | WAITING) != 0
+    }
+
+    /// Ends a command and returns what it owned. The next one in the slot has a new generation.
+    #[inline(always)]
+    pub(crate) fn vacate(&mut self, index: usize) -> Option<B> {
+        let slot = &mut self.slots[index];
+        assert!(slot.key != 0, "only a command in flight ends");
+        slot.key = 0;
+        slot.cid = slot.cid.wrapping_add(self.generation_step);
+        self.free.push(index as u16);
+        slot.buffer.take()
+    }
+
+    pub(crate) fn get(&self, index: usize) -> &Slot<B> {
+        &self.slots[index]
+    }
+
+    pub(crate) fn get_mut(&mut self, index: usize) -> &mut Slot<B> {
+        &mut self.slots[index]
+    }
+
+    /// Indices of all commands in flight.
+    pub(crate) fn occupied(&self) -> impl Iterator<Item = usize> + '_ {
+        (0..self.slots.len()).filter(|&index| self.slots[index].key != 0)
+    }
+}
+
+impl<B> Slot<B> {
+    /// The identifier of the command in flight.
+    pub(crate) fn cid(&self) -> Cid {
+        Cid(self.cid)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn occupied(slots: &mut Slots<u32>, value: u32) -> (usize, Cid) {
+        slots.occupy(Some(value), Time::ZERO, false).expect("a free slot")
+    }
+
+    #[test]
+    fn a_stale_or_repeated_identifier_is_unknown() {
+        let mut slots = Slots::new(4);
+        let (index, cid) = occupied(&mut slots, 7);
+        assert_eq!(slots.find(cid), Lookup::Plain(index));
+        assert_eq!(slots.vacate(index), Some(7));
+        assert_eq!(slots.find(cid), Lookup::Unknown, "a second completion");
+        let (again, newer) = occupied(&mut slots, 8);
+        assert_eq!(again, index);
+        assert_ne!(newer, cid);
+        assert_eq!(slots.find(cid), Lookup::Unknown, "a late completion");
+    }
+
+    #[test]
+    fn identifiers_outside_the_slots_are_unknown() {
+        let slots = Slots::<u32>::new(5);
+        for cid in 0..=u16::MAX {
+            assert_eq!(slots.find(Cid(cid)), Lookup::Unknown);
+        }
+    }
+
+    #[test]
+    fn every_slot_is_used_once_and_ffff_never() {
+        for count in [1, 2, 3, 255, 1023, 65535] {
+            let mut slots = Slots::<u32>::new(count);
+            let mut seen = vec![false; 65536];
+            while let Some((_, cid)) = slots.occupy(None, Time::ZERO, false) {
+                assert!(!std::mem::replace(&mut seen[usize::from(cid.0)], true));
+            }
+            assert_eq!(slots.in_flight(), count);
+            // The specification keeps FFFFh for errors that belong to no command.
+            assert!(!seen[0xffff], "{count} slots");
+        }
+    }
+
+    #[test]
+    fn special_commands_are_found_as_such() {
+        let mut slots = Slots::new(2);
+        let (index, cid) = occupied(&mut slots, 1);
+        slots.mark_special(index);
+        assert_eq!(slots.find(cid), Lookup::Special(index));
+    }
+}

@@ -1,0 +1,118 @@
+//! From byte ranges to commands: the pure planner.
+//!
+//! A request is a run of LBAs and a list of [`Segment`]s of device-visible
+//! memory. [`Plan`] cuts it into [`Piece`]s, one command each, under the
+//! controller's [`Limits`], and says how each piece points at its data:
+//!
+//! | form | when | built by |
+//! |---|---|---|
+//! | [`Form::Sgl`] | the controller takes SGLs and the alignment suits it | [`sgl`] |
+//! | [`Form::Prp`] | every inner edge falls on a page edge | [`prp`], or [`prebuilt`] for one segment |
+//! | [`Form::Bounce`] | neither: an LBA whose bytes are scattered within a page | a copy |
+//!
+//! Nothing here touches memory or a device: list entries go to a [`ListMemory`].
+//! The software controller's walker of the same lists lives in [`crate::soft`]
+//! and shares no code with this module, so that the two can be held against
+//! each other.
+
+mod limits;
+mod plan;
+pub mod prebuilt;
+pub mod prp;
+pub mod sgl;
+
+pub use limits::{Limits, SglSupport};
+pub use plan::{Form, Piece, Plan, Position, Unplannable, whole_as_prp};
+
+use crate::spec::Iova;
+
+/// Bytes of a controller page: CC.MPS is 0 in this driver, and PRP arithmetic
+/// is against this size (ADR 0001).
+pub const PAGE_BYTES: u64 = 4096;
+
+/// Entries of 8 bytes in one PRP list page.
+pub const PRPS_PER_PAGE: u64 = PAGE_BYTES / 8;
+
+/// A run of memory as the device addresses it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Segment {
+    /// First byte.
+    pub iova: Iova,
+    /// Length in bytes.
+    pub len: u64,
+}
+
+/// The segments of one request, in order of the LBAs they hold.
+pub trait SegmentList {
+    /// How many segments there are.
+    fn segment_count(&self) -> usize;
+    /// Segment `index`, which is below the count.
+    fn segment(&self, index: usize) -> Segment;
+}
+
+impl SegmentList for [Segment] {
+    fn segment_count(&self) -> usize {
+        self.len()
+    }
+
+    fn segment(&self, index: usize) -> Segment {
+        self[index]
+    }
+}
+
+/// Pages that hold PRP and SGL lists while a command is in flight.
+///
+/// Pages are numbered from 0 for each command; they need not be neighbours.
+pub trait ListMemory {
+    /// Where the device finds page `page`.
+    fn page_iova(&self, page: usize) -> Iova;
+    /// Writes the 64-bit word `index` (below 512) of page `page`.
+    fn write(&mut self, page: usize, index: usize, value: u64);
+}
+
+/// The bytes of a request from a [`Position`] on, as runs that do not cross a
+/// segment's end; neighbours in device memory are merged.
+pub(crate) struct Runs<'a, L: ?Sized> {
+    segments: &'a L,
+    position: Position,
+    remaining: u64,
+}
+
+impl<'a, L: SegmentList + ?Sized> Runs<'a, L> {
+    pub(crate) fn new(segments: &'a L, position: Position, bytes: u64) -> Self {
+        Runs { segments, position, remaining: bytes }
+    }
+
+    fn next_part(&mut self) -> Option<Segment> {
+        while self.remaining > 0 && self.position.segment < self.segments.segment_count() {
+            let segment = self.segments.segment(self.position.segment);
+            let left = segment.len - self.position.offset;
+            let len = left.min(self.remaining);
+            let iova = Iova(segment.iova.0 + self.position.offset);
+            self.position.advance_within(len, segment.len);
+            self.remaining -= len;
+            if len > 0 {
+                return Some(Segment { iova, len });
+            }
+        }
+        None
+    }
+}
+
+impl<L: SegmentList + ?Sized> Iterator for Runs<'_, L> {
+    type Item = Segment;
+
+    fn next(&mut self) -> Option<Segment> {
+        let mut run = self.next_part()?;
+        loop {
+            let (position, remaining) = (self.position, self.remaining);
+            match self.next_part() {
+                Some(part) if part.iova.0 == run.iova.0 + run.len => run.len += part.len,
+                _ => {
+                    (self.position, self.remaining) = (position, remaining);
+                    return Some(run);
+                }
+            }
+        }
+    }
+}

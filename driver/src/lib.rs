@@ -9,6 +9,7 @@ mod namespace;
 pub mod queue_pair;
 mod ring;
 mod slots;
+pub mod soft;
 pub mod spec;
 pub mod sys;
 mod time;

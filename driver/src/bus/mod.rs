@@ -13,6 +13,7 @@
 mod clock;
 pub mod iova;
 pub mod pci;
+pub mod soft;
 pub mod vfio;
 
 use std::fmt;

@@ -60,10 +60,7 @@ impl Cqe {
     /// The entry with its second dword set.
     #[inline]
     pub const fn with_dw1(self, dw1: u32) -> Cqe {
-        Cqe {
-            dw1: U32::new(dw1),
-            ..self
-        }
+        Cqe { dw1: U32::new(dw1), ..self }
     }
 
     /// Builds an entry from its four dwords, each in host byte order.
@@ -149,9 +146,7 @@ mod tests {
     fn golden_bytes() {
         let status = Status::INVALID_FIELD_IN_COMMAND.with_dnr(true);
         let cqe = Cqe::new(0xdead_beef, 5, Qid(3), Cid(0x1234), status, true);
-        let bytes = [
-            0xef, 0xbe, 0xad, 0xde, 0, 0, 0, 0, 5, 0, 3, 0, 0x34, 0x12, 0x05, 0x80,
-        ];
+        let bytes = [0xef, 0xbe, 0xad, 0xde, 0, 0, 0, 0, 5, 0, 3, 0, 0x34, 0x12, 0x05, 0x80];
         assert_eq!(cqe.as_bytes(), bytes);
         assert_eq!(Cqe::read_from_bytes(&bytes).unwrap(), cqe);
         assert!(Cqe::ref_from_bytes(&bytes[..15]).is_err());

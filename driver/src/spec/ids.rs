@@ -130,9 +130,7 @@ impl LbaCount {
     #[inline]
     pub const fn new(lbas: u32) -> Option<LbaCount> {
         match lbas {
-            1..=0x1_0000 => Some(LbaCount {
-                nlb_z: (lbas - 1) as u16,
-            }),
+            1..=0x1_0000 => Some(LbaCount { nlb_z: (lbas - 1) as u16 }),
             _ => None,
         }
     }
@@ -177,9 +175,7 @@ impl RangeCount {
     /// Checks a number of ranges; `None` for 0 and for more than 256.
     pub const fn new(ranges: u32) -> Option<RangeCount> {
         match ranges {
-            1..=256 => Some(RangeCount {
-                nr_z: (ranges - 1) as u8,
-            }),
+            1..=256 => Some(RangeCount { nr_z: (ranges - 1) as u8 }),
             _ => None,
         }
     }
@@ -215,9 +211,7 @@ impl QueueEntries {
     /// Checks a number of entries; `None` below 2 and above 65536.
     pub const fn new(entries: u32) -> Option<QueueEntries> {
         match entries {
-            2..=0x1_0000 => Some(QueueEntries {
-                qsize_z: (entries - 1) as u16,
-            }),
+            2..=0x1_0000 => Some(QueueEntries { qsize_z: (entries - 1) as u16 }),
             _ => None,
         }
     }

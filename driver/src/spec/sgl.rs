@@ -107,12 +107,7 @@ impl SglDescriptor {
     pub const fn from_words(words: [U64; 2]) -> SglDescriptor {
         let [l0, l1, l2, l3, r0, r1, r2, identifier] = words[1].get().to_le_bytes();
         let length = U32::from_bytes([l0, l1, l2, l3]);
-        SglDescriptor {
-            address: words[0],
-            length,
-            reserved: [r0, r1, r2],
-            identifier,
-        }
+        SglDescriptor { address: words[0], length, reserved: [r0, r1, r2], identifier }
     }
 
     /// The descriptor as the two qwords of a command's data pointer.
@@ -120,10 +115,7 @@ impl SglDescriptor {
     pub const fn to_words(self) -> [U64; 2] {
         let [r0, r1, r2] = self.reserved;
         let [l0, l1, l2, l3] = self.length.to_bytes();
-        [
-            self.address,
-            U64::from_bytes([l0, l1, l2, l3, r0, r1, r2, self.identifier]),
-        ]
+        [self.address, U64::from_bytes([l0, l1, l2, l3, r0, r1, r2, self.identifier])]
     }
 
     /// Address of the data or of the next segment.
@@ -170,19 +162,14 @@ mod tests {
     #[test]
     fn golden_bytes() {
         let bytes = SglDescriptor::last_segment(Iova(0x1122_3344_5566_7788), 0x90);
-        let wire = [
-            0x88, 0x77, 0x66, 0x55, 0x44, 0x33, 0x22, 0x11, 0x90, 0, 0, 0, 0, 0, 0, 0x30,
-        ];
+        let wire = [0x88, 0x77, 0x66, 0x55, 0x44, 0x33, 0x22, 0x11, 0x90, 0, 0, 0, 0, 0, 0, 0x30];
         assert_eq!(bytes.as_bytes(), wire);
     }
 
     #[test]
     fn every_identifier_parses() {
         for identifier in 0..=u8::MAX {
-            let descriptor = SglDescriptor {
-                identifier,
-                ..SglDescriptor::default()
-            };
+            let descriptor = SglDescriptor { identifier, ..SglDescriptor::default() };
             let reserved = matches!(descriptor.descriptor_type(), SglType::Reserved(_));
             assert_eq!(reserved, (6..15).contains(&(identifier >> 4)));
             let other = matches!(descriptor.sub_type(), SglSubType::Other(_));

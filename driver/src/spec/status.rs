@@ -175,13 +175,7 @@ impl Status {
 
 impl fmt::Display for Status {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "{} (SCT {:X}h SC {:02X}h",
-            self.name(),
-            self.sct(),
-            self.sc()
-        )?;
+        write!(f, "{} (SCT {:X}h SC {:02X}h", self.name(), self.sct(), self.sc())?;
         if self.dnr() {
             f.write_str(" DNR")?;
         }
@@ -341,19 +335,10 @@ mod tests {
     #[test]
     fn prints_the_specification_name() {
         let status = Status::INVALID_FIELD_IN_COMMAND.with_dnr(true);
-        assert_eq!(
-            status.to_string(),
-            "Invalid Field in Command (SCT 0h SC 02h DNR)"
-        );
+        assert_eq!(status.to_string(), "Invalid Field in Command (SCT 0h SC 02h DNR)");
         let status = Status::NAMESPACE_NOT_READY.with_more(true).with_crd(2);
-        assert_eq!(
-            status.to_string(),
-            "Namespace Not Ready (SCT 0h SC 82h MORE CRD 2)"
-        );
-        assert_eq!(
-            Status::new(7, 0xab).to_string(),
-            "Vendor Specific Status (SCT 7h SC ABh)"
-        );
+        assert_eq!(status.to_string(), "Namespace Not Ready (SCT 0h SC 82h MORE CRD 2)");
+        assert_eq!(Status::new(7, 0xab).to_string(), "Vendor Specific Status (SCT 7h SC ABh)");
         assert_eq!(Status::new(4, 1).name(), "Reserved Status Code Type");
     }
 

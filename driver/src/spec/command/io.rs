@@ -191,11 +191,7 @@ mod tests {
         assert!(dsm.dsm_deallocate() && dsm.dsm_range_count() == RangeCount::MAX);
         let copy = Sqe::copy(Nsid(1), Lba(99), RangeCount::new(3).unwrap()).with_fua(true);
         assert_eq!(
-            (
-                copy.slba(),
-                copy.copy_range_count().get(),
-                copy.copy_descriptor_format()
-            ),
+            (copy.slba(), copy.copy_range_count().get(), copy.copy_descriptor_format()),
             (Lba(99), 3, 0)
         );
         assert!(copy.fua());

@@ -127,10 +127,7 @@ impl Sqe {
     #[inline]
     pub const fn with_cid(self, cid: Cid) -> Sqe {
         let cdw0 = self.cdw0.get() & 0xffff | (cid.0 as u32) << 16;
-        Sqe {
-            cdw0: U32::new(cdw0),
-            ..self
-        }
+        Sqe { cdw0: U32::new(cdw0), ..self }
     }
 
     /// Sets the data pointer and, with it, PSDT.
@@ -142,30 +139,20 @@ impl Sqe {
             DataPointer::Prp { prp1, prp2 } => (0, [U64::new(prp1.0), U64::new(prp2.0)]),
             DataPointer::Sgl(sgl) => (PSDT_SGL, sgl.to_words()),
         };
-        Sqe {
-            cdw0: U32::new(cdw0 | psdt),
-            dptr,
-            ..self
-        }
+        Sqe { cdw0: U32::new(cdw0 | psdt), dptr, ..self }
     }
 
     /// Sets the metadata pointer: the address of one contiguous buffer.
     #[inline]
     pub const fn with_mptr(self, mptr: Iova) -> Sqe {
-        Sqe {
-            mptr: U64::new(mptr.0),
-            ..self
-        }
+        Sqe { mptr: U64::new(mptr.0), ..self }
     }
 
     /// Sets the fused operation.
     #[inline]
     pub const fn with_fuse(self, fuse: Fuse) -> Sqe {
         let cdw0 = self.cdw0.get() & !(3 << 8) | (fuse as u32) << 8;
-        Sqe {
-            cdw0: U32::new(cdw0),
-            ..self
-        }
+        Sqe { cdw0: U32::new(cdw0), ..self }
     }
 
     /// Builds an entry from its dwords, each in host byte order, unchecked: the raw passthrough.
@@ -174,24 +161,7 @@ impl Sqe {
         const fn pair(lo: u32, hi: u32) -> U64 {
             U64::new(lo as u64 | (hi as u64) << 32)
         }
-        let [
-            d0,
-            d1,
-            d2,
-            d3,
-            d4,
-            d5,
-            d6,
-            d7,
-            d8,
-            d9,
-            d10,
-            d11,
-            d12,
-            d13,
-            d14,
-            d15,
-        ] = dwords;
+        let [d0, d1, d2, d3, d4, d5, d6, d7, d8, d9, d10, d11, d12, d13, d14, d15] = dwords;
         Sqe {
             cdw0: U32::new(d0),
             nsid: U32::new(d1),
@@ -318,24 +288,15 @@ impl Sqe {
     }
 
     const fn with_cdw10(self, cdw10: u32) -> Sqe {
-        Sqe {
-            cdw10: U32::new(cdw10),
-            ..self
-        }
+        Sqe { cdw10: U32::new(cdw10), ..self }
     }
 
     const fn with_cdw11(self, cdw11: u32) -> Sqe {
-        Sqe {
-            cdw11: U32::new(cdw11),
-            ..self
-        }
+        Sqe { cdw11: U32::new(cdw11), ..self }
     }
 
     const fn with_cdw12(self, cdw12: u32) -> Sqe {
-        Sqe {
-            cdw12: U32::new(cdw12),
-            ..self
-        }
+        Sqe { cdw12: U32::new(cdw12), ..self }
     }
 }
 
@@ -348,13 +309,7 @@ impl fmt::Debug for Sqe {
             self.cid(),
             self.nsid()
         )?;
-        write!(
-            f,
-            ", {:?} {:#x} {:#x}",
-            self.psdt(),
-            self.dptr[0].get(),
-            self.dptr[1].get()
-        )?;
+        write!(f, ", {:?} {:#x} {:#x}", self.psdt(), self.dptr[0].get(), self.dptr[1].get())?;
         let dwords = self.to_dwords();
         write!(f, ", cdw10.. {:x?})", &dwords[10..])
     }
@@ -368,26 +323,12 @@ mod tests {
     #[test]
     fn dptr_sets_psdt_and_clears_it_again() {
         let sgl = SglDescriptor::data_block(Iova(0x1000), 512);
-        let sqe = Sqe::new(2, Nsid(1))
-            .with_cid(Cid(0xffff))
-            .with_dptr(DataPointer::Sgl(sgl));
-        assert_eq!(
-            (sqe.psdt(), sqe.sgl1(), sqe.cid()),
-            (Psdt::Sgl, sgl, Cid(0xffff))
-        );
-        let sqe = sqe.with_dptr(DataPointer::Prp {
-            prp1: Iova(1),
-            prp2: Iova(2),
-        });
-        assert_eq!(
-            (sqe.psdt(), sqe.prp1(), sqe.prp2()),
-            (Psdt::Prp, Iova(1), Iova(2))
-        );
+        let sqe = Sqe::new(2, Nsid(1)).with_cid(Cid(0xffff)).with_dptr(DataPointer::Sgl(sgl));
+        assert_eq!((sqe.psdt(), sqe.sgl1(), sqe.cid()), (Psdt::Sgl, sgl, Cid(0xffff)));
+        let sqe = sqe.with_dptr(DataPointer::Prp { prp1: Iova(1), prp2: Iova(2) });
+        assert_eq!((sqe.psdt(), sqe.prp1(), sqe.prp2()), (Psdt::Prp, Iova(1), Iova(2)));
         let sqe = sqe.with_dptr(DataPointer::None);
-        assert_eq!(
-            (sqe.prp1(), sqe.prp2(), sqe.opcode()),
-            (Iova(0), Iova(0), 2)
-        );
+        assert_eq!((sqe.prp1(), sqe.prp2(), sqe.opcode()), (Iova(0), Iova(0), 2));
     }
 
     #[test]

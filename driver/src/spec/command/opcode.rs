@@ -133,22 +133,10 @@ mod tests {
 
     #[test]
     fn opcodes_say_the_direction_of_data() {
-        assert_eq!(
-            IoOpcode::READ.data_transfer(),
-            DataTransfer::ControllerToHost
-        );
-        assert_eq!(
-            IoOpcode::WRITE.data_transfer(),
-            DataTransfer::HostToController
-        );
-        assert_eq!(
-            IoOpcode::COPY.data_transfer(),
-            DataTransfer::HostToController
-        );
+        assert_eq!(IoOpcode::READ.data_transfer(), DataTransfer::ControllerToHost);
+        assert_eq!(IoOpcode::WRITE.data_transfer(), DataTransfer::HostToController);
+        assert_eq!(IoOpcode::COPY.data_transfer(), DataTransfer::HostToController);
         assert_eq!(IoOpcode::FLUSH.data_transfer(), DataTransfer::None);
-        assert_eq!(
-            AdminOpcode::FABRICS.data_transfer(),
-            DataTransfer::Bidirectional
-        );
+        assert_eq!(AdminOpcode::FABRICS.data_transfer(), DataTransfer::Bidirectional);
     }
 }

@@ -34,11 +34,7 @@ const _: () = assert!(size_of::<DsmRange>() == 16);
 impl DsmRange {
     /// The range of `lbas` logical blocks from `slba`, without context attributes.
     pub const fn new(slba: Lba, lbas: u32) -> DsmRange {
-        DsmRange {
-            cattr: U32::ZERO,
-            nlb: U32::new(lbas),
-            slba: U64::new(slba.0),
-        }
+        DsmRange { cattr: U32::ZERO, nlb: U32::new(lbas), slba: U64::new(slba.0) }
     }
 
     /// Starting LBA.
@@ -116,10 +112,7 @@ mod tests {
     #[test]
     fn dsm_range_bytes() {
         let range = DsmRange::new(Lba(0x1122), 0x33);
-        assert_eq!(
-            range.as_bytes(),
-            [0, 0, 0, 0, 0x33, 0, 0, 0, 0x22, 0x11, 0, 0, 0, 0, 0, 0]
-        );
+        assert_eq!(range.as_bytes(), [0, 0, 0, 0, 0x33, 0, 0, 0, 0x22, 0x11, 0, 0, 0, 0, 0, 0]);
         assert_eq!((range.slba(), range.lbas()), (Lba(0x1122), 0x33));
     }
 

@@ -63,13 +63,7 @@ impl Cmbloc {
 
 impl fmt::Display for Cmbloc {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "CMBLOC {:#010x} (BAR {}, offset {} units)",
-            self.0,
-            self.bir(),
-            self.ofst()
-        )
+        write!(f, "CMBLOC {:#010x} (BAR {}, offset {} units)", self.0, self.bir(), self.ofst())
     }
 }
 
@@ -136,15 +130,8 @@ impl fmt::Display for Cmbsz {
             Some(bytes) => write!(f, "CMBSZ {:#010x} ({bytes} bytes;", self.0)?,
             None => write!(f, "CMBSZ {:#010x} (reserved unit {};", self.0, self.szu())?,
         }
-        let flags = [
-            (self.sqs(), "SQS"),
-            (self.cqs(), "CQS"),
-            (self.lists(), "LISTS"),
-        ];
-        for (set, name) in flags
-            .into_iter()
-            .chain([(self.rds(), "RDS"), (self.wds(), "WDS")])
-        {
+        let flags = [(self.sqs(), "SQS"), (self.cqs(), "CQS"), (self.lists(), "LISTS")];
+        for (set, name) in flags.into_iter().chain([(self.rds(), "RDS"), (self.wds(), "WDS")]) {
             if set {
                 write!(f, " {name}")?;
             }
@@ -188,12 +175,7 @@ impl Cmbmsc {
 impl fmt::Display for Cmbmsc {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (cre, cmse) = (u8::from(self.cre()), u8::from(self.cmse()));
-        write!(
-            f,
-            "CMBMSC {:#018x} (base {}, CRE {cre}, CMSE {cmse})",
-            self.0,
-            self.cba()
-        )
+        write!(f, "CMBMSC {:#018x} (base {}, CRE {cre}, CMSE {cmse})", self.0, self.cba())
     }
 }
 

@@ -273,19 +273,11 @@ impl Csts {
 impl fmt::Display for Csts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.is_all_ones() {
-            return write!(
-                f,
-                "CSTS {:#010x} (all ones: the device does not answer)",
-                self.0
-            );
+            return write!(f, "CSTS {:#010x} (all ones: the device does not answer)", self.0);
         }
         let ready = if self.rdy() { "ready" } else { "not ready" };
         write!(f, "CSTS {:#010x} ({ready}, SHST {:?}", self.0, self.shst())?;
-        for (set, name) in [
-            (self.cfs(), "FATAL"),
-            (self.nssro(), "NSSRO"),
-            (self.pp(), "paused"),
-        ] {
+        for (set, name) in [(self.cfs(), "FATAL"), (self.nssro(), "NSSRO"), (self.pp(), "paused")] {
             if set {
                 write!(f, ", {name}")?;
             }
@@ -324,11 +316,7 @@ impl Aqa {
 impl fmt::Display for Aqa {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (sq, cq) = (u32::from(self.asqs_z()) + 1, u32::from(self.acqs_z()) + 1);
-        write!(
-            f,
-            "AQA {:#010x} (submission {sq} entries, completion {cq} entries)",
-            self.0
-        )
+        write!(f, "AQA {:#010x} (submission {sq} entries, completion {cq} entries)", self.0)
     }
 }
 
@@ -342,10 +330,7 @@ mod tests {
     fn the_usual_cc_has_the_usual_bits() {
         let cc = Cc::default().with_en(true).with_iosqes(6).with_iocqes(4);
         assert_eq!(cc.0, 0x0046_0001);
-        assert_eq!(
-            (cc.en(), cc.iosqes(), cc.iocqes(), cc.page_size()),
-            (true, 6, 4, 4096)
-        );
+        assert_eq!((cc.en(), cc.iosqes(), cc.iocqes(), cc.page_size()), (true, 6, 4, 4096));
         assert_eq!(cc.css(), CommandSetSelected::Nvm);
         assert_eq!(cc.ams(), ArbitrationMechanism::RoundRobin);
     }
@@ -356,10 +341,7 @@ mod tests {
         assert_eq!(all.with_en(false).0, 0xffff_fffe);
         assert_eq!(all.with_css(CommandSetSelected::Nvm).0, 0xffff_ff8f);
         assert_eq!(all.with_mps(0).0, 0xffff_f87f);
-        assert_eq!(
-            all.with_ams(ArbitrationMechanism::RoundRobin).0,
-            0xffff_c7ff
-        );
+        assert_eq!(all.with_ams(ArbitrationMechanism::RoundRobin).0, 0xffff_c7ff);
         assert_eq!(all.with_shn(ShutdownNotification::None).0, 0xffff_3fff);
         assert_eq!(all.with_iosqes(0).0, 0xfff0_ffff);
         assert_eq!(all.with_iocqes(0).0, 0xff0f_ffff);
@@ -374,12 +356,9 @@ mod tests {
             assert_eq!(Cc::default().with_css(css).css(), css);
         }
         use ArbitrationMechanism::{RoundRobin, VendorSpecific, WeightedRoundRobin};
-        for ams in [
-            RoundRobin,
-            WeightedRoundRobin,
-            VendorSpecific,
-            ArbitrationMechanism::Reserved(4),
-        ] {
+        for ams in
+            [RoundRobin, WeightedRoundRobin, VendorSpecific, ArbitrationMechanism::Reserved(4)]
+        {
             assert_eq!(Cc::default().with_ams(ams).ams(), ams);
         }
         use ShutdownNotification::{Abrupt, None, Normal};
@@ -393,33 +372,20 @@ mod tests {
         assert!(Csts(1).rdy() && Csts(2).cfs() && Csts(0x10).nssro() && Csts(0x20).pp());
         assert_eq!(Csts(8).shst(), ShutdownStatus::Complete);
         assert_eq!(
-            Csts::default()
-                .with_rdy(true)
-                .with_cfs(true)
-                .with_shst(ShutdownStatus::Occurring)
-                .0,
+            Csts::default().with_rdy(true).with_cfs(true).with_shst(ShutdownStatus::Occurring).0,
             7
         );
         assert!(Csts(u32::MAX).is_all_ones());
         assert!(Csts(u32::MAX).to_string().contains("does not answer"));
-        assert_eq!(
-            Csts(3).to_string(),
-            "CSTS 0x00000003 (ready, SHST Normal, FATAL)"
-        );
+        assert_eq!(Csts(3).to_string(), "CSTS 0x00000003 (ready, SHST Normal, FATAL)");
     }
 
     #[test]
     fn aqa_is_zero_based_and_bounded() {
         let entries = |n| QueueEntries::new(n).unwrap();
         assert_eq!(Aqa::new(entries(32), entries(64)), Some(Aqa(0x003f_001f)));
-        assert_eq!(
-            Aqa::new(entries(4096), entries(4096)),
-            Some(Aqa(0x0fff_0fff))
-        );
+        assert_eq!(Aqa::new(entries(4096), entries(4096)), Some(Aqa(0x0fff_0fff)));
         assert_eq!(Aqa::new(entries(4097), entries(2)), None);
-        assert_eq!(
-            (Aqa(0x003f_001f).asqs_z(), Aqa(0x003f_001f).acqs_z()),
-            (31, 63)
-        );
+        assert_eq!((Aqa(0x003f_001f).asqs_z(), Aqa(0x003f_001f).acqs_z()), (31, 63));
     }
 }

@@ -1,0 +1,37 @@
+//! The clock of buses that reach a real device: the machine's monotonic one.
+
+use std::time::{Duration, Instant};
+
+use crate::time::Time;
+
+/// The longest single sleep of a register poll: short against any bring-up
+/// deadline (500 ms at least), long against a context switch.
+const NAP: Duration = Duration::from_micros(50);
+
+/// Monotonic time since the bus was opened.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Clock {
+    origin: Instant,
+}
+
+impl Clock {
+    /// Starts at [`Time::ZERO`] now.
+    pub(super) fn start() -> Clock {
+        Clock { origin: Instant::now() }
+    }
+
+    /// The present.
+    pub(super) fn now(&self) -> Time {
+        // u64 nanoseconds last 584 years.
+        Time::from_ns(u64::try_from(self.origin.elapsed().as_nanos()).unwrap_or(u64::MAX))
+    }
+
+    /// Gives the processor away for at most `at_most`.
+    pub(super) fn pause(&self, at_most: Duration) {
+        if at_most.is_zero() {
+            std::hint::spin_loop();
+        } else {
+            std::thread::sleep(at_most.min(NAP));
+        }
+    }
+}

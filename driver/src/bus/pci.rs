@@ -1,0 +1,321 @@
+//! PCI functions as the kernel describes them in sysfs.
+//!
+//! Reads only, and only below the root it is given (`/sys`, or a recorded tree
+//! in a test). What a missing or odd file means is for the caller to say: an
+//! attribute that cannot be read is `None`, not an error.
+
+use std::fmt;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use crate::error::Error;
+
+/// The class code of a PCI function that speaks NVMe (I/O controller):
+/// base class 01h, subclass 08h, programming interface 02h.
+pub const CLASS_NVME: u32 = 0x01_08_02;
+
+/// Domain, bus, device and function: `0000:01:00.0`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct PciAddress {
+    /// The PCI domain, also called segment.
+    pub domain: u32,
+    /// The bus in it.
+    pub bus: u8,
+    /// The device on the bus, below 32.
+    pub device: u8,
+    /// The function of the device, below 8.
+    pub function: u8,
+}
+
+impl fmt::Display for PciAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let PciAddress { domain, bus, device, function } = self;
+        write!(f, "{domain:04x}:{bus:02x}:{device:02x}.{function:x}")
+    }
+}
+
+impl FromStr for PciAddress {
+    type Err = Error;
+
+    /// Reads `0000:01:00.0`, or `01:00.0` for domain 0.
+    fn from_str(text: &str) -> Result<PciAddress, Error> {
+        parse(text).ok_or_else(|| {
+            Error::target(
+                text,
+                "a PCI address reads domain:bus:device.function in hexadecimal, such as 0000:01:00.0 ('lspci -D' lists them)",
+            )
+        })
+    }
+}
+
+fn parse(text: &str) -> Option<PciAddress> {
+    let (place, function) = text.split_once('.')?;
+    let (rest, device) = place.rsplit_once(':')?;
+    let (domain, bus) = rest.split_once(':').unwrap_or(("0000", rest));
+    let domain_digits = 4..=8;
+    let address = PciAddress {
+        domain: hex(domain, domain_digits)?,
+        bus: hex(bus, 2..=2)?.try_into().ok()?,
+        device: hex(device, 2..=2)?.try_into().ok()?,
+        function: hex(function, 1..=1)?.try_into().ok()?,
+    };
+    (address.device < 32 && address.function < 8).then_some(address)
+}
+
+fn hex(text: &str, digits: std::ops::RangeInclusive<usize>) -> Option<u32> {
+    // `from_str_radix` alone would take a sign.
+    let plain = text.bytes().all(|byte| byte.is_ascii_hexdigit());
+    (plain && digits.contains(&text.len())).then(|| u32::from_str_radix(text, 16).ok())?
+}
+
+/// One function of the machine.
+#[derive(Clone, Debug)]
+pub struct PciFunction {
+    address: PciAddress,
+    root: PathBuf,
+    directory: PathBuf,
+}
+
+/// A neighbour in an IOMMU group.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GroupMember {
+    /// Its name in sysfs; a PCI address for PCI devices.
+    pub name: String,
+    /// The driver bound to it, if any.
+    pub driver: Option<String>,
+}
+
+impl PciFunction {
+    /// The function at `address` below the sysfs mounted at `root`, if it is there.
+    pub fn find(root: &Path, address: PciAddress) -> Option<PciFunction> {
+        let directory = root.join("bus/pci/devices").join(address.to_string());
+        directory.is_dir().then(|| PciFunction { address, root: root.to_path_buf(), directory })
+    }
+
+    /// Its address.
+    pub fn address(&self) -> PciAddress {
+        self.address
+    }
+
+    /// Its directory in sysfs.
+    pub fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    /// The 24-bit class code; see [`CLASS_NVME`].
+    pub fn class(&self) -> Option<u32> {
+        let text = self.attribute("class")?;
+        u32::from_str_radix(text.strip_prefix("0x")?, 16).ok()
+    }
+
+    /// The name of the driver bound to it.
+    pub fn driver(&self) -> Option<String> {
+        link_name(&self.directory.join("driver"))
+    }
+
+    /// The number of its IOMMU group; `None` while no IOMMU is in use.
+    pub fn iommu_group(&self) -> Option<u32> {
+        link_name(&self.directory.join("iommu_group"))?.parse().ok()
+    }
+
+    /// All devices of its IOMMU group, itself included, by name.
+    pub fn group_members(&self) -> Vec<GroupMember> {
+        let Some(group) = self.iommu_group() else { return Vec::new() };
+        let devices = self.root.join(format!("kernel/iommu_groups/{group}/devices"));
+        let Ok(entries) = fs::read_dir(devices) else { return Vec::new() };
+        let mut members: Vec<GroupMember> = entries
+            .flatten()
+            .map(|entry| GroupMember {
+                name: entry.file_name().to_string_lossy().into_owned(),
+                driver: link_name(&entry.path().join("driver")),
+            })
+            .collect();
+        members.sort_by(|a, b| a.name.cmp(&b.name));
+        members
+    }
+
+    /// The NUMA node it is attached to, where the firmware says (the kernel prints -1 where not).
+    pub fn numa_node(&self) -> Option<u32> {
+        self.attribute("numa_node")?.parse().ok()
+    }
+
+    /// The length of a base address register in bytes; 0 where it is not implemented.
+    pub fn bar_len(&self, bar: u8) -> u64 {
+        let resources = self.attribute("resource").unwrap_or_default();
+        resources.lines().nth(bar.into()).and_then(resource_len).unwrap_or(0)
+    }
+
+    fn attribute(&self, name: &str) -> Option<String> {
+        let text = fs::read_to_string(self.directory.join(name)).ok()?;
+        Some(text.trim().to_owned())
+    }
+}
+
+/// The length in a line `0x00000000fe000000 0x00000000fe003fff 0x0000000000140204`.
+fn resource_len(line: &str) -> Option<u64> {
+    let mut fields = line
+        .split_whitespace()
+        .map(|field| u64::from_str_radix(field.trim_start_matches("0x"), 16));
+    let (start, end) = (fields.next()?.ok()?, fields.next()?.ok()?);
+    (end > start).then(|| end - start + 1)
+}
+
+fn link_name(link: &Path) -> Option<String> {
+    let target = fs::read_link(link).ok()?;
+    Some(target.file_name()?.to_string_lossy().into_owned())
+}
+
+#[cfg(test)]
+pub(crate) mod recorded {
+    //! A sysfs tree like the one of a machine with three functions: an NVMe
+    //! controller in group 7, and a network card next to a bridge in group 8.
+
+    use super::*;
+    use std::os::unix::fs::symlink;
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    /// A temporary directory shaped like `/sys`, removed when dropped.
+    pub(crate) struct Tree(pub(crate) PathBuf);
+
+    impl Tree {
+        pub(crate) fn new() -> Tree {
+            static NEXT: AtomicU32 = AtomicU32::new(0);
+            let unique = format!(
+                "adit-sysfs-{}-{}",
+                std::process::id(),
+                NEXT.fetch_add(1, Ordering::Relaxed)
+            );
+            let root = std::env::temp_dir().join(unique);
+            fs::create_dir_all(root.join("bus/pci/devices")).expect("temporary directory");
+            Tree(root)
+        }
+
+        pub(crate) fn function(&self, name: &str, class: &str) -> PathBuf {
+            let directory = self.0.join("devices/pci0000:00").join(name);
+            fs::create_dir_all(&directory).expect("device directory");
+            symlink(&directory, self.0.join("bus/pci/devices").join(name)).expect("bus link");
+            self.set(name, "class", class);
+            self.set(name, "numa_node", "-1\n");
+            let mut resource =
+                String::from("0x00000000fe000000 0x00000000fe003fff 0x0000000000140204\n");
+            resource
+                .push_str(&"0x0000000000000000 0x0000000000000000 0x0000000000000000\n".repeat(5));
+            self.set(name, "resource", &resource);
+            directory
+        }
+
+        pub(crate) fn set(&self, name: &str, attribute: &str, text: &str) {
+            let directory = self.0.join("devices/pci0000:00").join(name);
+            fs::write(directory.join(attribute), text).expect("attribute");
+        }
+
+        pub(crate) fn bind(&self, name: &str, driver: &str) {
+            let target = self.0.join("bus/pci/drivers").join(driver);
+            fs::create_dir_all(&target).expect("driver directory");
+            let link = self.0.join("devices/pci0000:00").join(name).join("driver");
+            let _ = fs::remove_file(&link);
+            symlink(target, link).expect("driver link");
+        }
+
+        pub(crate) fn group(&self, name: &str, group: u32) {
+            let directory = self.0.join("devices/pci0000:00").join(name);
+            let target = self.0.join(format!("kernel/iommu_groups/{group}"));
+            fs::create_dir_all(target.join("devices")).expect("group directory");
+            symlink(&directory, target.join("devices").join(name)).expect("member link");
+            symlink(&target, directory.join("iommu_group")).expect("group link");
+        }
+
+        pub(crate) fn find(&self, name: &str) -> PciFunction {
+            PciFunction::find(&self.0, name.parse().expect("address")).expect("function")
+        }
+    }
+
+    impl Drop for Tree {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::recorded::Tree;
+    use super::*;
+
+    #[test]
+    fn addresses_read_with_and_without_a_domain() {
+        let address = PciAddress { domain: 0, bus: 1, device: 0x1f, function: 7 };
+        assert_eq!("0000:01:1f.7".parse::<PciAddress>().expect("full"), address);
+        assert_eq!("01:1f.7".parse::<PciAddress>().expect("short"), address);
+        assert_eq!(address.to_string(), "0000:01:1f.7");
+        let vmd: PciAddress = "10000:E1:00.0".parse().expect("a VMD domain");
+        assert_eq!(vmd.to_string(), "10000:e1:00.0");
+    }
+
+    #[test]
+    fn malformed_addresses_are_the_callers_typo() {
+        for text in [
+            "",
+            "0",
+            "01:00",
+            "1:00.0",
+            "0000:01:20.0",
+            "0000:01:00.8",
+            "0000:01:00.0 ",
+            "+0:00.0",
+            "0000:0000:01:00.0",
+            "000:01:00.0",
+            "0000:01:+1.0",
+            "01:00.00",
+            "nvme0",
+        ] {
+            let error = text.parse::<PciAddress>().expect_err(text);
+            assert!(error.is_usage(), "{error}");
+        }
+    }
+
+    #[test]
+    fn attributes_read_as_the_kernel_prints_them() {
+        let tree = Tree::new();
+        tree.function("0000:01:00.0", "0x010802\n");
+        tree.set("0000:01:00.0", "numa_node", "1\n");
+        tree.bind("0000:01:00.0", "vfio-pci");
+        tree.group("0000:01:00.0", 7);
+        let function = tree.find("0000:01:00.0");
+        assert_eq!(function.class(), Some(CLASS_NVME));
+        assert_eq!(function.driver().as_deref(), Some("vfio-pci"));
+        assert_eq!(function.iommu_group(), Some(7));
+        assert_eq!(function.numa_node(), Some(1));
+        assert_eq!(function.bar_len(0), 0x4000);
+        assert_eq!(function.bar_len(2), 0);
+        assert_eq!(function.bar_len(200), 0);
+    }
+
+    #[test]
+    fn what_is_absent_is_none() {
+        let tree = Tree::new();
+        tree.function("0000:01:00.0", "nonsense");
+        let function = tree.find("0000:01:00.0");
+        assert_eq!(function.class(), None);
+        assert_eq!(function.driver(), None);
+        assert_eq!(function.iommu_group(), None);
+        assert_eq!(function.numa_node(), None);
+        assert!(function.group_members().is_empty());
+        assert!(PciFunction::find(&tree.0, "0000:02:00.0".parse().expect("address")).is_none());
+    }
+
+    #[test]
+    fn group_members_come_with_their_drivers() {
+        let tree = Tree::new();
+        for name in ["0000:02:00.0", "0000:02:00.1"] {
+            tree.function(name, "0x020000");
+            tree.group(name, 8);
+        }
+        tree.bind("0000:02:00.1", "igb");
+        let members = tree.find("0000:02:00.0").group_members();
+        let expected = [("0000:02:00.0", None), ("0000:02:00.1", Some("igb".to_owned()))]
+            .map(|(name, driver)| GroupMember { name: name.to_owned(), driver });
+        assert_eq!(members, expected);
+    }
+}

@@ -1,0 +1,261 @@
+//! May this process drive this function? Answered before anything is touched.
+//!
+//! Each refusal is one sentence with what to do next. Only sysfs and the
+//! presence of device files are read here, so a refused device keeps its state.
+//! What only opening can tell (permissions, other users) is in `explain`.
+
+use std::path::{Path, PathBuf};
+
+use crate::bus::pci::{CLASS_NVME, GroupMember, PciAddress, PciFunction};
+use crate::error::{Error, Result};
+
+/// BAR0 holds the registers up to 1000h and at least the admin doorbells (NVMe PCIe Transport 1.0, 2.1.10).
+const BAR0_LEN_MIN: u64 = 0x1008;
+
+/// Where the machine keeps its device descriptions and device files.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Machine<'a> {
+    /// `/sys`.
+    pub(super) sysfs: &'a Path,
+    /// `/dev/vfio`.
+    pub(super) vfio: &'a Path,
+}
+
+/// A function that passed.
+#[derive(Debug)]
+pub(super) struct Admitted {
+    pub(super) function: PciFunction,
+    /// Its group's file, `/dev/vfio/N`.
+    pub(super) group_file: PathBuf,
+}
+
+/// Checks everything that can be known about `bdf` without opening it.
+pub(super) fn admit(machine: Machine<'_>, bdf: &str) -> Result<Admitted> {
+    let address: PciAddress = bdf.parse()?;
+    let function = PciFunction::find(machine.sysfs, address).ok_or_else(|| {
+        refused(
+            address,
+            "this machine has no such PCI device",
+            "list its NVMe controllers with 'lspci -Dd ::0108'",
+        )
+    })?;
+    check_kind(&function)?;
+    let group = check_iommu(&function)?;
+    check_driver(&function)?;
+    check_neighbours(&function, group)?;
+    let group_file = check_files(machine, address, group)?;
+    Ok(Admitted { function, group_file })
+}
+
+fn refused(address: PciAddress, why: impl ToString, fix: impl ToString) -> Error {
+    Error::refused(format!("vfio:{address}"), "cannot open", why, fix)
+}
+
+fn check_kind(function: &PciFunction) -> Result<()> {
+    let address = function.address();
+    if function.class() != Some(CLASS_NVME) {
+        let class = function.class().map_or("unknown".to_owned(), |class| format!("{class:06x}"));
+        return Err(refused(
+            address,
+            format!("it is not an NVMe controller (PCI class {class}, not 010802)"),
+            "name one that 'lspci -Dd ::0108' lists",
+        ));
+    }
+    if function.bar_len(0) < BAR0_LEN_MIN {
+        return Err(refused(
+            address,
+            format!("its BAR0 has {} bytes, less than NVMe's registers", function.bar_len(0)),
+            "look for BAR assignment failures in the kernel log (dmesg)",
+        ));
+    }
+    Ok(())
+}
+
+fn check_iommu(function: &PciFunction) -> Result<u32> {
+    function.iommu_group().ok_or_else(|| {
+        refused(
+            function.address(),
+            "it is in no IOMMU group, so nothing would confine its DMA",
+            "enable the IOMMU in the firmware and boot with intel_iommu=on (AMD: on by default)",
+        )
+    })
+}
+
+fn check_driver(function: &PciFunction) -> Result<()> {
+    let address = function.address();
+    let driver = function.driver();
+    if driver.as_deref().is_some_and(is_vfio) {
+        return Ok(());
+    }
+    let unbind = match &driver {
+        Some(_) => format!("echo {address} > /sys/bus/pci/devices/{address}/driver/unbind; "),
+        None => String::new(),
+    };
+    let why = driver.map_or("no driver is bound to it".to_owned(), |driver| {
+        format!("it is bound to the driver '{driver}'")
+    });
+    let fix = format!(
+        "if nothing uses its data, bind it to vfio-pci as root:\n\
+         \x20 modprobe vfio-pci; echo vfio-pci > /sys/bus/pci/devices/{address}/driver_override\n\
+         \x20 {unbind}echo {address} > /sys/bus/pci/drivers_probe"
+    );
+    Err(refused(address, why, fix))
+}
+
+fn check_neighbours(function: &PciFunction, group: u32) -> Result<()> {
+    let own = function.address().to_string();
+    let strangers: Vec<String> = function
+        .group_members()
+        .into_iter()
+        .filter(|member| member.name != own && !is_harmless(member))
+        .map(|member| format!("{} ({})", member.name, member.driver.unwrap_or_default()))
+        .collect();
+    if strangers.is_empty() {
+        return Ok(());
+    }
+    Err(refused(
+        function.address(),
+        format!("it shares IOMMU group {group} with {}", strangers.join(", ")),
+        "unbind those from their drivers too, or move the drive to a slot with its own group",
+    ))
+}
+
+/// The kernel's own rule: a group is viable while each member has no driver, a
+/// VFIO driver, or one that does no DMA for the kernel.
+fn is_harmless(member: &GroupMember) -> bool {
+    match member.driver.as_deref() {
+        None | Some("pcieport" | "pci-stub") => true,
+        Some(driver) => is_vfio(driver),
+    }
+}
+
+fn is_vfio(driver: &str) -> bool {
+    // Vendors' variants are called mlx5_vfio_pci and the like.
+    driver.contains("vfio")
+}
+
+fn check_files(machine: Machine<'_>, address: PciAddress, group: u32) -> Result<PathBuf> {
+    let container = machine.vfio.join("vfio");
+    if !container.exists() {
+        return Err(refused(
+            address,
+            format!("{} is missing: the kernel's VFIO is not loaded", container.display()),
+            "run 'modprobe vfio-pci' as root (in a container: pass /dev/vfio in)",
+        ));
+    }
+    let group_file = machine.vfio.join(group.to_string());
+    if !group_file.exists() {
+        return Err(refused(
+            address,
+            format!("its group's file {} is missing", group_file.display()),
+            "in a container: pass the file in; on VFIO without an IOMMU: enable the IOMMU instead",
+        ));
+    }
+    Ok(group_file)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bus::pci::recorded::Tree;
+
+    const OURS: &str = "0000:01:00.0";
+
+    /// A machine on which everything is in order.
+    fn good() -> Tree {
+        let tree = Tree::new();
+        tree.function(OURS, "0x010802");
+        tree.bind(OURS, "vfio-pci");
+        tree.group(OURS, 7);
+        std::fs::create_dir_all(tree.0.join("vfio")).expect("directory");
+        for file in ["vfio", "7"] {
+            std::fs::write(tree.0.join("vfio").join(file), "").expect("file");
+        }
+        tree
+    }
+
+    fn admit_in(tree: &Tree, bdf: &str) -> Result<Admitted> {
+        admit(Machine { sysfs: &tree.0, vfio: &tree.0.join("vfio") }, bdf)
+    }
+
+    fn refusal(tree: &Tree) -> String {
+        admit_in(tree, OURS).expect_err("must be refused").to_string()
+    }
+
+    #[test]
+    fn a_function_in_order_is_admitted_under_both_spellings() {
+        let tree = good();
+        for bdf in [OURS, "01:00.0"] {
+            let admitted = admit_in(&tree, bdf).expect("admitted");
+            assert_eq!(admitted.function.address().to_string(), OURS);
+            assert_eq!(admitted.group_file, tree.0.join("vfio/7"));
+        }
+    }
+
+    #[test]
+    fn a_typo_is_a_usage_error_and_an_absent_device_is_not() {
+        let tree = good();
+        assert!(admit_in(&tree, "01:00").expect_err("typo").is_usage());
+        let absent = admit_in(&tree, "0000:09:00.0").expect_err("absent");
+        assert!(!absent.is_usage());
+        assert!(absent.to_string().contains("no such PCI device"), "{absent}");
+    }
+
+    #[test]
+    fn another_class_is_named() {
+        let tree = good();
+        tree.set(OURS, "class", "0x020000");
+        assert!(refusal(&tree).contains("PCI class 020000"));
+    }
+
+    #[test]
+    fn a_bar_too_short_for_registers_is_refused() {
+        let tree = good();
+        tree.set(OURS, "resource", "0xfe000000 0xfe000fff 0x40204\n");
+        assert!(refusal(&tree).contains("BAR0 has 4096 bytes"));
+    }
+
+    #[test]
+    fn without_an_iommu_the_kernel_option_is_named() {
+        let tree = good();
+        std::fs::remove_file(tree.find(OURS).directory().join("iommu_group")).expect("link");
+        assert!(refusal(&tree).contains("intel_iommu=on"));
+    }
+
+    #[test]
+    fn another_driver_is_named_with_the_lines_that_rebind() {
+        let tree = good();
+        tree.bind(OURS, "nvme");
+        let text = refusal(&tree);
+        assert!(text.contains("bound to the driver 'nvme'"), "{text}");
+        assert!(text.contains("driver_override") && text.contains("driver/unbind"), "{text}");
+        std::fs::remove_file(tree.find(OURS).directory().join("driver")).expect("link");
+        let text = refusal(&tree);
+        assert!(text.contains("no driver is bound") && !text.contains("driver/unbind"), "{text}");
+    }
+
+    #[test]
+    fn neighbours_of_the_group_are_listed_unless_harmless() {
+        let tree = good();
+        for (name, driver) in
+            [("0000:00:01.0", "pcieport"), ("0000:01:00.1", "vfio-pci"), ("0000:01:00.2", "igb")]
+        {
+            tree.function(name, "0x020000");
+            tree.bind(name, driver);
+            tree.group(name, 7);
+        }
+        let text = refusal(&tree);
+        assert!(text.contains("shares IOMMU group 7 with 0000:01:00.2 (igb);"), "{text}");
+        tree.bind("0000:01:00.2", "pci-stub");
+        admit_in(&tree, OURS).expect("only harmless neighbours are left");
+    }
+
+    #[test]
+    fn missing_device_files_are_named() {
+        let tree = good();
+        std::fs::remove_file(tree.0.join("vfio/7")).expect("file");
+        assert!(refusal(&tree).contains("vfio/7 is missing"));
+        std::fs::remove_file(tree.0.join("vfio/vfio")).expect("file");
+        assert!(refusal(&tree).contains("modprobe vfio-pci"));
+    }
+}

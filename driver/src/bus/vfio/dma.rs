@@ -1,0 +1,264 @@
+//! The device's view of host memory: an IOMMU, its free addresses, what is mapped.
+//!
+//! One mapping per region, however large: the container's number of mappings is
+//! limited. Addresses come from the ranges that the IOMMU reports, never from
+//! virtual addresses, so a 39-bit IOMMU needs nothing special.
+#![allow(unsafe_code)]
+
+use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use vfio_ioctls::VfioOps;
+
+use super::explain;
+use super::ioctl::{self, IommuInfo};
+use crate::bus::iova::IovaSpace;
+use crate::error::{Error, Result};
+use crate::sys::HostRange;
+
+/// Where the kernel does not report its ranges (before 5.4): above every
+/// platform's interrupt window, and within the smallest VT-d address width.
+const FALLBACK: RangeInclusive<u64> = 1 << 32..=(1 << 39) - 1;
+/// The least page a bus hands out.
+const PAGE: u64 = 4096;
+
+/// Mappings of one device.
+pub(super) struct Dma {
+    device: String,
+    iommu: Arc<dyn VfioOps>,
+    /// Bit n: the IOMMU has pages of 2^n bytes.
+    page_sizes: u64,
+    state: Mutex<State>,
+}
+
+struct State {
+    space: IovaSpace,
+    /// Address -> length of what is mapped.
+    live: BTreeMap<u64, u64>,
+}
+
+impl Dma {
+    /// Nothing mapped yet.
+    pub(super) fn new(device: &str, iommu: Arc<dyn VfioOps>, info: &IommuInfo) -> Dma {
+        let fallback = [FALLBACK];
+        let ranges = if info.ranges.is_empty() { &fallback } else { info.ranges.as_slice() };
+        let granule = granule(info.page_sizes);
+        let state = State { space: IovaSpace::new(ranges, granule), live: BTreeMap::new() };
+        Dma {
+            device: device.to_owned(),
+            iommu,
+            page_sizes: info.page_sizes,
+            state: Mutex::new(state),
+        }
+    }
+
+    /// Maps memory; see [`crate::bus::Bus::map`].
+    pub(super) fn map(&self, memory: HostRange<'_>) -> Result<u64> {
+        let len = memory.len as u64;
+        self.check_shape(memory)?;
+        let mut state = self.state();
+        let iova = self.take(&mut state, len)?;
+        // SAFETY: a host range is DMA memory that its owner keeps mapped and reaches only
+        // as shared memory until `unmap` succeeded, which is the contract of `Bus::map`.
+        let result = unsafe { ioctl::map(&*self.iommu, iova, memory.len, memory.at.as_ptr()) };
+        if let Err(error) = result {
+            state.space.free(iova, len);
+            let mapped = state.live.values().sum();
+            return Err(explain::map_failed(&self.device, len, mapped, &error));
+        }
+        state.live.insert(iova, len);
+        Ok(iova)
+    }
+
+    /// Takes a mapping back; the address may be given out again only if that worked.
+    pub(super) fn unmap(&self, iova: u64, len: u64) -> Result<()> {
+        let mut state = self.state();
+        if state.live.get(&iova) != Some(&len) {
+            return Err(Error::invalid(
+                format!("unmapping {len} bytes at device address {iova:#x}"),
+                "no such mapping was made",
+            ));
+        }
+        self.unmap_now(iova, len)?;
+        state.live.remove(&iova);
+        state.space.free(iova, len);
+        Ok(())
+    }
+
+    /// Sets addresses aside; see [`crate::bus::Bus::reserve`].
+    pub(super) fn reserve(&self, len: u64) -> Result<u64> {
+        self.take(&mut self.state(), len)
+    }
+
+    /// Unmaps whatever is left. What cannot be unmapped stays with the
+    /// container, which ends with the device file.
+    pub(super) fn unmap_all(&self) {
+        for (iova, len) in std::mem::take(&mut self.state().live) {
+            let _ = self.unmap_now(iova, len);
+        }
+    }
+
+    fn unmap_now(&self, iova: u64, len: u64) -> Result<()> {
+        let bytes = usize::try_from(len).expect("mapped from a range of this process");
+        self.iommu.vfio_dma_unmap(iova, bytes).map_err(|error| {
+            Error::refused(
+                &self.device,
+                format!("cannot unmap {len} bytes at device address {iova:#x}"),
+                error,
+                "the memory stays reserved; look for vfio in the kernel log (dmesg)",
+            )
+        })
+    }
+
+    fn take(&self, state: &mut State, len: u64) -> Result<u64> {
+        state.space.alloc(len, alignment(self.page_sizes, len)).ok_or_else(|| {
+            Error::refused(
+                &self.device,
+                format!("cannot place {len} bytes in the device's address space"),
+                format!(
+                    "{} bytes of the IOMMU's ranges are free, in pieces",
+                    state.space.free_bytes()
+                ),
+                "unmap other memory first, or map less at once",
+            )
+        })
+    }
+
+    fn check_shape(&self, memory: HostRange<'_>) -> Result<()> {
+        let granule = granule(self.page_sizes);
+        let aligned = (memory.at.addr().get() as u64).is_multiple_of(granule);
+        if aligned && memory.len > 0 && (memory.len as u64).is_multiple_of(granule) {
+            return Ok(());
+        }
+        Err(Error::invalid(
+            format!("mapping {} bytes at {:p}", memory.len, memory.at),
+            format!("address and length must be multiples of the IOMMU's page of {granule} bytes"),
+        ))
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        // The lock is never held across a panic that leaves the maps half changed.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The smallest piece of address space that can be mapped.
+fn granule(page_sizes: u64) -> u64 {
+    (1u64 << page_sizes.trailing_zeros().min(63)).max(PAGE)
+}
+
+/// The largest IOMMU page that a mapping of `len` bytes could fill, so that it can use it.
+fn alignment(page_sizes: u64, len: u64) -> u64 {
+    let fitting = (12..=30).rev().map(|bit| 1u64 << bit);
+    fitting.into_iter().find(|size| page_sizes & size != 0 && *size <= len).unwrap_or(PAGE)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sys::{Backing, HostMemory};
+    use std::any::Any;
+    use vfio_ioctls::VfioError;
+    use vmm_sys_util::errno::Error as Errno;
+
+    const SIZES: u64 = 1 << 12 | 1 << 21 | 1 << 30;
+
+    /// An IOMMU that remembers, or refuses with an error number.
+    #[derive(Default)]
+    struct Fake {
+        mapped: Mutex<Vec<(u64, usize)>>,
+        refuse_map: i32,
+        refuse_unmap: bool,
+    }
+
+    impl VfioOps for Fake {
+        unsafe fn vfio_dma_map(
+            &self,
+            iova: u64,
+            len: usize,
+            _: *mut u8,
+        ) -> vfio_ioctls::Result<()> {
+            if self.refuse_map != 0 {
+                return Err(VfioError::IommuDmaMap(Errno::new(self.refuse_map)));
+            }
+            self.mapped.lock().expect("lock").push((iova, len));
+            Ok(())
+        }
+
+        fn vfio_dma_unmap(&self, iova: u64, len: usize) -> vfio_ioctls::Result<()> {
+            if self.refuse_unmap {
+                return Err(VfioError::InvalidDmaUnmapSize);
+            }
+            self.mapped.lock().expect("lock").retain(|mapping| *mapping != (iova, len));
+            Ok(())
+        }
+
+        fn as_any(&self) -> &dyn Any {
+            self
+        }
+    }
+
+    fn dma(fake: Fake) -> (Arc<Fake>, Dma) {
+        let fake = Arc::new(fake);
+        let info = IommuInfo { page_sizes: SIZES, ranges: vec![0..=0xfedf_ffff] };
+        let iommu: Arc<dyn VfioOps> = Arc::<Fake>::clone(&fake);
+        (fake, Dma::new("vfio:test", iommu, &info))
+    }
+
+    fn memory(len: usize) -> HostMemory {
+        HostMemory::allocate(len, Backing::Any, &|_, _| ()).expect("memory")
+    }
+
+    #[test]
+    fn a_mapping_comes_and_goes_and_its_address_is_reused() {
+        let (fake, dma) = dma(Fake::default());
+        let memory = memory(8192);
+        let iova = dma.map(memory.range()).expect("mapped");
+        assert_eq!(*fake.mapped.lock().expect("lock"), [(iova, 8192)]);
+        assert!(dma.unmap(iova, 4096).is_err(), "half a mapping is not one");
+        dma.unmap(iova, 8192).expect("unmapped");
+        assert!(dma.unmap(iova, 8192).is_err(), "gone already");
+        assert_eq!(dma.map(memory.range()).expect("again"), iova);
+        dma.unmap_all();
+        assert!(fake.mapped.lock().expect("lock").is_empty());
+    }
+
+    #[test]
+    fn a_refused_mapping_takes_no_addresses() {
+        let (_, dma) = dma(Fake { refuse_map: libc::ENOSPC, ..Fake::default() });
+        let before = dma.state().space.free_bytes();
+        let error = dma.map(memory(4096).range()).expect_err("refused").to_string();
+        assert!(error.contains("dma_entry_limit"), "{error}");
+        assert_eq!(dma.state().space.free_bytes(), before);
+    }
+
+    #[test]
+    fn a_failed_unmap_keeps_the_address_taken() {
+        let (_, dma) = dma(Fake { refuse_unmap: true, ..Fake::default() });
+        let memory = memory(4096);
+        let iova = dma.map(memory.range()).expect("mapped");
+        assert!(dma.unmap(iova, 4096).is_err());
+        assert_ne!(dma.map(memory.range()).expect("elsewhere"), iova);
+    }
+
+    #[test]
+    fn large_mappings_lie_so_that_large_pages_fit() {
+        assert_eq!(alignment(SIZES, 4096), 4096);
+        assert_eq!(alignment(SIZES, 3 << 20), 2 << 20);
+        assert_eq!(alignment(SIZES, 5 << 30), 1 << 30);
+        assert_eq!(alignment(1 << 12, 5 << 30), 4096);
+        assert_eq!(granule(1 << 16 | 1 << 29), 1 << 16);
+        assert_eq!(granule(0xffff_ffff_ffff_f000), 4096);
+    }
+
+    #[test]
+    fn without_room_or_ranges_the_space_is_what_it_must_be() {
+        let (_, dma) = dma(Fake::default());
+        let error = dma.reserve(1 << 40).expect_err("too much").to_string();
+        assert!(error.contains("address space"), "{error}");
+        let unknown = IommuInfo { page_sizes: SIZES, ranges: Vec::new() };
+        let dma = Dma::new("vfio:test", Arc::new(Fake::default()), &unknown);
+        assert!(FALLBACK.contains(&dma.reserve(4096).expect("room")));
+    }
+}

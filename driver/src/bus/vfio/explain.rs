@@ -1,0 +1,191 @@
+//! What VFIO's refusals mean and what to do about them.
+//!
+//! The system gives an error number; people need the limit's name, its value
+//! and the command that raises it.
+
+use std::fs;
+use std::io;
+use std::path::Path;
+
+use vfio_ioctls::VfioError;
+
+use super::ioctl::memlock_limit;
+use crate::error::Error;
+
+/// The container's limit on mappings, a parameter of the kernel's module.
+const ENTRY_LIMIT: &str = "/sys/module/vfio_iommu_type1/parameters/dma_entry_limit";
+
+/// Why opening the device failed.
+pub(super) fn open_failed(device: &str, group_file: &Path, error: &VfioError) -> Error {
+    let file = group_file.display();
+    match error {
+        VfioError::OpenContainer(why) => file_refused(device, Path::new("/dev/vfio/vfio"), why),
+        VfioError::OpenGroup(why, _) => file_refused(device, group_file, why),
+        #[cfg(feature = "iommufd")]
+        VfioError::OpenDeviceCdev(why) => file_refused(device, Path::new("/dev/vfio/devices"), why),
+        #[cfg(feature = "iommufd")]
+        VfioError::NewVfioIommufd(iommufd_ioctls::IommufdError::OpenIommufd(why)) => {
+            file_refused(device, group_file, why)
+        }
+        VfioError::ContainerSetIOMMU(why) if why.errno() == libc::EPERM => Error::refused(
+            device,
+            "cannot open",
+            "the platform lacks interrupt remapping, which VFIO wants",
+            "enable it in the firmware, or accept the risk: vfio_iommu_type1.allow_unsafe_interrupts=1",
+        ),
+        VfioError::GroupViable | VfioError::GroupSetContainer => Error::refused(
+            device,
+            "cannot open",
+            format!("{file}: {error}"),
+            "unbind the other devices of its IOMMU group from their drivers (dmesg says more)",
+        ),
+        _ => Error::refused(
+            device,
+            "cannot open",
+            format!("{file}: {error}"),
+            "look for vfio-pci in the kernel log (dmesg)",
+        ),
+    }
+}
+
+fn file_refused(device: &str, path: &Path, why: &io::Error) -> Error {
+    let file = path.display();
+    match why.raw_os_error() {
+        Some(libc::EBUSY) => Error::refused(
+            device,
+            "cannot open",
+            format!("{file} is in use by {}", users_in_words(path)),
+            "end that program, or choose another device",
+        ),
+        Some(libc::EACCES | libc::EPERM) => Error::refused(
+            device,
+            "cannot open",
+            format!("{file}: permission denied"),
+            format!(
+                "run 'sudo chown $USER {file}', or let a udev rule do it: SUBSYSTEM==\"vfio\", GROUP=\"nvme\", MODE=\"0660\""
+            ),
+        ),
+        _ => Error::refused(
+            device,
+            "cannot open",
+            format!("{file}: {why}"),
+            "check that vfio-pci is loaded and the device still bound to it",
+        ),
+    }
+}
+
+fn users_in_words(file: &Path) -> String {
+    let users = users_of(Path::new("/proc"), file);
+    if users.is_empty() {
+        "another process (root could see which)".to_owned()
+    } else {
+        users.join(", ")
+    }
+}
+
+/// Which processes have `file` open, as far as we may see: `name (pid 1234)`.
+fn users_of(proc: &Path, file: &Path) -> Vec<String> {
+    let Ok(processes) = fs::read_dir(proc) else { return Vec::new() };
+    processes
+        .flatten()
+        .filter(|process| process.file_name().as_encoded_bytes().iter().all(u8::is_ascii_digit))
+        .filter(|process| holds(&process.path().join("fd"), file))
+        .map(|process| {
+            let name = fs::read_to_string(process.path().join("comm")).unwrap_or_default();
+            format!("{} (pid {})", name.trim(), process.file_name().to_string_lossy())
+        })
+        .collect()
+}
+
+fn holds(descriptors: &Path, file: &Path) -> bool {
+    let Ok(entries) = fs::read_dir(descriptors) else { return false };
+    entries.flatten().any(|entry| fs::read_link(entry.path()).is_ok_and(|target| target == file))
+}
+
+/// Why a mapping of `len` bytes failed, with `mapped` bytes mapped already.
+pub(super) fn map_failed(device: &str, len: u64, mapped: u64, error: &VfioError) -> Error {
+    let what = format!("cannot map {len} bytes for DMA");
+    match errno(error) {
+        Some(libc::ENOSPC) => {
+            let limit = fs::read_to_string(ENTRY_LIMIT).unwrap_or_else(|_| "65535".to_owned());
+            Error::refused(
+                device,
+                what,
+                format!("all {} mappings of dma_entry_limit are in use", limit.trim()),
+                format!("map fewer, larger regions, or write more into {ENTRY_LIMIT}"),
+            )
+        }
+        Some(libc::ENOMEM) => Error::refused(
+            device,
+            what,
+            format!(
+                "with {mapped} bytes mapped already, {} are needed, but RLIMIT_MEMLOCK is {}",
+                mapped + len,
+                memlock_limit().map_or("unlimited and memory has run out".to_owned(), |limit| {
+                    format!("{limit} bytes")
+                }),
+            ),
+            "run 'ulimit -l unlimited' before, or raise memlock in /etc/security/limits.d",
+        ),
+        Some(libc::EFAULT) => Error::refused(
+            device,
+            what,
+            "the memory cannot be pinned (EFAULT)",
+            "register ordinary memory that this process may write",
+        ),
+        _ => Error::refused(device, what, error, "look for vfio in the kernel log (dmesg)"),
+    }
+}
+
+fn errno(error: &VfioError) -> Option<i32> {
+    match error {
+        VfioError::IommuDmaMap(why) => Some(why.errno()),
+        #[cfg(feature = "iommufd")]
+        VfioError::IommufdIoctlError(iommufd_ioctls::IommufdError::IommuIoasMap(why)) => {
+            Some(why.errno())
+        }
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use vmm_sys_util::errno::Error as Errno;
+
+    fn map_error(errno: i32) -> String {
+        map_failed("vfio:x", 4096, 8192, &VfioError::IommuDmaMap(Errno::new(errno))).to_string()
+    }
+
+    #[test]
+    fn each_limit_is_called_by_its_name() {
+        assert!(map_error(libc::ENOSPC).contains("dma_entry_limit"));
+        let memlock = map_error(libc::ENOMEM);
+        assert!(memlock.contains("RLIMIT_MEMLOCK") && memlock.contains("12288"), "{memlock}");
+        assert!(memlock.contains("ulimit -l unlimited"));
+        assert!(map_error(libc::EFAULT).contains("pinned"));
+        assert!(map_error(libc::EINVAL).contains("dmesg"));
+    }
+
+    #[test]
+    fn files_that_refuse_are_named_with_the_remedy() {
+        let group = Path::new("/dev/vfio/9");
+        let refused = |errno| {
+            let why = io::Error::from_raw_os_error(errno);
+            open_failed("vfio:x", group, &VfioError::OpenGroup(why, "9".into())).to_string()
+        };
+        assert!(refused(libc::EACCES).contains("chown $USER /dev/vfio/9"));
+        assert!(refused(libc::EBUSY).contains("in use by another process"));
+        assert!(refused(libc::ENODEV).contains("/dev/vfio/9"));
+    }
+
+    #[test]
+    fn the_user_of_a_file_is_found() {
+        let path = std::env::temp_dir().join(format!("adit-held-{}", std::process::id()));
+        let held = fs::File::create(&path).expect("file");
+        let users = users_of(Path::new("/proc"), &path);
+        assert!(users.iter().any(|user| user.ends_with(&format!("(pid {})", std::process::id()))));
+        drop(held);
+        fs::remove_file(&path).expect("remove");
+    }
+}

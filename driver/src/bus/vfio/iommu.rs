@@ -1,0 +1,43 @@
+//! The IOMMU behind a device: the way to open both.
+//!
+//! Through a container and the device's group (type 1 version 2), which every
+//! kernel has; through iommufd and the device's own file where this was built
+//! with the feature `iommufd` and the kernel offers both.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use vfio_ioctls::{VfioContainer, VfioDevice, VfioError, VfioOps};
+
+use super::admission::Admitted;
+use super::explain;
+use super::ioctl::{self, IommuInfo};
+use crate::error::{Error, Result};
+
+/// An open device and its IOMMU.
+pub(super) struct Opened {
+    pub(super) device: VfioDevice,
+    pub(super) iommu: Arc<dyn VfioOps>,
+    pub(super) info: IommuInfo,
+}
+
+/// Opens an admitted function.
+pub(super) fn open(name: &str, admitted: &Admitted) -> Result<Opened> {
+    let sysfs = admitted.function.directory();
+    #[cfg(feature = "iommufd")]
+    if super::iommufd::is_offered(sysfs) {
+        return super::iommufd::open(name, sysfs);
+    }
+    let refused = |error: VfioError| explain::open_failed(name, &admitted.group_file, &error);
+    let container = Arc::new(VfioContainer::new(None).map_err(refused)?);
+    let iommu: Arc<dyn VfioOps> = Arc::<VfioContainer>::clone(&container);
+    let device = open_device(sysfs, &iommu).map_err(refused)?;
+    let info = ioctl::iommu_info(ioctl::borrow(&*container)).map_err(|why| {
+        Error::refused(name, "cannot ask the IOMMU for its ranges", why, "see dmesg for vfio")
+    })?;
+    Ok(Opened { device, iommu, info })
+}
+
+fn open_device(sysfs: &Path, iommu: &Arc<dyn VfioOps>) -> vfio_ioctls::Result<VfioDevice> {
+    VfioDevice::new(sysfs, Arc::clone(iommu), false)
+}

@@ -1,0 +1,229 @@
+//! A real PCIe function, bound to vfio-pci and fenced by the IOMMU.
+//!
+//! Opening checks everything that can be known first ([`admission`]), so a
+//! refused device is left as it was. Then: open, allow memory and bus
+//! mastering, map BAR0 where that is allowed, listen for errors and removal
+//! requests. Closing goes backwards: interrupts off, bus mastering off, memory
+//! unmapped, device closed. A [`Window`] or doorbell that outlives the bus keeps
+//! the device file open.
+
+mod admission;
+mod config;
+mod dma;
+mod explain;
+mod interrupts;
+mod ioctl;
+mod iommu;
+#[cfg(feature = "iommufd")]
+mod iommufd;
+mod region;
+
+use std::fmt;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use vfio_bindings::bindings::vfio::{VFIO_PCI_BAR0_REGION_INDEX, VFIO_PCI_CONFIG_REGION_INDEX};
+use vfio_ioctls::VfioDevice;
+
+use self::admission::Machine;
+use self::config::MsixTable;
+use self::dma::Dma;
+use self::interrupts::Notices;
+use self::region::Region;
+use super::clock::Clock;
+use super::{Bus, BusEvent, Doorbell, Locality};
+use crate::error::{Error, Result};
+use crate::spec::Iova;
+use crate::sys::{HostRange, Window};
+use crate::time::Time;
+
+/// Base address registers of a function.
+const BAR_COUNT: u8 = 6;
+
+/// An NVMe controller on PCIe, driven through VFIO.
+pub struct Vfio {
+    name: String,
+    locality: Locality,
+    clock: Clock,
+    msix: Option<MsixTable>,
+    config: Region,
+    bar0: Region,
+    notices: Notices,
+    device: Arc<VfioDevice>,
+    dma: Dma,
+    /// Keeps the device open, and so its place in sysfs, until vfio-ioctls has
+    /// looked its group up for the last time: that look-up would panic after an unplug.
+    _last: OwnedFd,
+}
+
+impl Vfio {
+    /// Opens the function at `bdf` (`0000:01:00.0` or `01:00.0`).
+    ///
+    /// # Errors
+    /// [`Error::Target`] for what is no PCI address; [`Error::Refused`] with the
+    /// reason and the remedy for everything that stands in the way. Nothing about the
+    /// device has changed then.
+    pub fn open(bdf: &str) -> Result<Arc<Vfio>> {
+        let machine = Machine { sysfs: Path::new("/sys"), vfio: Path::new("/dev/vfio") };
+        let admitted = admission::admit(machine, bdf)?;
+        let address = admitted.function.address().to_string();
+        let name = format!("vfio:{address}");
+        let opened = iommu::open(&name, &admitted)?;
+        let dma = Dma::new(&name, opened.iommu, &opened.info);
+        let locality =
+            Locality { pci_address: Some(address), numa_node: admitted.function.numa_node() };
+        Self::start(name, locality, Arc::new(opened.device), dma)
+    }
+
+    fn start(
+        name: String,
+        locality: Locality,
+        device: Arc<VfioDevice>,
+        dma: Dma,
+    ) -> Result<Arc<Vfio>> {
+        let refused = |what: &str, why: std::io::Error| {
+            Error::refused(&name, what, why, "look for vfio-pci in the kernel log (dmesg)")
+        };
+        let last = ioctl::duplicate(&*device).map_err(|why| refused("cannot open", why))?;
+        let config = Region::unmapped(&device, VFIO_PCI_CONFIG_REGION_INDEX);
+        let msix = config::msix_table(&config.read(0));
+        let bar0 = Region::mapped(&device, VFIO_PCI_BAR0_REGION_INDEX, msix)
+            .map_err(|why| refused("cannot map its registers", why))?;
+        let notices = Notices::register(&name, &device)?;
+        // The last step that can change the device, after everything that can fail.
+        config::enable(&config);
+        let clock = Clock::start();
+        Ok(Arc::new(Vfio {
+            name,
+            locality,
+            clock,
+            msix,
+            config,
+            bar0,
+            notices,
+            device,
+            dma,
+            _last: last,
+        }))
+    }
+}
+
+impl Bus for Vfio {
+    fn device(&self) -> &str {
+        &self.name
+    }
+
+    fn read32(&self, offset: u32) -> u32 {
+        self.bar0.read32(offset.into())
+    }
+
+    fn write32(&self, offset: u32, value: u32) {
+        self.bar0.write32(offset.into(), value);
+    }
+
+    fn read64(&self, offset: u32) -> u64 {
+        self.bar0.read64(offset.into())
+    }
+
+    fn write64(&self, offset: u32, value: u64) {
+        self.bar0.write64(offset.into(), value);
+    }
+
+    fn doorbell(self: Arc<Self>, offset: u32) -> Result<Doorbell> {
+        if u64::from(offset) + 4 > self.bar0.len() {
+            let what = format!("BAR0 has {} bytes, no doorbell at {offset:#x}", self.bar0.len());
+            return Err(Error::device(&self.name, what, "use fewer queues"));
+        }
+        let mapped = self.bar0.window(offset.into(), 4);
+        match mapped.and_then(|(window, inside)| window.register32(inside)) {
+            Some(register) => Ok(Doorbell::Mapped(register)),
+            None => Ok(Doorbell::Message { bus: self, offset }),
+        }
+    }
+
+    fn bar_window(&self, bar: u8, offset: u64, len: u64) -> Result<Window> {
+        let cannot = |why: String| {
+            Error::device(&self.name, format!("cannot map BAR{bar}: {why}"), "do without it")
+        };
+        if bar >= BAR_COUNT {
+            return Err(cannot("a function has BAR0 to BAR5".to_owned()));
+        }
+        let region = Region::unmapped(&self.device, bar.into());
+        let end = offset.checked_add(len).filter(|end| len > 0 && *end <= region.len());
+        let end = end.ok_or_else(|| {
+            cannot(format!("{len} bytes at {offset:#x} leave its {}", region.len()))
+        })?;
+        let areas = region.mappable(self.msix);
+        if !areas.iter().any(|area| area.start <= offset && end <= area.end) {
+            return Err(cannot(format!("{len} bytes at {offset:#x} may not be mapped")));
+        }
+        region.map(offset, len).map_err(|why| cannot(why.to_string()))
+    }
+
+    fn map(&self, memory: HostRange<'_>) -> Result<Iova> {
+        self.dma.map(memory).map(Iova)
+    }
+
+    fn unmap(&self, iova: Iova, len: u64) -> Result<()> {
+        self.dma.unmap(iova.0, len)
+    }
+
+    fn reserve(&self, len: u64) -> Result<Iova> {
+        self.dma.reserve(len).map(Iova)
+    }
+
+    fn reset(&self) -> Result<()> {
+        let result = ioctl::reset(ioctl::borrow(&*self.device));
+        // A link that went down takes the command register with it; a reset
+        // that worked restores what was set before.
+        config::enable(&self.config);
+        result.map_err(|why| {
+            Error::refused(
+                &self.name,
+                "cannot reset the function",
+                why,
+                "close it and unbind it from vfio-pci, or power-cycle the slot",
+            )
+        })
+    }
+
+    fn vector_count(&self) -> u16 {
+        interrupts::vector_count(&self.device)
+    }
+
+    fn enable_vectors(&self, count: u16) -> Result<Vec<OwnedFd>> {
+        interrupts::enable_vectors(&self.name, &self.device, count)
+    }
+
+    fn take_event(&self) -> Option<BusEvent> {
+        self.notices.take()
+    }
+
+    fn now(&self) -> Time {
+        self.clock.now()
+    }
+
+    fn pause(&self, at_most: Duration) {
+        self.clock.pause(at_most);
+    }
+
+    fn locality(&self) -> Locality {
+        self.locality.clone()
+    }
+}
+
+impl Drop for Vfio {
+    fn drop(&mut self) {
+        interrupts::disable_all(&self.device);
+        config::disable_bus_master(&self.config);
+        self.dma.unmap_all();
+    }
+}
+
+impl fmt::Debug for Vfio {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Vfio({})", self.name)
+    }
+}

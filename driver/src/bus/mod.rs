@@ -15,6 +15,7 @@ pub mod iova;
 mod mapped;
 mod notices;
 pub mod pci;
+pub mod soft;
 pub mod vfio;
 pub mod vfio_user;
 

@@ -15,7 +15,7 @@ mod output;
 use std::error::Error as _;
 use std::process::ExitCode;
 
-use clap::error::ErrorKind;
+use clap::error::{ContextKind, ErrorKind};
 use clap::{Parser, Subcommand};
 
 use bench::options::BenchArgs;
@@ -76,21 +76,32 @@ fn run(command: &Command) -> Result<()> {
 
 /// Tells what is wrong with the command line, or gives the help that was asked for.
 fn refuse(error: &clap::Error) -> ExitCode {
-    match (error.kind(), error.source()) {
-        (ErrorKind::ValueValidation, Some(reason)) => {
-            // Our own reasons are whole sentences; the option they are about is in the context.
-            let option = error.get(clap::error::ContextKind::InvalidArg).map(ToString::to_string);
-            let option = option.unwrap_or_default();
-            let option = option.split([' ', '=']).next().filter(|name| name.starts_with("--"));
-            eprintln!(
-                "adit: {}{reason}",
-                option.map(|name| format!("{name}: ")).unwrap_or_default()
-            );
+    match error.kind() {
+        ErrorKind::DisplayHelp
+        | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand
+        | ErrorKind::DisplayVersion => {
+            // A reader that went away is no failure.
+            drop(error.print());
         }
-        // A reader that went away is no failure.
-        _ => drop(error.print()),
+        _ => eprintln!("adit: {}", sentence(error)),
     }
     ExitCode::from(error.exit_code() as u8)
+}
+
+/// What clap has to say, in one line.
+fn sentence(error: &clap::Error) -> String {
+    if let (ErrorKind::ValueValidation, Some(reason)) = (error.kind(), error.source()) {
+        // Our own reasons are whole sentences; the option they are about is in the context.
+        let option =
+            error.get(ContextKind::InvalidArg).map(ToString::to_string).unwrap_or_default();
+        let option = option.split([' ', '=', '[']).next().filter(|name| name.starts_with("--"));
+        return format!("{}{reason}", option.map(|name| format!("{name}: ")).unwrap_or_default());
+    }
+    let rendered = error.render().to_string();
+    let lines = rendered.lines().map(str::trim).take_while(|line| !line.starts_with("Usage:"));
+    let lines = lines.filter(|line| !line.is_empty() && !line.starts_with("For more information"));
+    let text = lines.collect::<Vec<_>>().join(" ");
+    format!("{}; see 'adit --help'", text.trim_start_matches("error: "))
 }
 
 /// Warnings and errors of the driver, one line each.

@@ -24,6 +24,8 @@ use crate::interrupt::Interrupt;
 
 /// Empty polls between two looks at the clock: deadlines and the end of the run are this coarse.
 const IDLE_POLLS: u32 = 16;
+/// When nothing finished for this long, others may have the core: whoever serves a software controller, for one.
+const YIELD_AFTER: Duration = Duration::from_millis(1);
 /// How long a controller that was given up on may take to give buffers back, beyond its own time to reset.
 const PATIENCE: Duration = Duration::from_secs(5);
 
@@ -325,6 +327,9 @@ impl<'a> Job<'a> {
             return true;
         }
         self.now = self.common.controller.now();
+        if self.now.since(self.last_finish) > YIELD_AFTER {
+            std::thread::yield_now();
+        }
         match self.queue.check() {
             Ok(()) => true,
             Err(error) => self.wait_for_lost(&error),

@@ -168,12 +168,19 @@ fn queue_entries(args: &BenchArgs, ground: &Ground) -> Result<u32> {
     let needed = commands * u64::from(args.iodepth) + 1;
     if needed > u64::from(ground.queue_entries_max) {
         let most = (u64::from(ground.queue_entries_max) - 1) / commands;
-        let why = format!(
-            "--iodepth={}: at --bs={} each I/O is up to {commands} commands and a queue holds {}; use --iodepth={most} at most, or a smaller --bs",
-            args.iodepth,
-            args.bs,
-            ground.queue_entries_max - 1,
-        );
+        let (depth, bs, holds) = (args.iodepth, args.bs, ground.queue_entries_max - 1);
+        let why = match commands {
+            1 => format!(
+                "--iodepth={depth}: a queue of this controller holds {holds} commands; use --iodepth={most} at most"
+            ),
+            _ if most == 0 => format!(
+                "--bs={bs}: each I/O is up to {commands} commands and a queue holds {holds}; use a smaller --bs"
+            ),
+            _ => format!(
+                "--iodepth={depth}: at --bs={bs} each I/O is up to {commands} commands and a queue holds {holds}; \
+                 use --iodepth={most} at most, or a smaller --bs"
+            ),
+        };
         return Err(Failure::usage(why));
     }
     Ok(needed as u32)

@@ -112,7 +112,11 @@ fn moments(out: &mut String, name: &str, latency: &Latency) -> Written {
 
 fn percentiles(out: &mut String, latency: &Latency) -> Written {
     let values = PERCENTILES.map(|percent| latency.percentile_ns(percent));
-    let (unit, ns) = unit(values[0], values[PERCENTILES.len() - 1]);
+    // Whole microseconds tell too little of the shortest ones.
+    let (unit, ns) = match unit(values[0], values[PERCENTILES.len() - 1]) {
+        ("usec", _) if values[0] < 10_000 => ("nsec", 1),
+        unit => unit,
+    };
     let values = values.map(|value| (value / ns).to_string());
     let width = values.iter().map(String::len).max().unwrap_or(0).max(5);
     let per_line = LINE_WIDTH / (width + 12);

@@ -9,7 +9,7 @@
 //! copied out before they are looked at. Indices never come from the device
 //! without a check.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 
 use crate::bus::Doorbell;
 use crate::spec::{Cqe, Sqe};
@@ -110,8 +110,7 @@ impl SubmissionRing {
     /// so the entry is free.
     #[inline(always)]
     pub(crate) fn push(&mut self, sqe: &Sqe) {
-        let at = self.tail as usize * SQE_WORDS;
-        let entry: &[AtomicU64] = &self.entries.words()[at..at + SQE_WORDS];
+        let entry = self.entries.entry::<SQE_WORDS>(self.tail as usize);
         let words = sqe.to_qwords();
         for (word, value) in entry.iter().zip(words) {
             word.store(value.to_le(), Ordering::Relaxed);
@@ -139,6 +138,9 @@ impl SubmissionRing {
     #[inline(always)]
     pub(crate) fn observe_head(&mut self, sqhd: u16) -> bool {
         let sqhd = u32::from(sqhd);
+        if sqhd == self.head {
+            return true;
+        }
         let plausible = sqhd < self.depth && self.distance(sqhd) <= self.distance(self.tail);
         if plausible {
             self.head = sqhd;
@@ -179,16 +181,27 @@ impl CompletionRing {
         self.bell.set_shadow(shadow);
     }
 
+    /// Whether the device has written the entry at the head.
+    #[inline(always)]
+    pub(crate) fn has_news(&self) -> bool {
+        self.is_new(self.entries.entry::<CQE_WORDS>(self.head as usize)[1].load(Ordering::Relaxed))
+    }
+
+    /// Whether an entry's second word has this lap's phase.
+    #[inline(always)]
+    fn is_new(&self, high: u64) -> bool {
+        ((u64::from_le(high) >> PHASE_BIT) & 1 == 1) == self.phase
+    }
+
     /// The entry at the head if the device has written it, and moves on.
     ///
     /// The word with the phase is loaded first and with Acquire: the other word
     /// must not be read before the phase says that it is there.
     #[inline(always)]
     pub(crate) fn pop(&mut self) -> Option<Cqe> {
-        let at = self.head as usize * CQE_WORDS;
-        let entry = &self.entries.words()[at..at + CQE_WORDS];
+        let entry = self.entries.entry::<CQE_WORDS>(self.head as usize);
         let high = u64::from_le(entry[1].load(Ordering::Acquire));
-        if ((high >> PHASE_BIT) & 1 == 1) != self.phase {
+        if !self.is_new(high.to_le()) {
             return None;
         }
         let low = u64::from_le(entry[0].load(Ordering::Relaxed));

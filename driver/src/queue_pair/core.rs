@@ -6,13 +6,15 @@
 
 use std::time::Duration;
 
-use super::command::{Body, Command, CommandError, Completion, RejectReason, Rejected, Transfer};
+use super::command::{
+    Body, Command, CommandError, Completion, Pointer, RejectReason, Rejected, Transfer,
+};
 use super::lists::PagePool;
 use super::slow::Extra;
 use crate::memory::{DomainId, IoBuffer};
 use crate::ring::{CompletionRing, Shadow, SubmissionRing};
 use crate::slots::{Lookup, Slots};
-use crate::spec::{Cid, Cqe, DataPointer, Iova, Qid, SglDescriptor, Sqe};
+use crate::spec::{Cid, Cqe, Iova, Qid, Sqe};
 use crate::time::Time;
 use crate::transfer::{PAGE_BYTES, Segment, SglSupport};
 
@@ -75,7 +77,7 @@ pub(crate) struct Core<B> {
     pub(super) extras: Box<[Extra]>,
     /// No command in flight is overdue before this; a lower bound.
     next_deadline: Time,
-    timeout: Duration,
+    timeout_ns: u64,
     domain: DomainId,
     qid: Qid,
     pub(super) stats: Stats,
@@ -89,14 +91,27 @@ impl<B: IoBuffer> Core<B> {
         let extras = vec![Extra::default(); slots].into_boxed_slice();
         let slots = Slots::new(slots);
         let (next_deadline, stats) = (Time::NEVER, Stats::default());
-        Core { sq, cq, slots, extras, next_deadline, timeout, domain, qid, stats, lists, bounces }
+        let timeout_ns = u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX);
+        Core {
+            sq,
+            cq,
+            slots,
+            extras,
+            next_deadline,
+            timeout_ns,
+            domain,
+            qid,
+            stats,
+            lists,
+            bounces,
+        }
     }
 
     /// Writes a command into the ring without telling the device.
     #[inline(always)]
     pub(crate) fn post(&mut self, now: Time, command: Command<'_, B>) -> Result<Cid, Rejected<B>> {
         let Command { body, buffer } = command;
-        let deadline = now + self.timeout;
+        let deadline = now.plus_ns(self.timeout_ns);
         match body {
             Body::Transfer(transfer) => match self.in_one(&transfer, &buffer) {
                 Some(sqe) => self.launch(sqe, buffer, deadline),
@@ -133,12 +148,7 @@ impl<B: IoBuffer> Core<B> {
 
     /// A data pointer that needs no list built.
     #[inline(always)]
-    fn direct_pointer(
-        &mut self,
-        segment: Segment,
-        sgl: SglSupport,
-        buffer: &B,
-    ) -> Option<DataPointer> {
+    fn direct_pointer(&mut self, segment: Segment, sgl: SglSupport, buffer: &B) -> Option<Pointer> {
         let Segment { iova, len } = segment;
         let takes_sgl = match sgl {
             SglSupport::None => false,
@@ -147,7 +157,7 @@ impl<B: IoBuffer> Core<B> {
         };
         if takes_sgl {
             self.stats.sgl_commands += 1;
-            return Some(DataPointer::Sgl(SglDescriptor::data_block(iova, len as u32)));
+            return Some(Pointer::data_block(iova, len as u32));
         }
         if !iova.0.is_multiple_of(4) {
             return None;
@@ -163,7 +173,7 @@ impl<B: IoBuffer> Core<B> {
                 list
             }
         };
-        Some(DataPointer::Prp { prp1: iova, prp2 })
+        Some(Pointer::prps(iova, prp2))
     }
 
     /// Puts a command with nothing attached but its buffer into the ring.
@@ -199,6 +209,12 @@ impl<B: IoBuffer> Core<B> {
     /// Returns how many requests finished.
     #[inline(always)]
     pub(crate) fn reap(&mut self, done: &mut impl FnMut(Completion<B>)) -> usize {
+        if self.cq.has_news() { self.reap_news(done) } else { 0 }
+    }
+
+    /// Kept out of line so that a poll that finds nothing saves no registers for it.
+    #[inline(never)]
+    fn reap_news(&mut self, done: &mut impl FnMut(Completion<B>)) -> usize {
         let mut finished = 0;
         let mut entries = 0;
         while let Some(entry) = self.cq.pop() {

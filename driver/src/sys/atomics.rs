@@ -82,6 +82,18 @@ impl Atomics {
         unsafe { std::slice::from_raw_parts(self.at.as_ptr().cast(), self.len / 8) }
     }
 
+    /// Entry `index` of a ring whose entries are `N` 64-bit words.
+    ///
+    /// # Panics
+    /// If the memory does not reach that far: our own bug.
+    #[inline(always)]
+    pub fn entry<const N: usize>(&self, index: usize) -> &[AtomicU64; N] {
+        let offset = index * N * 8;
+        assert!(offset < self.len && self.len - offset >= N * 8, "entry outside its ring");
+        // SAFETY: the entry is inside the memory, checked above; the rest as in `words`.
+        unsafe { &*self.at.as_ptr().add(offset).cast() }
+    }
+
     /// All 32-bit words.
     #[inline(always)]
     pub fn dwords(&self) -> &[AtomicU32] {

@@ -13,7 +13,7 @@ use super::lists::PagePool;
 use super::slow::Extra;
 use crate::memory::{DomainId, IoBuffer};
 use crate::ring::{CompletionRing, Shadow, SubmissionRing};
-use crate::slots::{Lookup, Slots};
+use crate::slots::Slots;
 use crate::spec::{Cid, Cqe, Iova, Qid, Sqe};
 use crate::time::Time;
 use crate::transfer::{PAGE_BYTES, Segment, SglSupport};
@@ -205,24 +205,21 @@ impl<B: IoBuffer> Core<B> {
         self.stats.submission_rings += u64::from(self.sq.ring());
     }
 
+    /// Whether the device has written a completion.
+    #[inline(always)]
+    pub(crate) fn has_news(&self) -> bool {
+        self.cq.has_news()
+    }
+
     /// Takes in all completions there are and hands each finished request to `done`.
     /// Returns how many requests finished.
     #[inline(always)]
     pub(crate) fn reap(&mut self, done: &mut impl FnMut(Completion<B>)) -> usize {
-        if self.cq.has_news() { self.reap_news(done) } else { 0 }
-    }
-
-    /// Kept out of line so that a poll that finds nothing saves no registers for it.
-    #[inline(never)]
-    fn reap_news(&mut self, done: &mut impl FnMut(Completion<B>)) -> usize {
         let mut finished = 0;
         let mut entries = 0;
         while let Some(entry) = self.cq.pop() {
             entries += 1;
-            if let Some(completion) = self.accept(&entry) {
-                finished += 1;
-                done(completion);
-            }
+            finished += self.accept(&entry, done);
             if entries == self.cq.depth() {
                 // A device that never stops writing does not keep us here.
                 break;
@@ -235,27 +232,38 @@ impl<B: IoBuffer> Core<B> {
         finished
     }
 
-    /// Checks a completion and ends the command it names.
+    /// Checks a completion and ends the command it names. Returns the requests that
+    /// finished: one or none.
     #[inline(always)]
-    fn accept(&mut self, entry: &Cqe) -> Option<Completion<B>> {
+    fn accept(&mut self, entry: &Cqe, done: &mut impl FnMut(Completion<B>)) -> usize {
         if entry.sqid() != self.qid {
             self.stats.wrong_sqids += 1;
-            return None;
+            return 0;
         }
         if !self.sq.observe_head(entry.sqhd()) {
             self.stats.bad_sqheads += 1;
         }
-        match self.slots.find(entry.cid()) {
-            Lookup::Plain(index) => {
-                let buffer = self.slots.vacate(index).expect("a plain command owns its buffer");
-                Some(Completion { buffer, result: outcome(entry) })
+        match self.slots.end_plain(entry.cid()) {
+            Some(buffer) => {
+                done(Completion { buffer, result: outcome(entry) });
+                1
             }
-            Lookup::Special(index) => self.finish_special(index, outcome(entry)),
-            Lookup::Unknown => {
-                self.stats.unknown_cids += 1;
-                None
-            }
+            None => self.accept_special(entry, done),
         }
+    }
+
+    /// A completion that names no plain command: a special one, or none.
+    #[cold]
+    #[inline(never)]
+    fn accept_special(&mut self, entry: &Cqe, done: &mut impl FnMut(Completion<B>)) -> usize {
+        let Some(index) = self.slots.find_special(entry.cid()) else {
+            self.stats.unknown_cids += 1;
+            return 0;
+        };
+        self.finish_special(index, outcome(entry)).map_or(0, |completion| {
+            done(completion);
+            1
+        })
     }
 
     /// Publishes both positions in shadow doorbells from now on.

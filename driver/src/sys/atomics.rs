@@ -82,18 +82,6 @@ impl Atomics {
         unsafe { std::slice::from_raw_parts(self.at.as_ptr().cast(), self.len / 8) }
     }
 
-    /// Entry `index` of a ring whose entries are `N` 64-bit words.
-    ///
-    /// # Panics
-    /// If the memory does not reach that far: our own bug.
-    #[inline(always)]
-    pub fn entry<const N: usize>(&self, index: usize) -> &[AtomicU64; N] {
-        let offset = index * N * 8;
-        assert!(offset < self.len && self.len - offset >= N * 8, "entry outside its ring");
-        // SAFETY: the entry is inside the memory, checked above; the rest as in `words`.
-        unsafe { &*self.at.as_ptr().add(offset).cast() }
-    }
-
     /// All 32-bit words.
     #[inline(always)]
     pub fn dwords(&self) -> &[AtomicU32] {
@@ -106,6 +94,41 @@ impl Atomics {
         for word in self.words() {
             word.store(0, Ordering::Relaxed);
         }
+    }
+}
+
+/// A ring of `N`-word entries: [`Atomics`] with one comparison for a bounds check.
+#[derive(Clone, Debug)]
+pub struct Ring<const N: usize> {
+    count: u32,
+    memory: Atomics,
+}
+
+impl<const N: usize> Ring<N> {
+    /// `count` entries at the start of `memory`.
+    ///
+    /// # Panics
+    /// If the memory does not hold them: our own bug.
+    pub fn new(memory: Atomics, count: u32) -> Ring<N> {
+        assert!(memory.len() / (N * 8) >= count as usize, "the ring's memory holds its entries");
+        Ring { count, memory }
+    }
+
+    /// How many entries there are.
+    #[inline(always)]
+    pub fn count(&self) -> u32 {
+        self.count
+    }
+
+    /// Entry `index`.
+    ///
+    /// # Panics
+    /// If there is no such entry: our own bug.
+    #[inline(always)]
+    pub fn entry(&self, index: u32) -> &[AtomicU64; N] {
+        assert!(index < self.count, "entry outside its ring");
+        // SAFETY: the entry is inside the memory, checked here and in `new`; the rest as in `words`.
+        unsafe { &*self.memory.at.as_ptr().cast::<[AtomicU64; N]>().add(index as usize) }
     }
 }
 

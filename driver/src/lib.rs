@@ -2,6 +2,7 @@
 
 pub mod bus;
 pub mod error;
+pub mod locality;
 pub mod soft;
 pub mod spec;
 pub mod sys;

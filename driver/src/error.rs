@@ -12,7 +12,7 @@ use std::time::Duration;
 use crate::spec::Status;
 
 /// Shorthand for the driver's results.
-pub type Result<T> = std::result::Result<T, Error>;
+pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// Everything that can go wrong in the driver.
 #[derive(Debug, Clone, thiserror::Error)]

@@ -1,12 +1,27 @@
 //! NVMe from user space.
 
 pub mod bus;
+pub mod controller;
 pub mod error;
-pub mod locality;
+mod locality;
+pub mod memory;
+mod namespace;
+pub mod queue_pair;
+mod ring;
+mod slots;
 pub mod soft;
 pub mod spec;
 pub mod sys;
+pub mod target;
 mod time;
+pub mod transfer;
 
+pub use controller::{Controller, ControllerInfo, ControllerOptions, Placement};
 pub use error::{Error, Result};
+pub use memory::{Buffer, IoBuffer};
+pub use namespace::Namespace;
+pub use queue_pair::{
+    Command, CommandError, Completion, QueuePair, QueuePairOptions, RejectReason, Rejected, Stats,
+};
+pub use target::Target;
 pub use time::Time;

@@ -12,7 +12,7 @@ use crate::bus::Locality;
 
 /// Where to place memory for a device that sits at `locality`.
 #[cfg(not(feature = "hwlocality"))]
-pub fn place_near(_locality: &Locality) -> impl Fn(NonNull<u8>, usize) + use<> {
+pub(crate) fn place_near(_locality: &Locality) -> impl Fn(NonNull<u8>, usize) + use<> {
     |_, _| ()
 }
 
@@ -21,7 +21,7 @@ pub fn place_near(_locality: &Locality) -> impl Fn(NonNull<u8>, usize) + use<> {
 /// Reads the machine's topology once, in some milliseconds, on machines with
 /// more than one node; keep the result for all allocations of a controller.
 #[cfg(feature = "hwlocality")]
-pub fn place_near(locality: &Locality) -> impl Fn(NonNull<u8>, usize) + use<> {
+pub(crate) fn place_near(locality: &Locality) -> impl Fn(NonNull<u8>, usize) + use<> {
     let near = locality.numa_node.and_then(node::Near::find);
     move |at, len| {
         if let Some(near) = &near {

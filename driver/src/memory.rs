@@ -71,6 +71,12 @@ impl Mapping {
     }
 }
 
+impl fmt::Debug for Mapping {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Mapping({}+{:#x})", self.iova, self.len)
+    }
+}
+
 impl Drop for Mapping {
     fn drop(&mut self) {
         if let Err(error) = self.bus.unmap(self.iova, self.len) {
@@ -334,7 +340,13 @@ pub(crate) enum Bounce {
 /// Copies `bytes` of `buffer` from `start` on to or from the start of `bounce`.
 ///
 /// The command that used `bounce` is not in flight: not yet, or no more.
-pub(crate) fn bounce_copy<B: IoBuffer>(buffer: &B, start: Position, bytes: u64, bounce: &Atomics, way: Bounce) {
+pub(crate) fn bounce_copy<B: IoBuffer>(
+    buffer: &B,
+    start: Position,
+    bytes: u64,
+    bounce: &Atomics,
+    way: Bounce,
+) {
     assert!(bytes as usize <= bounce.len(), "a bounce fits its page");
     let (mut position, mut done) = (start, 0usize);
     while (done as u64) < bytes {

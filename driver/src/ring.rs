@@ -32,6 +32,8 @@ pub(crate) struct Shadow {
     pub(crate) events: Atomics,
     /// Index of the 32-bit word in both.
     pub(crate) index: usize,
+    /// Ring the real doorbell always: emulators treat the admin queue's shadow in different ways.
+    pub(crate) ring_always: bool,
 }
 
 impl Shadow {
@@ -41,7 +43,7 @@ impl Shadow {
         self.doorbells.dwords()[self.index].store(value.to_le(), Ordering::Relaxed);
         barrier::between_shadow_and_event();
         let event = u32::from_le(self.events.dwords()[self.index].load(Ordering::Relaxed));
-        passed(event as u16, old as u16, value as u16)
+        self.ring_always || passed(event as u16, old as u16, value as u16)
     }
 }
 
@@ -61,6 +63,11 @@ pub(crate) struct Bell {
 impl Bell {
     pub(crate) fn new(doorbell: Doorbell, shadow: Option<Shadow>) -> Bell {
         Bell { doorbell, shadow, last: 0 }
+    }
+
+    fn set_shadow(&mut self, shadow: Shadow) {
+        shadow.doorbells.dwords()[shadow.index].store(self.last.to_le(), Ordering::Relaxed);
+        self.shadow = Some(shadow);
     }
 
     #[inline(always)]
@@ -87,8 +94,16 @@ impl SubmissionRing {
     /// A ring of `depth` entries over zeroed memory.
     pub(crate) fn new(entries: Atomics, depth: u32, bell: Bell) -> SubmissionRing {
         assert!((2..=65536).contains(&depth), "a queue has 2 to 65536 entries");
-        assert!(entries.len() >= depth as usize * SQE_WORDS * 8, "the ring's memory holds its entries");
+        assert!(
+            entries.len() >= depth as usize * SQE_WORDS * 8,
+            "the ring's memory holds its entries"
+        );
         SubmissionRing { entries, depth, tail: 0, head: 0, bell }
+    }
+
+    /// From now on publishes the tail in a shadow doorbell, too.
+    pub(crate) fn set_shadow(&mut self, shadow: Shadow) {
+        self.bell.set_shadow(shadow);
     }
 
     /// Writes an entry at the tail. The caller bounds what is outstanding to `depth - 1`,
@@ -152,8 +167,16 @@ impl CompletionRing {
     /// A ring of `depth` entries over zeroed memory: the first lap's phase is 1.
     pub(crate) fn new(entries: Atomics, depth: u32, bell: Bell) -> CompletionRing {
         assert!((2..=65536).contains(&depth), "a queue has 2 to 65536 entries");
-        assert!(entries.len() >= depth as usize * CQE_WORDS * 8, "the ring's memory holds its entries");
+        assert!(
+            entries.len() >= depth as usize * CQE_WORDS * 8,
+            "the ring's memory holds its entries"
+        );
         CompletionRing { entries, depth, head: 0, phase: true, bell }
+    }
+
+    /// From now on publishes the head in a shadow doorbell, too.
+    pub(crate) fn set_shadow(&mut self, shadow: Shadow) {
+        self.bell.set_shadow(shadow);
     }
 
     /// The entry at the head if the device has written it, and moves on.

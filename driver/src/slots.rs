@@ -76,7 +76,12 @@ impl<B> Slots<B> {
 
     /// Takes a free slot for a command and returns its index and identifier.
     #[inline(always)]
-    pub(crate) fn occupy(&mut self, buffer: Option<B>, deadline: Time, special: bool) -> Option<(usize, Cid)> {
+    pub(crate) fn occupy(
+        &mut self,
+        buffer: Option<B>,
+        deadline: Time,
+        special: bool,
+    ) -> Option<(usize, Cid)> {
         let index = usize::from(self.free.pop()?);
         let slot = &mut self.slots[index];
         debug_assert!(slot.key == 0 && slot.buffer.is_none(), "a free slot holds nothing");

@@ -157,6 +157,12 @@ pub trait Bus: Send + Sync + fmt::Debug {
     /// The present.
     fn now(&self) -> Time;
 
+    /// Milliseconds since 1970, for the controller's timestamp.
+    fn unix_ms(&self) -> u64 {
+        let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+        since.map_or(0, |since| since.as_millis() as u64)
+    }
+
     /// Lets `at_most` pass, or less: yields or sleeps on a real machine, steps a
     /// software controller that has no thread of its own.
     fn pause(&self, at_most: Duration);

@@ -12,19 +12,19 @@
 
 use std::collections::VecDeque;
 use std::fmt;
-use std::fs::File;
-use std::io::Write;
-use std::os::fd::OwnedFd;
+use std::os::fd::{FromRawFd, IntoRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use vmm_sys_util::eventfd::{EFD_CLOEXEC, EFD_NONBLOCK, EventFd};
+
 use super::{Bus, BusEvent, Doorbell, Locality};
 use crate::error::{Error, Result};
 use crate::soft::{CMB_BAR, Controller, DOORBELLS_OFFSET, DmaResult, Fault, HostMemory, Options};
 use crate::spec::Iova;
-use crate::sys::{DmaTable, HostRange, Window, eventfd};
+use crate::sys::{DmaTable, HostRange, Window};
 use crate::time::Time;
 
 /// Where device addresses start: nothing works by taking zero or a host pointer for one.
@@ -223,6 +223,11 @@ impl State {
     }
 }
 
+fn into_owned(eventfd: EventFd) -> OwnedFd {
+    // SAFETY: the descriptor was just given up by its only owner.
+    unsafe { OwnedFd::from_raw_fd(eventfd.into_raw_fd()) }
+}
+
 fn spawn(device: &str, shared: Arc<Shared>) -> Result<JoinHandle<()>> {
     std::thread::Builder::new().name("adit-soft".to_owned()).spawn(move || shared.run()).map_err(
         |why| {
@@ -344,14 +349,14 @@ impl Bus for SoftBus {
             return Err(self.refused(&what, why, "use fewer queues or poll"));
         }
         let refused = |why| self.refused(&what, why, "raise the open file limit (ulimit -n)");
-        let files = (0..count).map(|_| eventfd()).collect::<std::io::Result<Vec<File>>>();
-        let files = files.map_err(refused)?;
-        let given = files.iter().map(|file| Ok(file.try_clone()?.into()));
+        let fds = (0..count).map(|_| EventFd::new(EFD_NONBLOCK | EFD_CLOEXEC));
+        let fds = fds.collect::<std::io::Result<Vec<EventFd>>>().map_err(refused)?;
+        let given = fds.iter().map(|fd| fd.try_clone().map(into_owned));
         let given = given.collect::<std::io::Result<Vec<OwnedFd>>>().map_err(refused)?;
         self.shared.lock().controller.set_interrupt(Some(Box::new(move |vector| {
-            if let Some(mut file) = files.get(usize::from(vector)) {
+            if let Some(fd) = fds.get(usize::from(vector)) {
                 // Fails only when the counter is full: then the waiter has been woken already.
-                let _ = file.write(&1u64.to_ne_bytes());
+                let _ = fd.write(1);
             }
         })));
         Ok(given)

@@ -2,7 +2,9 @@
 
 use crate::memory::{Buffer, IoBuffer};
 use crate::namespace::Namespace;
-use crate::spec::{CopyRange, DataPointer, DsmRange, IoOpcode, Lba, LbaCount, RangeCount, Sqe, Status};
+use crate::spec::{
+    CopyRange, DataPointer, DsmRange, IoOpcode, Lba, LbaCount, RangeCount, Sqe, Status,
+};
 use crate::transfer::Unplannable;
 
 /// A command with the buffer it will own.
@@ -52,7 +54,12 @@ impl Transfer<'_> {
 const FUA: u32 = 1 << 30;
 
 impl<'n, B: IoBuffer> Command<'n, B> {
-    pub(crate) fn transfer(namespace: &'n Namespace, opcode: IoOpcode, lba: Lba, buffer: B) -> Self {
+    pub(crate) fn transfer(
+        namespace: &'n Namespace,
+        opcode: IoOpcode,
+        lba: Lba,
+        buffer: B,
+    ) -> Self {
         Command { body: Body::Transfer(Transfer { namespace, opcode, lba, control: 0 }), buffer }
     }
 
@@ -104,7 +111,12 @@ impl Namespace {
 
     /// Sets `count` LBAs from `lba` on to zero without a transfer; with
     /// `deallocate` the controller may release them as well (DEAC).
-    pub fn write_zeroes(&self, lba: Lba, count: LbaCount, deallocate: bool) -> Command<'static, ()> {
+    pub fn write_zeroes(
+        &self,
+        lba: Lba,
+        count: LbaCount,
+        deallocate: bool,
+    ) -> Command<'static, ()> {
         Command::raw(Sqe::write_zeroes(self.nsid(), lba, count).with_deac(deallocate), ())
     }
 
@@ -118,7 +130,11 @@ impl Namespace {
     ///
     /// # Errors
     /// [`Unplannable::Ranges`] when there are none, too many, or more than fit in `buffer`.
-    pub fn deallocate(&self, ranges: &[DsmRange], mut buffer: Buffer) -> Result<Command<'static, Buffer>, Unplannable> {
+    pub fn deallocate(
+        &self,
+        ranges: &[DsmRange],
+        mut buffer: Buffer,
+    ) -> Result<Command<'static, Buffer>, Unplannable> {
         let count = range_count(ranges.len(), buffer.len() / size_of::<DsmRange>())?;
         for (range, bytes) in ranges.iter().zip(buffer.chunks_exact_mut(size_of::<DsmRange>())) {
             bytes.copy_from_slice(zerocopy::IntoBytes::as_bytes(range));
@@ -191,7 +207,9 @@ pub enum RejectReason {
     #[error("the queue is full: poll for completions and submit again")]
     Full,
     /// The request alone needs more than the queue has.
-    #[error("the request needs {needs} {what} and the queue has {has}: split it, or open a larger queue")]
+    #[error(
+        "the request needs {needs} {what} and the queue has {has}: split it, or open a larger queue"
+    )]
     TooLarge {
         /// Commands, list pages or bounce pages.
         what: &'static str,

@@ -10,9 +10,9 @@ use super::command::{Body, Command, CommandError, Completion, RejectReason, Reje
 use super::lists::PagePool;
 use super::slow::Extra;
 use crate::memory::{DomainId, IoBuffer};
-use crate::ring::{CompletionRing, SubmissionRing};
+use crate::ring::{CompletionRing, Shadow, SubmissionRing};
 use crate::slots::{Lookup, Slots};
-use crate::spec::{Cid, Cqe, DataPointer, Iova, Qid, Sqe, SglDescriptor};
+use crate::spec::{Cid, Cqe, DataPointer, Iova, Qid, SglDescriptor, Sqe};
 use crate::time::Time;
 use crate::transfer::{PAGE_BYTES, Segment, SglSupport};
 
@@ -118,9 +118,11 @@ impl<B: IoBuffer> Core<B> {
         let limits = namespace.limits();
         let count = segment.len >> limits.lba_shift;
         let whole = count << limits.lba_shift == segment.len && count != 0;
-        let inside = transfer.lba.0 < namespace.lba_count() && count <= namespace.lba_count() - transfer.lba.0;
+        let inside = transfer.lba.0 < namespace.lba_count()
+            && count <= namespace.lba_count() - transfer.lba.0;
         let single = segment.len <= limits.max_bytes
-            && (limits.boundary_lbas == 0 || segment.len <= limits.to_boundary_bytes(transfer.lba.0));
+            && (limits.boundary_lbas == 0
+                || segment.len <= limits.to_boundary_bytes(transfer.lba.0));
         let ours = namespace.domain() == self.domain;
         if !(whole && inside && single && ours) {
             return None;
@@ -131,7 +133,12 @@ impl<B: IoBuffer> Core<B> {
 
     /// A data pointer that needs no list built.
     #[inline(always)]
-    fn direct_pointer(&mut self, segment: Segment, sgl: SglSupport, buffer: &B) -> Option<DataPointer> {
+    fn direct_pointer(
+        &mut self,
+        segment: Segment,
+        sgl: SglSupport,
+        buffer: &B,
+    ) -> Option<DataPointer> {
         let Segment { iova, len } = segment;
         let takes_sgl = match sgl {
             SglSupport::None => false,
@@ -161,7 +168,12 @@ impl<B: IoBuffer> Core<B> {
 
     /// Puts a command with nothing attached but its buffer into the ring.
     #[inline(always)]
-    pub(super) fn launch(&mut self, sqe: Sqe, buffer: B, deadline: Time) -> Result<Cid, Rejected<B>> {
+    pub(super) fn launch(
+        &mut self,
+        sqe: Sqe,
+        buffer: B,
+        deadline: Time,
+    ) -> Result<Cid, Rejected<B>> {
         if self.slots.free() == 0 {
             return Err(Rejected { buffer, reason: RejectReason::Full });
         }
@@ -228,6 +240,12 @@ impl<B: IoBuffer> Core<B> {
                 None
             }
         }
+    }
+
+    /// Publishes both positions in shadow doorbells from now on.
+    pub(crate) fn set_shadows(&mut self, submission: Shadow, completion: Shadow) {
+        self.sq.set_shadow(submission);
+        self.cq.set_shadow(completion);
     }
 
     /// Whether a deadline may have passed.

@@ -62,12 +62,18 @@ impl<B: IoBuffer> Core<B> {
     /// Plans a transfer and posts all its commands.
     #[cold]
     #[inline(never)]
-    pub(super) fn post_pieces(&mut self, deadline: Time, transfer: Transfer<'_>, buffer: B) -> Result<Cid, Rejected<B>> {
+    pub(super) fn post_pieces(
+        &mut self,
+        deadline: Time,
+        transfer: Transfer<'_>,
+        buffer: B,
+    ) -> Result<Cid, Rejected<B>> {
         if let Err(reason) = self.admit(&transfer, &buffer) {
             return Err(Rejected { buffer, reason });
         }
         let segments = SegmentsOf(&buffer);
-        let plan = Plan::new(transfer.namespace.limits(), transfer.lba, &segments).expect("admitted");
+        let plan =
+            Plan::new(transfer.namespace.limits(), transfer.lba, &segments).expect("admitted");
         let mut lead = None;
         for piece in plan {
             let index = self.post_piece(deadline, &transfer, &piece, &buffer, lead);
@@ -117,9 +123,14 @@ impl<B: IoBuffer> Core<B> {
         buffer: &B,
         lead: Option<usize>,
     ) -> usize {
-        let mut extra = Extra { lists: Borrowed::take(&mut self.lists, lists_of(piece, buffer)), ..Extra::default() };
+        let mut extra = Extra {
+            lists: Borrowed::take(&mut self.lists, lists_of(piece, buffer)),
+            ..Extra::default()
+        };
         let pointer = match piece.form {
-            Form::Bounce => self.bounce(piece, transfer.opcode == IoOpcode::READ, &mut extra, buffer),
+            Form::Bounce => {
+                self.bounce(piece, transfer.opcode == IoOpcode::READ, &mut extra, buffer)
+            }
             Form::Sgl { descriptors } => self.build_sgl(piece, descriptors, &extra.lists, buffer),
             Form::Prp { entries } => self.build_prp(piece, entries, &extra.lists, buffer),
         };
@@ -133,14 +144,32 @@ impl<B: IoBuffer> Core<B> {
         index
     }
 
-    fn build_sgl(&mut self, piece: &Piece, descriptors: u64, lists: &Borrowed, buffer: &B) -> DataPointer {
+    fn build_sgl(
+        &mut self,
+        piece: &Piece,
+        descriptors: u64,
+        lists: &Borrowed,
+        buffer: &B,
+    ) -> DataPointer {
         self.stats.sgl_commands += 1;
         self.stats.built_lists += u64::from(!lists.is_empty());
         let mut memory = lists.memory(&self.lists);
-        DataPointer::Sgl(sgl::build(&SegmentsOf(buffer), piece.start, piece.bytes, descriptors, &mut memory))
+        DataPointer::Sgl(sgl::build(
+            &SegmentsOf(buffer),
+            piece.start,
+            piece.bytes,
+            descriptors,
+            &mut memory,
+        ))
     }
 
-    fn build_prp(&mut self, piece: &Piece, entries: u64, lists: &Borrowed, buffer: &B) -> DataPointer {
+    fn build_prp(
+        &mut self,
+        piece: &Piece,
+        entries: u64,
+        lists: &Borrowed,
+        buffer: &B,
+    ) -> DataPointer {
         if entries > 2 && lists.is_empty() {
             self.stats.prebuilt_lists += 1;
             return prebuilt_pointer(piece, entries, buffer);
@@ -151,7 +180,13 @@ impl<B: IoBuffer> Core<B> {
         DataPointer::Prp { prp1, prp2 }
     }
 
-    fn bounce(&mut self, piece: &Piece, is_read: bool, extra: &mut Extra, buffer: &B) -> DataPointer {
+    fn bounce(
+        &mut self,
+        piece: &Piece,
+        is_read: bool,
+        extra: &mut Extra,
+        buffer: &B,
+    ) -> DataPointer {
         let page = self.bounces.take();
         let (start, bytes) = (piece.start, piece.bytes);
         extra.bounce = Some(Bounced { page, start, bytes, inbound: is_read });
@@ -166,7 +201,12 @@ impl<B: IoBuffer> Core<B> {
     /// Posts one command as it stands, with the buffer as its data.
     #[cold]
     #[inline(never)]
-    pub(crate) fn post_raw(&mut self, deadline: Time, sqe: Sqe, buffer: B) -> Result<Cid, Rejected<B>> {
+    pub(crate) fn post_raw(
+        &mut self,
+        deadline: Time,
+        sqe: Sqe,
+        buffer: B,
+    ) -> Result<Cid, Rejected<B>> {
         if buffer.segment_count() == 0 {
             return self.launch(sqe, buffer, deadline);
         }
@@ -191,13 +231,22 @@ impl<B: IoBuffer> Core<B> {
         Ok((bytes, entries))
     }
 
-    fn post_raw_data(&mut self, deadline: Time, sqe: Sqe, buffer: B, bytes: u64, entries: u64) -> Cid {
+    fn post_raw_data(
+        &mut self,
+        deadline: Time,
+        sqe: Sqe,
+        buffer: B,
+        bytes: u64,
+        entries: u64,
+    ) -> Cid {
         let lists = Borrowed::take(&mut self.lists, prp::list_pages(entries));
         let mut memory = lists.memory(&self.lists);
-        let (prp1, prp2) = prp::build(&SegmentsOf(&buffer), Position::default(), bytes, &mut memory);
+        let (prp1, prp2) =
+            prp::build(&SegmentsOf(&buffer), Position::default(), bytes, &mut memory);
         let special = !lists.is_empty();
         self.stats.built_lists += u64::from(special);
-        let (index, cid) = self.slots.occupy(Some(buffer), deadline, special).expect("slots were counted");
+        let (index, cid) =
+            self.slots.occupy(Some(buffer), deadline, special).expect("slots were counted");
         self.extras[index] = Extra { lead: index as u16, remaining: 1, lists, ..Extra::default() };
         self.push(sqe.with_dptr(DataPointer::Prp { prp1, prp2 }), cid, deadline);
         cid
@@ -206,7 +255,11 @@ impl<B: IoBuffer> Core<B> {
     /// Ends a command that has something attached; returns its request if that was the last of it.
     #[cold]
     #[inline(never)]
-    pub(super) fn finish_special(&mut self, index: usize, result: Result<u32, CommandError>) -> Option<Completion<B>> {
+    pub(super) fn finish_special(
+        &mut self,
+        index: usize,
+        result: Result<u32, CommandError>,
+    ) -> Option<Completion<B>> {
         let lead = usize::from(self.extras[index].lead);
         self.release(index, lead, result.is_ok());
         let request = &mut self.extras[lead];
@@ -232,7 +285,12 @@ impl<B: IoBuffer> Core<B> {
         extra.lists.give_back(&mut self.lists);
         if let Some(bounced) = extra.bounce.take() {
             if ok && bounced.inbound {
-                let buffer = self.slots.get(lead).buffer.as_ref().expect("the lead holds the request's buffer");
+                let buffer = self
+                    .slots
+                    .get(lead)
+                    .buffer
+                    .as_ref()
+                    .expect("the lead holds the request's buffer");
                 let memory = self.bounces.memory_of(bounced.page);
                 bounce_copy(buffer, bounced.start, bounced.bytes, &memory, Bounce::Back);
             }
@@ -253,6 +311,15 @@ impl<B: IoBuffer> Core<B> {
         }
         self.stats.aborts += 1;
         Some(self.slots.get(index).cid())
+    }
+
+    /// Forgets every buffer in flight, so that memory the device may still write is never
+    /// freed or handed out.
+    pub(crate) fn leak_all(&mut self) {
+        let occupied: Vec<usize> = self.slots.occupied().collect();
+        for index in occupied {
+            std::mem::forget(self.slots.vacate(index));
+        }
     }
 
     /// Ends every request with [`CommandError::Reset`]. Only once the device can no
@@ -290,7 +357,8 @@ fn lists_of<B: IoBuffer>(piece: &Piece, buffer: &B) -> usize {
 }
 
 fn prebuilt_pointer<B: IoBuffer>(piece: &Piece, entries: u64, buffer: &B) -> DataPointer {
-    let prebuilt = prebuilt_for(piece, buffer).expect("no list was borrowed because there is a prebuilt one");
+    let prebuilt =
+        prebuilt_for(piece, buffer).expect("no list was borrowed because there is a prebuilt one");
     let prp1 = Iova(buffer.segment(piece.start.segment).iova.0 + piece.start.offset);
     let second = Iova((prp1.0 | (PAGE_BYTES - 1)) + 1);
     DataPointer::Prp { prp1, prp2: prebuilt.list(second, entries - 1) }

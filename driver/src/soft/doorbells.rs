@@ -55,7 +55,7 @@ impl Doorbells {
         if number << self.stride != index || index >= self.pages.len() / 4 {
             return None;
         }
-        let side = if number % 2 == 0 { Side::Tail } else { Side::Head };
+        let side = if number.is_multiple_of(2) { Side::Tail } else { Side::Head };
         u16::try_from(number / 2).ok().map(|qid| (qid, side))
     }
 

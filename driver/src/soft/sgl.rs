@@ -78,7 +78,7 @@ impl Walk<'_> {
         if block.kind != DATA_BLOCK || block.subtype != 0 {
             return Err(SGL_TYPE_INVALID);
         }
-        let ragged = block.address % 4 != 0 || block.len % 4 != 0;
+        let ragged = !block.address.is_multiple_of(4) || !block.len.is_multiple_of(4);
         if self.support == SglSupport::Dword && ragged {
             return Err(SGL_GRANULARITY_INVALID);
         }

@@ -12,19 +12,29 @@
 //!
 //! What it does not do: any I/O, any policy, and any check that needs to know the state of a controller.
 
+mod bits;
 pub mod command;
 pub mod completion;
+pub mod feature;
+#[cfg(test)]
+mod hostile_tests;
+pub mod identify;
 pub mod ids;
+pub mod log;
 pub mod prp;
 pub mod register;
 pub mod sgl;
 pub mod status;
+pub mod view;
 
 pub use command::{
     AdminOpcode, Cns, CopyRange, DataPointer, DsmRange, FeatureSelect, Fuse, IoOpcode, Psdt,
     QueuePriority, Sqe,
 };
 pub use completion::Cqe;
+pub use feature::Fid;
 pub use ids::{Cid, Iova, Lba, LbaCount, Nsid, Qid, QueueEntries, RangeCount};
+pub use log::Lid;
 pub use sgl::SglDescriptor;
 pub use status::{Status, StatusCodeType};
+pub use view::{Ascii, View};

@@ -94,7 +94,7 @@ impl DmaTable {
     }
 
     fn locate_aligned(&self, iova: u64, len: u64) -> Option<NonNull<u8>> {
-        self.locate(iova, len).filter(|at| at.addr().get() as u64 % len == 0)
+        self.locate(iova, len).filter(|at| (at.addr().get() as u64).is_multiple_of(len))
     }
 
     /// Reads from `iova` until `into` is full.

@@ -51,7 +51,7 @@ pub enum Backing {
 }
 
 enum Source {
-    Mapped(MmapRaw),
+    Mapped(#[allow(dead_code, reason = "held, not read")] MmapRaw),
     Adopted(#[allow(dead_code, reason = "held, not read")] Box<dyn Any + Send + Sync>),
 }
 
@@ -97,10 +97,10 @@ impl HostMemory {
             return Err(Error::invalid("DMA memory", "0 bytes requested"));
         }
         for (pages, size) in [(PageKind::Huge1G, GIANT), (PageKind::Huge2M, HUGE)] {
-            if len >= size / 2 {
-                if let Some(memory) = Self::huge(len.next_multiple_of(size), pages, place) {
-                    return Ok(memory);
-                }
+            if len >= size / 2
+                && let Some(memory) = Self::huge(len.next_multiple_of(size), pages, place)
+            {
+                return Ok(memory);
             }
         }
         Self::ordinary(len.next_multiple_of(SMALL), backing, place)

@@ -18,7 +18,6 @@
 mod atomics;
 pub mod barrier;
 mod dma_table;
-mod eventfd;
 mod host_memory;
 mod media;
 mod shared_pages;
@@ -26,7 +25,6 @@ mod window;
 
 pub use atomics::Atomics;
 pub use dma_table::DmaTable;
-pub use eventfd::eventfd;
 pub use host_memory::{Backing, HostMemory, HostRange, PageKind};
 pub use media::{punch_hole, zero_mapping};
 pub use shared_pages::SharedPages;

@@ -93,6 +93,18 @@ impl Window {
             .then(|| Register32 { at: self.at(offset), _window: self.clone() })
     }
 
+    /// The window as shared memory; only for memory behind a BAR (a controller
+    /// memory buffer), not for registers with side effects.
+    ///
+    /// # Panics
+    /// If the window is not a multiple of 8 bytes at an aligned place.
+    pub fn atomics(&self) -> super::Atomics {
+        let owner: Arc<dyn std::any::Any + Send + Sync> = Arc::new(self.clone());
+        let at = std::ptr::NonNull::new(self.as_ptr()).expect("a mapping is never at address zero");
+        // SAFETY: `owner` keeps the mapping; nobody makes references to a window's bytes.
+        unsafe { super::Atomics::new(at, self.len, owner) }
+    }
+
     /// The first byte's address, for those who share the window with another
     /// device or view it as [`super::Atomics`].
     pub fn as_ptr(&self) -> *mut u8 {

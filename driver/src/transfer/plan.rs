@@ -92,7 +92,9 @@ pub enum Unplannable {
         lba_bytes: u64,
     },
     /// A list of ranges is empty or does not fit.
-    #[error("{ranges} ranges: there must be 1 to {room} (256 at most, and as many as the buffer holds)")]
+    #[error(
+        "{ranges} ranges: there must be 1 to {room} (256 at most, and as many as the buffer holds)"
+    )]
     Ranges {
         /// Ranges given.
         ranges: usize,
@@ -120,7 +122,8 @@ impl<'a, L: SegmentList + ?Sized> Plan<'a, L> {
     /// [`Unplannable`] when the request is empty, not whole LBAs or runs past 2^64 LBAs.
     pub fn new(limits: &'a Limits, lba: Lba, segments: &'a L) -> Result<Self, Unplannable> {
         limits.assert_sound();
-        let total = (0..segments.segment_count()).try_fold(0u64, |sum, i| sum.checked_add(segments.segment(i).len));
+        let total = (0..segments.segment_count())
+            .try_fold(0u64, |sum, i| sum.checked_add(segments.segment(i).len));
         let bytes = total.ok_or(Unplannable::PastEnd)?;
         if bytes == 0 {
             return Err(Unplannable::Empty);

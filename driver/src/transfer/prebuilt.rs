@@ -43,17 +43,25 @@ impl PrebuiltPrps {
     /// Lays out and writes the lists of the `pages` pages at `region` into
     /// [`PrebuiltPrps::bytes_for`] bytes at `lists`; `write(word, value)` stores
     /// 64-bit words by index.
-    pub fn build(region: Iova, pages: u64, lists: Iova, mut write: impl FnMut(usize, u64)) -> PrebuiltPrps {
-        assert!(region.0.is_multiple_of(PAGE_BYTES) && lists.0.is_multiple_of(PAGE_BYTES), "whole pages");
+    pub fn build(
+        region: Iova,
+        pages: u64,
+        lists: Iova,
+        mut write: impl FnMut(usize, u64),
+    ) -> PrebuiltPrps {
+        assert!(
+            region.0.is_multiple_of(PAGE_BYTES) && lists.0.is_multiple_of(PAGE_BYTES),
+            "whole pages"
+        );
         let tables = [lists, Iova(lists.0 + table_bytes(pages, 0))];
-        for phase in 0..2 {
-            let base_word = (tables[phase].0 - lists.0) / 8;
+        for (phase, table) in tables.iter().enumerate() {
+            let base_word = (table.0 - lists.0) / 8;
             for page in 0..pages {
                 let word = word_of(page, phase);
                 write((base_word + word) as usize, region.0 + page * PAGE_BYTES);
                 let next = word + 1;
                 if next % PRPS_PER_PAGE == DATA_PER_PAGE {
-                    write((base_word + next) as usize, tables[phase].0 + (next + 1) * 8);
+                    write((base_word + next) as usize, table.0 + (next + 1) * 8);
                 }
             }
         }
@@ -64,7 +72,10 @@ impl PrebuiltPrps {
     /// transfer's first: the value for PRP2.
     #[inline]
     pub fn list(&self, second: Iova, entries: u64) -> Iova {
-        debug_assert!(second.0 >= self.region.0 && second.0.is_multiple_of(PAGE_BYTES), "a page of the region");
+        debug_assert!(
+            second.0 >= self.region.0 && second.0.is_multiple_of(PAGE_BYTES),
+            "a page of the region"
+        );
         let page = (second.0 - self.region.0) / PAGE_BYTES;
         let word = word_of(page, 0);
         let available = PRPS_PER_PAGE - word % PRPS_PER_PAGE;
@@ -121,15 +132,24 @@ mod tests {
     fn every_run_of_a_region_reads_as_its_pages() {
         let pages = 1700;
         let (prps, memory) = build(pages);
-        for first in (0..pages).step_by(7).chain([254, 255, 256, 257, 509, 510, 511, 512, 1021, 1022]) {
+        for first in
+            (0..pages).step_by(7).chain([254, 255, 256, 257, 509, 510, 511, 512, 1021, 1022])
+        {
             let most = pages - first;
-            for entries in [2, 3, 31, 255, 256, 257, 510, 511, 512, 513, 767, 1021, 1022, 1023, 1533, most] {
+            for entries in
+                [2, 3, 31, 255, 256, 257, 510, 511, 512, 513, 767, 1021, 1022, 1023, 1533, most]
+            {
                 if entries > most || entries == 0 {
                     continue;
                 }
                 let list = prps.list(Iova(REGION + first * PAGE_BYTES), entries);
-                let expected: Vec<u64> = (first..first + entries).map(|p| REGION + p * PAGE_BYTES).collect();
-                assert_eq!(walk(&memory, list.0, entries), expected, "{entries} pages from page {first}");
+                let expected: Vec<u64> =
+                    (first..first + entries).map(|p| REGION + p * PAGE_BYTES).collect();
+                assert_eq!(
+                    walk(&memory, list.0, entries),
+                    expected,
+                    "{entries} pages from page {first}"
+                );
             }
         }
     }
@@ -137,7 +157,9 @@ mod tests {
     #[test]
     fn both_phases_are_needed() {
         let (prps, _) = build(600);
-        let phase = |first: u64, entries| prps.list(Iova(REGION + first * PAGE_BYTES), entries).0 >= prps.tables[1].0;
+        let phase = |first: u64, entries| {
+            prps.list(Iova(REGION + first * PAGE_BYTES), entries).0 >= prps.tables[1].0
+        };
         assert!(!phase(0, 511) && phase(0, 512) && !phase(0, 513));
     }
 }

@@ -89,7 +89,17 @@ mod tests {
 
     #[test]
     fn list_pages_count_chain_pointers() {
-        let expected = [(1, 0), (2, 0), (3, 1), (513, 1), (514, 2), (1024, 2), (1025, 3), (1535, 3), (1536, 4)];
+        let expected = [
+            (1, 0),
+            (2, 0),
+            (3, 1),
+            (513, 1),
+            (514, 2),
+            (1024, 2),
+            (1025, 3),
+            (1535, 3),
+            (1536, 4),
+        ];
         for (entries, pages) in expected {
             assert_eq!(list_pages(entries), pages, "{entries} pages of data");
         }

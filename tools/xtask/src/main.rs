@@ -1,2 +1,53 @@
-//! Adit's development commands.
-fn main() {}
+//! Adit's development commands, run as `cargo xtask …`.
+//!
+//! `vm` boots a throwaway guest with emulated NVMe controllers, `test` runs every check that CI runs, `demo` shows the
+//! driver at work on the software controller. Each installs what it needs through apt and says so; none of them touches
+//! a real NVMe device. This crate does not know how the driver works: it only builds and runs the `adit` binary.
+
+mod demo;
+mod deps;
+mod failure;
+mod guest;
+mod interrupt;
+mod matrix;
+mod process;
+mod progress;
+mod test;
+mod vm;
+mod workspace;
+
+use clap::{Parser, Subcommand};
+use std::process::ExitCode;
+
+#[derive(Parser)]
+#[command(name = "cargo xtask", bin_name = "cargo xtask", about = "Adit's development commands")]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Run a command in a QEMU guest that has an IOMMU and emulated NVMe controllers
+    Vm(guest::GuestArgs),
+    /// Install what is missing, then run every check that CI runs
+    Test(test::TestArgs),
+    /// Build adit and run its demonstration on the software controller
+    Demo,
+}
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let result = interrupt::install().and_then(|()| match cli.command {
+        Command::Vm(args) => vm::run(&args),
+        Command::Test(args) => test::run(&args),
+        Command::Demo => demo::run(),
+    });
+    match result {
+        Ok(code) => ExitCode::from(code),
+        Err(failure) => {
+            eprintln!("xtask: {failure}");
+            ExitCode::from(failure.code())
+        }
+    }
+}

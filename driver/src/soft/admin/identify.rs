@@ -81,10 +81,10 @@ impl Controller {
             put_formats(page, 0);
             return Ok(());
         }
-        if let Some(namespace) = self.namespaces.find(nsid) {
-            if namespace.is_attached || !only_active {
-                put_namespace(page, namespace, noiob_lbas);
-            }
+        if let Some(namespace) = self.namespaces.find(nsid)
+            && (namespace.is_attached || !only_active)
+        {
+            put_namespace(page, namespace, noiob_lbas);
         }
         Ok(())
     }

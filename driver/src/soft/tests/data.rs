@@ -90,7 +90,7 @@ fn mdts_and_unmapped_memory_are_refused() {
     assert_eq!(rig.io(read(0, 17)), Status::INVALID_FIELD_IN_COMMAND);
     rig.ok(read(0, 16));
     assert_eq!(rig.io(read(0, 8).prp(0x1000, 0)), Status::DATA_TRANSFER_ERROR);
-    assert_eq!(rig.io(write(0, 8).prp(u64::MAX & !0xfff, 0)), Status::DATA_TRANSFER_ERROR);
+    assert_eq!(rig.io(write(0, 8).prp(!0xfff, 0)), Status::DATA_TRANSFER_ERROR);
     let mut rig = Rig::new("mem=4M,mdts=0");
     assert_eq!(rig.io(read(0, 2048).prp(DATA, 0x1000)), Status::DATA_TRANSFER_ERROR);
     assert_eq!(rig.csts(), 1);

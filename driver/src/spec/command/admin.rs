@@ -5,7 +5,9 @@ use core::fmt;
 use zerocopy::little_endian::U32;
 
 use super::{AdminOpcode, DataPointer, Sqe};
+use crate::spec::feature::Fid;
 use crate::spec::ids::{Cid, Iova, Nsid, Qid, QueueEntries};
+use crate::spec::log::Lid;
 
 /// Controller or Namespace Structure: which data structure Identify returns (CNS, Base 5.17).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -163,7 +165,7 @@ impl Sqe {
     /// With `rae`, the asynchronous event that the log belongs to stays pending. `None` if `bytes` is 0 or if `bytes`
     /// or `offset` is not a multiple of 4.
     pub const fn get_log_page(
-        lid: u8,
+        lid: Lid,
         nsid: Nsid,
         bytes: u32,
         offset: u64,
@@ -175,7 +177,7 @@ impl Sqe {
         let numd_z = bytes / 4 - 1;
         let flags = if rae { RAE } else { 0 };
         Some(Sqe {
-            cdw10: U32::new((numd_z & 0xffff) << 16 | flags | lid as u32),
+            cdw10: U32::new((numd_z & 0xffff) << 16 | flags | lid.0 as u32),
             cdw11: U32::new(numd_z >> 16),
             cdw12: U32::new(offset as u32),
             cdw13: U32::new((offset >> 32) as u32),
@@ -184,15 +186,15 @@ impl Sqe {
     }
 
     /// Set Features (Base 5.27); with `save`, the value survives resets.
-    pub const fn set_features(fid: u8, nsid: Nsid, cdw11: u32, save: bool) -> Sqe {
+    pub const fn set_features(fid: Fid, nsid: Nsid, cdw11: u32, save: bool) -> Sqe {
         let sv = if save { SAVE } else { 0 };
-        Sqe::admin(AdminOpcode::SET_FEATURES, nsid).with_cdw10(sv | fid as u32).with_cdw11(cdw11)
+        Sqe::admin(AdminOpcode::SET_FEATURES, nsid).with_cdw10(sv | fid.0 as u32).with_cdw11(cdw11)
     }
 
     /// Get Features (Base 5.15); `cdw11` is 0 for most features.
-    pub const fn get_features(fid: u8, nsid: Nsid, cdw11: u32, select: FeatureSelect) -> Sqe {
+    pub const fn get_features(fid: Fid, nsid: Nsid, cdw11: u32, select: FeatureSelect) -> Sqe {
         let sel = (select.raw() as u32 & 7) << 8;
-        Sqe::admin(AdminOpcode::GET_FEATURES, nsid).with_cdw10(sel | fid as u32).with_cdw11(cdw11)
+        Sqe::admin(AdminOpcode::GET_FEATURES, nsid).with_cdw10(sel | fid.0 as u32).with_cdw11(cdw11)
     }
 
     /// Abort (Base 5.1) of command `cid` of submission queue `sqid`.
@@ -283,8 +285,8 @@ impl Sqe {
     }
 
     /// Log page identifier of Get Log Page.
-    pub const fn lid(&self) -> u8 {
-        self.cdw10.get() as u8
+    pub const fn lid(&self) -> Lid {
+        Lid(self.cdw10.get() as u8)
     }
 
     /// Length that Get Log Page asks for, in bytes: 4 to 16 GiB.
@@ -304,8 +306,8 @@ impl Sqe {
     }
 
     /// Feature identifier of Set Features and Get Features.
-    pub const fn fid(&self) -> u8 {
-        self.cdw10.get() as u8
+    pub const fn fid(&self) -> Fid {
+        Fid(self.cdw10.get() as u8)
     }
 
     /// Save of Set Features.
@@ -409,12 +411,13 @@ mod tests {
 
     #[test]
     fn log_page_lengths_are_dwords() {
-        assert_eq!(Sqe::get_log_page(2, Nsid::ALL, 0, 0, false), None);
-        assert_eq!(Sqe::get_log_page(2, Nsid::ALL, 6, 0, false), None);
-        assert_eq!(Sqe::get_log_page(2, Nsid::ALL, 8, 2, false), None);
-        let sqe = Sqe::get_log_page(2, Nsid::ALL, 512, 0, true).unwrap();
+        assert_eq!(Sqe::get_log_page(Lid::SMART_HEALTH, Nsid::ALL, 0, 0, false), None);
+        assert_eq!(Sqe::get_log_page(Lid::SMART_HEALTH, Nsid::ALL, 6, 0, false), None);
+        assert_eq!(Sqe::get_log_page(Lid::SMART_HEALTH, Nsid::ALL, 8, 2, false), None);
+        let sqe = Sqe::get_log_page(Lid::SMART_HEALTH, Nsid::ALL, 512, 0, true).unwrap();
         assert_eq!((sqe.cdw10.get(), sqe.cdw11.get()), (0x007f_8002, 0));
-        let sqe = Sqe::get_log_page(2, Nsid::ALL, GET_LOG_PAGE_BYTES_MAX, 0, true).unwrap();
+        let sqe = Sqe::get_log_page(Lid::SMART_HEALTH, Nsid::ALL, GET_LOG_PAGE_BYTES_MAX, 0, true)
+            .unwrap();
         assert_eq!(sqe.log_bytes(), u64::from(GET_LOG_PAGE_BYTES_MAX));
     }
 
@@ -422,7 +425,10 @@ mod tests {
     fn selections_round_trip() {
         use FeatureSelect::{Current, Default, Reserved, Saved, SupportedCapabilities};
         for select in [Current, Default, Saved, SupportedCapabilities, Reserved(7)] {
-            assert_eq!(Sqe::get_features(7, Nsid::NONE, 0, select).feature_select(), select);
+            assert_eq!(
+                Sqe::get_features(Fid::NUMBER_OF_QUEUES, Nsid::NONE, 0, select).feature_select(),
+                select
+            );
         }
         for select in
             [AttachmentSelect::Attach, AttachmentSelect::Detach, AttachmentSelect::Reserved(2)]
@@ -467,15 +473,15 @@ mod tests {
 
         #[test]
         fn log_pages_round_trip(lid: u8, dwords in 1u32..=GET_LOG_PAGE_BYTES_MAX / 4, offset: u64, rae: bool) {
-            let sqe = Sqe::get_log_page(lid, Nsid::ALL, dwords * 4, offset & !3, rae).unwrap();
-            prop_assert_eq!((sqe.lid(), sqe.rae()), (lid, rae));
+            let sqe = Sqe::get_log_page(Lid(lid), Nsid::ALL, dwords * 4, offset & !3, rae).unwrap();
+            prop_assert_eq!((sqe.lid(), sqe.rae()), (Lid(lid), rae));
             prop_assert_eq!((sqe.log_bytes(), sqe.log_offset()), (u64::from(dwords) * 4, offset & !3));
         }
 
         #[test]
         fn features_and_abort_round_trip(fid: u8, cdw11: u32, save: bool, sqid: u16, cid: u16) {
-            let set = Sqe::set_features(fid, Nsid::NONE, cdw11, save);
-            prop_assert_eq!((set.fid(), set.cdw11.get(), set.save()), (fid, cdw11, save));
+            let set = Sqe::set_features(Fid(fid), Nsid::NONE, cdw11, save);
+            prop_assert_eq!((set.fid(), set.cdw11.get(), set.save()), (Fid(fid), cdw11, save));
             let abort = Sqe::abort(Qid(sqid), Cid(cid));
             prop_assert_eq!((abort.abort_sqid(), abort.abort_cid()), (Qid(sqid), Cid(cid)));
         }

@@ -17,6 +17,7 @@ pub use config::{
 };
 pub use properties::{Cap, Crto, Version};
 
+use super::bits::{bits, with_bits};
 use super::ids::{Iova, Qid};
 
 /// The raw form of a register value.
@@ -173,17 +174,6 @@ const fn doorbell(index: u64, dstrd: u8) -> u32 {
     if offset > u32::MAX as u64 { u32::MAX } else { offset as u32 }
 }
 
-/// Bits `hi..=lo` of `raw`, shifted down.
-const fn bits(raw: u64, hi: u32, lo: u32) -> u64 {
-    (raw >> lo) & (u64::MAX >> (63 - (hi - lo)))
-}
-
-/// `raw` with bits `hi..=lo` replaced by the low bits of `value`.
-const fn with_bits(raw: u64, hi: u32, lo: u32, value: u64) -> u64 {
-    let mask = (u64::MAX >> (63 - (hi - lo))) << lo;
-    (raw & !mask) | ((value << lo) & mask)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -206,14 +196,6 @@ mod tests {
         assert_eq!(doorbell_sq(Qid(3), 0), 0x1018);
         assert_eq!(doorbell_cq(Qid(1), 4), 0x1000 + 3 * 64);
         assert_eq!(doorbell_cq(Qid(u16::MAX), 15), u32::MAX);
-    }
-
-    #[test]
-    fn bit_fields_reach_both_ends() {
-        assert_eq!(bits(u64::MAX, 63, 0), u64::MAX);
-        assert_eq!(bits(0x8000_0000_0000_0000, 63, 63), 1);
-        assert_eq!(with_bits(u64::MAX, 7, 4, 0), 0xffff_ffff_ffff_ff0f);
-        assert_eq!(with_bits(0, 63, 12, u64::MAX), 0xffff_ffff_ffff_f000);
     }
 
     fn round_trips<T: RegValue>(raw: u64) -> bool {

@@ -1,0 +1,199 @@
+//! The admin queue: one command at a time for callers, asynchronous event
+//! requests and aborts beside them.
+//!
+//! Not on any I/O path. Whoever needs it takes the lock for one command, which
+//! is bounded by its deadline.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use crate::bus::Bus;
+use crate::error::{Error, Result};
+use crate::memory::{Buffer, Mapping};
+use crate::queue_pair::core::Core;
+use crate::queue_pair::{Command, CommandError, Completion, RejectReason};
+use crate::ring::Shadow;
+use crate::spec::feature::AsyncEvent;
+use crate::spec::{Cid, Qid, Sqe};
+use crate::time::Time;
+
+/// How long to let pass between two looks at the completion queue.
+const LOOK_EVERY: Duration = Duration::from_micros(20);
+/// Events kept until somebody asks; later ones are dropped and can be read from their log pages.
+const EVENTS_MAX: usize = 64;
+
+/// What an admin command in flight is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    /// A caller waits for it.
+    Call(u64),
+    /// An asynchronous event request.
+    Event,
+    /// An abort; its result shows in the aborted command.
+    Abort,
+}
+
+/// What an admin command owns.
+pub(crate) type Owned = (Option<Buffer>, Purpose);
+
+/// See the module.
+pub(crate) struct Admin {
+    core: Core<Owned>,
+    calls: u64,
+    /// The last call's result once it is there.
+    answered: Option<Completion<Owned>>,
+    events: VecDeque<AsyncEvent>,
+    /// Event requests that completed and are to be posted anew.
+    events_spent: usize,
+    aborts_in_flight: usize,
+    aborts_max: usize,
+    // Dropped last: the core's rings and pages lie in it.
+    _host: Mapping,
+}
+
+impl Admin {
+    /// The admin queue over rings and pages in `host`.
+    pub(crate) fn new(core: Core<Owned>, host: Mapping) -> Admin {
+        Admin {
+            core,
+            calls: 0,
+            answered: None,
+            events: VecDeque::with_capacity(EVENTS_MAX),
+            events_spent: 0,
+            aborts_in_flight: 0,
+            aborts_max: 1,
+            _host: host,
+        }
+    }
+
+    /// Most aborts the controller takes at a time (Identify Controller, ACL, converted).
+    pub(crate) fn set_aborts_max(&mut self, aborts: usize) {
+        self.aborts_max = aborts;
+    }
+
+    /// Publishes both positions in shadow doorbells from now on.
+    pub(crate) fn set_shadows(&mut self, submission: Shadow, completion: Shadow) {
+        self.core.set_shadows(submission, completion);
+    }
+
+    /// Runs one command to its end and returns DW0 and the buffer.
+    ///
+    /// # Errors
+    /// [`Error::Status`] for a failed command, [`Error::Timeout`] after `timeout`; the
+    /// command is then still in flight and keeps its buffer, and the controller must be reset.
+    pub(crate) fn call(
+        &mut self,
+        bus: &dyn Bus,
+        name: &'static str,
+        sqe: Sqe,
+        data: Option<Buffer>,
+        timeout: Duration,
+    ) -> Result<(u32, Option<Buffer>)> {
+        let started = bus.now();
+        self.calls += 1;
+        let purpose = Purpose::Call(self.calls);
+        let command = Command::raw(sqe, (data, purpose));
+        self.core.post(started, command).map_err(|rejected| refusal(bus, name, rejected.reason))?;
+        self.core.ring();
+        while !self.answered_by(purpose) {
+            self.reap();
+            if !self.answered_by(purpose) && bus.now() >= started + timeout {
+                return Err(overdue(bus, name, timeout));
+            }
+            if !self.answered_by(purpose) {
+                bus.pause(LOOK_EVERY);
+            }
+        }
+        let Completion { buffer, result } = self.answered.take().expect("answered");
+        match result {
+            Ok(dw0) => Ok((dw0, buffer.0)),
+            Err(CommandError::Status(status)) => {
+                Err(Error::Status { device: bus.device().to_owned(), command: name, status })
+            }
+            Err(CommandError::Reset) => {
+                unreachable!("a reset ends commands only after the admin queue is closed")
+            }
+        }
+    }
+
+    fn answered_by(&self, purpose: Purpose) -> bool {
+        self.answered.as_ref().is_some_and(|completion| completion.buffer.1 == purpose)
+    }
+
+    /// Takes in completions: the caller's answer, events, aborts.
+    pub(crate) fn reap(&mut self) {
+        let Admin { core, answered, events, events_spent, aborts_in_flight, .. } = self;
+        core.reap(&mut |completion| match completion.buffer.1 {
+            Purpose::Call(_) => *answered = Some(completion),
+            Purpose::Abort => *aborts_in_flight -= 1,
+            Purpose::Event => {
+                if let Ok(dw0) = completion.result {
+                    *events_spent += 1;
+                    if events.len() < EVENTS_MAX {
+                        events.push_back(AsyncEvent::from_dword(dw0));
+                    }
+                }
+            }
+        });
+    }
+
+    /// Posts `count` asynchronous event requests; they wait as long as it takes.
+    pub(crate) fn request_events(&mut self, count: usize) {
+        for _ in 0..count {
+            // A full admin queue only means fewer events at a time.
+            let _ =
+                self.core.post_raw(Time::NEVER, Sqe::async_event_request(), (None, Purpose::Event));
+        }
+        self.core.ring();
+    }
+
+    /// The oldest event not yet taken; requests that were spent are posted anew.
+    pub(crate) fn take_event(&mut self) -> Option<AsyncEvent> {
+        self.reap();
+        let spent = std::mem::take(&mut self.events_spent);
+        self.request_events(spent);
+        self.events.pop_front()
+    }
+
+    /// Sends an Abort for a command without waiting; `false` if as many as the controller
+    /// takes are in flight.
+    pub(crate) fn abort(&mut self, now: Time, qid: Qid, cid: Cid) -> bool {
+        self.reap();
+        if self.aborts_in_flight >= self.aborts_max {
+            return false;
+        }
+        let command = Command::raw(Sqe::abort(qid, cid), (None, Purpose::Abort));
+        let sent = self.core.post(now, command).is_ok();
+        self.core.ring();
+        self.aborts_in_flight += usize::from(sent);
+        sent
+    }
+
+    /// Ends everything in flight, after the controller was disabled.
+    pub(crate) fn end_all(&mut self) {
+        self.core.end_all(&mut |_| ());
+    }
+
+    /// Leaks what is in flight, because the device may still write it.
+    pub(crate) fn leak_all(&mut self) {
+        self.core.leak_all();
+    }
+
+    /// Protocol violations on the admin queue.
+    pub(crate) fn violations(&self) -> u64 {
+        self.core.stats().violations()
+    }
+}
+
+fn refusal(bus: &dyn Bus, name: &str, reason: RejectReason) -> Error {
+    Error::invalid(format!("{}: admin command {name}", bus.device()), reason)
+}
+
+fn overdue(bus: &dyn Bus, name: &str, timeout: Duration) -> Error {
+    Error::Timeout {
+        device: bus.device().to_owned(),
+        waited_for: format!("admin command {name}"),
+        after: timeout,
+        registers: super::registers::describe(bus),
+    }
+}

@@ -1,0 +1,101 @@
+//! The controller memory buffer (NVMe Base 2.0 section 8.5) as a place for
+//! submission queues: the device then fetches commands from its own memory.
+//!
+//! Completion queues stay in host memory: reading device memory across PCIe is
+//! what a poller must not do.
+
+use std::sync::Arc;
+
+use super::registers::{read, write};
+use crate::bus::Bus;
+use crate::error::{Error, Result};
+use crate::spec::Iova;
+use crate::spec::register::{CAP, CMBLOC, CMBMSC, CMBSTS, CMBSZ, Cmbmsc};
+use crate::sys::{Atomics, Window};
+use crate::transfer::PAGE_BYTES;
+
+/// An enabled controller memory buffer, handed out page by page.
+#[derive(Debug)]
+pub(crate) struct Cmb {
+    device: String,
+    window: Window,
+    base: Iova,
+    /// Pages in use.
+    used: Vec<bool>,
+}
+
+/// A run of pages of the buffer.
+#[derive(Debug)]
+pub(crate) struct CmbPages {
+    first: usize,
+    count: usize,
+}
+
+impl Cmb {
+    /// Enables the buffer at an address range of its own and maps it.
+    ///
+    /// # Errors
+    /// [`Error::Device`] when there is none, it takes no submission queues, or it
+    /// refuses the address.
+    pub(super) fn enable(bus: &Arc<dyn Bus>) -> Result<Cmb> {
+        let lacks = |what: &str| {
+            Error::device(bus.device(), what, "place the queues in host memory (queues=host)")
+        };
+        if !read(&**bus, CAP).cmbs() {
+            return Err(lacks("it has no controller memory buffer"));
+        }
+        write(&**bus, CMBMSC, Cmbmsc::CAPABILITIES_ENABLED);
+        let (location, size) = (read(&**bus, CMBLOC), read(&**bus, CMBSZ));
+        let offset = location
+            .offset_bytes(size)
+            .ok_or_else(|| lacks("its controller memory buffer's place is invalid"))?;
+        let bytes = size.size_bytes().filter(|&bytes| bytes >= PAGE_BYTES);
+        let bytes = bytes.ok_or_else(|| lacks("its controller memory buffer is empty"))?;
+        if !size.sqs() {
+            return Err(lacks("its controller memory buffer takes no submission queues"));
+        }
+        let window = bus.bar_window(location.bir(), offset, bytes)?;
+        let base = bus.reserve(bytes)?;
+        let enabled =
+            Cmbmsc::enabled_at(base).ok_or_else(|| lacks("its memory buffer cannot be placed"))?;
+        write(&**bus, CMBMSC, enabled);
+        if read(&**bus, CMBSTS).cbai() {
+            return Err(lacks("it refuses the address of its memory buffer"));
+        }
+        let used = vec![false; (bytes / PAGE_BYTES) as usize];
+        Ok(Cmb { device: bus.device().to_owned(), window, base, used })
+    }
+
+    /// Bytes of the buffer.
+    pub(super) fn bytes(&self) -> u64 {
+        self.used.len() as u64 * PAGE_BYTES
+    }
+
+    /// Takes room for `bytes`, zeroed, at the lowest free place.
+    ///
+    /// # Errors
+    /// [`Error::Device`] when no run of pages is free.
+    pub(super) fn take(&mut self, bytes: usize) -> Result<(CmbPages, Atomics, Iova)> {
+        let page = PAGE_BYTES as usize;
+        let count = bytes.div_ceil(page);
+        let free = |first: &usize| self.used[*first..first + count].iter().all(|used| !used);
+        let first = (0..=self.used.len().saturating_sub(count))
+            .find(free)
+            .filter(|_| count <= self.used.len());
+        let first = first.ok_or_else(|| {
+            let what =
+                format!("its controller memory buffer has no {bytes} bytes left for a queue");
+            Error::device(&self.device, what, "make the queue smaller or place it in host memory")
+        })?;
+        self.used[first..first + count].fill(true);
+        let window = self.window.slice(first * page, count * page).expect("inside the buffer");
+        let atomics = window.atomics();
+        atomics.clear();
+        Ok((CmbPages { first, count }, atomics, Iova(self.base.0 + (first * page) as u64)))
+    }
+
+    /// Takes pages back.
+    pub(super) fn give_back(&mut self, pages: &CmbPages) {
+        self.used[pages.first..pages.first + pages.count].fill(false);
+    }
+}

@@ -1,0 +1,76 @@
+//! Doorbells of all queues: their registers, and their shadows in memory where
+//! the controller takes Doorbell Buffer Config (NVMe Base 2.0 section 5.8 and 8.7).
+
+use std::sync::Arc;
+
+use crate::bus::{Bus, Doorbell};
+use crate::error::Result;
+use crate::memory::Mapping;
+use crate::ring::{Bell, Shadow};
+use crate::spec::register::{doorbell_cq, doorbell_sq};
+use crate::spec::{Iova, Qid};
+use crate::transfer::PAGE_BYTES;
+
+/// See the module.
+pub(crate) struct Doorbells {
+    bus: Arc<dyn Bus>,
+    dstrd: u8,
+    shadows: Option<Mapping>,
+}
+
+impl Doorbells {
+    pub(super) fn new(bus: &Arc<dyn Bus>, dstrd: u8) -> Doorbells {
+        Doorbells { bus: Arc::clone(bus), dstrd, shadows: None }
+    }
+
+    /// Allocates the page of shadow doorbells and the page of event indices behind it.
+    pub(super) fn allocate_shadows(bus: &Arc<dyn Bus>) -> Result<Mapping> {
+        Mapping::allocate(bus, 2 * PAGE_BYTES as usize)
+    }
+
+    /// The two pages' device addresses.
+    pub(super) fn shadow_pages(mapping: &Mapping) -> (Iova, Iova) {
+        (mapping.iova(), Iova(mapping.iova().0 + PAGE_BYTES))
+    }
+
+    /// From now on queues use the shadows, which the controller was told about.
+    pub(super) fn with_shadows(self, shadows: Mapping) -> Doorbells {
+        Doorbells { shadows: Some(shadows), ..self }
+    }
+
+    /// Whether queues have shadow doorbells.
+    pub(super) fn has_shadows(&self) -> bool {
+        self.shadows.is_some()
+    }
+
+    /// The registers of a queue's submission tail and completion head.
+    pub(super) fn registers(&self, qid: Qid) -> Result<(Doorbell, Doorbell)> {
+        let submission = Arc::clone(&self.bus).doorbell(doorbell_sq(qid, self.dstrd))?;
+        let completion = Arc::clone(&self.bus).doorbell(doorbell_cq(qid, self.dstrd))?;
+        Ok((submission, completion))
+    }
+
+    /// Complete doorbells from a queue's registers.
+    pub(super) fn bells(&self, qid: Qid, registers: (Doorbell, Doorbell)) -> (Bell, Bell) {
+        let (submission, completion) = self.shadows_of(qid);
+        (Bell::new(registers.0, submission), Bell::new(registers.1, completion))
+    }
+
+    /// The shadows of a queue's doorbells, if there are any.
+    pub(super) fn shadows_of(&self, qid: Qid) -> (Option<Shadow>, Option<Shadow>) {
+        (
+            self.shadow(qid, doorbell_sq(qid, self.dstrd)),
+            self.shadow(qid, doorbell_cq(qid, self.dstrd)),
+        )
+    }
+
+    /// The shadow of a doorbell, as far into the page as the doorbell into its registers.
+    fn shadow(&self, qid: Qid, register: u32) -> Option<Shadow> {
+        let offset = register - doorbell_sq(Qid::ADMIN, self.dstrd);
+        let pages = self.shadows.as_ref()?.atomics();
+        let page = PAGE_BYTES as usize;
+        let index = (offset as usize + 4 <= page).then_some(offset as usize / 4)?;
+        let (doorbells, events) = (pages.slice(0, page), pages.slice(page, page));
+        Some(Shadow { doorbells, events, index, ring_always: qid.is_admin() })
+    }
+}

@@ -1,0 +1,369 @@
+//! A controller from reset to shutdown.
+//!
+//! | file | job |
+//! |---|---|
+//! | `bring_up` | reset to ready, as one function |
+//! | `registers` | typed registers, waits with deadlines |
+//! | `admin` | the admin queue: calls, events, aborts |
+//! | `queues` | creating and deleting I/O queues, where rings lie |
+//! | `doorbells`, `cmb` | shadow doorbells; the controller memory buffer |
+//! | `shared` | what the handle and the queues share; taking out of service; shutdown |
+//!
+//! [`Controller`] is a handle. The controller is shut down when it and all its
+//! queue pairs are gone; memory of its own outlives that.
+
+mod admin;
+mod bring_up;
+mod cmb;
+mod doorbells;
+mod queues;
+mod registers;
+pub(crate) mod shared;
+
+use std::any::Any;
+use std::fs::File;
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::time::Duration;
+
+use zerocopy::FromBytes;
+
+pub use queues::{Placement, RawQueuePair, RingSpace, SuppliedRings};
+
+use crate::bus::soft::{Drive, SoftBus};
+use crate::bus::vfio::Vfio;
+use crate::bus::vfio_user::VfioUser;
+use crate::bus::{Bus, BusEvent, Locality};
+use crate::error::{Error, Result};
+use crate::memory::{self, Buffer, DomainId, IoBuffer};
+use crate::namespace::{ControllerLimits, Namespace};
+use crate::queue_pair::{QueuePair, QueuePairOptions};
+use crate::spec::feature::AsyncEvent;
+use crate::spec::identify::{IdentifyController, IdentifyNamespace, NamespaceList};
+use crate::spec::register::{Cap, Version};
+use crate::spec::{Cns, Nsid, Sqe, View};
+use crate::target::{QueueMemory, Target};
+use crate::time::Time;
+use crate::transfer::{PAGE_BYTES, SglSupport};
+use shared::Shared;
+
+/// How a controller is opened.
+#[derive(Clone, Debug)]
+pub struct ControllerOptions {
+    /// I/O queue pairs to ask for; the controller may grant fewer. Default 64.
+    pub io_queues: u16,
+    /// Use SGLs where the controller takes them. Default true.
+    pub sgl: bool,
+    /// Use shadow doorbells where the controller takes them. Default true.
+    pub shadow_doorbells: bool,
+    /// Enable the controller memory buffer, for [`Placement::Cmb`]. Default false.
+    pub cmb: bool,
+    /// Give each queue an interrupt vector and an eventfd. Default false: queues are polled.
+    pub interrupts: bool,
+    /// How long an admin command may take. Default 10 s.
+    pub admin_timeout: Duration,
+}
+
+impl Default for ControllerOptions {
+    fn default() -> Self {
+        ControllerOptions {
+            io_queues: 64,
+            sgl: true,
+            shadow_doorbells: true,
+            cmb: false,
+            interrupts: false,
+            admin_timeout: Duration::from_secs(10),
+        }
+    }
+}
+
+/// What is known of an open controller. Every value was checked.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct ControllerInfo {
+    /// The target string.
+    pub device: String,
+    /// The capabilities register.
+    pub cap: Cap,
+    /// The version register.
+    pub version: Version,
+    /// Most entries of a queue (CAP.MQES, converted).
+    pub queue_entries_max: u32,
+    /// How long the controller may take to become ready or disabled.
+    pub ready_timeout: Duration,
+    /// How long its shutdown may take.
+    pub shutdown_timeout: Duration,
+    /// I/O queue pairs granted.
+    pub io_queues: u16,
+    /// Most bytes of one command (MDTS, and what the driver can express).
+    pub max_transfer_bytes: u64,
+    /// SGLs as they are used.
+    pub sgl: SglSupport,
+    /// Whether shadow doorbells are in use.
+    pub shadow_doorbells: bool,
+    /// Whether a volatile write cache is enabled: then only Flush and FUA make data durable.
+    pub volatile_write_cache: bool,
+    /// Bytes of the controller memory buffer in use; 0 if it is not enabled.
+    pub cmb_bytes: u64,
+    /// Identify Controller as the controller gave it.
+    pub identify: Box<IdentifyController>,
+}
+
+/// An open controller.
+#[derive(Clone, Debug)]
+pub struct Controller {
+    shared: Arc<Shared>,
+}
+
+impl Controller {
+    /// Opens the controller that `target` names. Options and target both have to allow
+    /// SGLs and shadow doorbells for them to be used; either can ask for the controller memory buffer.
+    ///
+    /// # Errors
+    /// What stands in the way of the device, each with its remedy, and as [`Controller::attach`].
+    pub fn open(target: &Target, options: &ControllerOptions) -> Result<Controller> {
+        let bus: Arc<dyn Bus> = match target {
+            Target::Vfio { address, .. } => Vfio::open(address)?,
+            Target::VfioUser { socket, .. } => VfioUser::open(socket)?,
+            Target::Soft { options, .. } => SoftBus::new(options.parse()?, Drive::Thread)?,
+        };
+        let settings = target.settings();
+        let options = ControllerOptions {
+            sgl: options.sgl && settings.sgl,
+            shadow_doorbells: options.shadow_doorbells && settings.dbbuf,
+            cmb: options.cmb || settings.queues == QueueMemory::Cmb,
+            ..options.clone()
+        };
+        Controller::attach(bus, &options)
+    }
+
+    /// Opens the controller behind a bus: resets it and makes it ready.
+    ///
+    /// # Errors
+    /// [`Error::Device`] for what this driver cannot work with, [`Error::Timeout`] and
+    /// [`Error::Status`] for a controller that does not come up. It is then left disabled.
+    pub fn attach(bus: Arc<dyn Bus>, options: &ControllerOptions) -> Result<Controller> {
+        Ok(Controller { shared: Arc::new(bring_up::bring_up(&bus, options)?) })
+    }
+
+    /// What is known of it.
+    pub fn info(&self) -> &ControllerInfo {
+        &self.shared.info
+    }
+
+    /// All active namespaces' identifiers, ascending (Base 2.0 section 5.17.2.2).
+    ///
+    /// # Errors
+    /// As [`Controller::admin`]; [`Error::Device`] for a list out of order.
+    pub fn namespace_ids(&self) -> Result<Vec<Nsid>> {
+        let mut ids = Vec::new();
+        loop {
+            let after = ids.last().copied().unwrap_or(Nsid::NONE);
+            let page = self.identify(Cns::ACTIVE_NAMESPACES, after)?;
+            let list = NamespaceList::view(&page).expect("a page is as long as the list");
+            let before = ids.len();
+            for nsid in list.iter(after) {
+                ids.push(nsid.map_err(|error| {
+                    self.broken(format!("its namespace list is broken: {error}"))
+                })?);
+            }
+            // A full list may go on; anything less is the end.
+            if ids.len() - before < PAGE_BYTES as usize / 4 {
+                return Ok(ids);
+            }
+        }
+    }
+
+    /// Opens the namespace that `target` means: its `ns=N`, or the first active one.
+    ///
+    /// # Errors
+    /// As [`Controller::namespace`]; [`Error::Device`] if there is no namespace at all.
+    pub fn namespace_of(&self, target: &Target) -> Result<Namespace> {
+        let first = || {
+            let fix = "create and attach one under the kernel's driver with `nvme create-ns` and `nvme attach-ns`";
+            let none = || Error::device(&self.info().device, "it has no active namespace", fix);
+            self.namespace_ids()?.first().copied().ok_or_else(none)
+        };
+        self.namespace(target.settings().namespace.map_or_else(first, Ok)?)
+    }
+
+    /// Opens a namespace.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if it is not active, [`Error::Device`] for a format this driver does not take.
+    pub fn namespace(&self, nsid: Nsid) -> Result<Namespace> {
+        let active = self.namespace_ids()?;
+        if !active.contains(&nsid) {
+            let listed =
+                active.iter().map(|nsid| nsid.0.to_string()).collect::<Vec<_>>().join(", ");
+            let why = if active.is_empty() {
+                "it has no namespace".to_owned()
+            } else {
+                format!("its namespaces are {listed}")
+            };
+            return Err(Error::invalid(
+                format!("{}: namespace {}", self.info().device, nsid.0),
+                why,
+            ));
+        }
+        let page = self.identify(Cns::NAMESPACE, nsid)?;
+        let identify = Box::new(
+            IdentifyNamespace::read_from_bytes(&page).expect("a page is as long as the structure"),
+        );
+        let limits = ControllerLimits {
+            device: &self.info().device,
+            domain: DomainId::of(self.shared.bus()),
+            max_transfer_bytes: self.info().max_transfer_bytes,
+            sgl: self.info().sgl,
+        };
+        Namespace::new(nsid, identify, limits)
+    }
+
+    /// Identify data (Base 2.0 section 5.17), 4096 bytes.
+    ///
+    /// # Errors
+    /// As [`Controller::admin`].
+    pub fn identify(&self, cns: Cns, nsid: Nsid) -> Result<Buffer> {
+        self.read_page("Identify", Sqe::identify(cns, nsid, 0), PAGE_BYTES as usize)
+    }
+
+    /// The first `bytes` of a log page (Base 2.0 section 5.16); a multiple of 4.
+    ///
+    /// # Errors
+    /// As [`Controller::admin`], and [`Error::Invalid`] for a length that cannot be asked for.
+    pub fn log_page(&self, lid: crate::spec::Lid, nsid: Nsid, bytes: u32) -> Result<Buffer> {
+        let sqe = Sqe::get_log_page(lid, nsid, bytes, 0, false);
+        let sqe = sqe.ok_or_else(|| {
+            Error::invalid(format!("a log page of {bytes} bytes"), "ask for a multiple of 4")
+        })?;
+        self.read_page("Get Log Page", sqe, bytes as usize)
+    }
+
+    fn read_page(&self, name: &'static str, sqe: Sqe, bytes: usize) -> Result<Buffer> {
+        let (_, data) = self.admin(name, sqe, Some(self.allocate(bytes)?))?;
+        Ok(data.expect("a call gives its buffer back"))
+    }
+
+    /// Runs an admin command as it stands, with `data` as its data, and returns DW0 and
+    /// the data. `name` is for messages. The driver does not look at what the command does.
+    ///
+    /// # Errors
+    /// [`Error::Status`] when the controller fails it; [`Error::Timeout`] when it does
+    /// not answer, which takes the controller out of service; [`Error::Failed`] after that.
+    pub fn admin(
+        &self,
+        name: &'static str,
+        sqe: Sqe,
+        data: Option<Buffer>,
+    ) -> Result<(u32, Option<Buffer>)> {
+        self.shared.call(name, sqe, data)
+    }
+
+    /// The oldest asynchronous event not yet taken, without waiting.
+    pub fn take_event(&self) -> Option<AsyncEvent> {
+        self.shared.with_admin(admin::Admin::take_event)
+    }
+
+    /// What happened on the bus since the last call: errors, requests to give the device back.
+    pub fn take_bus_event(&self) -> Option<BusEvent> {
+        self.shared.bus().take_event()
+    }
+
+    /// Protocol violations the admin queue has seen.
+    pub fn admin_violations(&self) -> u64 {
+        self.shared.with_admin(|admin| admin.violations())
+    }
+
+    /// Allocates DMA memory of at least `len` bytes and returns `len` of them, zeroed: in
+    /// the largest pages there are, near the device. Allocate once, [`Buffer::split_off`] the rest.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for no bytes, [`Error::Refused`] with the limit that refused.
+    pub fn allocate(&self, len: usize) -> Result<Buffer> {
+        memory::allocate(self.shared.bus(), len)
+    }
+
+    /// Registers memory the caller owns, once, for any number of transfers: any mapping, memfd
+    /// or pinned pool of whole 4 KiB pages. `file` is the file behind it with the offset of the first byte, which
+    /// only vfio-user needs.
+    ///
+    /// # Safety
+    /// `owner` keeps `at..at+len` mapped, readable and writable while it lives, and while the
+    /// buffer or a part of it is in flight no Rust reference to its bytes is used.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for misaligned memory, [`Error::Refused`] with the limit that refused.
+    #[allow(unsafe_code)]
+    pub unsafe fn register(
+        &self,
+        at: NonNull<u8>,
+        len: usize,
+        file: Option<(File, u64)>,
+        owner: Box<dyn Any + Send + Sync>,
+    ) -> Result<Buffer> {
+        // SAFETY: passed on to our caller.
+        unsafe { memory::register(self.shared.bus(), at, len, file, owner) }
+    }
+
+    /// Makes an I/O queue pair for one thread to drive.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for options the controller does not take, [`Error::Device`] when
+    /// no queue is left, [`Error::Status`] when the controller refuses one.
+    pub fn create_queue_pair<B: IoBuffer>(
+        &self,
+        mut options: QueuePairOptions,
+    ) -> Result<QueuePair<B>> {
+        let placement = std::mem::take(&mut options.placement);
+        QueuePair::new(self.create_raw_queue_pair(options.depth, placement)?, &options)
+    }
+
+    /// Makes an I/O queue pair of `depth` entries for another agent to drive, such as a GPU.
+    ///
+    /// # Errors
+    /// As [`Controller::create_queue_pair`].
+    pub fn create_raw_queue_pair(&self, depth: u32, placement: Placement) -> Result<RawQueuePair> {
+        self.shared.check()?;
+        RawQueuePair::create(&self.shared, depth, placement)
+    }
+
+    /// The present on the device's clock.
+    pub fn now(&self) -> Time {
+        self.shared.bus().now()
+    }
+
+    /// Lets `at_most` pass, or less.
+    pub fn pause(&self, at_most: Duration) {
+        self.shared.bus().pause(at_most);
+    }
+
+    /// Where the device sits.
+    pub fn locality(&self) -> Locality {
+        self.shared.bus().locality()
+    }
+
+    /// An error once the controller was taken out of service.
+    ///
+    /// # Errors
+    /// [`Error::Failed`] with the first failure's reason.
+    pub fn check(&self) -> Result<()> {
+        self.shared.check()
+    }
+
+    fn broken(&self, what: String) -> Error {
+        Error::device(
+            &self.info().device,
+            what,
+            "update the device's firmware, or use another device",
+        )
+    }
+}
+
+impl std::fmt::Debug for Shared {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Shared")
+            .field("device", &self.info.device)
+            .field("state", &self.state())
+            .finish_non_exhaustive()
+    }
+}

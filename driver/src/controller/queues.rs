@@ -1,0 +1,333 @@
+//! Creating and deleting I/O queues, and where their rings lie.
+
+use std::collections::BTreeSet;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+
+use super::cmb::CmbPages;
+use super::shared::{Shared, lock};
+use crate::bus::Doorbell;
+use crate::error::{Error, Result};
+use crate::memory::Mapping;
+use crate::ring::{Bell, CompletionRing, SubmissionRing};
+use crate::spec::{DataPointer, Iova, Qid, QueueEntries, QueuePriority, Sqe};
+use crate::sys::Atomics;
+use crate::transfer::PAGE_BYTES;
+
+/// Bytes of a submission queue entry.
+const SQE_BYTES: usize = 64;
+/// Bytes of a completion queue entry.
+const CQE_BYTES: usize = 16;
+
+/// I/O queue identifiers not in use.
+#[derive(Debug)]
+pub(crate) struct QueueIds {
+    free: BTreeSet<u16>,
+    count: u16,
+}
+
+impl QueueIds {
+    /// Identifiers 1 to `count`, which the controller granted.
+    pub(super) fn new(count: u16) -> QueueIds {
+        QueueIds { free: (1..=count).collect(), count }
+    }
+
+    fn take(&mut self, device: &str) -> Result<Qid> {
+        self.free.pop_first().map(Qid).ok_or_else(|| {
+            let what = format!("all {} I/O queues the controller granted are in use", self.count);
+            Error::device(device, what, "drop a queue pair first, or use fewer jobs")
+        })
+    }
+}
+
+/// Ring memory with the address the device knows it by.
+#[derive(Clone, Debug)]
+pub struct RingSpace {
+    /// The memory; cleared when a queue is made of it.
+    pub memory: Atomics,
+    /// Where the device finds its first byte; 4 KiB aligned and contiguous.
+    pub iova: Iova,
+}
+
+/// Where the rings of a queue pair lie.
+#[derive(Debug, Default)]
+pub enum Placement {
+    /// In host memory near the device.
+    #[default]
+    Host,
+    /// Submission ring in the controller memory buffer, completion ring in host memory.
+    Cmb,
+    /// In memory of the caller's: another mapping, or another device's memory.
+    Supplied(SuppliedRings),
+}
+
+/// Ring memory that the caller brings, and optionally other ways to the doorbells.
+#[derive(Debug)]
+pub struct SuppliedRings {
+    /// At least 64 bytes for each entry.
+    pub submission: RingSpace,
+    /// At least 16 bytes for each entry.
+    pub completion: RingSpace,
+    /// The submission tail and completion head doorbells as the caller mapped them;
+    /// `None` uses the bus's.
+    pub doorbells: Option<(Doorbell, Doorbell)>,
+}
+
+/// A queue pair as the controller has it: created, with memory and doorbells, and
+/// nobody driving it yet.
+///
+/// [`crate::QueuePair`] drives one from the CPU. Another agent can drive it
+/// instead: it needs [`RawQueuePair::qid`], the rings and the doorbells.
+/// Dropping it deletes both queues.
+#[derive(Debug)]
+pub struct RawQueuePair {
+    shared: Arc<Shared>,
+    qid: Qid,
+    entries: QueueEntries,
+    rings: Rings,
+    doorbells: Option<(Doorbell, Doorbell)>,
+    closed: bool,
+}
+
+/// The memory of both rings and what keeps it.
+#[derive(Debug)]
+struct Rings {
+    submission: RingSpace,
+    completion: RingSpace,
+    cmb: Option<CmbPages>,
+    _host: Option<Mapping>,
+}
+
+impl RawQueuePair {
+    pub(super) fn create(
+        shared: &Arc<Shared>,
+        depth: u32,
+        placement: Placement,
+    ) -> Result<RawQueuePair> {
+        let entries = checked_entries(shared, depth)?;
+        let qid = lock(&shared.ids).take(shared.bus().device())?;
+        let mut pair = match Self::prepare(shared, qid, entries, placement) {
+            Ok(pair) => pair,
+            Err(error) => {
+                lock(&shared.ids).free.insert(qid.0);
+                return Err(error);
+            }
+        };
+        pair.create_queues().inspect_err(|_| pair.closed = true)?;
+        Ok(pair)
+    }
+
+    fn prepare(
+        shared: &Arc<Shared>,
+        qid: Qid,
+        entries: QueueEntries,
+        placement: Placement,
+    ) -> Result<RawQueuePair> {
+        let (rings, doorbells) = place(shared, entries, placement)?;
+        let doorbells = match doorbells {
+            Some(doorbells) => doorbells,
+            None => shared.doorbells.registers(qid)?,
+        };
+        rings.submission.memory.clear();
+        rings.completion.memory.clear();
+        Ok(RawQueuePair {
+            shared: Arc::clone(shared),
+            qid,
+            entries,
+            rings,
+            doorbells: Some(doorbells),
+            closed: false,
+        })
+    }
+
+    fn create_queues(&self) -> Result<()> {
+        let at = |ring: &RingSpace| DataPointer::Prp { prp1: ring.iova, prp2: Iova(0) };
+        let vector = self.vector();
+        let cq = Sqe::create_io_cq(self.qid, self.entries, vector, true)
+            .with_dptr(at(&self.rings.completion));
+        self.shared.call("Create I/O Completion Queue", cq, None)?;
+        let sq = Sqe::create_io_sq(self.qid, self.qid, self.entries, QueuePriority::Medium);
+        let sq = sq.with_dptr(at(&self.rings.submission));
+        let created = self.shared.call("Create I/O Submission Queue", sq, None);
+        if created.is_err() {
+            let _ =
+                self.shared.call("Delete I/O Completion Queue", Sqe::delete_io_cq(self.qid), None);
+        }
+        created.map(drop)
+    }
+
+    /// The interrupt vector of this queue, if the controller was opened with interrupts.
+    fn vector(&self) -> Option<u16> {
+        let vectors = self.shared.vectors.len();
+        // Vector 0 belongs to the admin queue where there is another one.
+        (vectors > 0)
+            .then(|| if vectors == 1 { 0 } else { 1 + (self.qid.0 - 1) % (vectors as u16 - 1) })
+    }
+
+    /// The eventfd that counts this queue's interrupts, if the controller was opened with them.
+    pub fn interrupt(&self) -> Option<BorrowedFd<'_>> {
+        self.vector().map(|vector| self.shared.vectors[usize::from(vector)].as_fd())
+    }
+
+    /// The identifier of both queues.
+    pub fn qid(&self) -> Qid {
+        self.qid
+    }
+
+    /// Entries of each ring.
+    pub fn entries(&self) -> u32 {
+        self.entries.get()
+    }
+
+    /// The submission ring: 64 bytes for each entry.
+    pub fn submission(&self) -> &RingSpace {
+        &self.rings.submission
+    }
+
+    /// The completion ring: 16 bytes for each entry; the first lap's phase is 1.
+    pub fn completion(&self) -> &RingSpace {
+        &self.rings.completion
+    }
+
+    /// The submission tail and completion head doorbells, for another agent to ring.
+    ///
+    /// # Panics
+    /// Never for a caller: only [`crate::QueuePair`] takes them away, with the pair itself.
+    pub fn doorbells(&self) -> (&Doorbell, &Doorbell) {
+        let (submission, completion) =
+            self.doorbells.as_ref().expect("a queue pair of the CPU's owns its doorbells");
+        (submission, completion)
+    }
+
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+
+    /// The rings for the CPU to drive; once.
+    pub(crate) fn take_rings(&mut self) -> (SubmissionRing, CompletionRing) {
+        let registers = self.doorbells.take().expect("rings are taken once");
+        let (sq_bell, cq_bell) = self.shared.doorbells.bells(self.qid, registers);
+        let depth = self.entries.get();
+        let sq = SubmissionRing::new(self.rings.submission.memory.clone(), depth, sq_bell);
+        (sq, CompletionRing::new(self.rings.completion.memory.clone(), depth, cq_bell))
+    }
+
+    /// Deletes both queues. `true` once the device can no longer touch what was in flight.
+    pub(crate) fn close(&mut self) -> bool {
+        if std::mem::replace(&mut self.closed, true) {
+            return self.shared.state() != super::shared::State::Stuck;
+        }
+        // The specification wants the submission queue gone first (Base 2.0 section 5.6, 5.7).
+        let deleted = self
+            .shared
+            .call("Delete I/O Submission Queue", Sqe::delete_io_sq(self.qid), None)
+            .and_then(|_| {
+                self.shared.call("Delete I/O Completion Queue", Sqe::delete_io_cq(self.qid), None)
+            });
+        if let Err(error) = deleted {
+            self.shared.fail(&error.to_string());
+            return self.shared.wait_settled();
+        }
+        true
+    }
+}
+
+impl Drop for RawQueuePair {
+    fn drop(&mut self) {
+        self.close();
+        if let (Some(cmb), Some(pages)) = (&self.shared.cmb, &self.rings.cmb) {
+            lock(cmb).give_back(pages);
+        }
+        lock(&self.shared.ids).free.insert(self.qid.0);
+    }
+}
+
+fn checked_entries(shared: &Shared, depth: u32) -> Result<QueueEntries> {
+    let most = shared.info.queue_entries_max;
+    QueueEntries::new(depth).filter(|_| depth <= most).ok_or_else(|| {
+        Error::invalid(
+            format!("{}: a queue of {depth} entries", shared.bus().device()),
+            format!("this controller takes 2 to {most} (CAP.MQES); ask for a smaller I/O depth"),
+        )
+    })
+}
+
+/// Finds memory for both rings.
+fn place(
+    shared: &Arc<Shared>,
+    entries: QueueEntries,
+    placement: Placement,
+) -> Result<(Rings, Option<(Doorbell, Doorbell)>)> {
+    let page = PAGE_BYTES as usize;
+    let sq_bytes = (entries.get() as usize * SQE_BYTES).next_multiple_of(page);
+    let cq_bytes = (entries.get() as usize * CQE_BYTES).next_multiple_of(page);
+    match placement {
+        Placement::Host => {
+            let host = Mapping::allocate(shared.bus(), sq_bytes + cq_bytes)?;
+            let submission = ring_space(&host, 0, sq_bytes);
+            let completion = ring_space(&host, sq_bytes, cq_bytes);
+            Ok((Rings { submission, completion, cmb: None, _host: Some(host) }, None))
+        }
+        Placement::Cmb => {
+            let cmb = shared.cmb.as_ref().ok_or_else(|| {
+                let fix = "open it with the controller memory buffer enabled (queues=cmb)";
+                Error::device(
+                    shared.bus().device(),
+                    "its controller memory buffer is not enabled",
+                    fix,
+                )
+            })?;
+            let host = Mapping::allocate(shared.bus(), cq_bytes)?;
+            let completion = ring_space(&host, 0, cq_bytes);
+            let (pages, memory, iova) = lock(cmb).take(sq_bytes)?;
+            let submission = RingSpace { memory, iova };
+            Ok((Rings { submission, completion, cmb: Some(pages), _host: Some(host) }, None))
+        }
+        Placement::Supplied(supplied) => {
+            check_supplied(shared, &supplied, entries)?;
+            let SuppliedRings { submission, completion, doorbells } = supplied;
+            Ok((Rings { submission, completion, cmb: None, _host: None }, doorbells))
+        }
+    }
+}
+
+fn ring_space(host: &Mapping, offset: usize, bytes: usize) -> RingSpace {
+    RingSpace {
+        memory: host.atomics().slice(offset, bytes),
+        iova: Iova(host.iova().0 + offset as u64),
+    }
+}
+
+fn check_supplied(shared: &Shared, supplied: &SuppliedRings, entries: QueueEntries) -> Result<()> {
+    let rings = [
+        ("submission", &supplied.submission, SQE_BYTES),
+        ("completion", &supplied.completion, CQE_BYTES),
+    ];
+    for (name, ring, entry_bytes) in rings {
+        let needed = entries.get() as usize * entry_bytes;
+        if ring.memory.len() < needed || !ring.iova.is_aligned(PAGE_BYTES) {
+            return Err(Error::invalid(
+                format!(
+                    "{}: the {name} ring supplied at {} with {} bytes",
+                    shared.bus().device(),
+                    ring.iova,
+                    ring.memory.len()
+                ),
+                format!("it must be 4 KiB aligned and hold {needed} bytes"),
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// The admin queue's rings at the start of `host`, and its memory's end.
+pub(super) fn admin_rings(
+    host: &Mapping,
+    entries: u32,
+    bells: (Bell, Bell),
+) -> (SubmissionRing, CompletionRing) {
+    let sq_bytes = (entries as usize * SQE_BYTES).next_multiple_of(PAGE_BYTES as usize);
+    let sq = SubmissionRing::new(host.atomics().slice(0, sq_bytes), entries, bells.0);
+    let cq_memory = host.atomics().slice(sq_bytes, PAGE_BYTES as usize);
+    (sq, CompletionRing::new(cq_memory, entries, bells.1))
+}

@@ -1,0 +1,47 @@
+//! Bit fields of raw integers, by the bit numbers that the specification prints.
+
+/// Bits `hi..=lo` of `raw`, shifted down.
+pub(super) const fn bits(raw: u64, hi: u32, lo: u32) -> u64 {
+    (raw >> lo) & (u64::MAX >> (63 - (hi - lo)))
+}
+
+/// `raw` with bits `hi..=lo` replaced by the low bits of `value`.
+pub(super) const fn with_bits(raw: u64, hi: u32, lo: u32, value: u64) -> u64 {
+    let mask = (u64::MAX >> (63 - (hi - lo))) << lo;
+    (raw & !mask) | ((value << lo) & mask)
+}
+
+/// Makes a newtype over an integer of which each bit is a flag with a getter and a setter.
+macro_rules! bit_flags {
+    ($(#[$doc:meta])* $type:ident($raw:ty) { $($bit:literal $getter:ident $setter:ident, $text:literal;)+ }) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+        pub struct $type(pub $raw);
+
+        impl $type {$(
+            #[doc = concat!($text, " (bit ", stringify!($bit), ").")]
+            pub const fn $getter(self) -> bool {
+                self.0 & 1 << $bit != 0
+            }
+
+            #[doc = concat!("Sets or clears [`Self::", stringify!($getter), "`].")]
+            pub const fn $setter(self, set: bool) -> $type {
+                $type(if set { self.0 | 1 << $bit } else { self.0 & !(1 << $bit) })
+            }
+        )+}
+    };
+}
+pub(super) use bit_flags;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bit_fields_reach_both_ends() {
+        assert_eq!(bits(u64::MAX, 63, 0), u64::MAX);
+        assert_eq!(bits(0x8000_0000_0000_0000, 63, 63), 1);
+        assert_eq!(with_bits(u64::MAX, 7, 4, 0), 0xffff_ffff_ffff_ff0f);
+        assert_eq!(with_bits(0, 63, 12, u64::MAX), 0xffff_ffff_ffff_f000);
+    }
+}

@@ -1,0 +1,133 @@
+//! What the commands need from the system, installed through apt where there is apt.
+//!
+//! Each package that is installed is named first. Without apt, or without the right to use it, the failure is a list of
+//! what to install by hand.
+
+use crate::failure::{Failure, Result};
+use crate::process;
+use crate::progress::Progress;
+use std::process::{Command, Stdio};
+
+/// Something the system must have: how to see that it is there, and the Debian package that brings it.
+pub(crate) struct Need {
+    package: &'static str,
+    probe: Probe,
+}
+
+enum Probe {
+    /// A program in `PATH`.
+    Program(&'static str),
+    /// A library that pkg-config knows.
+    Library(&'static str),
+}
+
+pub(crate) const QEMU: Need =
+    Need { package: "qemu-system-x86", probe: Probe::Program("qemu-system-x86_64") };
+pub(crate) const PKG_CONFIG: Need =
+    Need { package: "pkg-config", probe: Probe::Program("pkg-config") };
+pub(crate) const HWLOC: Need = Need { package: "libhwloc-dev", probe: Probe::Library("hwloc") };
+pub(crate) const UDEV: Need = Need { package: "libudev-dev", probe: Probe::Library("libudev") };
+pub(crate) const C_COMPILER: Need = Need { package: "gcc", probe: Probe::Program("cc") };
+pub(crate) const C_LIBRARY: Need = Need { package: "libc6-dev", probe: Probe::Program("ldd") };
+pub(crate) const VALGRIND: Need = Need { package: "valgrind", probe: Probe::Program("valgrind") };
+pub(crate) const STRACE: Need = Need { package: "strace", probe: Probe::Program("strace") };
+
+/// What building `adit` takes besides Rust.
+pub(crate) const TO_BUILD: [Need; 5] = [C_COMPILER, C_LIBRARY, PKG_CONFIG, HWLOC, UDEV];
+
+impl Need {
+    fn is_met(&self) -> bool {
+        match self.probe {
+            Probe::Program(name) => process::find(name).is_some(),
+            Probe::Library(name) => has_library(name),
+        }
+    }
+}
+
+fn has_library(name: &str) -> bool {
+    let mut command = Command::new("pkg-config");
+    command.args(["--exists", name]).stdout(Stdio::null()).stderr(Stdio::null());
+    command.status().is_ok_and(|status| status.success())
+}
+
+/// Installs whatever of `needs` is missing.
+pub(crate) fn ensure<'a>(needs: impl IntoIterator<Item = &'a Need>) -> Result<()> {
+    let missing: Vec<&str> =
+        needs.into_iter().filter(|need| !need.is_met()).map(|need| need.package).collect();
+    if missing.is_empty() {
+        return Ok(());
+    }
+    let list = missing.join(" ");
+    let Some(apt_get) = apt_get()? else {
+        return Err(Failure::new(by_hand(&list)));
+    };
+    eprintln!("xtask: installing {list} with apt-get");
+    install(&apt_get, &missing)
+}
+
+/// Runs `apt-get update`.
+pub(crate) fn update_lists() -> Result<()> {
+    let apt_get = apt_get()?.ok_or_else(|| Failure::new("apt-get update takes root or sudo"))?;
+    eprintln!("xtask: updating apt's package lists");
+    apt(&apt_get, &["update"])
+}
+
+fn by_hand(list: &str) -> String {
+    format!(
+        "these are missing and cannot be installed from here (that takes apt-get, as root or with sudo):\n    {list}\n\
+         on Debian or Ubuntu run\n    apt-get install --no-install-recommends {list}\n\
+         elsewhere install the packages that bring the same programs and libraries"
+    )
+}
+
+/// The words that run apt-get with enough rights to install, or none where that cannot be had.
+fn apt_get() -> Result<Option<Vec<&'static str>>> {
+    if process::find("apt-get").is_none() {
+        return Ok(None);
+    }
+    let id = process::run_quietly(Command::new("id").arg("-u"))?;
+    if id.stdout.trim_ascii() == b"0" {
+        return Ok(Some(vec!["apt-get"]));
+    }
+    let sudo = process::find("sudo").is_some()
+        && process::run_quietly(Command::new("sudo").args(["-n", "true"])).is_ok();
+    Ok(sudo.then(|| vec!["sudo", "-n", "apt-get"]))
+}
+
+fn install(apt_get: &[&str], packages: &[&str]) -> Result<()> {
+    let _progress = Progress::start(format!("installing {}", packages.join(" ")));
+    let install = [&["install", "-y", "--no-install-recommends"], packages].concat();
+    if apt(apt_get, &install).is_ok() {
+        return Ok(());
+    }
+    // The usual reason on a fresh machine is that there are no package lists, or old ones.
+    apt(apt_get, &["update"])?;
+    apt(apt_get, &install)
+}
+
+fn apt(apt_get: &[&str], arguments: &[&str]) -> Result<()> {
+    let mut command = Command::new("env");
+    // Through env, because sudo drops variables set outside it.
+    let (program, sudo) = apt_get.split_last().expect("apt-get is always one of the words");
+    command.args(sudo).args(["env", "DEBIAN_FRONTEND=noninteractive", program]);
+    // Another apt at work is waited for, two minutes at most.
+    command.args(["-o", "DPkg::Lock::Timeout=120"]).args(arguments);
+    process::run_quietly(&mut command).map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_met_need_is_not_installed() {
+        let shell = Need { package: "dash", probe: Probe::Program("sh") };
+        assert!(ensure([&shell]).is_ok());
+    }
+
+    #[test]
+    fn the_list_for_other_systems_names_the_packages() {
+        let text = by_hand("libhwloc-dev valgrind");
+        assert!(text.contains("apt-get install --no-install-recommends libhwloc-dev valgrind"));
+    }
+}

@@ -1,0 +1,162 @@
+//! The command line of `cargo xtask vm`, also used by the test matrix.
+
+use crate::failure::{Failure, Result};
+use clap::Parser;
+use std::path::PathBuf;
+
+const EXAMPLES: &str = "\
+Each --nvme and --kernel-nvme is 'OPTS[;NSOPTS…]': OPTS go to QEMU's `-device nvme,…`, each NSOPTS to a `-device \
+nvme-ns,…` of its own with an empty image file. Without NSOPTS there is one plain namespace; with the word `none` in \
+their place there is no namespace.
+
+In COMMAND, {0}, {1} stand for `vfio:BDF` of the first and second --nvme, {k0} and {g0} for the block device and the \
+generic character device (/dev/nvme0n1, /dev/ng0n1) of the first --kernel-nvme. `adit` is the release binary, built \
+first. Busybox's programs are there; its shell prefers them to a --with program of the same name.
+
+The exit code is COMMAND's, or 1 when the guest fails or its IOMMU refused a DMA access, or 2 for a wrong command line.
+
+Examples:
+  cargo xtask vm --nvme mdts=7 -- adit identify {0}
+  cargo xtask vm --nvme '' --nvme '' -- sh -c 'adit identify {0}; adit identify {1}'
+
+  # 4 KiB blocks, queues in the controller's memory, every block verified
+  cargo xtask vm \\
+      --nvme 'cmb_size_mb=64;logical_block_size=4096,physical_block_size=4096' \\
+      -- adit bench --filename={0},queues=cmb --rw=randrw --bs=16k \\
+      --iodepth=32 --size=64M --verify=crc32c
+
+  # the kernel's driver, for comparison
+  cargo xtask vm --kernel-nvme '' --with fio \\
+      -- fio --name=r --filename={k0} --rw=randread --direct=1 \\
+      --ioengine=io_uring --time_based --runtime=3
+
+  # another IOMMU; a controller behind a port
+  cargo xtask vm --iommu intel-iommu,caching-mode=on,aw-bits=39 --nvme '' -- \\
+      adit identify {0}
+  cargo xtask vm --qemu-arg '-device pcie-root-port,id=rp0' --nvme bus=rp0 -- \\
+      adit identify {0}";
+
+/// What guest to boot and what to run in it.
+#[derive(Clone, Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct GuestArgs {
+    /// An NVMe controller bound to vfio-pci (may be the empty string: QEMU's defaults)
+    #[arg(long, value_name = "OPTS[;NSOPTS…]")]
+    pub(super) nvme: Vec<String>,
+
+    /// An NVMe controller left to the kernel's driver
+    #[arg(long, value_name = "OPTS[;NSOPTS…]")]
+    pub(super) kernel_nvme: Vec<String>,
+
+    /// A program to copy in with its libraries: a name in PATH, or a path
+    #[arg(long, value_name = "BINARY")]
+    pub(super) with: Vec<String>,
+
+    /// An argument for QEMU, placed before the controllers; one that begins with `-` is split at its first space
+    #[arg(long, value_name = "A", allow_hyphen_values = true)]
+    pub(super) qemu_arg: Vec<String>,
+
+    /// The IOMMU device, or `none` [default unless a --qemu-arg brings one]
+    #[arg(long, value_name = "DEVICE", default_value = DEFAULT_IOMMU)]
+    pub(super) iommu: String,
+
+    /// The guest's memory
+    #[arg(long, default_value = "2G")]
+    pub(super) mem: String,
+
+    /// The guest's processors
+    #[arg(long, default_value_t = 2)]
+    pub(super) cpus: u8,
+
+    /// The size of each namespace's (sparse) image file
+    #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = parse_size)]
+    pub(super) disk_size: u64,
+
+    /// Kill the guest after this many seconds
+    #[arg(long, value_name = "SECONDS", default_value_t = 300)]
+    pub(super) timeout: u64,
+
+    /// Do not fail when the IOMMU refused a DMA access of a device
+    #[arg(long)]
+    pub(super) allow_dmar: bool,
+
+    /// A kernel other than the distribution's: a directory with boot/vmlinuz-VERSION and lib/modules/VERSION
+    #[arg(long, value_name = "DIR")]
+    pub(super) kernel: Option<PathBuf>,
+
+    /// The command and its words
+    #[arg(trailing_var_arg = true, required = true, value_name = "COMMAND")]
+    pub(super) command: Vec<String>,
+}
+
+pub(super) const DEFAULT_IOMMU: &str = "intel-iommu,intremap=on,caching-mode=on,aw-bits=48";
+
+/// A guest's arguments as words, the way a person types them after `cargo xtask vm`.
+#[derive(clap::Parser)]
+#[command(no_binary_name = true)]
+struct Line {
+    #[command(flatten)]
+    guest: GuestArgs,
+}
+
+impl GuestArgs {
+    /// Parses the words that follow `cargo xtask vm`.
+    pub(crate) fn parse(words: &[&str]) -> Result<Self> {
+        Line::try_parse_from(words)
+            .map(|line| line.guest)
+            .map_err(|error| Failure::usage(error.to_string()))
+    }
+}
+
+/// Bytes, with an optional K, M, G or T.
+fn parse_size(text: &str) -> std::result::Result<u64, String> {
+    let (digits, shift) = match text.chars().last().map(|unit| unit.to_ascii_uppercase()) {
+        Some('K') => (&text[..text.len() - 1], 10),
+        Some('M') => (&text[..text.len() - 1], 20),
+        Some('G') => (&text[..text.len() - 1], 30),
+        Some('T') => (&text[..text.len() - 1], 40),
+        _ => (text, 0),
+    };
+    let number: u64 =
+        digits.parse().map_err(|_| format!("{text} is not a size such as 512M or 1G"))?;
+    number.checked_mul(1 << shift).ok_or_else(|| format!("{text} is too large"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options_repeat_and_the_command_keeps_its_own() {
+        let words = [
+            "--nvme",
+            "",
+            "--nvme=mdts=7",
+            "--qemu-arg",
+            "-snapshot",
+            "--",
+            "fio",
+            "--name=x",
+            "-v",
+        ];
+        let arguments = GuestArgs::parse(&words).unwrap();
+        assert_eq!(arguments.nvme, ["", "mdts=7"]);
+        assert_eq!(arguments.qemu_arg, ["-snapshot"]);
+        assert_eq!(arguments.command, ["fio", "--name=x", "-v"]);
+        assert_eq!(arguments.disk_size, 1 << 30);
+    }
+
+    #[test]
+    fn a_command_is_required() {
+        assert!(GuestArgs::parse(&["--nvme", ""]).is_err());
+    }
+
+    #[test]
+    fn sizes_have_units() {
+        assert_eq!(parse_size("512"), Ok(512));
+        assert_eq!(parse_size("64m"), Ok(64 << 20));
+        assert_eq!(parse_size("2T"), Ok(2 << 40));
+        assert!(parse_size("big").is_err() && parse_size("").is_err() && parse_size("é").is_err());
+        assert!(parse_size("99999999999T").is_err());
+    }
+}

@@ -1,0 +1,146 @@
+//! A throwaway guest: the distribution's kernel in QEMU with an IOMMU and emulated NVMe controllers.
+//!
+//! One guest runs one command and is gone; nothing of it stays on the host but the fetched packages below
+//! `target/vm`. The emulation is TCG, so it needs no `/dev/kvm`, and its timings are good for ratios only.
+//! The host's own NVMe devices are never touched.
+
+mod arguments;
+mod command;
+mod controller;
+mod cpio;
+mod initramfs;
+mod modules;
+mod output;
+mod packages;
+mod programs;
+mod qemu;
+mod scratch;
+
+pub(crate) use arguments::GuestArgs;
+pub(crate) use command::quote;
+
+use crate::deps;
+use crate::failure::{Failure, Result};
+use crate::workspace;
+use command::Devices;
+use controller::{Controller, Driver};
+use initramfs::Contents;
+use packages::Kernel;
+use programs::Program;
+use qemu::Watch;
+use scratch::Scratch;
+use std::io::Write;
+
+/// How a guest ended.
+pub(crate) struct Outcome {
+    /// The command's exit code.
+    pub exit: u8,
+    /// DMA faults in the guest's kernel log, unless they are allowed.
+    pub faults: Vec<String>,
+}
+
+/// What a terminal shows while the guest runs.
+#[derive(Clone, Copy)]
+pub(crate) enum Waiting<'a> {
+    /// That it boots; after that the command speaks for itself.
+    UntilBooted,
+    /// This, until the guest is gone.
+    Throughout(&'a str),
+}
+
+/// What the arguments mean, worked out before anything is built or booted.
+pub(crate) struct Plan {
+    controllers: Controllers,
+    programs: Vec<Program>,
+    line: String,
+    needs_adit: bool,
+}
+
+impl Plan {
+    /// Fails with a usage error where the arguments contradict each other.
+    pub(crate) fn new(arguments: &GuestArgs) -> Result<Self> {
+        let controllers = Controllers::parse(arguments)?;
+        let programs =
+            arguments.with.iter().map(|what| Program::find(what)).collect::<Result<Vec<_>>>()?;
+        let names: Vec<String> = programs.iter().map(|program| program.name.clone()).collect();
+        let line = command::shell_line(&arguments.command, controllers.count(), &names)?;
+        let needs_adit = command::mentions(&arguments.command, "adit")
+            && !names.iter().any(|name| name == "adit");
+        Ok(Self { controllers, programs, line, needs_adit })
+    }
+}
+
+/// Boots the guest, runs the command, and passes its output on to `sink` as it comes.
+///
+/// # Errors
+/// When the guest cannot be built or booted, dies, or takes too long. A command that fails is an [`Outcome`].
+pub(crate) fn run(
+    arguments: &GuestArgs,
+    waiting: Waiting,
+    sink: &mut dyn Write,
+) -> Result<Outcome> {
+    let mut plan = Plan::new(arguments)?;
+    require_host()?;
+    deps::ensure([&deps::QEMU, &deps::C_LIBRARY])?;
+    if plan.needs_adit {
+        deps::ensure(&deps::TO_BUILD)?;
+        plan.programs.push(Program::find(&workspace::build_adit()?.to_string_lossy())?);
+    }
+    let cache = workspace::target_directory()?.join("vm");
+    let kernel = match &arguments.kernel {
+        Some(directory) => Kernel::find(directory)?,
+        None => Kernel::fetched(&cache)?,
+    };
+    let busybox = packages::busybox(&cache)?;
+    let scratch = Scratch::create(&cache)?;
+    let marker = scratch::marker()?;
+    let contents = Contents {
+        kernel: &kernel,
+        busybox: &busybox,
+        programs: &plan.programs,
+        marker: &marker,
+        line: &plan.line,
+    };
+    let initramfs = scratch.write("initramfs", &contents.archive(&plan.controllers)?)?;
+    let qemu = qemu::arguments(arguments, &kernel, &initramfs, &plan.controllers, &scratch)?;
+    let watch = Watch { limit_s: arguments.timeout, marker: &marker, waiting };
+    let mut outcome = qemu::run(&qemu, &watch, &scratch, sink)?;
+    if arguments.allow_dmar {
+        outcome.faults.clear();
+    }
+    Ok(outcome)
+}
+
+/// The guest's controllers, in the order of the command line.
+pub(crate) struct Controllers {
+    vfio: Vec<Controller>,
+    kernel: Vec<Controller>,
+}
+
+impl Controllers {
+    fn parse(arguments: &GuestArgs) -> Result<Self> {
+        let parse = |texts: &[String], driver| {
+            let numbered = texts.iter().enumerate();
+            numbered
+                .map(|(index, text)| Controller::parse(text, driver, index))
+                .collect::<Result<Vec<_>>>()
+        };
+        Ok(Self {
+            vfio: parse(&arguments.nvme, Driver::Vfio)?,
+            kernel: parse(&arguments.kernel_nvme, Driver::Kernel)?,
+        })
+    }
+
+    fn count(&self) -> Devices {
+        Devices { vfio: self.vfio.len(), kernel: self.kernel.len() }
+    }
+}
+
+fn require_host() -> Result<()> {
+    if cfg!(all(target_os = "linux", target_arch = "x86_64")) {
+        return Ok(());
+    }
+    Err(Failure::new(
+        "the guest runs this machine's programs on an emulated PC, so it needs an x86-64 Linux host",
+    ))
+}

@@ -1,0 +1,197 @@
+//! Which kernel modules to load, and in which order.
+//!
+//! The order comes from the `depends=` entry that each module carries in its own `.modinfo` section, because a kernel
+//! package that was unpacked and not installed has no `modules.dep`. Modules may be compressed with xz or zstd.
+//! Dependencies that a module only asks for at run time (its crypto algorithms) have to be named by the caller.
+
+use crate::failure::{Context, Failure, Result};
+use crate::process;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// The module files of one kernel.
+pub(crate) struct Modules {
+    files: BTreeMap<String, PathBuf>,
+    builtin: BTreeSet<String>,
+}
+
+/// A module ready to be loaded.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Module {
+    /// Its name, with `_` where the file may have `-`.
+    pub name: String,
+    /// The uncompressed file.
+    pub image: Vec<u8>,
+}
+
+impl Modules {
+    /// Finds the modules below `directory` (`lib/modules/VERSION`).
+    pub(crate) fn find(directory: &Path) -> Result<Self> {
+        let mut files = BTreeMap::new();
+        let mut open = vec![directory.to_path_buf()];
+        while let Some(folder) = open.pop() {
+            for entry in
+                fs::read_dir(&folder).context(format_args!("cannot list {}", folder.display()))?
+            {
+                let entry = entry.context(format_args!("cannot list {}", folder.display()))?;
+                if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+                    open.push(entry.path());
+                } else if let Some(name) = module_name(&entry.file_name().to_string_lossy()) {
+                    files.insert(name, entry.path());
+                }
+            }
+        }
+        let list = fs::read_to_string(directory.join("modules.builtin")).unwrap_or_default();
+        Ok(Self { files, builtin: builtin_names(&list) })
+    }
+
+    /// Whether this kernel has `name`, built in or as a module.
+    pub(crate) fn has(&self, name: &str) -> bool {
+        let name = canonical(name);
+        self.builtin.contains(&name) || self.files.contains_key(&name)
+    }
+
+    /// `wanted` and everything they depend on, dependencies first; nothing for what is built in.
+    pub(crate) fn closure(&self, wanted: &[&str]) -> Result<Vec<Module>> {
+        let mut order = Vec::new();
+        let mut seen = BTreeSet::new();
+        for name in wanted {
+            self.visit(&canonical(name), &mut seen, &mut order)?;
+        }
+        Ok(order)
+    }
+
+    fn visit(
+        &self,
+        name: &str,
+        seen: &mut BTreeSet<String>,
+        order: &mut Vec<Module>,
+    ) -> Result<()> {
+        if self.builtin.contains(name) || !seen.insert(name.to_owned()) {
+            return Ok(());
+        }
+        let Some(file) = self.files.get(name) else {
+            return Err(Failure::new(format!(
+                "the guest's kernel has no module {name}; remove target/vm and try again"
+            )));
+        };
+        let image = read_module(file)?;
+        for dependency in dependencies(&image) {
+            self.visit(&dependency, seen, order)?;
+        }
+        order.push(Module { name: name.to_owned(), image });
+        Ok(())
+    }
+}
+
+/// The kernel takes `-` and `_` in module names for the same.
+fn canonical(name: &str) -> String {
+    name.replace('-', "_")
+}
+
+fn module_name(file: &str) -> Option<String> {
+    let (name, extension) = file.split_once(".ko")?;
+    matches!(extension, "" | ".xz" | ".zst" | ".gz").then(|| canonical(name))
+}
+
+fn builtin_names(list: &str) -> BTreeSet<String> {
+    list.lines().filter_map(|path| module_name(path.rsplit('/').next()?)).collect()
+}
+
+fn read_module(file: &Path) -> Result<Vec<u8>> {
+    let program = match file.extension().and_then(|extension| extension.to_str()) {
+        Some("xz") => "xz",
+        Some("zst") => "zstd",
+        Some("gz") => "gzip",
+        _ => return fs::read(file).context(format_args!("cannot read {}", file.display())),
+    };
+    if process::find(program).is_none() {
+        return Err(Failure::new(format!(
+            "the guest's kernel modules are compressed with {program}, which is not there; install it (the package is \
+             {program}, or xz-utils for xz)"
+        )));
+    }
+    Ok(process::run_quietly(Command::new(program).arg("-dc").arg(file))?.stdout)
+}
+
+/// The names in the module's `depends=` entry.
+fn dependencies(image: &[u8]) -> Vec<String> {
+    const KEY: &[u8] = b"\0depends=";
+    let Some(at) = image.windows(KEY.len()).position(|window| window == KEY) else {
+        return Vec::new();
+    };
+    let value = image[at + KEY.len()..].split(|&byte| byte == 0).next().unwrap_or_default();
+    let names = String::from_utf8_lossy(value);
+    names.split(',').filter(|name| !name.is_empty()).map(canonical).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn image(depends: &str) -> Vec<u8> {
+        format!("\x7fELF…\0license=GPL\0depends={depends}\0retpoline=Y\0").into_bytes()
+    }
+
+    /// A directory of modules that is removed again.
+    struct Tree(PathBuf);
+
+    impl Tree {
+        fn new(name: &str, modules: &[(&str, &str)]) -> Self {
+            let root =
+                std::env::temp_dir().join(format!("adit-xtask-{name}-{}", std::process::id()));
+            fs::create_dir_all(root.join("kernel/drivers")).unwrap();
+            for (file, depends) in modules {
+                fs::write(root.join("kernel/drivers").join(file), image(depends)).unwrap();
+            }
+            fs::write(root.join("modules.builtin"), "kernel/lib/crc-always.ko\n").unwrap();
+            Self(root)
+        }
+    }
+
+    impl Drop for Tree {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
+
+    #[test]
+    fn dependencies_come_first_and_once() {
+        let tree = Tree::new(
+            "order",
+            &[
+                ("vfio-pci.ko", "vfio-pci-core,vfio"),
+                ("vfio-pci-core.ko", "vfio,irqbypass,crc_always"),
+                ("vfio.ko", ""),
+                ("irqbypass.ko", ""),
+            ],
+        );
+        let modules = Modules::find(&tree.0).unwrap();
+        let order = modules.closure(&["vfio_pci", "vfio"]).unwrap();
+        let names: Vec<&str> = order.iter().map(|module| module.name.as_str()).collect();
+        assert_eq!(names, ["vfio", "irqbypass", "vfio_pci_core", "vfio_pci"]);
+    }
+
+    #[test]
+    fn a_missing_module_is_named_and_a_builtin_one_is_fine() {
+        let tree = Tree::new("missing", &[("a.ko", "gone")]);
+        let modules = Modules::find(&tree.0).unwrap();
+        assert!(modules.closure(&["a"]).unwrap_err().to_string().contains("no module gone"));
+        assert!(modules.closure(&["crc-always"]).unwrap().is_empty());
+        assert!(modules.has("a") && modules.has("crc-always") && !modules.has("gone"));
+    }
+
+    #[test]
+    fn module_files_are_recognized_with_and_without_compression() {
+        assert_eq!(module_name("t10-pi.ko.xz").as_deref(), Some("t10_pi"));
+        assert_eq!(module_name("nvme.ko").as_deref(), Some("nvme"));
+        assert_eq!(module_name("modules.order"), None);
+    }
+
+    #[test]
+    fn an_image_without_the_entry_depends_on_nothing() {
+        assert!(dependencies(b"\x7fELF").is_empty());
+    }
+}

@@ -1,0 +1,196 @@
+//! The distribution's packages that the guest is made of: its kernel, and busybox where the host has no static one.
+//!
+//! They are fetched with `apt-get download` and unpacked below the target directory, never installed on the host. What
+//! is there already is used as it is; removing the directory fetches it again.
+
+use super::programs;
+use crate::failure::{Context, Failure, Result};
+use crate::process;
+use crate::progress::Progress;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// The packages that always depend on the current kernel: Debian's, then Ubuntu's.
+const META_PACKAGES: [&str; 2] = ["linux-image-amd64", "linux-image-generic"];
+
+/// A kernel and its modules.
+pub(crate) struct Kernel {
+    /// The file that QEMU boots.
+    pub image: PathBuf,
+    /// `lib/modules/VERSION`.
+    pub modules: PathBuf,
+}
+
+impl Kernel {
+    /// The kernel in `root`, which has `boot/vmlinuz-VERSION` and `lib/modules/VERSION`.
+    pub(crate) fn find(root: &Path) -> Result<Self> {
+        let boot = root.join("boot");
+        let mut images: Vec<PathBuf> =
+            files(&boot)?.into_iter().filter(|file| version(file).is_some()).collect();
+        images.sort();
+        for image in images.into_iter().rev() {
+            let version = version(&image).unwrap_or_default();
+            let places = [
+                root.join("lib/modules").join(&version),
+                root.join("usr/lib/modules").join(&version),
+            ];
+            if let Some(modules) = places.into_iter().find(|modules| modules.is_dir()) {
+                return Ok(Self { image, modules });
+            }
+        }
+        Err(Failure::new(format!(
+            "no boot/vmlinuz-VERSION with lib/modules/VERSION below {}",
+            root.display()
+        )))
+    }
+
+    /// The distribution's kernel, fetched into `cache` the first time.
+    pub(crate) fn fetched(cache: &Path) -> Result<Self> {
+        let root = cache.join("kernel");
+        if !root.is_dir() {
+            fetch(&kernel_packages()?, &root)?;
+        }
+        Self::find(&root)
+    }
+}
+
+/// A static busybox: the host's, or one fetched into `cache`.
+pub(crate) fn busybox(cache: &Path) -> Result<PathBuf> {
+    if let Some(found) = process::find("busybox").filter(|file| programs::is_static(file)) {
+        return Ok(found);
+    }
+    let root = cache.join("busybox");
+    if !root.is_dir() {
+        fetch(&["busybox-static".to_owned()], &root)?;
+    }
+    let places = [root.join("bin/busybox"), root.join("usr/bin/busybox")];
+    let found = places.into_iter().find(|file| file.is_file());
+    found.ok_or_else(|| {
+        Failure::new(format!("no busybox below {}; remove it and try again", root.display()))
+    })
+}
+
+fn files(directory: &Path) -> Result<Vec<PathBuf>> {
+    let entries =
+        fs::read_dir(directory).context(format_args!("cannot list {}", directory.display()))?;
+    Ok(entries.flatten().map(|entry| entry.path()).collect())
+}
+
+fn version(image: &Path) -> Option<String> {
+    Some(image.file_name()?.to_str()?.strip_prefix("vmlinuz-")?.to_owned())
+}
+
+/// The newest kernel's package, and the one with its modules where that is another.
+fn kernel_packages() -> Result<Vec<String>> {
+    require_apt()?;
+    let first = find_kernel_package().or_else(|| {
+        // A fresh machine has no package lists. Updating them takes root; the failure below tells what to do.
+        crate::deps::update_lists().ok()?;
+        find_kernel_package()
+    });
+    let image = first.ok_or_else(|| {
+        Failure::new(format!(
+            "apt knows none of {}; run apt-get update and try again",
+            META_PACKAGES.join(", ")
+        ))
+    })?;
+    let modules =
+        dependencies(&image).into_iter().find(|package| package.starts_with("linux-modules-"));
+    Ok([Some(image), modules].into_iter().flatten().collect())
+}
+
+fn find_kernel_package() -> Option<String> {
+    let candidates = META_PACKAGES.iter().flat_map(|meta| dependencies(meta));
+    candidates.into_iter().find(|package| package.starts_with("linux-image-"))
+}
+
+fn dependencies(package: &str) -> Vec<String> {
+    let output =
+        process::run_quietly(Command::new("apt-cache").args(["depends", "--important", package]));
+    output.map_or_else(
+        |_| Vec::new(),
+        |output| depends_lines(&String::from_utf8_lossy(&output.stdout)),
+    )
+}
+
+/// The package names in what `apt-cache depends` prints.
+fn depends_lines(text: &str) -> Vec<String> {
+    let depends = text
+        .lines()
+        .filter_map(|line| line.trim().trim_start_matches('|').strip_prefix("Depends: "));
+    depends.map(|package| package.trim_matches(['<', '>', ' ']).to_owned()).collect()
+}
+
+fn require_apt() -> Result<()> {
+    if ["apt-get", "apt-cache", "dpkg"].into_iter().all(|program| process::find(program).is_some())
+    {
+        return Ok(());
+    }
+    Err(Failure::new(
+        "the guest's kernel and busybox come from Debian's or Ubuntu's archive, and there is no apt-get here; install \
+         qemu-system-x86_64 and a static busybox, and pass --kernel DIR, a directory with boot/vmlinuz-VERSION and \
+         lib/modules/VERSION (/ for this machine's own kernel)",
+    ))
+}
+
+/// Downloads `packages` and unpacks them at `root`, which appears only when it is complete.
+fn fetch(packages: &[String], root: &Path) -> Result<()> {
+    require_apt()?;
+    let place = root.parent().unwrap_or(root).display();
+    eprintln!(
+        "xtask: downloading {} with apt-get into {place} (nothing is installed)",
+        packages.join(" ")
+    );
+    let _progress = Progress::start("downloading");
+    let partial = root.with_extension(format!("partial-{}", std::process::id()));
+    fs::create_dir_all(&partial).context(format_args!("cannot create {}", partial.display()))?;
+    let done = unpack(packages, &partial);
+    if done.is_ok() && !root.is_dir() {
+        let _ = fs::rename(&partial, root);
+    }
+    // Whether it failed or another run was faster, nothing may stay behind.
+    let _ = fs::remove_dir_all(&partial);
+    done
+}
+
+fn unpack(packages: &[String], directory: &Path) -> Result<()> {
+    let mut download = Command::new("apt-get");
+    // apt gives up root for downloads, and its own user may not write here.
+    download
+        .args(["download", "-q", "-o", "APT::Sandbox::User=root"])
+        .args(packages)
+        .current_dir(directory);
+    process::run_quietly(&mut download)?;
+    let archives = files(directory)?;
+    for archive in
+        archives.iter().filter(|file| file.extension().is_some_and(|extension| extension == "deb"))
+    {
+        process::run_quietly(Command::new("dpkg").arg("-x").arg(archive).arg(directory))?;
+        fs::remove_file(archive).context(format_args!("cannot remove {}", archive.display()))?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn depends_lines_are_read_with_alternatives_and_virtual_packages() {
+        let text = "linux-image-amd64\n  Depends: linux-image-6.1.0-56-amd64\n |Depends: kmod\n  Depends: <linux-initramfs-tool>\n  Suggests: x\n";
+        assert_eq!(
+            depends_lines(text),
+            ["linux-image-6.1.0-56-amd64", "kmod", "linux-initramfs-tool"]
+        );
+    }
+
+    #[test]
+    fn a_kernel_version_is_in_its_file_name() {
+        assert_eq!(
+            version(Path::new("/x/boot/vmlinuz-6.1.0-56-amd64")).as_deref(),
+            Some("6.1.0-56-amd64")
+        );
+        assert_eq!(version(Path::new("/x/boot/System.map-6.1")), None);
+    }
+}

@@ -1,0 +1,113 @@
+//! Programs copied into the guest, with the shared libraries that `ldd` names.
+
+use super::command::PROGRAMS;
+use super::cpio::Archive;
+use crate::failure::{Context, Failure, Result};
+use crate::process;
+use std::collections::BTreeSet;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// A program and what it is called in the guest.
+pub(crate) struct Program {
+    /// The name to call it by.
+    pub name: String,
+    file: PathBuf,
+}
+
+impl Program {
+    /// `what` is a name in `PATH` or a path.
+    pub(crate) fn find(what: &str) -> Result<Self> {
+        let file = process::find(what).ok_or_else(|| {
+            Failure::usage(format!("--with {what}: no such program in PATH, and no such file"))
+        })?;
+        let name = file.file_name().map(|name| name.to_string_lossy().into_owned());
+        Ok(Self { name: name.unwrap_or_else(|| what.to_owned()), file })
+    }
+}
+
+/// Adds `programs` and their libraries; returns the libraries' directories, for the guest's `LD_LIBRARY_PATH`.
+pub(crate) fn add(programs: &[Program], archive: &mut Archive) -> Result<Vec<String>> {
+    let mut libraries = BTreeSet::new();
+    for program in programs {
+        libraries.extend(libraries_of(&program.file)?);
+        let content = read(&program.file)?;
+        archive.file(&format!("{PROGRAMS}/{}", program.name), 0o755, &content);
+    }
+    let mut directories = BTreeSet::new();
+    for library in &libraries {
+        archive.file(library, permissions(Path::new(library)), &read(Path::new(library))?);
+        directories.extend(library.rsplit_once('/').map(|(directory, _)| directory.to_owned()));
+    }
+    Ok(directories.into_iter().collect())
+}
+
+/// Whether `file` needs no dynamic loader.
+pub(crate) fn is_static(file: &Path) -> bool {
+    libraries_of(file).is_ok_and(|libraries| libraries.is_empty())
+}
+
+fn read(file: &Path) -> Result<Vec<u8>> {
+    fs::read(file).context(format_args!("cannot read {}", file.display()))
+}
+
+fn permissions(file: &Path) -> u32 {
+    fs::metadata(file).map_or(0o755, |metadata| metadata.permissions().mode() & 0o777)
+}
+
+fn libraries_of(file: &Path) -> Result<Vec<String>> {
+    let output = Command::new("ldd").arg(file).output().context("cannot run ldd")?;
+    if !output.status.success() {
+        // A script or a static program: ldd says so in words that differ between versions.
+        return Ok(Vec::new());
+    }
+    parse_ldd(&String::from_utf8_lossy(&output.stdout)).map_err(|library| {
+        Failure::new(format!("{} needs {library}, which is not installed", file.display()))
+    })
+}
+
+/// The paths in what ldd prints, or the name of a library that it did not find.
+fn parse_ldd(text: &str) -> std::result::Result<Vec<String>, String> {
+    let mut paths = Vec::new();
+    for line in text.lines().map(str::trim) {
+        let (name, found) = line.split_once(" => ").unwrap_or((line, line));
+        if found == "not found" {
+            return Err(name.to_owned());
+        }
+        let path = found.split(" (").next().unwrap_or_default();
+        if path.starts_with('/') {
+            paths.push(path.to_owned());
+        }
+    }
+    Ok(paths)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ldd_lines_give_paths() {
+        let text = "\tlinux-vdso.so.1 (0x00007ffd)\n\tlibc.so.6 => /lib/x86_64-linux-gnu/libc.so.6 (0x00007f)\n\t/lib64/ld-linux-x86-64.so.2 (0x00007f)\n";
+        assert_eq!(
+            parse_ldd(text).unwrap(),
+            ["/lib/x86_64-linux-gnu/libc.so.6", "/lib64/ld-linux-x86-64.so.2"]
+        );
+        assert_eq!(parse_ldd("\tstatically linked\n").unwrap(), Vec::<String>::new());
+    }
+
+    #[test]
+    fn a_library_that_is_missing_is_named() {
+        assert_eq!(parse_ldd("\tlibx.so.1 => not found\n").unwrap_err(), "libx.so.1");
+    }
+
+    #[test]
+    fn an_unknown_program_is_a_usage_error() {
+        assert_eq!(
+            Program::find("no-such-program-anywhere").err().map(|failure| failure.code()),
+            Some(2)
+        );
+    }
+}

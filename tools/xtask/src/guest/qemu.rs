@@ -1,0 +1,243 @@
+//! QEMU's command line, and watching one QEMU until it ends.
+//!
+//! The guest has two serial ports: the console, which goes to a file and is shown only when something is wrong, and a
+//! second one on QEMU's standard output that carries the command's output and the guest's report.
+
+use super::arguments::{DEFAULT_IOMMU, GuestArgs};
+use super::output::{Report, Splitter};
+use super::packages::Kernel;
+use super::scratch::Scratch;
+use super::{Controllers, Outcome, Waiting};
+use crate::failure::{Context, Failure, Result};
+use crate::interrupt;
+use crate::process::{self, tail};
+use crate::progress::Progress;
+use std::fs::File;
+use std::io::{Read, Write};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::time::{Duration, Instant};
+
+const PROGRAM: &str = "qemu-system-x86_64";
+const CONSOLE: &str = "console.log";
+const ERRORS: &str = "qemu.log";
+
+/// How much of a log is shown: a kernel panic with its call trace fits.
+const EVIDENCE_LINES: usize = 50;
+
+/// How often Ctrl-C and the time limit are looked at.
+const TICK: Duration = Duration::from_millis(50);
+
+/// `tsc`: otherwise the clock is the emulated HPET, where each reading leaves the guest. `multipath=N`: block devices
+/// are called nvmeXnY whatever the subsystem. The hugepages are 2 MiB each.
+const KERNEL_LINE: &str = "console=ttyS0 quiet loglevel=3 panic=-1 intel_iommu=on amd_iommu=on iommu=pt hugepages=256 \
+                           tsc=reliable clocksource=tsc nvme_core.multipath=N log_buf_len=4M";
+
+/// QEMU's arguments for this guest.
+pub(crate) fn arguments(
+    guest: &GuestArgs,
+    kernel: &Kernel,
+    initramfs: &Path,
+    controllers: &Controllers,
+    scratch: &Scratch,
+) -> Result<Vec<String>> {
+    let console = scratch.path(CONSOLE).to_string_lossy().into_owned();
+    let mut list: Vec<String> =
+        ["-machine", "q35,kernel-irqchip=split", "-accel", "tcg,thread=multi", "-cpu", "max"]
+            .into_iter()
+            .chain(["-display", "none", "-nodefaults", "-no-reboot", "-append", KERNEL_LINE])
+            .chain(["-m", &guest.mem, "-smp", &guest.cpus.to_string()])
+            .chain([
+                "-kernel",
+                &kernel.image.to_string_lossy(),
+                "-initrd",
+                &initramfs.to_string_lossy(),
+            ])
+            .chain([
+                "-chardev",
+                &format!("file,id=console,path={}", console.replace(',', ",,")),
+                "-serial",
+                "chardev:console",
+            ])
+            .chain(["-chardev", "stdio,id=output,signal=off", "-serial", "chardev:output"])
+            .map(str::to_owned)
+            .collect();
+    if let Some(iommu) = iommu(guest) {
+        list.extend(["-device".into(), iommu.to_owned()]);
+    }
+    list.extend(guest.qemu_arg.iter().flat_map(|argument| split_argument(argument)));
+    for controller in controllers.vfio.iter().chain(&controllers.kernel) {
+        controller.add_to(&mut list, |name| scratch.sparse_image(name, guest.disk_size))?;
+    }
+    Ok(list)
+}
+
+/// The IOMMU to add: none when that is asked for, or when QEMU's arguments already bring one.
+fn iommu(guest: &GuestArgs) -> Option<&str> {
+    let brought = guest.qemu_arg.iter().any(|argument| argument.contains("-iommu"));
+    let wanted = guest.iommu != "none" && !(brought && guest.iommu == DEFAULT_IOMMU);
+    wanted.then_some(guest.iommu.as_str())
+}
+
+/// `-device x y` is two arguments, anything that does not begin with `-` is one.
+fn split_argument(argument: &str) -> Vec<String> {
+    match argument.split_once(' ') {
+        Some((option, value)) if option.starts_with('-') => {
+            vec![option.to_owned(), value.to_owned()]
+        }
+        _ => vec![argument.to_owned()],
+    }
+}
+
+/// What to do while QEMU runs.
+pub(crate) struct Watch<'a> {
+    /// Kill it after this long.
+    pub limit_s: u64,
+    /// What separates the command's output from the guest's report.
+    pub marker: &'a str,
+    /// What a terminal shows meanwhile.
+    pub waiting: Waiting<'a>,
+}
+
+/// Runs QEMU to its end; the command's output goes to `sink`.
+pub(crate) fn run(
+    arguments: &[String],
+    watch: &Watch,
+    scratch: &Scratch,
+    sink: &mut dyn Write,
+) -> Result<Outcome> {
+    let mut qemu = Qemu::start(arguments, scratch)?;
+    let mut splitter = Splitter::new(watch.marker);
+    let watched = qemu.watch(watch, &mut splitter, sink);
+    drop(qemu);
+    match watched {
+        Ok(()) => finish(splitter.report(), scratch),
+        Err(failure) if failure.code() == 1 => {
+            Err(Failure::new(format!("{failure}{}", evidence(scratch))))
+        }
+        Err(failure) => Err(failure),
+    }
+}
+
+fn finish(report: Option<Report>, scratch: &Scratch) -> Result<Outcome> {
+    match report {
+        Some(Report { result: Ok(exit), faults }) => Ok(Outcome { exit, faults }),
+        Some(Report { result: Err(why), .. }) => {
+            Err(Failure::new(format!("the guest could not be set up: {why}{}", evidence(scratch))))
+        }
+        None => Err(Failure::new(format!(
+            "the guest died before its command ended{}",
+            evidence(scratch)
+        ))),
+    }
+}
+
+/// The end of QEMU's own messages and of the guest's console.
+fn evidence(scratch: &Scratch) -> String {
+    let part = |title: &str, file: &str| match tail(&scratch.read(file), EVIDENCE_LINES) {
+        text if text.is_empty() => String::new(),
+        text => format!("\n--- {title} ---\n{text}"),
+    };
+    part("QEMU", ERRORS) + &part("the guest's console", CONSOLE)
+}
+
+/// A running QEMU, killed when this value goes away.
+struct Qemu {
+    child: Child,
+    output: Receiver<Vec<u8>>,
+}
+
+impl Qemu {
+    fn start(arguments: &[String], scratch: &Scratch) -> Result<Self> {
+        let errors = File::create(scratch.path(ERRORS)).context("cannot create QEMU's log file")?;
+        let mut command = tied_to_parent(PROGRAM);
+        command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(errors);
+        // A group of its own: Ctrl-C reaches xtask only, which then ends QEMU and removes its files.
+        command.process_group(0);
+        let mut child = command.spawn().context(format_args!("cannot run {PROGRAM}"))?;
+        let stdout = child.stdout.take().expect("its standard output was asked for");
+        let (sender, output) = sync_channel(16);
+        std::thread::spawn(move || pump(stdout, &sender));
+        Ok(Self { child, output })
+    }
+
+    /// Passes the command's output on until QEMU closes its own.
+    fn watch(
+        &mut self,
+        watch: &Watch,
+        splitter: &mut Splitter,
+        sink: &mut dyn Write,
+    ) -> Result<()> {
+        let limit_s = watch.limit_s;
+        let deadline = Instant::now() + Duration::from_secs(limit_s);
+        let (what, until_booted) = match watch.waiting {
+            Waiting::UntilBooted => ("booting the guest", true),
+            Waiting::Throughout(what) => (what, false),
+        };
+        let mut progress = Some(Progress::start(what));
+        loop {
+            interrupt::check()?;
+            if Instant::now() >= deadline {
+                return Err(Failure::new(format!(
+                    "the guest took longer than {limit_s} s and was killed (--timeout)"
+                )));
+            }
+            let bytes = match self.output.recv_timeout(TICK) {
+                Ok(bytes) => splitter.feed(&bytes),
+                Err(RecvTimeoutError::Timeout) => continue,
+                Err(RecvTimeoutError::Disconnected) => return Ok(()),
+            };
+            if until_booted && splitter.booted() {
+                progress.take();
+            }
+            sink.write_all(&bytes)
+                .and_then(|()| sink.flush())
+                .context("cannot pass the guest's output on")?;
+        }
+    }
+}
+
+impl Drop for Qemu {
+    fn drop(&mut self) {
+        // Both fail only when it has ended already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// `program`, killed by the kernel if this process dies without a chance to do it.
+fn tied_to_parent(program: &str) -> Command {
+    if process::find("setpriv").is_none() {
+        return Command::new(program);
+    }
+    let mut command = Command::new("setpriv");
+    command.args(["--pdeathsig", "KILL", program]);
+    command
+}
+
+fn pump(mut stdout: ChildStdout, sender: &SyncSender<Vec<u8>>) {
+    let mut buffer = [0; 16384];
+    while let Ok(length @ 1..) = stdout.read(&mut buffer) {
+        if sender.send(buffer[..length].to_vec()).is_err() {
+            return;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn arguments_split_at_the_first_space_after_an_option() {
+        assert_eq!(
+            split_argument("-device pcie-root-port,id=rp0"),
+            ["-device", "pcie-root-port,id=rp0"]
+        );
+        assert_eq!(split_argument("-blockdev {\"a\": 1}"), ["-blockdev", "{\"a\": 1}"]);
+        assert_eq!(split_argument("{\"a\": 1}"), ["{\"a\": 1}"]);
+        assert_eq!(split_argument("-snapshot"), ["-snapshot"]);
+    }
+}

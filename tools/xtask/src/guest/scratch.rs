@@ -1,0 +1,99 @@
+//! The directory of one run: images, the guest's first file system, logs. Removed when the run ends.
+//!
+//! A run that was killed outright leaves its directory behind; the next run removes it.
+
+use crate::failure::{Context, Result};
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+
+const PREFIX: &str = "run-";
+
+/// A directory that goes away with this value.
+pub(crate) struct Scratch {
+    directory: PathBuf,
+}
+
+impl Scratch {
+    /// Makes this process's directory below `cache` and removes those of processes that are gone.
+    pub(crate) fn create(cache: &Path) -> Result<Self> {
+        remove_stale(cache);
+        let directory = cache.join(format!("{PREFIX}{}", std::process::id()));
+        fs::create_dir_all(&directory)
+            .context(format_args!("cannot create {}", directory.display()))?;
+        Ok(Self { directory })
+    }
+
+    /// Where `name` lies.
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.directory.join(name)
+    }
+
+    /// Writes a file and returns its path.
+    pub(crate) fn write(&self, name: &str, content: &[u8]) -> Result<PathBuf> {
+        let path = self.path(name);
+        fs::write(&path, content).context(format_args!("cannot write {}", path.display()))?;
+        Ok(path)
+    }
+
+    /// Makes an empty image file that takes no space yet.
+    pub(crate) fn sparse_image(&self, name: &str, size_bytes: u64) -> Result<PathBuf> {
+        let path = self.path(&format!("{name}.img"));
+        let made = File::create(&path).and_then(|file| file.set_len(size_bytes));
+        made.context(format_args!("cannot create {}", path.display()))?;
+        Ok(path)
+    }
+
+    /// A text file's content; nothing when it is not there.
+    pub(crate) fn read(&self, name: &str) -> String {
+        String::from_utf8_lossy(&fs::read(self.path(name)).unwrap_or_default()).into_owned()
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        // What cannot be removed now is stale for the next run.
+        let _ = fs::remove_dir_all(&self.directory);
+    }
+}
+
+fn remove_stale(cache: &Path) {
+    for entry in fs::read_dir(cache).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let process = name.to_str().and_then(|name| name.strip_prefix(PREFIX));
+        if process.is_some_and(|process| !Path::new("/proc").join(process).exists()) {
+            // Another run may be removing it at the same time.
+            let _ = fs::remove_dir_all(entry.path());
+        }
+    }
+}
+
+/// A text that no command prints by chance.
+pub(crate) fn marker() -> Result<String> {
+    let random =
+        fs::read_to_string("/proc/sys/kernel/random/uuid").context("cannot get a random number")?;
+    Ok(format!("<{}>", random.trim()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_directory_goes_away_and_a_dead_runs_directory_too() {
+        let cache = std::env::temp_dir().join(format!("adit-xtask-scratch-{}", std::process::id()));
+        // No process has this number: Linux stops at 4194304.
+        fs::create_dir_all(cache.join("run-4194305")).unwrap();
+        let scratch = Scratch::create(&cache).unwrap();
+        let image = scratch.sparse_image("disk", 1 << 30).unwrap();
+        assert_eq!(fs::metadata(&image).unwrap().len(), 1 << 30);
+        assert!(!cache.join("run-4194305").exists());
+        drop(scratch);
+        assert!(fs::read_dir(&cache).unwrap().next().is_none());
+        fs::remove_dir(&cache).unwrap();
+    }
+
+    #[test]
+    fn markers_differ() {
+        assert_ne!(marker().unwrap(), marker().unwrap());
+    }
+}

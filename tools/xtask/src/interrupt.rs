@@ -1,0 +1,30 @@
+//! Ctrl-C (SIGINT), SIGTERM and SIGHUP become a flag, so that a guest is killed and its files are removed before exit.
+//!
+//! The flag is looked at between steps and while a guest runs. Programs started here other than QEMU stay in the
+//! terminal's process group and get the signal themselves.
+
+use crate::failure::{Context, Failure, Result};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, LazyLock};
+
+static REQUESTED: LazyLock<Arc<AtomicBool>> = LazyLock::new(|| Arc::new(AtomicBool::new(false)));
+
+/// Takes over the signals. To be called once, first.
+pub(crate) fn install() -> Result<()> {
+    for signal in [SIGINT, SIGTERM, SIGHUP] {
+        signal_hook::flag::register(signal, Arc::clone(&REQUESTED))
+            .context("cannot catch signals")?;
+    }
+    Ok(())
+}
+
+/// Whether the person has asked to stop.
+pub(crate) fn requested() -> bool {
+    REQUESTED.load(Ordering::Relaxed)
+}
+
+/// Fails when the person has asked to stop.
+pub(crate) fn check() -> Result<()> {
+    if requested() { Err(Failure::interrupted()) } else { Ok(()) }
+}

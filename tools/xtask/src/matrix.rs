@@ -1,0 +1,427 @@
+//! The guests in which the driver is tested on real VFIO: which controllers, which commands, what they must say.
+//!
+//! Each case boots one guest and runs its steps there one after the other. A step passes when its exit code is the
+//! expected one, when its output has every expected fragment (in any case of letters), and when nothing in it panicked;
+//! a case passes when its steps do and the guest's IOMMU saw no access that it had to refuse.
+
+use crate::failure::{Failure, Result};
+use crate::guest::{self, GuestArgs, Outcome, Waiting, quote};
+use crate::interrupt;
+use crate::process::tail;
+use crate::test::Tally;
+use std::time::Instant;
+
+/// One guest.
+pub(crate) struct Case {
+    name: &'static str,
+    /// Options of `cargo xtask vm`.
+    guest: &'static [&'static str],
+    steps: &'static [Step],
+}
+
+/// One shell text in the guest.
+struct Step {
+    shell: &'static str,
+    exit: u8,
+    says: &'static [&'static str],
+}
+
+/// A step that succeeds.
+const fn good(shell: &'static str, says: &'static [&'static str]) -> Step {
+    Step { shell, exit: 0, says }
+}
+
+/// A step that is refused: the wrong device or the wrong surroundings.
+const fn refused(shell: &'static str, says: &'static [&'static str]) -> Step {
+    Step { shell, exit: 1, says }
+}
+
+/// A step whose command line is wrong.
+const fn usage(shell: &'static str, says: &'static [&'static str]) -> Step {
+    Step { shell, exit: 2, says }
+}
+
+/// Writes, reads back and verifies: 64 MiB of random 16 KiB transfers, 32 at a time.
+macro_rules! verified {
+    ($target:literal) => {
+        verified!($target, "--bs=16k --iodepth=32")
+    };
+    ($target:literal, $shape:literal) => {
+        good(
+            concat!(
+                "adit bench --filename=",
+                $target,
+                " --rw=randrw ",
+                $shape,
+                " --size=64M --verify=crc32c"
+            ),
+            &["read", "write"],
+        )
+    };
+}
+
+const CASES: &[Case] = &[
+    Case {
+        name: "identify",
+        guest: &["--nvme", "mdts=7,serial=first-flight"],
+        steps: &[
+            good("adit identify {0}", &["QEMU NVMe Ctrl", "first-flight"]),
+            good("adit identify {0} --json", &["{", "QEMU NVMe Ctrl", "first-flight"]),
+        ],
+    },
+    Case {
+        name: "mdts-1",
+        guest: &["--nvme", "mdts=1"],
+        steps: &[verified!("{0}"), verified!("{0},sgl=off")],
+    },
+    Case {
+        name: "mdts-5",
+        guest: &["--nvme", "mdts=5"],
+        steps: &[verified!("{0}"), verified!("{0},sgl=off")],
+    },
+    Case {
+        name: "mdts-7",
+        guest: &["--nvme", "mdts=7"],
+        steps: &[
+            verified!("{0}"),
+            verified!("{0},sgl=off"),
+            verified!("{0}", "--bs=512 --iodepth=1 --runtime=2"),
+            verified!("{0}", "--bs=1m --iodepth=8"),
+        ],
+    },
+    Case {
+        name: "lba-4096",
+        guest: &["--nvme", "mdts=7;logical_block_size=4096,physical_block_size=4096"],
+        steps: &[verified!("{0}"), verified!("{0},sgl=off")],
+    },
+    Case {
+        name: "chained-lists",
+        guest: &["--nvme", "mdts=0"],
+        steps: &[
+            verified!("{0},sgl=off", "--bs=4m --iodepth=4"),
+            verified!("{0}", "--bs=4m --iodepth=4"),
+        ],
+    },
+    Case {
+        name: "cmb-queues",
+        guest: &["--nvme", "mdts=7,cmb_size_mb=64"],
+        steps: &[verified!("{0},queues=cmb"), verified!("{0}")],
+    },
+    Case {
+        name: "doorbells",
+        guest: &["--nvme", "mdts=7"],
+        steps: &[verified!("{0}"), verified!("{0},dbbuf=off"), verified!("{0}")],
+    },
+    Case {
+        name: "one-io-queue",
+        guest: &["--nvme", "max_ioqpairs=1,msix_qsize=2"],
+        steps: &[
+            verified!("{0}"),
+            refused(
+                "adit bench --filename={0} --rw=randread --bs=4k --size=1M --numjobs=2",
+                &["queue"],
+            ),
+        ],
+    },
+    Case {
+        name: "two-controllers",
+        guest: &["--nvme", "mdts=7", "--nvme", "mdts=5"],
+        steps: &[good(
+            "adit bench --filename={0} --rw=randrw --bs=16k --iodepth=32 --size=64M --verify=crc32c & first=$!\n\
+                 adit bench --filename={1} --rw=randrw --bs=16k --iodepth=32 --size=64M --verify=crc32c & second=$!\n\
+                 wait $first && wait $second",
+            &["read", "write"],
+        )],
+    },
+    Case {
+        name: "namespaces",
+        guest: &[
+            "--nvme",
+            "mdts=7;nsid=1;nsid=2,logical_block_size=4096,physical_block_size=4096;nsid=9,logical_block_size=4096,physical_block_size=4096",
+        ],
+        steps: &[
+            good("adit identify {0}", &["512", "4096", "9"]),
+            verified!("{0},ns=1"),
+            verified!("{0},ns=2"),
+            verified!("{0},ns=9"),
+            refused(
+                "adit bench --filename={0},ns=5 --rw=read --bs=4k --size=1M",
+                &["namespace", "5"],
+            ),
+        ],
+    },
+    Case {
+        name: "iommu-39-bit",
+        guest: &[
+            "--iommu",
+            "intel-iommu,intremap=on,caching-mode=on,aw-bits=39",
+            "--nvme",
+            "mdts=7",
+        ],
+        steps: &[verified!("{0}"), verified!("{0},sgl=off")],
+    },
+    Case {
+        name: "iommu-amd",
+        guest: &["--iommu", "amd-iommu", "--nvme", "mdts=7"],
+        steps: &[verified!("{0}")],
+    },
+    Case {
+        name: "no-hugepages",
+        guest: &["--nvme", "mdts=7"],
+        steps: &[
+            good(
+                "echo 0 >/proc/sys/vm/nr_hugepages && grep HugePages_Total /proc/meminfo",
+                &[" 0"],
+            ),
+            verified!("{0}"),
+        ],
+    },
+    Case {
+        name: "in-use-and-killed",
+        guest: &["--nvme", "mdts=7"],
+        steps: &[
+            // The first one is killed with commands in flight; the next one finds the device usable.
+            good(
+                "adit bench --filename={0} --rw=randrw --bs=16k --iodepth=32 --size=64M --time_based --runtime=60 >/tmp/first 2>&1 & first=$!\n\
+                 sleep 3\n\
+                 adit identify {0}; code=$?\n\
+                 kill -9 $first; wait $first\n\
+                 echo \"exit code $code\"",
+                &["exit code 1", "in use"],
+            ),
+            verified!("{0}"),
+        ],
+    },
+    Case {
+        name: "refused-devices",
+        guest: &["--nvme", "mdts=7", "--kernel-nvme", ""],
+        steps: &[
+            refused("adit identify vfio:0000:00:18.0", &["0000:00:18.0", "nvme", "vfio-pci"]),
+            good(
+                "basename $(readlink /sys/bus/pci/devices/0000:00:18.0/driver); ls {k0}",
+                &["nvme", "/dev/nvme0n1"],
+            ),
+            refused("adit identify vfio:0000:00:1f.2", &["0000:00:1f.2", "NVMe"]),
+            refused("adit identify vfio:0000:00:0f.0", &["0000:00:0f.0"]),
+            refused(
+                "group=$(basename $(readlink /sys/bus/pci/devices/0000:00:10.0/iommu_group))\n\
+                 chown user /dev/vfio/$group\n\
+                 su user -c 'ulimit -l 64; adit identify {0}'",
+                &["memlock"],
+            ),
+            good("adit identify {0}", &["QEMU NVMe Ctrl"]),
+        ],
+    },
+    Case {
+        name: "usage-errors",
+        guest: &["--nvme", "mdts=7"],
+        steps: &[
+            usage("adit identify vfoi:0000:00:10.0", &["vfoi"]),
+            usage("adit identify vfio:0000:00:10", &["0000:00:10"]),
+            usage("adit identify {0},sgll=off", &["sgll"]),
+            usage("adit identify", &["usage"]),
+            usage("adit bench --filename={0} --rw=sideways", &["sideways"]),
+            good("adit identify {0}", &["QEMU NVMe Ctrl"]),
+        ],
+    },
+    Case {
+        name: "shared-iommu-group",
+        guest: &["--nvme", "addr=0x12.0,multifunction=on", "--kernel-nvme", "addr=0x12.1"],
+        steps: &[refused("adit identify {0}", &["group", "0000:00:12.1"])],
+    },
+    Case {
+        name: "no-namespace",
+        guest: &["--nvme", "mdts=7;none"],
+        steps: &[refused("adit bench --filename={0} --rw=read --bs=4k --size=1M", &["namespace"])],
+    },
+    Case {
+        name: "metadata-format",
+        guest: &["--nvme", "mdts=7;logical_block_size=4096,physical_block_size=4096,ms=8,mset=1"],
+        steps: &[refused("adit bench --filename={0} --rw=read --bs=4k --size=1M", &["metadata"])],
+    },
+];
+
+/// A guest that takes longer than this is stuck.
+const LIMIT_S: &str = "120";
+
+/// How much of a failed step's output is shown.
+const SHOWN_LINES: usize = 30;
+
+/// What ends a step's output: the mark, the exit code.
+const MARK: &str = "@@ exit code";
+
+/// The cases whose name contains `only`.
+pub(crate) fn select(only: Option<&str>) -> Result<Vec<&'static Case>> {
+    let cases: Vec<&Case> =
+        CASES.iter().filter(|case| only.is_none_or(|part| case.name.contains(part))).collect();
+    if cases.is_empty() {
+        let names: Vec<&str> = CASES.iter().map(|case| case.name).collect();
+        return Err(Failure::usage(format!(
+            "no case has such a name; there are: {}",
+            names.join(", ")
+        )));
+    }
+    Ok(cases)
+}
+
+/// Runs the cases one after the other and says how each ends.
+pub(crate) fn run(cases: &[&Case]) -> Result<Tally> {
+    println!("== the driver in {} guests", cases.len());
+    let mut tally = Tally::default();
+    for case in cases {
+        let begun = Instant::now();
+        let problem = case.run();
+        interrupt::check()?;
+        let verdict = if problem.is_none() { "PASS" } else { "FAIL" };
+        println!("{verdict} {} ({:.1} s)", case.name, begun.elapsed().as_secs_f64());
+        if let Some(problem) = &problem {
+            println!("{}\n  again: {}", indent(problem), case.command_line());
+        }
+        tally.count(problem.is_none());
+    }
+    println!();
+    Ok(tally)
+}
+
+impl Case {
+    /// Returns what went wrong.
+    fn run(&self) -> Option<String> {
+        let mut output = Vec::new();
+        let outcome = self.arguments().and_then(|arguments| {
+            guest::run(&arguments, Waiting::Throughout(self.name), &mut output)
+        });
+        let output = String::from_utf8_lossy(&output);
+        match outcome {
+            Ok(outcome) => self.judge(&output, &outcome),
+            Err(failure) => {
+                Some(format!("{failure}\n--- output so far ---\n{}", tail(&output, SHOWN_LINES)))
+            }
+        }
+    }
+
+    fn arguments(&self) -> Result<GuestArgs> {
+        let script = self.script();
+        GuestArgs::parse(&[self.guest, &["--timeout", LIMIT_S, "--", "sh", "-c", &script]].concat())
+    }
+
+    /// All steps as one shell text.
+    fn script(&self) -> String {
+        self.steps
+            .iter()
+            .map(|step| format!("(\n{}\n) 2>&1\nprintf '\\n{MARK} %d\\n' $?\n", step.shell))
+            .collect()
+    }
+
+    /// How a person repeats this case, and how to try one command in the same guest.
+    fn command_line(&self) -> String {
+        let show =
+            |word: &&str| if word.starts_with("--") { (*word).to_owned() } else { quote(word) };
+        let options: Vec<String> = self.guest.iter().map(show).collect();
+        format!(
+            "cargo xtask test --only {}, or cargo xtask vm {} -- …",
+            self.name,
+            options.join(" ")
+        )
+    }
+
+    /// Returns what every failed step did, and the faults.
+    fn judge(&self, output: &str, outcome: &Outcome) -> Option<String> {
+        let mut problems = Vec::new();
+        let mut rest = output;
+        for step in self.steps {
+            let Some((said, code, after)) = split_step(rest) else {
+                problems.push(step.report("did not end", rest));
+                break;
+            };
+            problems.extend(step.judge(said, code).map(|problem| step.report(&problem, said)));
+            rest = after;
+        }
+        if !outcome.faults.is_empty() {
+            problems.push(format!(
+                "the IOMMU refused accesses of a device:\n{}",
+                outcome.faults.join("\n")
+            ));
+        }
+        (!problems.is_empty()).then(|| problems.join("\n"))
+    }
+}
+
+impl Step {
+    /// Returns what is wrong with this output and exit code.
+    fn judge(&self, said: &str, code: u8) -> Option<String> {
+        if said.contains("panicked at") {
+            return Some("panicked".to_owned());
+        }
+        if code != self.exit {
+            return Some(format!("exit code {code} instead of {}", self.exit));
+        }
+        let lower = said.to_lowercase();
+        let missing = self.says.iter().find(|fragment| !lower.contains(&fragment.to_lowercase()));
+        missing.map(|fragment| format!("does not say {fragment:?}"))
+    }
+
+    fn report(&self, problem: &str, said: &str) -> String {
+        format!("{}\n  {problem}; it said:\n{}", self.shell, indent(&tail(said, SHOWN_LINES)))
+    }
+}
+
+/// Cuts the first step's output and exit code off.
+fn split_step(text: &str) -> Option<(&str, u8, &str)> {
+    let (said, after) = text.split_once(MARK)?;
+    let (code, rest) = after.split_once('\n')?;
+    Some((said, code.trim().parse().ok()?, rest))
+}
+
+fn indent(text: &str) -> String {
+    text.lines().map(|line| format!("  {line}")).collect::<Vec<_>>().join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::guest::Plan;
+    use std::collections::BTreeSet;
+
+    const CASE: Case = Case {
+        name: "sample",
+        guest: &[],
+        steps: &[good("echo Yes", &["yes"]), refused("false", &["because"])],
+    };
+
+    fn judge(output: &str, faults: &[&str]) -> Option<String> {
+        let faults = faults.iter().map(|&fault| fault.to_owned()).collect();
+        CASE.judge(output, &Outcome { exit: 0, faults })
+    }
+
+    #[test]
+    fn a_case_passes_when_every_step_says_what_it_must() {
+        let good = "Yes\n\n@@ exit code 0\nbecause\n\n@@ exit code 1\n";
+        assert_eq!(judge(good, &[]), None);
+        assert!(judge(good, &["DMAR: fault"]).unwrap().contains("DMAR: fault"));
+    }
+
+    #[test]
+    fn a_wrong_code_a_missing_fragment_a_panic_and_a_step_without_end_fail() {
+        assert!(judge("yes\n@@ exit code 7\n", &[]).unwrap().contains("exit code 7 instead of 0"));
+        assert!(judge("no\n@@ exit code 0\n", &[]).unwrap().contains("does not say \"yes\""));
+        assert!(judge("yes panicked at x\n@@ exit code 0\n", &[]).unwrap().contains("panicked"));
+        assert!(judge("yes\n@@ exit code 0\nbeca", &[]).unwrap().contains("did not end"));
+    }
+
+    #[test]
+    fn names_are_unique_and_every_guest_can_be_planned() {
+        let mut names = BTreeSet::new();
+        for case in CASES {
+            assert!(names.insert(case.name), "{} is there twice", case.name);
+            let plan = case.arguments().and_then(|arguments| Plan::new(&arguments));
+            assert!(plan.is_ok(), "{}: {:?}", case.name, plan.err());
+        }
+    }
+
+    #[test]
+    fn cases_are_selected_by_a_part_of_their_name() {
+        assert_eq!(select(None).unwrap().len(), CASES.len());
+        assert!(select(Some("mdts")).unwrap().len() >= 3);
+        assert_eq!(select(Some("nothing like it")).err().map(|failure| failure.code()), Some(2));
+    }
+}

@@ -1,0 +1,43 @@
+//! Where things are in this workspace, and building the `adit` binary.
+
+use crate::failure::{Context, Failure, Result};
+use crate::process;
+use crate::progress::Progress;
+use std::env;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// The workspace's root directory.
+pub(crate) fn root() -> &'static Path {
+    let package = Path::new(env!("CARGO_MANIFEST_DIR"));
+    package.ancestors().nth(2).expect("xtask is two directories below the root")
+}
+
+/// The directory that cargo builds into, wherever the person has put it: this program lies in its `debug` folder.
+pub(crate) fn target_directory() -> Result<PathBuf> {
+    let program = env::current_exe().context("cannot find this program's own file")?;
+    let directory = program.parent().and_then(Path::parent);
+    directory
+        .map(Path::to_path_buf)
+        .ok_or_else(|| Failure::new("this program lies outside cargo's target directory"))
+}
+
+/// A command that runs cargo in the workspace's root.
+pub(crate) fn cargo() -> Command {
+    let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo")));
+    command.current_dir(root());
+    command
+}
+
+/// Builds the release binary of `adit` and returns its path.
+pub(crate) fn build_adit() -> Result<PathBuf> {
+    let _progress = Progress::start("building adit");
+    process::run_quietly(cargo().args(["build", "--quiet", "--release", "--package", "adit"]))?;
+    let binary = target_directory()?.join("release/adit");
+    if binary.is_file() {
+        Ok(binary)
+    } else {
+        Err(Failure::new(format!("cargo built adit but {} is not there", binary.display())))
+    }
+}

@@ -18,8 +18,8 @@ pub(crate) fn place_near(_locality: &Locality) -> impl Fn(NonNull<u8>, usize) + 
 
 /// Where to place memory for a device that sits at `locality`.
 ///
-/// Reads the machine's topology once, in some milliseconds, on machines with
-/// more than one node; keep the result for all allocations of a controller.
+/// The first call for a device with a known node reads the machine's topology,
+/// in some milliseconds; the process keeps it.
 #[cfg(feature = "hwlocality")]
 pub(crate) fn place_near(locality: &Locality) -> impl Fn(NonNull<u8>, usize) + use<> {
     let near = locality.numa_node.and_then(node::Near::find);
@@ -34,6 +34,7 @@ pub(crate) fn place_near(locality: &Locality) -> impl Fn(NonNull<u8>, usize) + u
 #[allow(unsafe_code)]
 mod node {
     use std::ptr::NonNull;
+    use std::sync::OnceLock;
     use std::sync::atomic::AtomicU8;
 
     use hwlocality::Topology;
@@ -43,15 +44,15 @@ mod node {
 
     /// A NUMA node of this machine.
     pub(super) struct Near {
-        topology: Topology,
+        topology: &'static Topology,
         nodes: NodeSet,
     }
 
     impl Near {
         /// The node that the kernel counts as `index`, if there are others to choose from.
         pub(super) fn find(index: u32) -> Option<Near> {
-            let topology = Topology::new().ok()?;
-            let nodes = node_set(&topology, index)?;
+            let topology = topology()?;
+            let nodes = node_set(topology, index)?;
             Some(Near { topology, nodes })
         }
 
@@ -64,6 +65,12 @@ mod node {
             // Without the strict flag this is a preference; a refusal leaves first touch.
             let _ = self.topology.bind_memory_area(area, &self.nodes, policy, flags);
         }
+    }
+
+    /// This machine's topology, read once.
+    pub(super) fn topology() -> Option<&'static Topology> {
+        static TOPOLOGY: OnceLock<Option<Topology>> = OnceLock::new();
+        TOPOLOGY.get_or_init(|| Topology::new().ok()).as_ref()
     }
 
     fn node_set(topology: &Topology, index: u32) -> Option<NodeSet> {
@@ -87,6 +94,25 @@ mod tests {
             let place = place_near(&Locality { pci_address: None, numa_node });
             let memory = HostMemory::allocate(8192, Backing::Any, &place).expect("memory");
             assert_eq!(memory.len(), 8192);
+        }
+    }
+
+    /// Says something only on a machine with several nodes.
+    #[cfg(feature = "hwlocality")]
+    #[test]
+    fn memory_lands_on_the_node_that_was_named() {
+        use hwlocality::memory::binding::MemoryBindingFlags;
+        use hwlocality::object::types::ObjectType;
+
+        let topology = node::topology().expect("a topology");
+        for node in topology.objects_with_type(ObjectType::NUMANode) {
+            let numa_node = node.os_index().and_then(|index| u32::try_from(index).ok());
+            let place = place_near(&Locality { pci_address: None, numa_node });
+            let memory = HostMemory::allocate(1 << 20, Backing::SharedFile, &place);
+            let memory = std::sync::Arc::new(memory.expect("memory"));
+            let (atomics, flags) = (memory.atomics(), MemoryBindingFlags::empty());
+            let nodes = topology.area_memory_location(atomics.dwords(), flags).expect("a location");
+            assert_eq!(Some(&nodes), node.nodeset().as_deref(), "node {numa_node:?}");
         }
     }
 }

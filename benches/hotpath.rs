@@ -72,10 +72,13 @@ fn hot_submit(
 /// Takes in all completions.
 #[inline(never)]
 fn hot_reap(queue: &mut QueuePair<Buffer>, buffers: &mut Vec<Buffer>, now: Time) -> usize {
-    queue.poll(now, |completion| {
-        assert!(completion.result.is_ok(), "the null controller never fails");
+    let mut failed = 0;
+    let finished = queue.poll(now, |completion| {
+        failed += usize::from(completion.result.is_err());
         buffers.push(completion.buffer);
-    })
+    });
+    assert_eq!(failed, 0, "the null controller never fails");
+    finished
 }
 
 /// Polls a queue on which nothing happened.

@@ -40,7 +40,9 @@ pub(crate) struct Slots<B> {
     slots: Box<[Slot<B>]>,
     /// The first idle slot, or [`NONE`]. The last one used is the first used again: it is in the cache.
     head: u16,
-    free: usize,
+    /// Slots ever taken, and ever given back.
+    taken: u64,
+    returned: u64,
     index_mask: u16,
     generation_step: u16,
 }
@@ -61,7 +63,8 @@ impl<B> Slots<B> {
         Slots {
             slots: (0..count as u16).map(slot).collect(),
             head: 0,
-            free: count,
+            taken: 0,
+            returned: 0,
             index_mask: ((1u32 << index_bits) - 1) as u16,
             generation_step: (1u32 << index_bits) as u16,
         }
@@ -69,35 +72,49 @@ impl<B> Slots<B> {
 
     /// Commands in flight.
     pub(crate) fn in_flight(&self) -> usize {
-        self.slots.len() - self.free
+        (self.taken - self.returned) as usize
     }
 
     /// Slots free.
     #[inline]
     pub(crate) fn free(&self) -> usize {
-        self.free
+        self.slots.len() - self.in_flight()
+    }
+
+    /// Slots taken since the queue was made: commands posted.
+    pub(crate) fn taken(&self) -> u64 {
+        self.taken
+    }
+
+    /// Whether every slot is taken.
+    #[inline(always)]
+    pub(crate) fn is_full(&self) -> bool {
+        self.head == NONE
     }
 
     /// Takes a free slot for a command and returns its index and identifier.
+    ///
+    /// # Panics
+    /// If there is none: our own bug, callers ask [`Slots::is_full`] or [`Slots::free`] first.
     #[inline(always)]
     pub(crate) fn occupy(
         &mut self,
         buffer: Option<B>,
         deadline: Time,
         special: bool,
-    ) -> Option<(usize, Cid)> {
+    ) -> (usize, Cid) {
         let index = usize::from(self.head);
         // The end of the list is no slot's index.
-        let slot = self.slots.get_mut(index)?;
+        let slot = &mut self.slots[index];
         self.head = slot.next;
-        self.free -= 1;
+        self.taken += 1;
         debug_assert!(slot.key == 0 && slot.buffer.is_none(), "a free slot holds nothing");
         let state = if special { SPECIAL } else { PLAIN };
         slot.key = state | u32::from(slot.cid);
         slot.deadline = deadline;
         // The slot is free, so there is nothing to drop; forgetting spares the check.
         std::mem::forget(std::mem::replace(&mut slot.buffer, buffer));
-        Some((index, Cid(slot.cid)))
+        (index, Cid(slot.cid))
     }
 
     /// The slot of the special command that `cid` names now; `None` if it names no such command:
@@ -120,7 +137,7 @@ impl<B> Slots<B> {
         slot.key = 0;
         slot.cid = cid.0.wrapping_add(self.generation_step);
         slot.next = std::mem::replace(&mut self.head, index);
-        self.free += 1;
+        self.returned += 1;
         slot.buffer.take()
     }
 
@@ -153,7 +170,7 @@ impl<B> Slots<B> {
         slot.key = 0;
         slot.cid = slot.cid.wrapping_add(self.generation_step);
         slot.next = std::mem::replace(&mut self.head, index as u16);
-        self.free += 1;
+        self.returned += 1;
         slot.buffer.take()
     }
 
@@ -183,7 +200,7 @@ mod tests {
     use super::*;
 
     fn occupied(slots: &mut Slots<u32>, value: u32) -> (usize, Cid) {
-        slots.occupy(Some(value), Time::ZERO, false).expect("a free slot")
+        slots.occupy(Some(value), Time::ZERO, false)
     }
 
     #[test]
@@ -212,7 +229,8 @@ mod tests {
         for count in [1, 2, 3, 255, 1023, 65535] {
             let mut slots = Slots::<u32>::new(count);
             let mut seen = vec![false; 65536];
-            while let Some((_, cid)) = slots.occupy(None, Time::ZERO, false) {
+            while !slots.is_full() {
+                let (_, cid) = slots.occupy(None, Time::ZERO, false);
                 assert!(!std::mem::replace(&mut seen[usize::from(cid.0)], true));
             }
             assert_eq!(slots.in_flight(), count);

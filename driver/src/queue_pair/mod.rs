@@ -251,7 +251,7 @@ impl<B: IoBuffer> QueuePair<B> {
     }
 
     /// What the queue has counted.
-    pub fn stats(&self) -> &Stats {
+    pub fn stats(&self) -> Stats {
         self.core.stats()
     }
 

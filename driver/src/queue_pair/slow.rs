@@ -136,7 +136,7 @@ impl<B: IoBuffer> Core<B> {
         };
         let limits = transfer.namespace.limits();
         let sqe = transfer.sqe(piece.lba, piece.bytes >> limits.lba_shift, pointer);
-        let (index, cid) = self.slots.occupy(None, deadline, true).expect("slots were counted");
+        let (index, cid) = self.slots.occupy(None, deadline, true);
         let lead = lead.unwrap_or(index);
         self.extras[index] = Extra { lead: lead as u16, ..extra };
         self.extras[lead].remaining += 1;
@@ -195,8 +195,11 @@ impl<B: IoBuffer> Core<B> {
         sqe: Sqe,
         buffer: B,
     ) -> Result<Cid, Rejected<B>> {
+        if self.slots.is_full() {
+            return Err(Rejected { buffer, reason: RejectReason::Full });
+        }
         if buffer.segment_count() == 0 {
-            return self.launch(sqe, buffer, deadline);
+            return Ok(self.launch(sqe, buffer, deadline));
         }
         match self.raw_pages(&buffer) {
             Err(reason) => Err(Rejected { buffer, reason }),
@@ -233,8 +236,7 @@ impl<B: IoBuffer> Core<B> {
             prp::build(&SegmentsOf(&buffer), Position::default(), bytes, &mut memory);
         let special = !lists.is_empty();
         self.stats.built_lists += u64::from(special);
-        let (index, cid) =
-            self.slots.occupy(Some(buffer), deadline, special).expect("slots were counted");
+        let (index, cid) = self.slots.occupy(Some(buffer), deadline, special);
         self.extras[index] = Extra { lead: index as u16, remaining: 1, lists, ..Extra::default() };
         self.push(sqe.with_dptr(DataPointer::Prp { prp1, prp2 }), cid, deadline);
         cid

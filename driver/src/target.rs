@@ -49,7 +49,7 @@ pub enum Target {
     },
     /// The software controller in this process.
     Soft {
-        /// Its make-up, as in `mem=1G,mdts=5`.
+        /// Its make-up, as in `mem=1G,mdts=5`: parses as [`crate::soft::Options`].
         options: String,
         /// What the driver uses of it.
         settings: Settings,
@@ -202,9 +202,8 @@ fn soft(text: &str, tail: &str) -> Result<Target> {
     let settings =
         Settings::parse(ours.into_iter()).map_err(|reason| Error::target(text, reason))?;
     let options = theirs.join(",");
-    if options.is_empty() {
-        return Err(Error::target(text, "it names no storage; write 'soft:mem=1G', for example"));
-    }
+    // So that a slip shows here and not when the controller is opened.
+    options.parse::<crate::soft::Options>()?;
     Ok(Target::Soft { options, settings })
 }
 
@@ -346,7 +345,8 @@ mod tests {
         assert!(refusal("vfi:0000:00:03.0").contains("did you mean 'vfio:0000:00:03.0'?"));
         assert!(refusal("vfiouser:/run/x").contains("did you mean 'vfio-user:/run/x'?"));
         assert!(refusal("sfot:null").contains("did you mean 'soft:null'?"));
-        assert!(refusal("soft").contains("soft:mem=1G"));
+        assert!(refusal("soft").contains("starts with"));
+        assert!(refusal("soft:men=1G").contains("did you mean 'mem'?"));
         assert!(refusal("").contains("targets look like"));
         assert!(refusal("http://x").contains("targets look like"));
     }

@@ -1,2 +1,116 @@
-//! The `adit` command.
-fn main() {}
+//! The `adit` command: looks at and measures NVMe controllers from user space.
+//!
+//! Exit codes: 0 done, 1 failed, 2 the command line is at fault, 130 interrupted. A failure
+//! is one sentence on standard error.
+
+mod bench;
+mod demo;
+mod device;
+mod failure;
+mod human;
+mod identify;
+mod interrupt;
+mod output;
+
+use std::error::Error as _;
+use std::process::ExitCode;
+
+use clap::error::{ContextKind, ErrorKind};
+use clap::{Parser, Subcommand};
+
+use bench::options::BenchArgs;
+use failure::Result;
+use identify::IdentifyArgs;
+
+const EXAMPLES: &str = "\
+Targets:
+  vfio:0000:01:00.0                        a controller bound to vfio-pci
+  vfio-user:/run/x/cntrl                   a controller served over a vfio-user socket
+  soft:mem=1G, soft:file=disk.img,size=4G  the software controller, in this process
+  Options follow by comma: ns=N, sgl=off, dbbuf=off, queues=cmb.
+
+Examples:
+  adit demo
+  adit identify soft:mem=1G
+  adit bench --filename=soft:mem=1G --rw=randread --bs=4k --iodepth=32 --time_based --runtime=5";
+
+/// NVMe from user space: looks at controllers and measures them
+#[derive(Parser)]
+#[command(name = "adit", version, after_help = EXAMPLES, disable_help_subcommand = true)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    Identify(IdentifyArgs),
+    Bench(Box<BenchArgs>),
+    /// Writes and reads a software controller, verified, and shows a table; needs no device
+    #[command(after_help = "Example:\n  adit demo")]
+    Demo,
+}
+
+fn main() -> ExitCode {
+    let command = match Cli::try_parse() {
+        Ok(cli) => cli.command,
+        Err(error) => return refuse(&error),
+    };
+    log_to_standard_error();
+    match run(&command) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            eprintln!("adit: {failure}");
+            ExitCode::from(failure.code())
+        }
+    }
+}
+
+fn run(command: &Command) -> Result<()> {
+    match command {
+        Command::Identify(args) => identify::run(args),
+        Command::Bench(args) => bench::run(args),
+        Command::Demo => demo::run(),
+    }
+}
+
+/// Tells what is wrong with the command line, or gives the help that was asked for.
+fn refuse(error: &clap::Error) -> ExitCode {
+    match error.kind() {
+        ErrorKind::DisplayHelp
+        | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand
+        | ErrorKind::DisplayVersion => {
+            // A reader that went away is no failure.
+            drop(error.print());
+        }
+        _ => eprintln!("adit: {}", sentence(error)),
+    }
+    ExitCode::from(error.exit_code() as u8)
+}
+
+/// What clap has to say, in one line.
+fn sentence(error: &clap::Error) -> String {
+    if let (ErrorKind::ValueValidation, Some(reason)) = (error.kind(), error.source()) {
+        // Our own reasons are whole sentences; the option they are about is in the context.
+        let option =
+            error.get(ContextKind::InvalidArg).map(ToString::to_string).unwrap_or_default();
+        let option = option.split([' ', '=', '[']).next().filter(|name| name.starts_with("--"));
+        return format!("{}{reason}", option.map(|name| format!("{name}: ")).unwrap_or_default());
+    }
+    let rendered = error.render().to_string();
+    let lines = rendered.lines().map(str::trim).take_while(|line| !line.starts_with("Usage:"));
+    let lines = lines.filter(|line| !line.is_empty() && !line.starts_with("For more information"));
+    let text = lines.collect::<Vec<_>>().join(" ");
+    format!("{}; see 'adit --help'", text.trim_start_matches("error: "))
+}
+
+/// Warnings and errors of the driver, one line each.
+fn log_to_standard_error() {
+    tracing_subscriber::fmt()
+        .with_max_level(tracing::Level::WARN)
+        .with_writer(std::io::stderr)
+        .with_target(false)
+        .without_time()
+        .with_ansi(false)
+        .init();
+}

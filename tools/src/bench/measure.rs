@@ -92,7 +92,12 @@ pub(crate) struct Direction {
 
 impl Direction {
     pub(crate) fn new() -> Direction {
-        Direction { bytes: 0, runtime: Duration::ZERO, latency: Latency::new(), samples: Samples::default() }
+        Direction {
+            bytes: 0,
+            runtime: Duration::ZERO,
+            latency: Latency::new(),
+            samples: Samples::default(),
+        }
     }
 
     pub(crate) fn ios(&self) -> u64 {
@@ -192,8 +197,13 @@ pub(crate) struct Levels {
 impl Levels {
     #[inline]
     pub(crate) fn record(&mut self, level: usize) {
+        self.record_many(level, 1);
+    }
+
+    #[inline]
+    pub(crate) fn record_many(&mut self, level: usize, times: usize) {
         let bucket = (usize::BITS - level.leading_zeros()).min(7);
-        self.counts[bucket as usize] += 1;
+        self.counts[bucket as usize] += times as u64;
     }
 
     pub(crate) fn merge(&mut self, other: &Levels) {

@@ -165,6 +165,11 @@ impl BenchArgs {
         Pattern { random, read_percent }
     }
 
+    /// Whether written blocks are read back and checked.
+    pub(crate) fn checks_writes(&self) -> bool {
+        self.verify.is_some() && self.pattern().read_percent < 100
+    }
+
     /// The options as fio lists them in its JSON: those that were given, and what matters of the rest.
     pub(crate) fn listed(&self) -> Vec<(&'static str, String)> {
         let mut listed = vec![
@@ -230,7 +235,15 @@ mod tests {
 
     #[test]
     fn a_fio_command_line_is_understood() {
-        let args = accepted(&["--rw=randrw", "--bs", "16k", "--iodepth=32", "--size=64M", "--verify=crc32c", "--rwmixread=30"]);
+        let args = accepted(&[
+            "--rw=randrw",
+            "--bs",
+            "16k",
+            "--iodepth=32",
+            "--size=64M",
+            "--verify=crc32c",
+            "--rwmixread=30",
+        ]);
         assert_eq!((args.bs, args.iodepth, args.size), (16384, 32, Some(Size::Bytes(64 << 20))));
         assert_eq!(args.pattern(), Pattern { random: true, read_percent: 30 });
         assert_eq!(args.verify, Some(Verify::Crc32c));
@@ -259,7 +272,17 @@ mod tests {
 
     #[test]
     fn bad_values_are_refused() {
-        for word in ["--rw=trim", "--bs=4x", "--bs=0", "--iodepth=0", "--size=0%", "--runtime=x", "--numjobs=0", "--rwmixread=101", "--verify=md5"] {
+        for word in [
+            "--rw=trim",
+            "--bs=4x",
+            "--bs=0",
+            "--iodepth=0",
+            "--size=0%",
+            "--runtime=x",
+            "--numjobs=0",
+            "--rwmixread=101",
+            "--verify=md5",
+        ] {
             assert!(parsed(&[word]).is_err(), "{word}");
         }
     }

@@ -84,7 +84,8 @@ mod tests {
 
     #[test]
     fn seeds_give_different_orders() {
-        let order = |seed| (0..100).map(|i| Permutation::new(100, seed).apply(i)).collect::<Vec<_>>();
+        let order =
+            |seed| (0..100).map(|i| Permutation::new(100, seed).apply(i)).collect::<Vec<_>>();
         assert_ne!(order(1), order(2));
         assert_ne!(order(1), (0..100).collect::<Vec<_>>());
         assert_eq!(order(1), order(1));

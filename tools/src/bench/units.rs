@@ -74,7 +74,8 @@ pub(crate) fn bytes(text: &str) -> Result<u64, UnitError> {
     let lower = text.to_ascii_lowercase();
     let (digits, unit) = split_number(&lower);
     let prefix = unit.strip_suffix("ib").or(unit.strip_suffix('b')).unwrap_or(unit);
-    let prefix = if unit.ends_with("ib") { prefix } else { prefix.strip_suffix('i').unwrap_or(prefix) };
+    let prefix =
+        if unit.ends_with("ib") { prefix } else { prefix.strip_suffix('i').unwrap_or(prefix) };
     let shift = match prefix {
         "" if unit.is_empty() || unit == "b" => 0,
         "k" => 10,

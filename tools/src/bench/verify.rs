@@ -47,7 +47,8 @@ pub(crate) struct Writer {
 pub(crate) fn stamp(block: &mut [u8], offset: u64, writer: Writer) {
     debug_assert!(block.len() as u64 >= BLOCK_BYTES_MIN && block.len().is_multiple_of(8));
     put(block, 0, MAGIC);
-    block[12..16].copy_from_slice(&(block.len() as u32).to_le_bytes());
+    let len = block.len() as u32;
+    block[12..16].copy_from_slice(&len.to_le_bytes());
     put(block, 16, offset);
     put(block, 24, writer.seed);
     put(block, 32, writer.generation);
@@ -75,7 +76,10 @@ pub(crate) fn fill(bytes: &mut [u8], seed: u64) {
 pub(crate) fn check(block: &[u8], expected: Identity) -> Result<(), Mismatch> {
     let mismatch = |cause| Err(Mismatch { offset: expected.offset, cause });
     if get(block, 0) != MAGIC {
-        return mismatch(Cause::Magic { got: get(block, 0), all_zero: block.iter().all(|b| *b == 0) });
+        return mismatch(Cause::Magic {
+            got: get(block, 0),
+            all_zero: block.iter().all(|b| *b == 0),
+        });
     }
     let len = u32_at(block, 12);
     if len as usize != block.len() {
@@ -132,13 +136,22 @@ impl fmt::Display for Cause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Cause::Magic { all_zero: true, .. } => {
-                write!(f, "is all zeroes: it was never written with --verify, or the write was lost")
+                write!(
+                    f,
+                    "is all zeroes: it was never written with --verify, or the write was lost"
+                )
             }
             Cause::Magic { got, .. } => {
-                write!(f, "has no verify header: expected magic {MAGIC:#018x}, got {got:#018x}; was it written with --verify?")
+                write!(
+                    f,
+                    "has no verify header: expected magic {MAGIC:#018x}, got {got:#018x}; was it written with --verify?"
+                )
             }
             Cause::Length { expected, got } => {
-                write!(f, "was written with another block size: expected {expected} bytes, got {got}; use --bs={got}")
+                write!(
+                    f,
+                    "was written with another block size: expected {expected} bytes, got {got}; use --bs={got}"
+                )
             }
             Cause::Crc { expected, got } => {
                 write!(f, "is corrupt: crc32c expected {expected:#010x}, got {got:#010x}")
@@ -176,7 +189,9 @@ mod tests {
     #[test]
     fn misdirected_and_stale_blocks_are_found() {
         let elsewhere = check(&stamped(), Identity { offset: 4096, writer: None });
-        assert!(elsewhere.expect_err("misdirected").to_string().contains("offset 4096 is another one"));
+        assert!(
+            elsewhere.expect_err("misdirected").to_string().contains("offset 4096 is another one")
+        );
         let later = Identity { writer: Some(Writer { generation: 4, ..WRITER }), ..HERE };
         assert!(check(&stamped(), later).expect_err("stale").to_string().contains("generation 4"));
     }

@@ -1,0 +1,58 @@
+//! Why a command ends without success: one sentence and an exit code.
+
+use std::fmt;
+
+/// Exit code: the command line is at fault.
+pub(crate) const USAGE: u8 = 2;
+/// Exit code: anything else is.
+pub(crate) const FAILED: u8 = 1;
+/// Exit code: the user ended it, as shells report SIGINT.
+pub(crate) const INTERRUPTED: u8 = 130;
+
+/// The end of a command that did not do what it was asked.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    message: String,
+    code: u8,
+}
+
+/// Shorthand for what commands return.
+pub(crate) type Result<T> = std::result::Result<T, Failure>;
+
+impl Failure {
+    /// The command line asks for what cannot be.
+    pub(crate) fn usage(message: impl ToString) -> Failure {
+        Failure { message: message.to_string(), code: USAGE }
+    }
+
+    /// The machine, the device or its data is not as it should be.
+    pub(crate) fn failed(message: impl ToString) -> Failure {
+        Failure { message: message.to_string(), code: FAILED }
+    }
+
+    /// The user ended it.
+    pub(crate) fn interrupted() -> Failure {
+        Failure {
+            message: "interrupted; the results are those so far".to_owned(),
+            code: INTERRUPTED,
+        }
+    }
+
+    /// The process's exit code.
+    pub(crate) fn code(&self) -> u8 {
+        self.code
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl From<adit_driver::Error> for Failure {
+    fn from(error: adit_driver::Error) -> Failure {
+        let code = if error.is_usage() { USAGE } else { FAILED };
+        Failure { message: error.to_string(), code }
+    }
+}

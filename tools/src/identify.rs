@@ -1,0 +1,330 @@
+//! `adit identify`: what a controller says it is.
+
+use std::fmt::Write;
+
+use adit_driver::spec::identify::IdentifyNamespace;
+use adit_driver::spec::log::SmartHealth;
+use adit_driver::spec::{Cns, Lid, Nsid, View};
+use adit_driver::transfer::SglSupport;
+use adit_driver::{Controller, ControllerOptions, Target};
+use clap::Args;
+use serde::Serialize;
+
+use crate::failure::{Failure, Result};
+use crate::human;
+use crate::output::Output;
+
+const EXAMPLES: &str = "\
+Examples:
+  A controller bound to vfio-pci:
+    adit identify vfio:0000:01:00.0
+  One served by another process, for a program to read:
+    adit identify vfio-user:/run/x/cntrl --json
+  The software controller, with two namespaces:
+    adit identify soft:mem=1G,lba=512+4096";
+
+/// Prints what a controller is, its namespaces and its health
+#[derive(Args, Clone, Debug)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct IdentifyArgs {
+    /// The controller, as in vfio:0000:01:00.0, vfio-user:/run/x/cntrl or soft:mem=1G; ',ns=N' shows one namespace
+    target: Target,
+
+    /// Prints JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// As [`Controller::open`], and when the controller does not answer.
+pub(crate) fn run(args: &IdentifyArgs) -> Result<()> {
+    let controller = Controller::open(&args.target, &ControllerOptions::default())?;
+    let report = Report::of(&controller, &args.target)?;
+    let text = if args.json { json(&report)? } else { table(&report).map_err(Failure::failed)? };
+    Output::Standard.write(&text)
+}
+
+fn json(report: &Report) -> Result<String> {
+    serde_json::to_string_pretty(report).map(|text| text + "\n").map_err(Failure::failed)
+}
+
+/// Everything that is printed. Field names are the JSON's.
+#[derive(Debug, Serialize)]
+struct Report {
+    target: String,
+    controller: ControllerReport,
+    namespaces: Vec<NamespaceReport>,
+    /// None where the controller does not give its SMART log.
+    health: Option<HealthReport>,
+}
+
+#[derive(Debug, Serialize)]
+struct ControllerReport {
+    model: String,
+    serial: String,
+    firmware: String,
+    pci_vendor_id: String,
+    nvme_version: String,
+    subsystem_nqn: String,
+    /// Most bytes of a transfer; `null` for no limit.
+    mdts_bytes: Option<u64>,
+    io_queues: u16,
+    queue_entries_max: u32,
+    sgl: &'static str,
+    shadow_doorbells: bool,
+    cmb_supported: bool,
+    cmb_bytes: u64,
+    volatile_write_cache: bool,
+    total_capacity_bytes: u128,
+    unallocated_capacity_bytes: u128,
+}
+
+#[derive(Debug, Serialize)]
+struct NamespaceReport {
+    nsid: u32,
+    size_bytes: u64,
+    size_lbas: u64,
+    used_lbas: u64,
+    /// `null` for a format this driver does not read.
+    lba_bytes: Option<u32>,
+    metadata_bytes: u16,
+    nguid: Option<String>,
+    eui64: Option<String>,
+    noiob_lbas: Option<u32>,
+    /// Why the driver cannot use it, where it cannot.
+    unusable: Option<String>,
+}
+
+#[derive(Debug, Serialize)]
+struct HealthReport {
+    critical_warning: u8,
+    temperature_celsius: i32,
+    available_spare_percent: u8,
+    percentage_used: u8,
+    data_read_bytes: u128,
+    data_written_bytes: u128,
+    power_on_hours: u128,
+    power_cycles: u128,
+    unsafe_shutdowns: u128,
+    media_errors: u128,
+}
+
+impl Report {
+    fn of(controller: &Controller, target: &Target) -> Result<Report> {
+        let nsids = match target.settings().namespace {
+            Some(nsid) => vec![controller.namespace(nsid)?.nsid()],
+            None => controller.namespace_ids()?,
+        };
+        let namespaces = nsids.into_iter().map(|nsid| NamespaceReport::of(controller, nsid));
+        Ok(Report {
+            target: target.to_string(),
+            controller: ControllerReport::of(controller),
+            namespaces: namespaces.collect::<Result<_>>()?,
+            health: HealthReport::of(controller),
+        })
+    }
+}
+
+impl ControllerReport {
+    fn of(controller: &Controller) -> ControllerReport {
+        let (info, identify) = (controller.info(), &controller.info().identify);
+        ControllerReport {
+            model: identify.mn.to_string(),
+            serial: identify.sn.to_string(),
+            firmware: identify.fr.to_string(),
+            pci_vendor_id: format!("{:#06x}", identify.vid.get()),
+            nvme_version: info.version.to_string(),
+            subsystem_nqn: identify.subnqn.to_string(),
+            mdts_bytes: identify.max_transfer_bytes(info.cap.page_size_min()),
+            io_queues: info.io_queues,
+            queue_entries_max: info.queue_entries_max,
+            sgl: match info.sgl {
+                SglSupport::None => "none",
+                SglSupport::Byte => "byte",
+                SglSupport::Dword => "dword",
+            },
+            shadow_doorbells: info.shadow_doorbells,
+            cmb_supported: info.cap.cmbs(),
+            cmb_bytes: info.cmb_bytes,
+            volatile_write_cache: info.volatile_write_cache,
+            total_capacity_bytes: identify.tnvmcap_bytes.get(),
+            unallocated_capacity_bytes: identify.unvmcap_bytes.get(),
+        }
+    }
+}
+
+impl NamespaceReport {
+    fn of(controller: &Controller, nsid: Nsid) -> Result<NamespaceReport> {
+        let page = controller.identify(Cns::NAMESPACE, nsid)?;
+        let identify = IdentifyNamespace::view(&page).expect("a page is as long as the structure");
+        let format = identify.lba_format();
+        let lba_bytes = format.and_then(|format| format.lba_bytes());
+        let lbas = identify.nsze_lbas.get();
+        Ok(NamespaceReport {
+            nsid: nsid.0,
+            size_bytes: lbas.saturating_mul(u64::from(lba_bytes.unwrap_or(0))),
+            size_lbas: lbas,
+            used_lbas: identify.nuse_lbas.get(),
+            lba_bytes,
+            metadata_bytes: format.map_or(0, |format| format.ms_bytes.get()),
+            nguid: identifier(&identify.nguid),
+            eui64: identifier(&identify.eui64),
+            noiob_lbas: identify.noiob(),
+            unusable: controller.namespace(nsid).err().map(|error| error.to_string()),
+        })
+    }
+}
+
+/// A globally unique identifier in hexadecimal; all zeroes are none.
+fn identifier(bytes: &[u8]) -> Option<String> {
+    let known = bytes.iter().any(|byte| *byte != 0);
+    known.then(|| bytes.iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
+impl HealthReport {
+    fn of(controller: &Controller) -> Option<HealthReport> {
+        let page =
+            controller.log_page(Lid::SMART_HEALTH, Nsid::ALL, size_of::<SmartHealth>() as u32);
+        let page = page.inspect_err(|error| tracing::warn!("no SMART log: {error}")).ok()?;
+        let smart = SmartHealth::view(&page)?;
+        Some(HealthReport {
+            critical_warning: smart.critical_warning,
+            temperature_celsius: smart.temperature_c(),
+            available_spare_percent: smart.available_spare_percent,
+            percentage_used: smart.percentage_used,
+            data_read_bytes: smart.data_read_bytes(),
+            data_written_bytes: smart.data_written_bytes(),
+            power_on_hours: smart.power_on_hours.get(),
+            power_cycles: smart.power_cycles.get(),
+            unsafe_shutdowns: smart.unsafe_shutdowns.get(),
+            media_errors: smart.media_errors.get(),
+        })
+    }
+}
+
+type Written = std::result::Result<String, std::fmt::Error>;
+
+fn table(report: &Report) -> Written {
+    let mut out = format!("{}\n", report.target);
+    for (name, value) in controller_rows(&report.controller) {
+        writeln!(out, "  {name:<18}{value}")?;
+    }
+    out.push_str("\nNamespaces\n");
+    if report.namespaces.is_empty() {
+        out.push_str("  none\n");
+    }
+    for namespace in &report.namespaces {
+        for (name, value) in namespace_rows(namespace) {
+            writeln!(out, "  {name:<18}{value}")?;
+        }
+    }
+    if let Some(health) = &report.health {
+        out.push_str("\nHealth\n");
+        for (name, value) in health_rows(health) {
+            writeln!(out, "  {name:<18}{value}")?;
+        }
+    }
+    Ok(out)
+}
+
+fn size(bytes: u128) -> String {
+    human::bytes(bytes as f64)
+}
+
+fn controller_rows(controller: &ControllerReport) -> Vec<(&'static str, String)> {
+    let c = controller;
+    let cmb = match (c.cmb_bytes, c.cmb_supported) {
+        (0, false) => "none".to_owned(),
+        (0, true) => "there, not in use; 'queues=cmb' in the target puts queues there".to_owned(),
+        (bytes, _) => size(bytes.into()),
+    };
+    let cache = if c.volatile_write_cache {
+        "on: only Flush and FUA make data durable"
+    } else {
+        "none: what is written stays"
+    };
+    vec![
+        ("Model", c.model.clone()),
+        ("Serial", c.serial.clone()),
+        ("Firmware", c.firmware.clone()),
+        ("NVMe version", c.nvme_version.clone()),
+        ("PCI vendor", c.pci_vendor_id.clone()),
+        ("Subsystem", c.subsystem_nqn.clone()),
+        (
+            "MDTS",
+            c.mdts_bytes.map_or("no limit".to_owned(), |bytes| {
+                format!("{} ({bytes} bytes)", size(bytes.into()))
+            }),
+        ),
+        ("I/O queues", format!("{} of up to {} entries", c.io_queues, c.queue_entries_max)),
+        ("SGL", sgl(c.sgl).to_owned()),
+        ("Shadow doorbells", if c.shadow_doorbells { "in use" } else { "not in use" }.to_owned()),
+        ("CMB", cmb),
+        ("Write cache", cache.to_owned()),
+        ("Capacity", capacity(c)),
+    ]
+}
+
+fn sgl(support: &str) -> &'static str {
+    match support {
+        "byte" => "in use, any alignment",
+        "dword" => "in use, multiples of four bytes",
+        _ => "not in use",
+    }
+}
+
+fn capacity(controller: &ControllerReport) -> String {
+    match (controller.total_capacity_bytes, controller.unallocated_capacity_bytes) {
+        (0, _) => "not reported".to_owned(),
+        (total, free) => format!("{}, {} in no namespace", size(total), size(free)),
+    }
+}
+
+fn namespace_rows(namespace: &NamespaceReport) -> Vec<(String, String)> {
+    let n = namespace;
+    let lba = n
+        .lba_bytes
+        .map_or("unknown LBA format".to_owned(), |bytes| format!("LBA of {bytes} bytes"));
+    let metadata = if n.metadata_bytes > 0 {
+        format!(" + {} metadata", n.metadata_bytes)
+    } else {
+        String::new()
+    };
+    let mut rows = vec![(
+        n.nsid.to_string(),
+        format!("{}, {} LBAs, {lba}{metadata}", size(n.size_bytes.into()), n.size_lbas),
+    )];
+    let more = [
+        ("NGUID", n.nguid.clone()),
+        ("EUI64", n.eui64.clone()),
+        ("NOIOB", n.noiob_lbas.map(|lbas| format!("{lbas} LBAs"))),
+        ("cannot be used", n.unusable.clone()),
+    ];
+    rows.extend(more.into_iter().filter_map(|(name, value)| Some((format!("  {name}"), value?))));
+    rows
+}
+
+fn health_rows(health: &HealthReport) -> Vec<(&'static str, String)> {
+    let h = health;
+    let warning = if h.critical_warning == 0 {
+        "none".to_owned()
+    } else {
+        format!("{:#04x}", h.critical_warning)
+    };
+    vec![
+        ("Warnings", warning),
+        ("Temperature", format!("{} C", h.temperature_celsius)),
+        ("Spare, used", format!("{} %, {} %", h.available_spare_percent, h.percentage_used)),
+        ("Read, written", format!("{}, {}", size(h.data_read_bytes), size(h.data_written_bytes))),
+        (
+            "Power",
+            format!(
+                "{} h, {} cycles, {} unsafe",
+                h.power_on_hours, h.power_cycles, h.unsafe_shutdowns
+            ),
+        ),
+        ("Media errors", h.media_errors.to_string()),
+    ]
+}

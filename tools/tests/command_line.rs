@@ -1,0 +1,335 @@
+//! The `adit` binary as a user meets it: what it prints, and how it ends.
+
+use std::collections::BTreeSet;
+use std::io::Read;
+use std::path::PathBuf;
+use std::process::{Command, Output, Stdio};
+use std::thread;
+use std::time::Duration;
+
+fn adit() -> Command {
+    Command::new(env!("CARGO_BIN_EXE_adit"))
+}
+
+struct Ended {
+    code: Option<i32>,
+    out: String,
+    err: String,
+}
+
+impl From<Output> for Ended {
+    fn from(output: Output) -> Ended {
+        let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("UTF-8");
+        Ended { code: output.status.code(), out: text(output.stdout), err: text(output.stderr) }
+    }
+}
+
+/// Runs `adit` with `line`, split at spaces.
+fn run(line: &str) -> Ended {
+    adit().args(line.split_whitespace()).output().expect("adit runs").into()
+}
+
+fn succeed(line: &str) -> String {
+    let ended = run(line);
+    assert_eq!((ended.code, ended.err.as_str()), (Some(0), ""), "adit {line}\n{}", ended.out);
+    ended.out
+}
+
+/// A file that is gone at the end.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new(name: &str) -> Scratch {
+        Scratch(std::env::temp_dir().join(format!("adit-{}-{name}", std::process::id())))
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+#[test]
+fn identify_prints_a_table() {
+    let out = succeed("identify soft:mem=64M,lba=512+4096");
+    for part in [
+        "Model",
+        "MDTS",
+        "512KiB (524288 bytes)",
+        "LBA of 512 bytes",
+        "LBA of 4096 bytes",
+        "Temperature",
+    ] {
+        assert!(out.contains(part), "{part} is missing:\n{out}");
+    }
+}
+
+#[test]
+fn identify_prints_json() {
+    let out = succeed("identify soft:mem=64M,serial=X1,mdts=5 --json");
+    let report: serde_json::Value = serde_json::from_str(&out).expect("JSON");
+    assert_eq!(report["controller"]["serial"], "X1");
+    assert_eq!(report["controller"]["mdts_bytes"], 131_072);
+    assert_eq!(report["namespaces"][0]["size_bytes"], 64 << 20);
+    assert!(report["health"]["temperature_celsius"].is_number());
+}
+
+#[test]
+fn identify_shows_the_namespace_that_is_named() {
+    let out = succeed("identify soft:mem=64M,lba=512+4096,ns=2 --json");
+    let report: serde_json::Value = serde_json::from_str(&out).expect("JSON");
+    assert_eq!(report["namespaces"].as_array().map(Vec::len), Some(1));
+    assert_eq!(report["namespaces"][0]["lba_bytes"], 4096);
+}
+
+#[test]
+fn a_verified_mix_reads_back_what_it_wrote() {
+    let out = succeed(
+        "bench --filename=soft:mem=64M --rw=randrw --bs=16k --iodepth=32 --size=16M --verify=crc32c",
+    );
+    let issued = out.lines().find(|line| line.contains("issued rwts")).expect("the line is there");
+    let totals =
+        issued.split("total=").nth(1).and_then(|rest| rest.split(' ').next()).expect("totals");
+    let counts: Vec<u64> = totals.split(',').map(|count| count.parse().expect("a count")).collect();
+    // Each block once, and the written ones once more.
+    assert_eq!((counts[0], counts[1] > 400), (1024, true), "{issued}");
+    for part in [
+        "err= 0",
+        "clat percentiles",
+        "IO depths",
+        "violations=0",
+        "Run status group 0",
+        "READ: bw=",
+        "WRITE: bw=",
+    ] {
+        assert!(out.contains(part), "{part} is missing:\n{out}");
+    }
+}
+
+#[test]
+fn every_way_to_move_data_verifies() {
+    for (target, options) in [
+        ("soft:mem=32M,sgl=off,mdts=1", "--bs=64k --iodepth=4"),
+        ("soft:mem=32M,sgl=off", "--bs=512k --iodepth=4"),
+        ("soft:mem=32M,sgl=dword,lba=4096", "--bs=4k --iodepth=64"),
+        ("soft:mem=32M,cmb=1M,queues=cmb", "--bs=4k --iodepth=8"),
+        ("soft:mem=32M,dbbuf=off,ioqueues=1,mqes=16", "--bs=4k"),
+        ("soft:mem=32M,noiob=24", "--bs=64k --iodepth=8"),
+        ("soft:mem=32M,lba=512+4096,ns=2", "--bs=128k --iodepth=2"),
+        ("soft:mem=32M", "--bs=1536 --iodepth=3 --offset=512"),
+    ] {
+        succeed(&format!(
+            "bench --filename={target} --rw=randrw --size=8M --verify=crc32c {options}"
+        ));
+    }
+}
+
+#[test]
+fn without_sgls_lists_come_prebuilt() {
+    let out = succeed(
+        "bench --filename=soft:mem=32M,sgl=off --rw=read --bs=128k --iodepth=4 --output-format=json",
+    );
+    let report: serde_json::Value = serde_json::from_str(&out).expect("JSON");
+    let driver = &report["jobs"][0]["adit"];
+    assert_eq!(
+        (&driver["prebuilt_lists"], &driver["built_lists"], &driver["sgl_commands"]),
+        (&256.into(), &0.into(), &0.into())
+    );
+}
+
+#[test]
+fn jobs_with_verify_divide_the_region() {
+    let out = succeed(
+        "bench --filename=soft:mem=32M --rw=randwrite --bs=4k --iodepth=8 --numjobs=3 --verify=crc32c --output-format=json",
+    );
+    let report: serde_json::Value = serde_json::from_str(&out).expect("JSON");
+    let jobs = report["jobs"].as_array().expect("jobs");
+    let written: u64 = jobs.iter().filter_map(|job| job["write"]["total_ios"].as_u64()).sum();
+    assert_eq!((jobs.len(), written), (3, 8190));
+}
+
+#[test]
+fn grouped_jobs_are_one() {
+    let out = succeed(
+        "bench --filename=soft:mem=8M --rw=read --bs=4k --numjobs=2 --group_reporting --output-format=json",
+    );
+    let report: serde_json::Value = serde_json::from_str(&out).expect("JSON");
+    assert_eq!(report["jobs"].as_array().map(Vec::len), Some(1));
+    assert_eq!(report["jobs"][0]["read"]["total_ios"], 4096);
+}
+
+#[test]
+fn a_run_by_time_starts_over_and_checks_each_pass() {
+    let out = succeed(
+        "bench --filename=soft:mem=1M --rw=randwrite --bs=4k --iodepth=4 --verify=crc32c --time_based --runtime=300ms --output-format=json",
+    );
+    let report: serde_json::Value = serde_json::from_str(&out).expect("JSON");
+    let count = |way: &str| report["jobs"][0][way]["total_ios"].as_u64().expect("a count");
+    assert!(count("write") > 256, "more than one pass");
+    assert_eq!(count("read"), count("write"));
+}
+
+#[test]
+fn a_device_without_data_is_read() {
+    let out = succeed("bench --filename=soft:null --rw=randread --bs=4k --iodepth=32 --size=64M");
+    assert!(out.contains("issued rwts: total=16384,0,0,0"), "{out}");
+}
+
+#[test]
+fn the_json_has_the_keys_of_fio() {
+    let out = succeed(
+        "bench --filename=soft:mem=8M --rw=randrw --bs=4k --iodepth=4 --output-format=json",
+    );
+    let report: serde_json::Value = serde_json::from_str(&out).expect("JSON");
+    let mut ours = BTreeSet::new();
+    leaves(&report, String::new(), &mut ours);
+    let theirs: BTreeSet<String> =
+        include_str!("fio-3.33-keys.txt").lines().map(str::to_owned).collect();
+    let missing: Vec<_> = theirs.difference(&ours).collect();
+    assert!(missing.is_empty(), "keys of fio's that are missing: {missing:?}");
+    let is_ours =
+        |key: &&String| key.starts_with("jobs/*/adit/") || key.starts_with("jobs/*/job options/");
+    let extra: Vec<_> = ours.difference(&theirs).filter(|key| !is_ours(key)).collect();
+    assert!(extra.is_empty(), "keys that fio does not have: {extra:?}");
+}
+
+/// Paths of all values that are no object and no list.
+fn leaves(value: &serde_json::Value, path: String, found: &mut BTreeSet<String>) {
+    let below =
+        |name: &str| if path.is_empty() { name.to_owned() } else { format!("{path}/{name}") };
+    match value {
+        serde_json::Value::Object(map) => {
+            map.iter().for_each(|(name, value)| leaves(value, below(name), found))
+        }
+        serde_json::Value::Array(list) => {
+            list.iter().for_each(|value| leaves(value, below("*"), found))
+        }
+        _ => drop(found.insert(path)),
+    }
+}
+
+#[test]
+fn the_report_goes_to_a_file() {
+    let report = Scratch::new("report.json");
+    let line = format!(
+        "bench --filename=soft:mem=8M --output-format=json --output={}",
+        report.0.display()
+    );
+    assert_eq!(succeed(&line), "");
+    assert!(std::fs::read_to_string(&report.0).expect("written").contains("\"jobs\""));
+}
+
+#[test]
+fn a_flipped_bit_is_found_by_a_later_run() {
+    let disk = Scratch::new("disk.img");
+    let target = format!("soft:file={},size=4M", disk.0.display());
+    succeed(&format!(
+        "bench --filename={target} --rw=randwrite --bs=4k --iodepth=4 --verify=crc32c"
+    ));
+    succeed(&format!("bench --filename={target} --rw=read --bs=4k --iodepth=4 --verify=crc32c"));
+
+    let mut bytes = std::fs::read(&disk.0).expect("the disk is a file");
+    bytes[5 * 4096 + 1000] ^= 1;
+    std::fs::write(&disk.0, bytes).expect("written");
+    let ended = run(&format!(
+        "bench --filename={target} --rw=randread --bs=4k --iodepth=4 --verify=crc32c"
+    ));
+    assert_eq!(ended.code, Some(1));
+    assert!(
+        ended.err.contains("the block at offset 20480 is corrupt: crc32c expected"),
+        "{}",
+        ended.err
+    );
+    assert!(ended.out.contains("err=84"), "the report is there: {}", ended.out);
+}
+
+#[test]
+fn bad_input_gets_one_sentence_and_its_code() {
+    let disk = "soft:mem=8M";
+    for (line, code, part) in [
+        ("", 2, "Usage"),
+        ("identify", 2, "required"),
+        ("identify vfi:0000:00:03.0", 2, "did you mean 'vfio:0000:00:03.0'?"),
+        ("identify vfio:00:03", 2, "not a PCI address"),
+        ("identify soft:men=1G", 2, "did you mean 'mem'?"),
+        ("identify soft:mem=8M,ns=7", 2, "namespace 7"),
+        ("identify vfio-user:/nonexistent/socket", 1, "start the server first"),
+        ("identify vfio:ffff:ff:1f.7", 1, "no such PCI device"),
+        ("bench", 2, "--filename"),
+        ("bench --filename=DISK --bz=4k", 2, "--bz"),
+        ("bench --filename=DISK --rw=trim", 2, "possible values: read, write"),
+        ("bench --filename=DISK --bs=4x", 2, "--bs: '4x' is not a size"),
+        ("bench --filename=DISK --bs=1000", 2, "--bs=1024"),
+        ("bench --filename=DISK --size=1g", 2, "8388608 bytes"),
+        ("bench --filename=DISK --iodepth=9999", 2, "--iodepth=4095 at most"),
+        ("bench --filename=DISK --time_based", 2, "--runtime"),
+        ("bench --filename=DISK --output=/nonexistent/file", 1, "/nonexistent/file"),
+        ("bench --filename=DISK --rw=read --verify=crc32c", 1, "all zeroes"),
+    ] {
+        let ended = run(&line.replace("DISK", disk));
+        assert_eq!(ended.code, Some(code), "adit {line}: {}", ended.err);
+        assert!(ended.err.contains(part), "adit {line}: {}", ended.err);
+        let sentences = ended.err.lines().count();
+        assert!(
+            line.is_empty() || (sentences == 1 && ended.err.starts_with("adit: ")),
+            "adit {line}: {}",
+            ended.err
+        );
+    }
+}
+
+#[test]
+fn an_interrupted_run_reports_and_says_so() {
+    let line =
+        "bench --filename=soft:mem=8M --rw=randread --bs=4k --iodepth=8 --time_based --runtime=60";
+    let child = adit()
+        .args(line.split(' '))
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("starts");
+    thread::sleep(Duration::from_millis(700));
+    let killed =
+        Command::new("kill").args(["-INT", &child.id().to_string()]).status().expect("kill runs");
+    assert!(killed.success());
+    let ended: Ended = child.wait_with_output().expect("ends").into();
+    assert_eq!(ended.code, Some(130), "{}", ended.err);
+    assert!(ended.out.contains("Run status group 0"), "{}", ended.out);
+    assert!(ended.err.starts_with("adit: interrupted"), "{}", ended.err);
+}
+
+#[test]
+fn a_reader_that_goes_away_is_no_failure() {
+    for line in ["identify soft:mem=8M", "bench --filename=soft:mem=8M", "bench --help"] {
+        let mut child = adit()
+            .args(line.split(' '))
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("starts");
+        drop(child.stdout.take());
+        let mut err = String::new();
+        child.stderr.take().expect("piped").read_to_string(&mut err).expect("UTF-8");
+        assert_eq!(
+            (child.wait().expect("ends").code(), err.as_str()),
+            (Some(0), ""),
+            "adit {line}"
+        );
+    }
+}
+
+#[test]
+fn the_demo_ends_with_a_table() {
+    let out = succeed("demo");
+    for part in ["workload", "p99.9", "128 KiB, 32 in flight", "software only"] {
+        assert!(out.contains(part), "{part} is missing:\n{out}");
+    }
+}
+
+#[test]
+fn help_has_examples() {
+    for command in ["", "identify ", "bench ", "demo "] {
+        assert!(succeed(&format!("{command}--help")).contains("Example"), "{command}--help");
+    }
+}

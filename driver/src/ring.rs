@@ -9,11 +9,11 @@
 //! copied out before they are looked at. Indices never come from the device
 //! without a check.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 
 use crate::bus::Doorbell;
 use crate::spec::{Cqe, Sqe};
-use crate::sys::{Atomics, barrier};
+use crate::sys::{Atomics, Ring, barrier};
 
 /// 64-bit words of a submission queue entry.
 const SQE_WORDS: usize = 8;
@@ -82,11 +82,12 @@ impl Bell {
 /// The submission side.
 #[derive(Debug)]
 pub(crate) struct SubmissionRing {
-    entries: Atomics,
-    depth: u32,
+    entries: Ring<SQE_WORDS>,
     tail: u32,
     /// The device's read position as its last valid completion gave it.
     head: u32,
+    /// Entries from there to the tail.
+    unread: u32,
     bell: Bell,
 }
 
@@ -94,11 +95,8 @@ impl SubmissionRing {
     /// A ring of `depth` entries over zeroed memory.
     pub(crate) fn new(entries: Atomics, depth: u32, bell: Bell) -> SubmissionRing {
         assert!((2..=65536).contains(&depth), "a queue has 2 to 65536 entries");
-        assert!(
-            entries.len() >= depth as usize * SQE_WORDS * 8,
-            "the ring's memory holds its entries"
-        );
-        SubmissionRing { entries, depth, tail: 0, head: 0, bell }
+        let entries = Ring::new(entries, depth);
+        SubmissionRing { entries, tail: 0, head: 0, unread: 0, bell }
     }
 
     /// From now on publishes the tail in a shadow doorbell, too.
@@ -110,18 +108,13 @@ impl SubmissionRing {
     /// so the entry is free.
     #[inline(always)]
     pub(crate) fn push(&mut self, sqe: &Sqe) {
-        let at = self.tail as usize * SQE_WORDS;
-        let entry: &[AtomicU64] = &self.entries.words()[at..at + SQE_WORDS];
+        let entry = self.entries.entry(self.tail);
         let words = sqe.to_qwords();
         for (word, value) in entry.iter().zip(words) {
             word.store(value.to_le(), Ordering::Relaxed);
         }
-        self.tail = self.next(self.tail);
-    }
-
-    #[inline(always)]
-    fn next(&self, index: u32) -> u32 {
-        if index + 1 == self.depth { 0 } else { index + 1 }
+        self.tail = if self.tail + 1 == self.entries.count() { 0 } else { self.tail + 1 };
+        self.unread += 1;
     }
 
     /// Tells the device about everything pushed since the last ring; nothing if there is nothing.
@@ -139,25 +132,25 @@ impl SubmissionRing {
     #[inline(always)]
     pub(crate) fn observe_head(&mut self, sqhd: u16) -> bool {
         let sqhd = u32::from(sqhd);
-        let plausible = sqhd < self.depth && self.distance(sqhd) <= self.distance(self.tail);
-        if plausible {
-            self.head = sqhd;
+        if sqhd == self.head {
+            return true;
         }
-        plausible
-    }
-
-    /// Entries from the device's read position forward to `index`.
-    #[inline(always)]
-    fn distance(&self, index: u32) -> u32 {
-        if index >= self.head { index - self.head } else { index + self.depth - self.head }
+        let depth = self.entries.count();
+        let wrap = if sqhd < self.head { depth } else { 0 };
+        let read = (sqhd + wrap).wrapping_sub(self.head);
+        if sqhd >= depth || read > self.unread {
+            return false;
+        }
+        self.unread -= read;
+        self.head = sqhd;
+        true
     }
 }
 
 /// The completion side.
 #[derive(Debug)]
 pub(crate) struct CompletionRing {
-    entries: Atomics,
-    depth: u32,
+    entries: Ring<CQE_WORDS>,
     head: u32,
     phase: bool,
     bell: Bell,
@@ -167,16 +160,25 @@ impl CompletionRing {
     /// A ring of `depth` entries over zeroed memory: the first lap's phase is 1.
     pub(crate) fn new(entries: Atomics, depth: u32, bell: Bell) -> CompletionRing {
         assert!((2..=65536).contains(&depth), "a queue has 2 to 65536 entries");
-        assert!(
-            entries.len() >= depth as usize * CQE_WORDS * 8,
-            "the ring's memory holds its entries"
-        );
-        CompletionRing { entries, depth, head: 0, phase: true, bell }
+        let entries = Ring::new(entries, depth);
+        CompletionRing { entries, head: 0, phase: true, bell }
     }
 
     /// From now on publishes the head in a shadow doorbell, too.
     pub(crate) fn set_shadow(&mut self, shadow: Shadow) {
         self.bell.set_shadow(shadow);
+    }
+
+    /// Whether the device has written the entry at the head.
+    #[inline(always)]
+    pub(crate) fn has_news(&self) -> bool {
+        self.is_new(self.entries.entry(self.head)[1].load(Ordering::Relaxed))
+    }
+
+    /// Whether an entry's second word has this lap's phase.
+    #[inline(always)]
+    fn is_new(&self, high: u64) -> bool {
+        ((u64::from_le(high) >> PHASE_BIT) & 1 == 1) == self.phase
     }
 
     /// The entry at the head if the device has written it, and moves on.
@@ -185,15 +187,14 @@ impl CompletionRing {
     /// must not be read before the phase says that it is there.
     #[inline(always)]
     pub(crate) fn pop(&mut self) -> Option<Cqe> {
-        let at = self.head as usize * CQE_WORDS;
-        let entry = &self.entries.words()[at..at + CQE_WORDS];
+        let entry = self.entries.entry(self.head);
         let high = u64::from_le(entry[1].load(Ordering::Acquire));
-        if ((high >> PHASE_BIT) & 1 == 1) != self.phase {
+        if !self.is_new(high.to_le()) {
             return None;
         }
         let low = u64::from_le(entry[0].load(Ordering::Relaxed));
         self.head += 1;
-        if self.head == self.depth {
+        if self.head == self.entries.count() {
             self.head = 0;
             self.phase = !self.phase;
         }
@@ -208,7 +209,7 @@ impl CompletionRing {
 
     /// Entries in the ring.
     pub(crate) fn depth(&self) -> u32 {
-        self.depth
+        self.entries.count()
     }
 }
 

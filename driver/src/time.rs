@@ -31,6 +31,12 @@ impl Time {
         self.0
     }
 
+    /// `ns` nanoseconds later, at most [`Time::NEVER`].
+    #[inline]
+    pub const fn plus_ns(self, ns: u64) -> Time {
+        Time(self.0.saturating_add(ns))
+    }
+
     /// How long after `earlier` this is; zero if it is not after it.
     #[inline]
     pub const fn since(self, earlier: Time) -> Duration {
@@ -45,7 +51,7 @@ impl Add<Duration> for Time {
     #[inline]
     fn add(self, duration: Duration) -> Time {
         let ns = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
-        Time(self.0.saturating_add(ns))
+        self.plus_ns(ns)
     }
 }
 

@@ -471,6 +471,36 @@ mod tests {
     }
 
     #[test]
+    fn a_completion_raises_its_vector_and_a_stray_address_is_a_counted_fault() {
+        let bus = bus("mem=1M", Drive::Manual);
+        let memory = Arc::new(Memory::allocate(8192, Backing::Any, &|_, _| ()).expect("memory"));
+        enable(&*bus, &memory);
+        let vectors = bus.enable_vectors(1).expect("vectors");
+        // Identify Controller into memory nobody mapped.
+        let words = memory.atomics();
+        words.dwords()[0].store(0x0005_0006, Ordering::Relaxed);
+        words.dwords()[6].store(0x5000, Ordering::Relaxed);
+        words.dwords()[10].store(1, Ordering::Relaxed);
+        let doorbell = Arc::<SoftBus>::clone(&bus).doorbell(0x1000).expect("doorbell");
+        doorbell.ring(1);
+        assert_eq!((bus.step(), bus.dma_faults()), (1, 1));
+        let status = words.dwords()[1024 + 3].load(Ordering::Acquire) >> 17;
+        assert_eq!(status, 0x04, "Data Transfer Error");
+        let mut count = [0; 8];
+        let mut vector = std::fs::File::from(vectors.into_iter().next().expect("one"));
+        std::io::Read::read_exact(&mut vector, &mut count).expect("raised");
+        assert_eq!(u64::from_ne_bytes(count), 1);
+    }
+
+    #[test]
+    fn a_bus_on_a_thread_goes_with_its_last_owner() {
+        let bus = bus("null", Drive::Thread);
+        let shared = Arc::downgrade(&bus.shared);
+        drop(bus);
+        assert!(shared.upgrade().is_none());
+    }
+
+    #[test]
     fn a_device_that_is_gone_reads_all_ones() {
         let bus = bus("null", Drive::Manual);
         bus.unplug();

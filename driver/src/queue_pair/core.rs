@@ -6,13 +6,15 @@
 
 use std::time::Duration;
 
-use super::command::{Body, Command, CommandError, Completion, RejectReason, Rejected, Transfer};
+use super::command::{
+    Body, Command, CommandError, Completion, Pointer, RejectReason, Rejected, Transfer,
+};
 use super::lists::PagePool;
 use super::slow::Extra;
 use crate::memory::{DomainId, IoBuffer};
 use crate::ring::{CompletionRing, Shadow, SubmissionRing};
-use crate::slots::{Lookup, Slots};
-use crate::spec::{Cid, Cqe, DataPointer, Iova, Qid, SglDescriptor, Sqe};
+use crate::slots::Slots;
+use crate::spec::{Cid, Cqe, Iova, Qid, Sqe};
 use crate::time::Time;
 use crate::transfer::{PAGE_BYTES, Segment, SglSupport};
 
@@ -75,7 +77,7 @@ pub(crate) struct Core<B> {
     pub(super) extras: Box<[Extra]>,
     /// No command in flight is overdue before this; a lower bound.
     next_deadline: Time,
-    timeout: Duration,
+    timeout_ns: u64,
     domain: DomainId,
     qid: Qid,
     pub(super) stats: Stats,
@@ -89,14 +91,27 @@ impl<B: IoBuffer> Core<B> {
         let extras = vec![Extra::default(); slots].into_boxed_slice();
         let slots = Slots::new(slots);
         let (next_deadline, stats) = (Time::NEVER, Stats::default());
-        Core { sq, cq, slots, extras, next_deadline, timeout, domain, qid, stats, lists, bounces }
+        let timeout_ns = u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX);
+        Core {
+            sq,
+            cq,
+            slots,
+            extras,
+            next_deadline,
+            timeout_ns,
+            domain,
+            qid,
+            stats,
+            lists,
+            bounces,
+        }
     }
 
     /// Writes a command into the ring without telling the device.
     #[inline(always)]
     pub(crate) fn post(&mut self, now: Time, command: Command<'_, B>) -> Result<Cid, Rejected<B>> {
         let Command { body, buffer } = command;
-        let deadline = now + self.timeout;
+        let deadline = now.plus_ns(self.timeout_ns);
         match body {
             Body::Transfer(transfer) => match self.in_one(&transfer, &buffer) {
                 Some(sqe) => self.launch(sqe, buffer, deadline),
@@ -133,12 +148,7 @@ impl<B: IoBuffer> Core<B> {
 
     /// A data pointer that needs no list built.
     #[inline(always)]
-    fn direct_pointer(
-        &mut self,
-        segment: Segment,
-        sgl: SglSupport,
-        buffer: &B,
-    ) -> Option<DataPointer> {
+    fn direct_pointer(&mut self, segment: Segment, sgl: SglSupport, buffer: &B) -> Option<Pointer> {
         let Segment { iova, len } = segment;
         let takes_sgl = match sgl {
             SglSupport::None => false,
@@ -147,7 +157,7 @@ impl<B: IoBuffer> Core<B> {
         };
         if takes_sgl {
             self.stats.sgl_commands += 1;
-            return Some(DataPointer::Sgl(SglDescriptor::data_block(iova, len as u32)));
+            return Some(Pointer::data_block(iova, len as u32));
         }
         if !iova.0.is_multiple_of(4) {
             return None;
@@ -163,7 +173,7 @@ impl<B: IoBuffer> Core<B> {
                 list
             }
         };
-        Some(DataPointer::Prp { prp1: iova, prp2 })
+        Some(Pointer::prps(iova, prp2))
     }
 
     /// Puts a command with nothing attached but its buffer into the ring.
@@ -195,6 +205,12 @@ impl<B: IoBuffer> Core<B> {
         self.stats.submission_rings += u64::from(self.sq.ring());
     }
 
+    /// Whether the device has written a completion.
+    #[inline(always)]
+    pub(crate) fn has_news(&self) -> bool {
+        self.cq.has_news()
+    }
+
     /// Takes in all completions there are and hands each finished request to `done`.
     /// Returns how many requests finished.
     #[inline(always)]
@@ -203,10 +219,7 @@ impl<B: IoBuffer> Core<B> {
         let mut entries = 0;
         while let Some(entry) = self.cq.pop() {
             entries += 1;
-            if let Some(completion) = self.accept(&entry) {
-                finished += 1;
-                done(completion);
-            }
+            finished += self.accept(&entry, done);
             if entries == self.cq.depth() {
                 // A device that never stops writing does not keep us here.
                 break;
@@ -219,27 +232,38 @@ impl<B: IoBuffer> Core<B> {
         finished
     }
 
-    /// Checks a completion and ends the command it names.
+    /// Checks a completion and ends the command it names. Returns the requests that
+    /// finished: one or none.
     #[inline(always)]
-    fn accept(&mut self, entry: &Cqe) -> Option<Completion<B>> {
+    fn accept(&mut self, entry: &Cqe, done: &mut impl FnMut(Completion<B>)) -> usize {
         if entry.sqid() != self.qid {
             self.stats.wrong_sqids += 1;
-            return None;
+            return 0;
         }
         if !self.sq.observe_head(entry.sqhd()) {
             self.stats.bad_sqheads += 1;
         }
-        match self.slots.find(entry.cid()) {
-            Lookup::Plain(index) => {
-                let buffer = self.slots.vacate(index).expect("a plain command owns its buffer");
-                Some(Completion { buffer, result: outcome(entry) })
+        match self.slots.end_plain(entry.cid()) {
+            Some(buffer) => {
+                done(Completion { buffer, result: outcome(entry) });
+                1
             }
-            Lookup::Special(index) => self.finish_special(index, outcome(entry)),
-            Lookup::Unknown => {
-                self.stats.unknown_cids += 1;
-                None
-            }
+            None => self.accept_special(entry, done),
         }
+    }
+
+    /// A completion that names no plain command: a special one, or none.
+    #[cold]
+    #[inline(never)]
+    fn accept_special(&mut self, entry: &Cqe, done: &mut impl FnMut(Completion<B>)) -> usize {
+        let Some(index) = self.slots.find_special(entry.cid()) else {
+            self.stats.unknown_cids += 1;
+            return 0;
+        };
+        self.finish_special(index, outcome(entry)).map_or(0, |completion| {
+            done(completion);
+            1
+        })
     }
 
     /// Publishes both positions in shadow doorbells from now on.

@@ -7,7 +7,7 @@
 //! counted before the first command is posted, so a request is taken whole or
 //! given back whole.
 
-use super::command::{CommandError, Completion, RejectReason, Rejected, Transfer};
+use super::command::{CommandError, Completion, Pointer, RejectReason, Rejected, Transfer};
 use super::core::Core;
 use super::lists::{Borrowed, LIST_PAGES_PER_COMMAND};
 use crate::memory::{Bounce, IoBuffer, SegmentsOf, bounce_copy};
@@ -150,11 +150,11 @@ impl<B: IoBuffer> Core<B> {
         descriptors: u64,
         lists: &Borrowed,
         buffer: &B,
-    ) -> DataPointer {
+    ) -> Pointer {
         self.stats.sgl_commands += 1;
         self.stats.built_lists += u64::from(!lists.is_empty());
         let mut memory = lists.memory(&self.lists);
-        DataPointer::Sgl(sgl::build(
+        Pointer::sgl(sgl::build(
             &SegmentsOf(buffer),
             piece.start,
             piece.bytes,
@@ -163,13 +163,7 @@ impl<B: IoBuffer> Core<B> {
         ))
     }
 
-    fn build_prp(
-        &mut self,
-        piece: &Piece,
-        entries: u64,
-        lists: &Borrowed,
-        buffer: &B,
-    ) -> DataPointer {
+    fn build_prp(&mut self, piece: &Piece, entries: u64, lists: &Borrowed, buffer: &B) -> Pointer {
         if entries > 2 && lists.is_empty() {
             self.stats.prebuilt_lists += 1;
             return prebuilt_pointer(piece, entries, buffer);
@@ -177,16 +171,10 @@ impl<B: IoBuffer> Core<B> {
         self.stats.built_lists += u64::from(!lists.is_empty());
         let mut memory = lists.memory(&self.lists);
         let (prp1, prp2) = prp::build(&SegmentsOf(buffer), piece.start, piece.bytes, &mut memory);
-        DataPointer::Prp { prp1, prp2 }
+        Pointer::prps(prp1, prp2)
     }
 
-    fn bounce(
-        &mut self,
-        piece: &Piece,
-        is_read: bool,
-        extra: &mut Extra,
-        buffer: &B,
-    ) -> DataPointer {
+    fn bounce(&mut self, piece: &Piece, is_read: bool, extra: &mut Extra, buffer: &B) -> Pointer {
         let page = self.bounces.take();
         let (start, bytes) = (piece.start, piece.bytes);
         extra.bounce = Some(Bounced { page, start, bytes, inbound: is_read });
@@ -195,7 +183,7 @@ impl<B: IoBuffer> Core<B> {
         if !is_read {
             bounce_copy(buffer, start, bytes, &self.bounces.memory_of(page), Bounce::Out);
         }
-        DataPointer::Prp { prp1: self.bounces.iova_of(page), prp2: Iova(0) }
+        Pointer::prps(self.bounces.iova_of(page), Iova(0))
     }
 
     /// Posts one command as it stands, with the buffer as its data.
@@ -356,10 +344,10 @@ fn lists_of<B: IoBuffer>(piece: &Piece, buffer: &B) -> usize {
     }
 }
 
-fn prebuilt_pointer<B: IoBuffer>(piece: &Piece, entries: u64, buffer: &B) -> DataPointer {
+fn prebuilt_pointer<B: IoBuffer>(piece: &Piece, entries: u64, buffer: &B) -> Pointer {
     let prebuilt =
         prebuilt_for(piece, buffer).expect("no list was borrowed because there is a prebuilt one");
     let prp1 = Iova(buffer.segment(piece.start.segment).iova.0 + piece.start.offset);
     let second = Iova((prp1.0 | (PAGE_BYTES - 1)) + 1);
-    DataPointer::Prp { prp1, prp2: prebuilt.list(second, entries - 1) }
+    Pointer::prps(prp1, prebuilt.list(second, entries - 1))
 }

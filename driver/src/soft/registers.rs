@@ -8,6 +8,26 @@ use super::options::Options;
 use crate::spec::register as reg;
 use crate::spec::register::{Cc, Csts, ShutdownStatus};
 
+// Offsets; the upper half of a 64-bit property is a dword of its own.
+const CAP: u32 = reg::CAP.offset();
+const CAP_HIGH: u32 = CAP + 4;
+const VS: u32 = reg::VS.offset();
+const INTMS: u32 = reg::INTMS.offset();
+const INTMC: u32 = reg::INTMC.offset();
+const CC: u32 = reg::CC.offset();
+const CSTS: u32 = reg::CSTS.offset();
+const AQA: u32 = reg::AQA.offset();
+const ASQ: u32 = reg::ASQ.offset();
+const ASQ_HIGH: u32 = ASQ + 4;
+const ACQ: u32 = reg::ACQ.offset();
+const ACQ_HIGH: u32 = ACQ + 4;
+const CMBLOC: u32 = reg::CMBLOC.offset();
+const CMBSZ: u32 = reg::CMBSZ.offset();
+const CMBMSC: u32 = reg::CMBMSC.offset();
+const CMBMSC_HIGH: u32 = CMBMSC + 4;
+const CMBSTS: u32 = reg::CMBSTS.offset();
+const CRTO: u32 = reg::CRTO.offset();
+
 /// Largest CC.MPS taken: pages of 64 KiB.
 const MPS_MAX: u64 = 4;
 const VERSION: u32 = 0x0002_0000;
@@ -23,9 +43,9 @@ const CC_MASK: u32 = 0x00ff_fff1;
 const CRE: u64 = 1;
 const CMSE: u64 = 1 << 1;
 /// CMBLOC: any mixture of queues, lists and data is fine.
-const CMBLOC: u32 = CMB_BAR as u32 | 0x1f8;
+const CMB_LOCATION: u32 = CMB_BAR as u32 | 0x1f8;
 /// CMBSZ: submission and completion queues, lists, read and write data.
-const CMBSZ_ALL_USES: u32 = 0x1f;
+const CMB_ALL_USES: u32 = 0x1f;
 
 #[derive(Debug)]
 pub(super) struct Registers {
@@ -76,38 +96,22 @@ impl Registers {
 
     /// The dword at `offset`; zero where there is none.
     pub(super) fn read(&self, offset: u32) -> u32 {
-        let low = |offset: u32, value: u64| half(offset, value);
-        match offset & !4 {
-            0x00 => low(offset, self.cap),
-            0x28 => low(offset, self.asq),
-            0x30 => low(offset, self.acq),
-            0x50 => low(offset, self.cmbmsc),
-            _ => self.read_narrow(offset),
-        }
-    }
-
-    fn read_narrow(&self, offset: u32) -> u32 {
         let shows_cmb = self.cmbmsc & CRE != 0 && self.cmb_bytes > 0;
-        if offset == reg::VS.offset() {
-            VERSION
-        } else if offset == reg::INTMS.offset() || offset == reg::INTMC.offset() {
-            self.interrupt_mask
-        } else if offset == reg::CC.offset() {
-            self.cc.0
-        } else if offset == reg::CSTS.offset() {
-            self.csts.0
-        } else if offset == reg::AQA.offset() {
-            self.aqa
-        } else if offset == reg::CMBLOC.offset() && shows_cmb {
-            CMBLOC
-        } else if offset == reg::CMBSZ.offset() && shows_cmb {
-            CMBSZ_ALL_USES | ((self.cmb_bytes >> 12) as u32) << 12
-        } else if offset == reg::CMBSTS.offset() {
-            u32::from(self.cba_is_invalid)
-        } else if offset == reg::CRTO.offset() {
-            TIMEOUT_500MS as u32
-        } else {
-            0
+        match offset {
+            CAP | CAP_HIGH => half(offset, self.cap),
+            VS => VERSION,
+            INTMS | INTMC => self.interrupt_mask,
+            CC => self.cc.0,
+            CSTS => self.csts.0,
+            AQA => self.aqa,
+            ASQ | ASQ_HIGH => half(offset, self.asq),
+            ACQ | ACQ_HIGH => half(offset, self.acq),
+            CMBLOC if shows_cmb => CMB_LOCATION,
+            CMBSZ if shows_cmb => CMB_ALL_USES | ((self.cmb_bytes >> 12) as u32) << 12,
+            CMBMSC | CMBMSC_HIGH => half(offset, self.cmbmsc),
+            CMBSTS => u32::from(self.cba_is_invalid),
+            CRTO => TIMEOUT_500MS as u32,
+            _ => 0,
         }
     }
 
@@ -119,13 +123,13 @@ impl Registers {
             *register = (kept | u64::from(value) << shift) & mask;
         };
         match offset {
-            0x0c => self.interrupt_mask |= value,
-            0x10 => self.interrupt_mask &= !value,
-            0x14 => self.cc = Cc(value & CC_MASK),
-            0x24 => self.aqa = value & 0x0fff_0fff,
-            0x28 | 0x2c => set(&mut self.asq, !0xfff),
-            0x30 | 0x34 => set(&mut self.acq, !0xfff),
-            0x50 | 0x54 => {
+            INTMS => self.interrupt_mask |= value,
+            INTMC => self.interrupt_mask &= !value,
+            CC => self.cc = Cc(value & CC_MASK),
+            AQA => self.aqa = value & 0x0fff_0fff,
+            ASQ | ASQ_HIGH => set(&mut self.asq, !0xfff),
+            ACQ | ACQ_HIGH => set(&mut self.acq, !0xfff),
+            CMBMSC | CMBMSC_HIGH => {
                 set(&mut self.cmbmsc, !0xffc);
                 self.place_cmb(cmb);
             }

@@ -6,10 +6,8 @@
 //! [`Atomics`].
 #![allow(unsafe_code)]
 
-use std::any::Any;
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd, FromRawFd};
-use std::ptr::NonNull;
 use std::sync::Arc;
 
 use memmap2::{MmapOptions, MmapRaw};
@@ -36,12 +34,8 @@ impl SharedPages {
             let what = format!("allocate {len} bytes");
             Error::refused("shared memory", what, why, "free memory or ask for less")
         })?;
-        let at = NonNull::new(map.as_mut_ptr()).expect("a mapping is never at address zero");
-        let map = Arc::new(map);
-        let owner: Arc<dyn Any + Send + Sync> = Arc::<MmapRaw>::clone(&map);
-        // SAFETY: `owner` keeps the mapping; both views access it only volatile or atomically.
-        let atomics = unsafe { Atomics::new(at, len, owner) };
-        Ok(SharedPages { file, window: Window::new(map), atomics })
+        let window = Window::new(Arc::new(map));
+        Ok(SharedPages { file, atomics: window.atomics(), window })
     }
 
     /// Length in bytes.

@@ -103,9 +103,7 @@ impl Controller {
     }
 
     fn describe_namespace(&mut self, nsid: u32) -> Result<(), Status> {
-        if !self.namespace(nsid).map(|namespace| namespace.is_attached)? {
-            return Err(INVALID_FIELD);
-        }
+        self.namespace(nsid)?;
         let page = &mut self.page[..];
         put(page, 0, [NIDT_NGUID, 16]);
         put(page, 4, nguid(nsid));

@@ -2,13 +2,14 @@
 
 use std::collections::VecDeque;
 
-use super::put;
+use super::identify::FIRMWARE_REVISION;
+use super::{put, put_text};
 use crate::soft::command::Command;
 use crate::soft::controller::Controller;
 use crate::soft::io;
 use crate::soft::memory::Dma;
-use crate::soft::status::{Answer, INVALID_FIELD, INVALID_LOG_PAGE};
-use crate::spec::Status;
+use crate::soft::status::{Answer, DATA_TRANSFER_ERROR, DONE, INVALID_FIELD, INVALID_LOG_PAGE};
+use crate::spec::{Iova, Status};
 
 const SUPPORTED_LOGS: u8 = 0x00;
 const ERRORS: u8 = 0x01;
@@ -141,7 +142,7 @@ impl Controller {
         if !retains_event {
             self.events.log_was_read(log);
         }
-        crate::soft::status::DONE
+        DONE
     }
 
     /// Sends `len` bytes of the page from `start`, and zeros after its end.
@@ -160,8 +161,7 @@ impl Controller {
             while left > 0 {
                 let now = if rest.is_empty() { &[0; 512] } else { rest };
                 let now = &now[..left.min(now.len())];
-                dma.write(crate::spec::Iova(at), now)
-                    .map_err(|_| crate::soft::status::DATA_TRANSFER_ERROR)?;
+                dma.write(Iova(at), now).map_err(|_| DATA_TRANSFER_ERROR)?;
                 rest = rest.get(now.len()..).unwrap_or_default();
                 at = at.wrapping_add(now.len() as u64);
                 left -= now.len();
@@ -192,7 +192,7 @@ impl Controller {
             FIRMWARE => {
                 // Slot 1 is active.
                 page[0] = 1;
-                super::put_text(page, 8, 8, super::identify::FIRMWARE_REVISION);
+                put_text(page, 8, 8, FIRMWARE_REVISION);
                 512
             }
             CHANGED_NAMESPACES => {

@@ -2,7 +2,7 @@
 //! (NVMe Base 2.0 sections 5.1, 5.4 to 5.8).
 
 use crate::soft::command::{Command, Pointer};
-use crate::soft::controller::Controller;
+use crate::soft::controller::{Controller, Held};
 use crate::soft::doorbells::Side;
 use crate::soft::memory::Dma;
 use crate::soft::queue::{CompletionQueue, Shadow, SubmissionQueue};
@@ -11,7 +11,7 @@ use crate::soft::status::{
     DONE, INVALID_FIELD, INVALID_QUEUE_DELETION, INVALID_QUEUE_ID, INVALID_QUEUE_SIZE,
     INVALID_VECTOR, PRP_OFFSET_INVALID, Reply,
 };
-use crate::spec::Status;
+use crate::spec::{Iova, Status};
 
 const PHYSICALLY_CONTIGUOUS: u32 = 1;
 const INTERRUPTS_ENABLED: u32 = 1 << 1;
@@ -114,9 +114,8 @@ impl Controller {
     /// Dword 0 bit 0 says that it was not found.
     pub(super) fn abort(&mut self, command: &Command, dma: &Dma<'_>) -> Answer {
         let (sqid, cid) = (command.low(10), command.high(10));
-        let waits = |held: &crate::soft::controller::Held| {
-            held.sqid.0 == sqid && Command::parse(&held.entry, held.sqid).cid == cid
-        };
+        let waits =
+            |held: &Held| held.sqid.0 == sqid && Command::parse(&held.entry, held.sqid).cid == cid;
         let target = if let Some(at) = self.held.iter().position(waits) {
             let held = self.held.remove(at);
             Some(Command::parse(&held.entry, held.sqid))
@@ -144,7 +143,7 @@ impl Controller {
         }
         // Both buffers must be reachable before anything relies on them.
         for buffer in [doorbells, event_indexes] {
-            dma.load32(crate::spec::Iova(buffer)).map_err(|_| DATA_TRANSFER_ERROR)?;
+            dma.load32(Iova(buffer)).map_err(|_| DATA_TRANSFER_ERROR)?;
         }
         let polled = self.polls_shadow;
         self.shadow = Some(Shadow { doorbells, event_indexes, bytes, polled });

@@ -110,7 +110,7 @@ impl Media {
         }
     }
 
-    /// Copies inside the media; the ranges do not overlap.
+    /// Copies inside the media. What comes of ranges that overlap is not defined, as in the specification.
     pub(super) fn copy(&mut self, from: u64, to: u64, len: u64) -> MediaResult {
         match self {
             Media::Memory(memory) => memory.copy(from, to, len),

@@ -8,6 +8,7 @@ mod admin;
 mod data;
 mod events;
 mod fuzz;
+mod independence;
 mod io;
 mod namespaces;
 mod queues;

@@ -166,7 +166,7 @@ impl<'a> Job<'a> {
         }
         self.outcome.elapsed = self.common.controller.now().since(start);
         self.outcome.cpu = Cpu::of_this_thread().since(&cpu);
-        self.outcome.stats = *self.queue.stats();
+        self.outcome.stats = self.queue.stats();
         self.outcome
     }
 

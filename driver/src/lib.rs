@@ -9,8 +9,10 @@ mod namespace;
 pub mod queue_pair;
 mod ring;
 mod slots;
+pub mod soft;
 pub mod spec;
 pub mod sys;
+pub mod target;
 mod time;
 pub mod transfer;
 
@@ -21,4 +23,5 @@ pub use namespace::Namespace;
 pub use queue_pair::{
     Command, CommandError, Completion, QueuePair, QueuePairOptions, RejectReason, Rejected, Stats,
 };
+pub use target::Target;
 pub use time::Time;

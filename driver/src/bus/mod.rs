@@ -12,8 +12,12 @@
 
 mod clock;
 pub mod iova;
+mod mapped;
+mod notices;
 pub mod pci;
+pub mod soft;
 pub mod vfio;
+pub mod vfio_user;
 
 use std::fmt;
 use std::os::fd::OwnedFd;

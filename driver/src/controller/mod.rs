@@ -30,6 +30,9 @@ use zerocopy::FromBytes;
 
 pub use queues::{Placement, RawQueuePair, RingSpace, SuppliedRings};
 
+use crate::bus::soft::{Drive, SoftBus};
+use crate::bus::vfio::Vfio;
+use crate::bus::vfio_user::VfioUser;
 use crate::bus::{Bus, BusEvent, Locality};
 use crate::error::{Error, Result};
 use crate::memory::{self, Buffer, DomainId, IoBuffer};
@@ -39,6 +42,7 @@ use crate::spec::feature::AsyncEvent;
 use crate::spec::identify::{IdentifyController, IdentifyNamespace, NamespaceList};
 use crate::spec::register::{Cap, Version};
 use crate::spec::{Cns, Nsid, Sqe, View};
+use crate::target::{QueueMemory, Target};
 use crate::time::Time;
 use crate::transfer::{PAGE_BYTES, SglSupport};
 use shared::Shared;
@@ -112,6 +116,27 @@ pub struct Controller {
 }
 
 impl Controller {
+    /// Opens the controller that `target` names. Options and target both have to allow
+    /// SGLs and shadow doorbells for them to be used; either can ask for the controller memory buffer.
+    ///
+    /// # Errors
+    /// What stands in the way of the device, each with its remedy, and as [`Controller::attach`].
+    pub fn open(target: &Target, options: &ControllerOptions) -> Result<Controller> {
+        let bus: Arc<dyn Bus> = match target {
+            Target::Vfio { address, .. } => Vfio::open(address)?,
+            Target::VfioUser { socket, .. } => VfioUser::open(socket)?,
+            Target::Soft { options, .. } => SoftBus::new(options.parse()?, Drive::Thread)?,
+        };
+        let settings = target.settings();
+        let options = ControllerOptions {
+            sgl: options.sgl && settings.sgl,
+            shadow_doorbells: options.shadow_doorbells && settings.dbbuf,
+            cmb: options.cmb || settings.queues == QueueMemory::Cmb,
+            ..options.clone()
+        };
+        Controller::attach(bus, &options)
+    }
+
     /// Opens the controller behind a bus: resets it and makes it ready.
     ///
     /// # Errors
@@ -147,6 +172,19 @@ impl Controller {
                 return Ok(ids);
             }
         }
+    }
+
+    /// Opens the namespace that `target` means: its `ns=N`, or the first active one.
+    ///
+    /// # Errors
+    /// As [`Controller::namespace`]; [`Error::Device`] if there is no namespace at all.
+    pub fn namespace_of(&self, target: &Target) -> Result<Namespace> {
+        let first = || {
+            let fix = "create and attach one under the kernel's driver with `nvme create-ns` and `nvme attach-ns`";
+            let none = || Error::device(&self.info().device, "it has no active namespace", fix);
+            self.namespace_ids()?.first().copied().ok_or_else(none)
+        };
+        self.namespace(target.settings().namespace.map_or_else(first, Ok)?)
     }
 
     /// Opens a namespace.

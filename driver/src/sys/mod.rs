@@ -8,6 +8,8 @@
 //! | [`Window`], [`Register32`] | mapped device registers, accessed volatile |
 //! | [`HostMemory`] | memory of this process fit for DMA: allocated or the caller's |
 //! | [`Atomics`] | a view of shared memory as atomics: rings, lists, shadow doorbells |
+//! | [`SharedPages`] | memory that a software controller shows as a BAR |
+//! | [`DmaTable`] | a software controller's IOMMU: device address to memory |
 //! | [`barrier`] | the two fences a doorbell needs |
 //!
 //! A device (or a software controller) writes this memory while we hold it, so
@@ -15,9 +17,15 @@
 
 mod atomics;
 pub mod barrier;
+mod dma_table;
 mod host_memory;
+mod media;
+mod shared_pages;
 mod window;
 
 pub use atomics::Atomics;
+pub use dma_table::DmaTable;
 pub use host_memory::{Backing, HostMemory, HostRange, PageKind};
+pub use media::{punch_hole, zero_mapping};
+pub use shared_pages::SharedPages;
 pub use window::{Register32, Window};

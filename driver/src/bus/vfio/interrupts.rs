@@ -1,6 +1,6 @@
 //! Eventfds of the function: its MSI-X vectors, its errors, requests to give it back.
 
-use std::os::fd::{FromRawFd, IntoRawFd, OwnedFd};
+use std::os::fd::OwnedFd;
 
 use vfio_bindings::bindings::vfio::{
     VFIO_PCI_ERR_IRQ_INDEX, VFIO_PCI_MSIX_IRQ_INDEX, VFIO_PCI_REQ_IRQ_INDEX,
@@ -8,40 +8,14 @@ use vfio_bindings::bindings::vfio::{
 use vfio_ioctls::VfioDevice;
 use vmm_sys_util::eventfd::EventFd;
 
-use crate::bus::BusEvent;
+use crate::bus::notices::{Notices, into_owned, new_eventfd};
 use crate::error::{Error, Result};
 
-const EVENTFD_FLAGS: i32 = libc::EFD_NONBLOCK | libc::EFD_CLOEXEC;
-
-/// Notices about the function that come outside its queues.
-///
-/// Without a listener for requests, an unplug waits until the device file is
-/// closed by chance; with one, the kernel's unplug takes as long as we do.
-pub(super) struct Notices {
-    /// Absent where the function cannot report (no AER).
-    errors: Option<EventFd>,
-    requests: Option<EventFd>,
-}
-
-impl Notices {
-    /// Registers with the kernel for whatever the function offers.
-    pub(super) fn register(name: &str, device: &VfioDevice) -> Result<Notices> {
-        let errors = listen(name, device, VFIO_PCI_ERR_IRQ_INDEX)?;
-        let requests = listen(name, device, VFIO_PCI_REQ_IRQ_INDEX)?;
-        Ok(Notices { errors, requests })
-    }
-
-    /// What came since the last call. Requests go first: they want an answer.
-    pub(super) fn take(&self) -> Option<BusEvent> {
-        let came = |eventfd: &Option<EventFd>| eventfd.as_ref().is_some_and(|fd| fd.read().is_ok());
-        if came(&self.requests) {
-            Some(BusEvent::RemovalRequested)
-        } else if came(&self.errors) {
-            Some(BusEvent::Error)
-        } else {
-            None
-        }
-    }
+/// Registers with the kernel for the notices that the function can give.
+pub(super) fn listen_for_notices(name: &str, device: &VfioDevice) -> Result<Notices> {
+    let errors = listen(name, device, VFIO_PCI_ERR_IRQ_INDEX)?;
+    let requests = listen(name, device, VFIO_PCI_REQ_IRQ_INDEX)?;
+    Ok(Notices { errors, requests })
 }
 
 fn listen(name: &str, device: &VfioDevice, index: u32) -> Result<Option<EventFd>> {
@@ -90,17 +64,6 @@ fn count(device: &VfioDevice, index: u32) -> u32 {
     device.get_irq_info(index).map_or(0, |irq| irq.count)
 }
 
-fn new_eventfd(name: &str) -> Result<EventFd> {
-    EventFd::new(EVENTFD_FLAGS).map_err(|why| {
-        Error::refused(
-            name,
-            "cannot make an eventfd",
-            why,
-            "raise the limit of open files (ulimit -n)",
-        )
-    })
-}
-
 fn enable(name: &str, device: &VfioDevice, index: u32, eventfds: &[&EventFd]) -> Result<()> {
     device.enable_irq(index, eventfds.to_vec()).map_err(|why| {
         let count = eventfds.len();
@@ -111,29 +74,4 @@ fn enable(name: &str, device: &VfioDevice, index: u32, eventfds: &[&EventFd]) ->
             "ask for fewer, or look for vfio-pci in the kernel log (dmesg)",
         )
     })
-}
-
-#[allow(unsafe_code)]
-fn into_owned(eventfd: EventFd) -> OwnedFd {
-    // SAFETY: the descriptor was just given up by its only owner.
-    unsafe { OwnedFd::from_raw_fd(eventfd.into_raw_fd()) }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn notices_are_taken_once_each_and_requests_first() {
-        let eventfd = || new_eventfd("test").expect("eventfd");
-        let notices = Notices { errors: Some(eventfd()), requests: Some(eventfd()) };
-        assert_eq!(notices.take(), None);
-        for fd in [&notices.errors, &notices.requests] {
-            fd.as_ref().expect("present").write(1).expect("write");
-        }
-        assert_eq!(notices.take(), Some(BusEvent::RemovalRequested));
-        assert_eq!(notices.take(), Some(BusEvent::Error));
-        assert_eq!(notices.take(), None);
-        assert_eq!(Notices { errors: None, requests: None }.take(), None);
-    }
 }

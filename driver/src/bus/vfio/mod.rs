@@ -30,9 +30,9 @@ use vfio_ioctls::VfioDevice;
 use self::admission::Machine;
 use self::config::MsixTable;
 use self::dma::Dma;
-use self::interrupts::Notices;
 use self::region::Region;
 use super::clock::Clock;
+use super::notices::Notices;
 use super::{Bus, BusEvent, Doorbell, Locality};
 use crate::error::{Error, Result};
 use crate::spec::Iova;
@@ -91,7 +91,7 @@ impl Vfio {
         let msix = config::msix_table(&config.read(0));
         let bar0 = Region::mapped(&device, VFIO_PCI_BAR0_REGION_INDEX, msix)
             .map_err(|why| refused("cannot map its registers", why))?;
-        let notices = Notices::register(&name, &device)?;
+        let notices = interrupts::listen_for_notices(&name, &device)?;
         // The last step that can change the device, after everything that can fail.
         config::enable(&config);
         let clock = Clock::start();

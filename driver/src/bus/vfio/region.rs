@@ -11,6 +11,7 @@ use vfio_bindings::bindings::vfio::{VFIO_REGION_INFO_FLAG_MMAP, VFIO_REGION_INFO
 use vfio_ioctls::{VfioDevice, VfioRegionInfoCap};
 
 use super::config::MsixTable;
+use crate::bus::mapped::MappedRuns;
 use crate::sys::Window;
 
 const PAGE: u64 = 4096;
@@ -20,15 +21,14 @@ pub(super) struct Region {
     device: Arc<VfioDevice>,
     index: u32,
     len: u64,
-    /// Mapped runs: offset in the region and window, disjoint and sorted.
-    mapped: Vec<(u64, Window)>,
+    mapped: MappedRuns,
 }
 
 impl Region {
     /// The region, reached by the device file alone.
     pub(super) fn unmapped(device: &Arc<VfioDevice>, index: u32) -> Region {
         let len = device.get_region_size(index);
-        Region { device: Arc::clone(device), index, len, mapped: Vec::new() }
+        Region { device: Arc::clone(device), index, len, mapped: MappedRuns::default() }
     }
 
     /// The region with everything mapped that may be.
@@ -40,7 +40,7 @@ impl Region {
         let mut region = Region::unmapped(device, index);
         for area in region.mappable(msix) {
             let window = region.map(area.start, area.end - area.start)?;
-            region.mapped.push((area.start, window));
+            region.mapped.push(area.start, window);
         }
         Ok(region)
     }
@@ -71,11 +71,7 @@ impl Region {
 
     /// The window that holds `width` bytes at `offset`, and the offset in it.
     pub(super) fn window(&self, offset: u64, width: u64) -> Option<(&Window, usize)> {
-        self.mapped.iter().find_map(|(start, window)| {
-            let inside = offset.checked_sub(*start)?;
-            let end = inside.checked_add(width)?;
-            (end <= window.len() as u64).then_some((window, inside as usize))
-        })
+        self.mapped.find(offset, width)
     }
 
     pub(super) fn read16(&self, offset: u64) -> u16 {

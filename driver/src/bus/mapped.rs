@@ -1,0 +1,47 @@
+//! The mapped parts of a region of the device.
+
+use crate::sys::Window;
+
+/// Runs of a region that are mapped into this process, each by its offset there.
+#[derive(Debug, Default)]
+pub(super) struct MappedRuns(Vec<(u64, Window)>);
+
+impl MappedRuns {
+    /// Adds a run that starts at `offset` of the region.
+    pub(super) fn push(&mut self, offset: u64, window: Window) {
+        self.0.push((offset, window));
+    }
+
+    /// The window that holds `width` bytes at `offset` of the region, and where in it.
+    pub(super) fn find(&self, offset: u64, width: u64) -> Option<(&Window, usize)> {
+        self.0.iter().find_map(|(start, window)| {
+            let inside = offset.checked_sub(*start)?;
+            let end = inside.checked_add(width)?;
+            (end <= window.len() as u64).then_some((window, inside as usize))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use memmap2::{MmapOptions, MmapRaw};
+    use std::sync::Arc;
+
+    #[test]
+    fn only_what_lies_wholly_in_a_run_is_found() {
+        let page = || {
+            let map = MmapOptions::new().len(4096).map_anon().expect("anonymous memory");
+            Window::new(Arc::new(MmapRaw::from(map)))
+        };
+        let mut runs = MappedRuns::default();
+        runs.push(0x1000, page());
+        runs.push(0x3000, page());
+        let place = |offset, width| runs.find(offset, width).map(|(_, inside)| inside);
+        assert_eq!(place(0x1000, 4), Some(0));
+        assert_eq!(place(0x3ff8, 8), Some(0xff8));
+        for outside in [0xffc, 0x1ffe, 0x2000, 0x4000, u64::MAX] {
+            assert_eq!(place(outside, 4), None, "{outside:#x}");
+        }
+    }
+}

@@ -1,0 +1,512 @@
+//! The bus of the software controller: registers by call, doorbells by shared
+//! memory, DMA through a table of what was mapped.
+//!
+//! The controller either has a thread of its own ([`Drive::Thread`]) or is
+//! stepped by whoever waits for it ([`Drive::Manual`]): then time is virtual
+//! and passes only in [`Bus::pause`] and [`SoftBus::advance`], so that a run can
+//! be repeated exactly.
+//!
+//! One lock holds the controller and the DMA table: after [`Bus::unmap`] no
+//! step can still be using the memory.
+#![allow(unsafe_code)]
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::os::fd::{FromRawFd, IntoRawFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use vmm_sys_util::eventfd::{EFD_CLOEXEC, EFD_NONBLOCK, EventFd};
+
+use super::{Bus, BusEvent, Doorbell, Locality};
+use crate::error::{Error, Result};
+use crate::soft::{CMB_BAR, Controller, DOORBELLS_OFFSET, DmaResult, Fault, HostMemory, Options};
+use crate::spec::Iova;
+use crate::sys::{DmaTable, HostRange, Window};
+use crate::time::Time;
+
+/// Where device addresses start: nothing works by taking zero or a host pointer for one.
+const IOVA_START: u64 = 1 << 32;
+const IOVA_END: u64 = 1 << 56;
+const PAGE: u64 = 4096;
+/// Rounds without work before the thread yields, and before it sleeps.
+const SPINS: u32 = 500;
+const YIELDS: u32 = 2_000;
+const SLEEP: Duration = Duration::from_micros(50);
+
+/// Who runs the controller.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Drive {
+    /// A thread of its own, on the machine's clock.
+    Thread,
+    /// Whoever calls [`SoftBus::step`] or [`Bus::pause`], in virtual time.
+    Manual,
+}
+
+struct State {
+    controller: Controller,
+    table: DmaTable,
+    iova_next: u64,
+    events: VecDeque<BusEvent>,
+    is_gone: bool,
+}
+
+struct Shared {
+    state: Mutex<State>,
+    /// Callers that want the lock; the thread lets them have it.
+    callers: AtomicUsize,
+    stops: AtomicBool,
+    origin: Instant,
+    drive: Drive,
+    virtual_ns: AtomicU64,
+}
+
+/// A software controller in this process.
+pub struct SoftBus {
+    device: String,
+    shared: Arc<Shared>,
+    doorbells: Window,
+    cmb: Option<Window>,
+    vector_count: u16,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl SoftBus {
+    /// Builds a controller and the bus it hangs off.
+    ///
+    /// # Errors
+    /// As [`Controller::new`]; [`Error::Refused`] when the thread cannot be started.
+    pub fn new(options: Options, drive: Drive) -> Result<Arc<SoftBus>> {
+        let device = format!("soft:{}", options.storage);
+        let controller = Controller::new(options)?;
+        let doorbells = controller.doorbells().window().clone();
+        let cmb = controller.cmb().map(|cmb| cmb.pages().window().clone());
+        let vector_count = controller.vector_count();
+        let state = State {
+            controller,
+            table: DmaTable::default(),
+            iova_next: IOVA_START,
+            events: VecDeque::new(),
+            is_gone: false,
+        };
+        let shared = Arc::new(Shared {
+            state: Mutex::new(state),
+            callers: AtomicUsize::new(0),
+            stops: AtomicBool::new(false),
+            origin: Instant::now(),
+            drive,
+            virtual_ns: AtomicU64::new(0),
+        });
+        let thread = match drive {
+            Drive::Manual => None,
+            Drive::Thread => Some(spawn(&device, Arc::clone(&shared))?),
+        };
+        Ok(Arc::new(SoftBus { device, shared, doorbells, cmb, vector_count, thread }))
+    }
+
+    /// Steps the controller once; returns the commands taken.
+    pub fn step(&self) -> usize {
+        self.shared.lock().step(self.shared.now())
+    }
+
+    /// Lets virtual time pass without stepping; nothing on the machine's clock.
+    pub fn advance(&self, duration: Duration) {
+        let ns = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
+        self.shared.virtual_ns.fetch_add(ns, Ordering::Relaxed);
+    }
+
+    /// Calls `f` with the controller, which does nothing else meanwhile.
+    pub fn with_controller<R>(&self, f: impl FnOnce(&mut Controller) -> R) -> R {
+        f(&mut self.shared.lock().controller)
+    }
+
+    /// Runs the commands that a hook made wait; returns how many.
+    pub fn release_held(&self) -> usize {
+        let state = &mut *self.shared.lock();
+        state.controller.release_held(&state.table)
+    }
+
+    /// Accesses of the controller to addresses that nobody had mapped.
+    pub fn dma_faults(&self) -> u64 {
+        self.shared.lock().table.faults()
+    }
+
+    /// Pulls the device out: registers read all ones, nothing is executed any more.
+    pub fn unplug(&self) {
+        let mut state = self.shared.lock();
+        state.is_gone = true;
+        state.events.push_back(BusEvent::Gone);
+    }
+
+    /// Makes [`Bus::take_event`] report `event`.
+    pub fn report(&self, event: BusEvent) {
+        self.shared.lock().events.push_back(event);
+    }
+
+    fn read(&self, offset: u32, width: u32) -> u64 {
+        let state = self.shared.lock();
+        if state.is_gone { u64::MAX } else { state.controller.read_register(offset, width) }
+    }
+
+    fn write(&self, offset: u32, width: u32, value: u64) {
+        let mut state = self.shared.lock();
+        if !state.is_gone {
+            state.controller.write_register(offset, width, value);
+        }
+    }
+
+    fn refused(&self, what: &str, why: impl ToString, fix: &str) -> Error {
+        Error::refused(&self.device, what, why, fix)
+    }
+}
+
+impl Drop for SoftBus {
+    fn drop(&mut self) {
+        self.shared.stops.store(true, Ordering::Release);
+        if let Some(thread) = self.thread.take() {
+            thread.thread().unpark();
+            // A panic of the controller has been printed; there is nobody to hand it to.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.callers.fetch_add(1, Ordering::Relaxed);
+        let guard = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        self.callers.fetch_sub(1, Ordering::Relaxed);
+        guard
+    }
+
+    fn now(&self) -> Time {
+        match self.drive {
+            Drive::Thread => Time::ZERO + self.origin.elapsed(),
+            Drive::Manual => Time::from_ns(self.virtual_ns.load(Ordering::Relaxed)),
+        }
+    }
+
+    /// The thread's loop: spins, then yields, then sleeps while there is nothing to do.
+    fn run(&self) {
+        let mut idle = 0u32;
+        while !self.stops.load(Ordering::Acquire) {
+            if self.callers.load(Ordering::Relaxed) > 0 {
+                std::thread::yield_now();
+            }
+            let taken = self.lock().step(self.now());
+            idle = if taken > 0 { 0 } else { idle.saturating_add(1) };
+            match idle {
+                0..SPINS => std::hint::spin_loop(),
+                SPINS..YIELDS => std::thread::yield_now(),
+                _ => std::thread::park_timeout(SLEEP),
+            }
+        }
+    }
+}
+
+impl State {
+    fn step(&mut self, now: Time) -> usize {
+        if self.is_gone { 0 } else { self.controller.step(&self.table, now) }
+    }
+
+    /// Takes `len` bytes of device address space, with a gap after them.
+    fn take_iova(&mut self, len: u64) -> Option<u64> {
+        let iova = self.iova_next;
+        let end = iova.checked_add(len)?.checked_next_multiple_of(PAGE)?;
+        if end >= IOVA_END {
+            return None;
+        }
+        self.iova_next = end + PAGE;
+        Some(iova)
+    }
+}
+
+fn into_owned(eventfd: EventFd) -> OwnedFd {
+    // SAFETY: the descriptor was just given up by its only owner.
+    unsafe { OwnedFd::from_raw_fd(eventfd.into_raw_fd()) }
+}
+
+fn spawn(device: &str, shared: Arc<Shared>) -> Result<JoinHandle<()>> {
+    std::thread::Builder::new().name("adit-soft".to_owned()).spawn(move || shared.run()).map_err(
+        |why| {
+            Error::refused(device, "start the controller's thread", why, "raise the thread limit")
+        },
+    )
+}
+
+impl HostMemory for DmaTable {
+    #[inline]
+    fn read(&self, iova: Iova, into: &mut [u8]) -> DmaResult {
+        DmaTable::read(self, iova.0, into).ok_or(Fault)
+    }
+
+    #[inline]
+    fn write(&self, iova: Iova, from: &[u8]) -> DmaResult {
+        DmaTable::write(self, iova.0, from).ok_or(Fault)
+    }
+
+    #[inline]
+    fn load32(&self, iova: Iova) -> std::result::Result<u32, Fault> {
+        DmaTable::load32(self, iova.0).ok_or(Fault)
+    }
+
+    #[inline]
+    fn store32(&self, iova: Iova, value: u32) -> DmaResult {
+        DmaTable::store32(self, iova.0, value).ok_or(Fault)
+    }
+
+    #[inline]
+    fn post(&self, iova: Iova, entry: &[u8; 16]) -> DmaResult {
+        DmaTable::store128(self, iova.0, entry).ok_or(Fault)
+    }
+}
+
+impl Bus for SoftBus {
+    fn device(&self) -> &str {
+        &self.device
+    }
+
+    fn read32(&self, offset: u32) -> u32 {
+        self.read(offset, 4) as u32
+    }
+
+    fn write32(&self, offset: u32, value: u32) {
+        self.write(offset, 4, u64::from(value));
+    }
+
+    fn read64(&self, offset: u32) -> u64 {
+        self.read(offset, 8)
+    }
+
+    fn write64(&self, offset: u32, value: u64) {
+        self.write(offset, 8, value);
+    }
+
+    fn doorbell(self: Arc<Self>, offset: u32) -> Result<Doorbell> {
+        let register = offset
+            .checked_sub(DOORBELLS_OFFSET)
+            .and_then(|offset| self.doorbells.register32(offset as usize));
+        register.map(Doorbell::Mapped).ok_or_else(|| {
+            let what = format!("it has no doorbell at {offset:#x} of BAR0");
+            Error::device(&self.device, what, "use fewer queues")
+        })
+    }
+
+    fn bar_window(&self, bar: u8, offset: u64, len: u64) -> Result<Window> {
+        let whole = self.cmb.as_ref().filter(|_| bar == CMB_BAR);
+        let range = usize::try_from(offset).ok().zip(usize::try_from(len).ok());
+        whole.zip(range).and_then(|(cmb, (offset, len))| cmb.slice(offset, len)).ok_or_else(|| {
+            let what = format!("map {len} bytes at {offset:#x} of BAR{bar}");
+            self.refused(&what, "it does not reach that far", "give it a buffer with 'cmb=SIZE'")
+        })
+    }
+
+    fn map(&self, memory: HostRange<'_>) -> Result<Iova> {
+        let mut state = self.shared.lock();
+        let len = memory.len as u64;
+        let what = format!("map {len} bytes for DMA");
+        let iova = state.take_iova(len).ok_or_else(|| {
+            self.refused(&what, "no device address space is left", "open the device anew")
+        })?;
+        // SAFETY: the caller of `Bus::map` keeps the memory alive until `unmap`, and device
+        // memory is not accessed through plain references while a device has it.
+        if unsafe { state.table.insert(iova, memory.at, len) } {
+            return Ok(Iova(iova));
+        }
+        Err(self.refused(&what, "the range is empty", "map at least one page"))
+    }
+
+    fn unmap(&self, iova: Iova, len: u64) -> Result<()> {
+        if self.shared.lock().table.remove(iova.0, len) {
+            return Ok(());
+        }
+        let what = format!("unmap {len} bytes at {iova}");
+        Err(self.refused(&what, "there is no such mapping", "unmap exactly what was mapped"))
+    }
+
+    fn reserve(&self, len: u64) -> Result<Iova> {
+        self.shared.lock().take_iova(len).map(Iova).ok_or_else(|| {
+            let what = format!("reserve {len} bytes of address space");
+            self.refused(&what, "no device address space is left", "open the device anew")
+        })
+    }
+
+    fn reset(&self) -> Result<()> {
+        self.shared.lock().controller.reset();
+        Ok(())
+    }
+
+    fn vector_count(&self) -> u16 {
+        self.vector_count
+    }
+
+    fn enable_vectors(&self, count: u16) -> Result<Vec<OwnedFd>> {
+        let what = format!("enable {count} interrupt vectors");
+        if count > self.vector_count {
+            let why = format!("it has {}", self.vector_count);
+            return Err(self.refused(&what, why, "use fewer queues or poll"));
+        }
+        let refused = |why| self.refused(&what, why, "raise the open file limit (ulimit -n)");
+        let fds = (0..count).map(|_| EventFd::new(EFD_NONBLOCK | EFD_CLOEXEC));
+        let fds = fds.collect::<std::io::Result<Vec<EventFd>>>().map_err(refused)?;
+        let given = fds.iter().map(|fd| fd.try_clone().map(into_owned));
+        let given = given.collect::<std::io::Result<Vec<OwnedFd>>>().map_err(refused)?;
+        self.shared.lock().controller.set_interrupt(Some(Box::new(move |vector| {
+            if let Some(fd) = fds.get(usize::from(vector)) {
+                // Fails only when the counter is full: then the waiter has been woken already.
+                let _ = fd.write(1);
+            }
+        })));
+        Ok(given)
+    }
+
+    fn take_event(&self) -> Option<BusEvent> {
+        self.shared.lock().events.pop_front()
+    }
+
+    fn now(&self) -> Time {
+        self.shared.now()
+    }
+
+    fn pause(&self, at_most: Duration) {
+        match self.shared.drive {
+            Drive::Thread if at_most < SLEEP => std::thread::yield_now(),
+            Drive::Thread => std::thread::sleep(at_most),
+            // Where there was work, hardly any time has passed.
+            Drive::Manual if self.step() > 0 => self.advance(at_most.min(Duration::from_micros(1))),
+            Drive::Manual => self.advance(at_most),
+        }
+    }
+
+    fn locality(&self) -> Locality {
+        Locality::default()
+    }
+}
+
+impl fmt::Debug for SoftBus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "SoftBus({}, {:?})", self.device, self.shared.drive)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sys::{Backing, HostMemory as Memory};
+
+    fn bus(tail: &str, drive: Drive) -> Arc<SoftBus> {
+        SoftBus::new(tail.parse().expect("options"), drive).expect("bus")
+    }
+
+    fn enable(bus: &dyn Bus, memory: &Memory) -> Iova {
+        let queues = bus.map(memory.range()).expect("mapped");
+        bus.write32(0x24, 0x000f_000f);
+        bus.write64(0x28, queues.0);
+        bus.write64(0x30, queues.0 + 4096);
+        bus.write32(0x14, 0x0046_0001);
+        for _ in 0..10_000 {
+            if bus.read32(0x1c) & 1 == 1 {
+                return queues;
+            }
+            bus.pause(Duration::from_millis(1));
+        }
+        panic!("not ready: CSTS {:#x}", bus.read32(0x1c));
+    }
+
+    #[test]
+    fn both_drives_reach_ready_and_complete_a_command() {
+        for drive in [Drive::Manual, Drive::Thread] {
+            let bus = bus("mem=1M", drive);
+            let memory =
+                Arc::new(Memory::allocate(8192, Backing::Any, &|_, _| ()).expect("memory"));
+            let queues = enable(&*bus, &memory);
+            // Get Features, Number of Queues.
+            let words = memory.atomics();
+            words.dwords()[0].store(0x0005_000a, Ordering::Relaxed);
+            words.dwords()[10].store(7, Ordering::Relaxed);
+            let doorbell = Arc::<SoftBus>::clone(&bus).doorbell(0x1000).expect("doorbell");
+            doorbell.ring(1);
+            let deadline = bus.now() + Duration::from_secs(10);
+            while words.dwords()[1024 + 3].load(Ordering::Acquire) == 0 && bus.now() < deadline {
+                bus.pause(Duration::from_micros(10));
+            }
+            assert_eq!(words.dwords()[1024 + 3].load(Ordering::Acquire), 0x0001_0005);
+            assert_eq!(words.dwords()[1024].load(Ordering::Acquire), 0x003f_003f);
+            assert_eq!(bus.dma_faults(), 0);
+            bus.reset().expect("reset");
+            bus.unmap(queues, 8192).expect("unmapped");
+            assert!(bus.unmap(queues, 8192).is_err());
+        }
+    }
+
+    #[test]
+    fn virtual_time_passes_only_when_told() {
+        let bus = bus("null", Drive::Manual);
+        assert_eq!(bus.now(), Time::ZERO);
+        bus.pause(Duration::from_millis(3));
+        bus.advance(Duration::from_millis(4));
+        assert_eq!(bus.now(), Time::from_ns(7_000_000));
+    }
+
+    #[test]
+    fn mappings_start_away_from_zero_and_apart() {
+        let bus = bus("null", Drive::Manual);
+        let memory = Memory::allocate(4096, Backing::Any, &|_, _| ()).expect("memory");
+        let first = bus.map(memory.range()).expect("mapped");
+        let second = bus.map(memory.range()).expect("mapped");
+        assert_eq!((first.0, second.0), (1 << 32, (1 << 32) + 8192));
+        assert!(bus.reserve(1 << 57).is_err());
+    }
+
+    #[test]
+    fn limits_are_named() {
+        let bus = bus("null,ioqueues=2", Drive::Manual);
+        assert!(bus.enable_vectors(4).expect_err("too many").to_string().contains("it has 3"));
+        assert_eq!(bus.enable_vectors(3).expect("vectors").len(), 3);
+        assert!(bus.bar_window(2, 0, 4096).is_err());
+        assert!(Arc::<SoftBus>::clone(&bus).doorbell(0x800).is_err());
+        assert!(bus.doorbell(0x2000).is_err());
+    }
+
+    #[test]
+    fn a_completion_raises_its_vector_and_a_stray_address_is_a_counted_fault() {
+        let bus = bus("mem=1M", Drive::Manual);
+        let memory = Arc::new(Memory::allocate(8192, Backing::Any, &|_, _| ()).expect("memory"));
+        enable(&*bus, &memory);
+        let vectors = bus.enable_vectors(1).expect("vectors");
+        // Identify Controller into memory nobody mapped.
+        let words = memory.atomics();
+        words.dwords()[0].store(0x0005_0006, Ordering::Relaxed);
+        words.dwords()[6].store(0x5000, Ordering::Relaxed);
+        words.dwords()[10].store(1, Ordering::Relaxed);
+        let doorbell = Arc::<SoftBus>::clone(&bus).doorbell(0x1000).expect("doorbell");
+        doorbell.ring(1);
+        assert_eq!((bus.step(), bus.dma_faults()), (1, 1));
+        let status = words.dwords()[1024 + 3].load(Ordering::Acquire) >> 17;
+        assert_eq!(status, 0x04, "Data Transfer Error");
+        let mut count = [0; 8];
+        let mut vector = std::fs::File::from(vectors.into_iter().next().expect("one"));
+        std::io::Read::read_exact(&mut vector, &mut count).expect("raised");
+        assert_eq!(u64::from_ne_bytes(count), 1);
+    }
+
+    #[test]
+    fn a_bus_on_a_thread_goes_with_its_last_owner() {
+        let bus = bus("null", Drive::Thread);
+        let shared = Arc::downgrade(&bus.shared);
+        drop(bus);
+        assert!(shared.upgrade().is_none());
+    }
+
+    #[test]
+    fn a_device_that_is_gone_reads_all_ones() {
+        let bus = bus("null", Drive::Manual);
+        bus.unplug();
+        assert_eq!((bus.read32(0x1c), bus.read64(0)), (u32::MAX, u64::MAX));
+        assert_eq!(bus.take_event(), Some(BusEvent::Gone));
+        assert_eq!(bus.take_event(), None);
+        assert_eq!(bus.step(), 0);
+    }
+}

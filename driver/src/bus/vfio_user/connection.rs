@@ -1,0 +1,328 @@
+//! Requests and their replies, one at a time.
+//!
+//! The server is not trusted: a reply is used only if its type, message id,
+//! command and size are right, and it must be complete within the deadline.
+//! The first reply that is not, or a broken socket, ends the connection for
+//! good ([`Failure::Broken`]): what comes after it could belong to anything. An
+//! error that the server reports properly ([`Failure::Refused`]) does not.
+
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::net::Shutdown;
+use std::os::fd::RawFd;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use vmm_sys_util::sock_ctrl_msg::ScmSocket;
+use zerocopy::{FromZeros, IntoBytes};
+
+use super::socket;
+use super::wire::{Command, FLAG_ERROR, FLAG_TYPE_MASK, FLAG_TYPE_REPLY, HEADER_LEN, Header};
+
+/// The longest reply that is read; the longest real ones (version, region
+/// capabilities) have a few hundred bytes.
+const REPLY_LEN_MAX: usize = 64 << 10;
+
+/// Why a request has no answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Failure {
+    /// The server says no, with an errno (0 if it gives none).
+    Refused(i32),
+    /// The connection is over, since this happened.
+    Broken(String),
+}
+
+pub(super) type Answer<T> = std::result::Result<T, Failure>;
+
+/// A connected socket and the state of the conversation.
+#[derive(Debug)]
+pub(super) struct Connection {
+    stream: UnixStream,
+    deadline: Duration,
+    next_id: u16,
+    broken: Option<String>,
+    /// The message that is sent; kept to be reused.
+    outgoing: Vec<u8>,
+    /// The body of the last reply; kept to be reused.
+    body: Vec<u8>,
+}
+
+impl Connection {
+    /// Connects; each later request gets `deadline`.
+    pub(super) fn connect(path: &Path, deadline: Duration) -> io::Result<Connection> {
+        Ok(Connection::over(socket::connect(path, deadline)?, deadline))
+    }
+
+    fn over(stream: UnixStream, deadline: Duration) -> Connection {
+        let (next_id, broken, outgoing, body) = (0, None, Vec::new(), Vec::new());
+        Connection { stream, deadline, next_id, broken, outgoing, body }
+    }
+
+    /// Sends a request of some parts and waits for the body of its reply.
+    pub(super) fn request(&mut self, command: Command, parts: &[&[u8]]) -> Answer<&[u8]> {
+        self.request_with_files(command, parts, &[]).map(|(body, _)| body)
+    }
+
+    /// The same with files to send, and the file that came with the reply.
+    pub(super) fn request_with_files(
+        &mut self,
+        command: Command,
+        parts: &[&[u8]],
+        files: &[RawFd],
+    ) -> Answer<(&[u8], Option<File>)> {
+        if let Some(reason) = &self.broken {
+            return Err(Failure::Broken(reason.clone()));
+        }
+        match self.exchange(command, parts, files) {
+            Ok(Ok(file)) => Ok((&self.body, file)),
+            Ok(Err(errno)) => Err(Failure::Refused(errno)),
+            Err(reason) => Err(Failure::Broken(self.give_up(format!("{command:?}: {reason}")))),
+        }
+    }
+
+    /// Whether the conversation is over; notices a server that went away.
+    pub(super) fn is_gone(&mut self) -> bool {
+        if self.broken.is_none() && socket::is_hung_up(&self.stream) {
+            self.give_up("the server closed the connection".to_owned());
+        }
+        self.broken.is_some()
+    }
+
+    /// Ends the connection; every later request fails with `reason`.
+    pub(super) fn give_up(&mut self, reason: String) -> String {
+        let _ = self.stream.shutdown(Shutdown::Both);
+        self.broken = Some(reason.clone());
+        reason
+    }
+
+    /// One request and its reply: a file if one came, an errno if it was refused,
+    /// or what ends the connection.
+    fn exchange(
+        &mut self,
+        command: Command,
+        parts: &[&[u8]],
+        files: &[RawFd],
+    ) -> Result<Result<Option<File>, i32>, String> {
+        let end = Instant::now() + self.deadline;
+        let id = self.next_id;
+        self.next_id = id.wrapping_add(1);
+        self.compose(id, command, parts);
+        self.send(files).map_err(|why| format!("cannot send: {}", self.in_words(&why)))?;
+        let mut header = Header::new_zeroed();
+        let file = self
+            .receive_first(header.as_mut_bytes(), end)
+            .map_err(|why| format!("no reply: {}", self.in_words(&why)))?;
+        let len = check_header(&header, id, command)?;
+        self.body.resize(len, 0);
+        receive(&self.stream, &mut self.body, end)
+            .map_err(|why| format!("reply cut short: {}", self.in_words(&why)))?;
+        if header.flags & FLAG_ERROR != 0 {
+            return Ok(Err(i32::try_from(header.error).unwrap_or(0)));
+        }
+        Ok(Ok(file))
+    }
+
+    fn compose(&mut self, message_id: u16, command: Command, parts: &[&[u8]]) {
+        let len = HEADER_LEN + parts.iter().map(|part| part.len()).sum::<usize>();
+        let message_size = u32::try_from(len).expect("requests are short");
+        let command = command as u16;
+        let header = Header { message_id, command, message_size, flags: 0, error: 0 };
+        self.outgoing.clear();
+        self.outgoing.extend_from_slice(header.as_bytes());
+        for part in parts {
+            self.outgoing.extend_from_slice(part);
+        }
+    }
+
+    fn send(&mut self, files: &[RawFd]) -> io::Result<()> {
+        let mut sent = 0;
+        if !files.is_empty() {
+            sent = self.stream.send_with_fds(&[self.outgoing.as_slice()], files)?;
+        }
+        (&self.stream).write_all(&self.outgoing[sent..])
+    }
+
+    /// Reads the first bytes of a reply, which a file may come with.
+    fn receive_first(&self, into: &mut [u8], end: Instant) -> io::Result<Option<File>> {
+        loop {
+            match self.stream.recv_with_fd(into).map_err(io::Error::from) {
+                Ok((0, _)) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok((count, file)) => {
+                    receive(&self.stream, &mut into[count..], end)?;
+                    return Ok(file);
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    fn in_words(&self, error: &io::Error) -> String {
+        match error.kind() {
+            io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
+                format!("nothing came within {} ms", self.deadline.as_millis())
+            }
+            io::ErrorKind::UnexpectedEof | io::ErrorKind::BrokenPipe => {
+                "the server closed the connection".to_owned()
+            }
+            _ => error.to_string(),
+        }
+    }
+}
+
+/// Fills `into` or fails. A server that sends byte by byte does not stretch the
+/// deadline: past `end`, whatever is missing is late.
+fn receive(mut stream: &UnixStream, into: &mut [u8], end: Instant) -> io::Result<()> {
+    let mut filled = 0;
+    while filled < into.len() {
+        match stream.read(&mut into[filled..]) {
+            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(count) => filled += count,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+        if filled < into.len() && Instant::now() > end {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+    }
+    Ok(())
+}
+
+/// The length of the body that follows, if this is the reply to what was asked.
+fn check_header(header: &Header, id: u16, command: Command) -> Result<usize, String> {
+    if header.flags & FLAG_TYPE_MASK != FLAG_TYPE_REPLY {
+        return Err(format!("not a reply but flags {:#x}", header.flags));
+    }
+    if header.message_id != id {
+        return Err(format!("a reply to message {} instead of {id}", header.message_id));
+    }
+    if header.command != command as u16 {
+        return Err(format!("a reply to command {}", header.command));
+    }
+    let len = (header.message_size as usize).checked_sub(HEADER_LEN);
+    len.filter(|len| *len <= REPLY_LEN_MAX)
+        .ok_or_else(|| format!("a reply of {} bytes", header.message_size))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::thread;
+
+    const SOON: Duration = Duration::from_millis(50);
+
+    /// A client whose one request is answered with `reply`, and what came of it.
+    fn answered(
+        reply: impl FnOnce(Header, &mut UnixStream) + Send,
+    ) -> (Connection, Answer<Vec<u8>>) {
+        let (ours, mut theirs) = UnixStream::pair().expect("pair");
+        ours.set_read_timeout(Some(SOON)).expect("timeout");
+        let mut connection = Connection::over(ours, SOON);
+        let answer = thread::scope(|scope| {
+            scope.spawn(|| {
+                let mut request = Header::new_zeroed();
+                theirs.read_exact(request.as_mut_bytes()).expect("request");
+                reply(request, &mut theirs);
+                // Held open past the deadline, so that only a reply's content counts.
+                thread::sleep(3 * SOON);
+            });
+            connection.request(Command::DeviceReset, &[]).map(<[u8]>::to_vec)
+        });
+        (connection, answer)
+    }
+
+    fn reply_to(request: Header) -> Header {
+        Header { flags: FLAG_TYPE_REPLY, ..request }
+    }
+
+    fn broken_by(reply: impl FnOnce(Header, &mut UnixStream) + Send) -> String {
+        let (mut connection, answer) = answered(reply);
+        let Err(Failure::Broken(reason)) = answer else { panic!("accepted: {answer:?}") };
+        let again = connection.request(Command::DeviceReset, &[]).map(<[u8]>::to_vec);
+        assert_eq!(again, Err(Failure::Broken(reason.clone())), "a broken connection stays so");
+        assert!(connection.is_gone());
+        reason
+    }
+
+    fn send(stream: &mut UnixStream, header: Header, body: &[u8]) {
+        stream.write_all(header.as_bytes()).expect("header");
+        stream.write_all(body).expect("body");
+    }
+
+    #[test]
+    fn a_right_reply_is_its_body() {
+        let (mut connection, answer) = answered(|request, stream| {
+            send(stream, Header { message_size: 20, ..reply_to(request) }, &[1, 2, 3, 4]);
+        });
+        assert_eq!(answer, Ok(vec![1, 2, 3, 4]));
+        assert!(connection.is_gone(), "the other end was dropped");
+    }
+
+    #[test]
+    fn an_error_reply_is_a_refusal_and_the_connection_lives() {
+        let (connection, answer) = answered(|request, stream| {
+            let error = libc::EINVAL as u32;
+            let flags = FLAG_TYPE_REPLY | FLAG_ERROR;
+            send(stream, Header { flags, error, ..reply_to(request) }, &[]);
+        });
+        assert_eq!(answer, Err(Failure::Refused(libc::EINVAL)));
+        assert_eq!(connection.broken, None);
+    }
+
+    #[test]
+    fn no_reply_ends_at_the_deadline() {
+        assert!(broken_by(|_, _| ()).contains("within 50 ms"));
+    }
+
+    #[test]
+    fn bytes_that_trickle_in_do_not_stretch_the_deadline() {
+        let started = Instant::now();
+        broken_by(|request, stream| {
+            let header = Header { message_size: 1016, ..reply_to(request) };
+            stream.write_all(header.as_bytes()).expect("header");
+            for _ in 0..10 {
+                thread::sleep(SOON / 4);
+                // The client may have hung up already.
+                let _ = stream.write_all(&[0]);
+            }
+        });
+        assert!(started.elapsed() < 20 * SOON);
+    }
+
+    #[test]
+    fn lies_in_the_header_break_the_connection() {
+        let wrong_id =
+            |request: Header| Header { message_id: request.message_id ^ 1, ..reply_to(request) };
+        let wrong_command = |request| Header { command: 9, ..reply_to(request) };
+        let command_instead = |request| Header { flags: 0, ..reply_to(request) };
+        let too_short = |request| Header { message_size: 15, ..reply_to(request) };
+        let too_long = |request| Header { message_size: u32::MAX, ..reply_to(request) };
+        type Lie = fn(Header) -> Header;
+        let lies: [(&str, Lie); 5] = [
+            ("instead of", wrong_id),
+            ("command 9", wrong_command),
+            ("not a reply", command_instead),
+            ("15 bytes", too_short),
+            ("4294967295 bytes", too_long),
+        ];
+        for (expected, lie) in lies {
+            let reason = broken_by(|request, stream| send(stream, lie(request), &[]));
+            assert!(reason.contains(expected), "{reason}");
+        }
+    }
+
+    #[test]
+    fn a_truncated_reply_breaks_the_connection() {
+        let reason = broken_by(|request, stream| {
+            send(stream, Header { message_size: 32, ..reply_to(request) }, &[0; 8]);
+        });
+        assert!(reason.contains("cut short"), "{reason}");
+    }
+
+    #[test]
+    fn a_closed_socket_breaks_the_connection() {
+        let reason = broken_by(|_, stream| stream.shutdown(Shutdown::Both).expect("shutdown"));
+        assert!(reason.contains("closed the connection"), "{reason}");
+    }
+}

@@ -1,0 +1,531 @@
+//! A controller in another process, reached over a Unix socket.
+//!
+//! Client of the vfio-user protocol: SPDK's nvmf target and `adit softnvme`
+//! serve it. Memory is handed over as files, so it must have one; the
+//! doorbells are mapped where the server offers that and messages where not.
+//! Registers below the doorbells are always messages: the server must see each
+//! access.
+//!
+//! The server is not trusted: see [`connection`]. What this cannot guard
+//! against is a server that shrinks the file behind the mapped doorbells, whose
+//! next ring would be a bus error; [`Options::map_doorbells`] turns the mapping
+//! off for servers that are not believed that far.
+
+mod connection;
+mod describe;
+mod socket;
+mod wire;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::fs::File;
+use std::io;
+use std::ops::Range;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use memmap2::{MmapOptions, MmapRaw};
+use vfio_bindings::bindings::vfio::{
+    VFIO_PCI_ERR_IRQ_INDEX, VFIO_PCI_MSIX_IRQ_INDEX, VFIO_PCI_REQ_IRQ_INDEX,
+};
+use vmm_sys_util::eventfd::EventFd;
+use zerocopy::IntoBytes;
+
+use self::connection::{Answer, Connection, Failure};
+use self::describe::Limits;
+use self::wire::{Command, DmaMap, DmaUnmap, RegionAccess, SetIrqs};
+use super::clock::Clock;
+use super::iova::IovaSpace;
+use super::mapped::MappedRuns;
+use super::notices::{Notices, into_owned, new_eventfd};
+use super::{Bus, BusEvent, Doorbell, Locality};
+use crate::error::{Error, Result};
+use crate::spec::Iova;
+use crate::sys::{Backing, HostRange, Window};
+use crate::time::Time;
+
+/// What every server's IOMMU can address; real ones have 48 bits and more.
+const ADDRESSES: Range<u64> = 0..1 << 48;
+const PAGE: u64 = 4096;
+const LARGE_PAGE: u64 = 2 << 20;
+/// Doorbells start here (NVMe PCIe Transport 1.0, 2.1.10 "register map").
+const DOORBELLS: u64 = 0x1000;
+const BAR_COUNT: u8 = 6;
+
+/// How to talk to a server.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// How long the server has for each answer.
+    pub deadline: Duration,
+    /// Whether to map the doorbells where the server offers it.
+    pub map_doorbells: bool,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options { deadline: Duration::from_secs(5), map_doorbells: true }
+    }
+}
+
+/// An NVMe controller behind a vfio-user socket.
+pub struct VfioUser {
+    name: String,
+    clock: Clock,
+    limits: Limits,
+    can_reset: bool,
+    vector_count: u16,
+    bar0_len: u64,
+    doorbells: MappedRuns,
+    notices: Notices,
+    /// Whether the loss of the connection was told by [`Bus::take_event`].
+    loss_told: AtomicBool,
+    connection: Mutex<Connection>,
+    addresses: Mutex<Addresses>,
+}
+
+struct Addresses {
+    space: IovaSpace,
+    /// Address -> length of what is mapped.
+    live: BTreeMap<u64, u64>,
+}
+
+impl VfioUser {
+    /// Connects to the server at `socket` with the default [`Options`].
+    ///
+    /// # Errors
+    /// [`Error::Refused`] when nothing answers there, or what answers is no
+    /// vfio-user server of a PCI device.
+    pub fn open(socket: &Path) -> Result<Arc<VfioUser>> {
+        VfioUser::open_with(socket, Options::default())
+    }
+
+    /// Connects to the server at `socket`.
+    ///
+    /// # Errors
+    /// As [`VfioUser::open`].
+    pub fn open_with(socket: &Path, options: Options) -> Result<Arc<VfioUser>> {
+        let name = format!("vfio-user:{}", socket.display());
+        let mut connection = Connection::connect(socket, options.deadline)
+            .map_err(|why| connect_failed(&name, &why, options.deadline))?;
+        let described = describe_all(&mut connection).map_err(|failure| {
+            let fix =
+                "check that the socket is a vfio-user server's and that no other client has it";
+            Error::refused(&name, "cannot open", in_words(&failure), fix)
+        })?;
+        let bus = described.into_bus(name, connection, options)?;
+        Ok(Arc::new(bus))
+    }
+
+    fn connection(&self) -> MutexGuard<'_, Connection> {
+        // A panic elsewhere leaves at worst an unread reply, which the next id check finds.
+        self.connection.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn addresses(&self) -> MutexGuard<'_, Addresses> {
+        // Both maps change together, without a panic between.
+        self.addresses.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Reads a register; all ones if that fails.
+    fn read<const N: usize>(&self, offset: u32) -> [u8; N] {
+        let access = access(offset, N);
+        let mut connection = self.connection();
+        let answer = connection.request(Command::RegionRead, &[access.as_bytes()]);
+        let data = answer.ok().and_then(|body| {
+            let data = body.get(size_of::<RegionAccess>()..)?;
+            (wire::first(body) == Some(access)).then_some(data)
+        });
+        data.and_then(|data| data.try_into().ok()).unwrap_or([u8::MAX; N])
+    }
+
+    fn write(&self, offset: u32, bytes: &[u8]) {
+        let access = access(offset, bytes.len());
+        // A write that fails is lost, as on a bus; reads tell what became of the device.
+        let _ = self.connection().request(Command::RegionWrite, &[access.as_bytes(), bytes]);
+    }
+
+    fn failed(&self, what: String, failure: &Failure) -> Error {
+        match failure {
+            Failure::Refused(_) => {
+                let fix = "look at the server's log";
+                Error::refused(&self.name, what, in_words(failure), fix)
+            }
+            Failure::Broken(reason) => {
+                Error::Failed { device: self.name.clone(), reason: reason.clone() }
+            }
+        }
+    }
+
+    fn take(&self, addresses: &mut Addresses, len: u64) -> Result<u64> {
+        let align = if len >= LARGE_PAGE { LARGE_PAGE } else { PAGE };
+        addresses.space.alloc(len, align).ok_or_else(|| {
+            Error::refused(
+                &self.name,
+                format!("cannot place {len} bytes in the device's address space"),
+                format!("{} bytes are free, in pieces", addresses.space.free_bytes()),
+                "unmap other memory first, or map less at once",
+            )
+        })
+    }
+
+    fn check_mappable(&self, memory: HostRange<'_>, live: usize) -> Result<(RawFd, u64)> {
+        let what = || format!("cannot map {} bytes for DMA", memory.len);
+        if live as u64 >= self.limits.dma_maps {
+            let why = format!("all {} mappings of the server's max_dma_maps are in use", live);
+            return Err(Error::refused(&self.name, what(), why, "map fewer, larger regions"));
+        }
+        let (file, offset) = memory.file.ok_or_else(|| {
+            Error::refused(
+                &self.name,
+                what(),
+                "the memory has no file that the server could map",
+                "register a mapping of a memfd instead",
+            )
+        })?;
+        Ok((file.as_raw_fd(), offset))
+    }
+
+    fn unmap_now(&self, address: u64, len: u64) -> Result<()> {
+        let argsz = size_of::<DmaUnmap>() as u32;
+        let ask = DmaUnmap { argsz, flags: 0, address, size: len };
+        let what = || format!("cannot unmap {len} bytes at device address {address:#x}");
+        let mut connection = self.connection();
+        let body = connection
+            .request(Command::DmaUnmap, &[ask.as_bytes()])
+            .map_err(|failure| self.failed(what(), &failure))?;
+        // The server says how much it unmapped, where it says anything.
+        match wire::first::<DmaUnmap>(body) {
+            Some(done) if (done.address, done.size) != (address, len) => Err(Error::device(
+                &self.name,
+                format!("{}: it unmapped {} bytes at {:#x}", what(), done.size, done.address),
+                "close the device; the memory stays reserved",
+            )),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// A register access in BAR0.
+fn access(offset: u32, len: usize) -> RegionAccess {
+    RegionAccess { offset: offset.into(), region: 0, count: len as u32 }
+}
+
+fn in_words(failure: &Failure) -> String {
+    match failure {
+        Failure::Refused(0) => "the server refused without a reason".to_owned(),
+        Failure::Refused(errno) => {
+            format!("the server refused: {}", io::Error::from_raw_os_error(*errno))
+        }
+        Failure::Broken(reason) => reason.clone(),
+    }
+}
+
+fn connect_failed(name: &str, why: &io::Error, deadline: Duration) -> Error {
+    let (why, fix) = match why.kind() {
+        io::ErrorKind::NotFound => ("there is no such socket".to_owned(), "start the server first"),
+        io::ErrorKind::ConnectionRefused => {
+            ("no server listens there any more".to_owned(), "start the server again")
+        }
+        io::ErrorKind::PermissionDenied => (
+            "permission denied".to_owned(),
+            "run as the server's user, or let it open the socket up",
+        ),
+        io::ErrorKind::WouldBlock => (
+            format!("the server took no connection within {} ms", deadline.as_millis()),
+            "end the other client first: a controller has one",
+        ),
+        _ => (why.to_string(), "name the socket that the server made"),
+    };
+    Error::refused(name, "cannot connect", why, fix)
+}
+
+/// Everything that is asked while opening.
+struct Described {
+    limits: Limits,
+    can_reset: bool,
+    bar0: describe::Region,
+    vector_count: u16,
+    notices: [bool; 2],
+}
+
+fn describe_all(connection: &mut Connection) -> Answer<Described> {
+    let limits = describe::negotiate(connection)?;
+    let info = describe::device_info(connection)?;
+    let bar0 = describe::region(connection, 0)?;
+    let mut irqs = [0; 3];
+    let kinds = [VFIO_PCI_MSIX_IRQ_INDEX, VFIO_PCI_ERR_IRQ_INDEX, VFIO_PCI_REQ_IRQ_INDEX];
+    for (count, index) in irqs.iter_mut().zip(kinds) {
+        if index < info.irq_count {
+            *count = describe::irq_count(connection, index)?;
+        }
+    }
+    let [vectors, errors, requests] = irqs;
+    Ok(Described {
+        limits,
+        can_reset: info.flags & wire::DEVICE_CAN_RESET != 0,
+        bar0,
+        vector_count: u16::try_from(vectors).unwrap_or(u16::MAX),
+        notices: [errors > 0, requests > 0],
+    })
+}
+
+impl Described {
+    fn into_bus(self, name: String, connection: Connection, options: Options) -> Result<VfioUser> {
+        let mut doorbells = MappedRuns::default();
+        if options.map_doorbells {
+            for area in doorbell_areas(&self.bar0) {
+                let window = map_area(&self.bar0, area.clone()).map_err(|why| {
+                    let fix = "restart the server, or open it without mapped doorbells";
+                    Error::refused(&name, "cannot map its doorbells", why, fix)
+                })?;
+                doorbells.push(area.start, window);
+            }
+        }
+        let space = IovaSpace::new(&[ADDRESSES.start..=ADDRESSES.end - 1], PAGE);
+        let mut bus = VfioUser {
+            name,
+            clock: Clock::start(),
+            limits: self.limits,
+            can_reset: self.can_reset,
+            vector_count: self.vector_count,
+            bar0_len: self.bar0.len,
+            doorbells,
+            notices: Notices::default(),
+            loss_told: AtomicBool::new(false),
+            connection: Mutex::new(connection),
+            addresses: Mutex::new(Addresses { space, live: BTreeMap::new() }),
+        };
+        let [errors, requests] = self.notices;
+        bus.notices.errors = bus.listen(errors, VFIO_PCI_ERR_IRQ_INDEX)?;
+        bus.notices.requests = bus.listen(requests, VFIO_PCI_REQ_IRQ_INDEX)?;
+        Ok(bus)
+    }
+}
+
+/// The mappable whole pages of BAR0 that hold doorbells.
+fn doorbell_areas(bar0: &describe::Region) -> Vec<Range<u64>> {
+    let clipped = bar0.areas.iter().filter_map(|area| {
+        let start = area.start.max(DOORBELLS).checked_next_multiple_of(PAGE)?;
+        let end = area.end.min(bar0.len) / PAGE * PAGE;
+        (start < end).then_some(start..end)
+    });
+    if bar0.file.is_some() { clipped.collect() } else { Vec::new() }
+}
+
+/// Maps a part of a region from the server's file.
+fn map_area(region: &describe::Region, area: Range<u64>) -> io::Result<Window> {
+    let missing = || io::Error::other("the server sent no file for it");
+    let (file, start) = region.file.as_ref().ok_or_else(missing)?;
+    let at = start.checked_add(area.start).ok_or_else(missing)?;
+    let len = area.end - area.start;
+    check_file(file, at, len)?;
+    let len = usize::try_from(len).map_err(io::Error::other)?;
+    let map: MmapRaw = MmapOptions::new().offset(at).len(len).map_raw(file)?;
+    Ok(Window::new(Arc::new(map)))
+}
+
+/// A page beyond the file's end could be mapped but not touched.
+fn check_file(file: &File, at: u64, len: u64) -> io::Result<()> {
+    let file_len = file.metadata()?.len();
+    match at.checked_add(len) {
+        Some(end) if end <= file_len => Ok(()),
+        _ => Err(io::Error::other(format!("the server's file has only {file_len} bytes"))),
+    }
+}
+
+impl VfioUser {
+    fn listen(&self, offered: bool, index: u32) -> Result<Option<EventFd>> {
+        if !offered {
+            return Ok(None);
+        }
+        let eventfd = new_eventfd(&self.name)?;
+        // A server may count an interrupt that it cannot signal; then nobody hears it.
+        let set = self.set_irqs(index, 0, &[eventfd.as_raw_fd()]);
+        Ok(set.is_ok().then_some(eventfd))
+    }
+
+    /// Hands eventfds over, or disables the whole kind with none.
+    fn set_irqs(&self, index: u32, start: u32, files: &[RawFd]) -> Answer<()> {
+        let data = if files.is_empty() { wire::IRQ_DATA_NONE } else { wire::IRQ_DATA_EVENTFD };
+        let ask = SetIrqs {
+            argsz: size_of::<SetIrqs>() as u32,
+            flags: data | wire::IRQ_ACTION_TRIGGER,
+            index,
+            start,
+            count: files.len() as u32,
+        };
+        let command = Command::DeviceSetIrqs;
+        self.connection().request_with_files(command, &[ask.as_bytes()], files).map(drop)
+    }
+}
+
+impl Bus for VfioUser {
+    fn device(&self) -> &str {
+        &self.name
+    }
+
+    fn read32(&self, offset: u32) -> u32 {
+        u32::from_le_bytes(self.read(offset))
+    }
+
+    fn write32(&self, offset: u32, value: u32) {
+        self.write(offset, &value.to_le_bytes());
+    }
+
+    fn read64(&self, offset: u32) -> u64 {
+        u64::from_le_bytes(self.read(offset))
+    }
+
+    fn write64(&self, offset: u32, value: u64) {
+        self.write(offset, &value.to_le_bytes());
+    }
+
+    fn doorbell(self: Arc<Self>, offset: u32) -> Result<Doorbell> {
+        if u64::from(offset) + 4 > self.bar0_len {
+            let what = format!("BAR0 has {} bytes, no doorbell at {offset:#x}", self.bar0_len);
+            return Err(Error::device(&self.name, what, "use fewer queues"));
+        }
+        let mapped = self.doorbells.find(offset.into(), 4);
+        match mapped.and_then(|(window, inside)| window.register32(inside)) {
+            Some(register) => Ok(Doorbell::Mapped(register)),
+            None => Ok(Doorbell::Message { bus: self, offset }),
+        }
+    }
+
+    fn bar_window(&self, bar: u8, offset: u64, len: u64) -> Result<Window> {
+        let cannot = |why: String| {
+            Error::device(&self.name, format!("cannot map BAR{bar}: {why}"), "do without it")
+        };
+        if bar >= BAR_COUNT {
+            return Err(cannot("a function has BAR0 to BAR5".to_owned()));
+        }
+        let region = describe::region(&mut self.connection(), bar.into())
+            .map_err(|failure| cannot(in_words(&failure)))?;
+        let end = offset.checked_add(len).filter(|end| len > 0 && *end <= region.len);
+        let end = end.ok_or_else(|| {
+            cannot(format!("{len} bytes at {offset:#x} leave its {}", region.len))
+        })?;
+        if !region.areas.iter().any(|area| area.start <= offset && end <= area.end) {
+            return Err(cannot(format!("{len} bytes at {offset:#x} may not be mapped")));
+        }
+        map_area(&region, offset..end).map_err(|why| cannot(why.to_string()))
+    }
+
+    fn map(&self, memory: HostRange<'_>) -> Result<Iova> {
+        let size = memory.len as u64;
+        let mut addresses = self.addresses();
+        let (file, offset) = self.check_mappable(memory, addresses.live.len())?;
+        let address = self.take(&mut addresses, size)?;
+        let argsz = size_of::<DmaMap>() as u32;
+        let ask = DmaMap { argsz, flags: wire::DMA_READ_WRITE, offset, address, size };
+        let mut connection = self.connection();
+        match connection.request_with_files(Command::DmaMap, &[ask.as_bytes()], &[file]) {
+            Ok(_) => {
+                addresses.live.insert(address, size);
+                Ok(Iova(address))
+            }
+            Err(failure) => {
+                // A server that broke off may have mapped it; nothing else is mapped there then.
+                if matches!(failure, Failure::Refused(_)) {
+                    addresses.space.free(address, size);
+                }
+                Err(self.failed(format!("cannot map {size} bytes for DMA"), &failure))
+            }
+        }
+    }
+
+    fn unmap(&self, iova: Iova, len: u64) -> Result<()> {
+        let mut addresses = self.addresses();
+        if addresses.live.get(&iova.0) != Some(&len) {
+            let what = format!("unmapping {len} bytes at device address {:#x}", iova.0);
+            return Err(Error::invalid(what, "no such mapping was made"));
+        }
+        self.unmap_now(iova.0, len)?;
+        addresses.live.remove(&iova.0);
+        addresses.space.free(iova.0, len);
+        Ok(())
+    }
+
+    fn reserve(&self, len: u64) -> Result<Iova> {
+        self.take(&mut self.addresses(), len).map(Iova)
+    }
+
+    fn backing(&self) -> Backing {
+        Backing::SharedFile
+    }
+
+    fn reset(&self) -> Result<()> {
+        let what = || "cannot reset the controller".to_owned();
+        if !self.can_reset {
+            let why = "the server does not offer a reset";
+            return Err(Error::refused(&self.name, what(), why, "restart the server"));
+        }
+        let answer = self.connection().request(Command::DeviceReset, &[]).map(drop);
+        answer.map_err(|failure| self.failed(what(), &failure))
+    }
+
+    fn vector_count(&self) -> u16 {
+        self.vector_count
+    }
+
+    fn enable_vectors(&self, count: u16) -> Result<Vec<OwnedFd>> {
+        if count > self.vector_count {
+            let what = format!("{}: {count} interrupt vectors", self.name);
+            return Err(Error::invalid(what, format!("the device has {}", self.vector_count)));
+        }
+        let what = |failure| self.failed(format!("cannot enable {count} interrupts"), &failure);
+        let index = VFIO_PCI_MSIX_IRQ_INDEX;
+        if count == 0 {
+            return self.set_irqs(index, 0, &[]).map(|()| Vec::new()).map_err(what);
+        }
+        let eventfds: Vec<EventFd> =
+            (0..count).map(|_| new_eventfd(&self.name)).collect::<Result<_>>()?;
+        let files: Vec<RawFd> = eventfds.iter().map(AsRawFd::as_raw_fd).collect();
+        let mut start = 0;
+        for some in files.chunks(self.limits.files) {
+            self.set_irqs(index, start, some).map_err(what)?;
+            start += some.len() as u32;
+        }
+        Ok(eventfds.into_iter().map(into_owned).collect())
+    }
+
+    fn take_event(&self) -> Option<BusEvent> {
+        if self.connection().is_gone() {
+            return (!self.loss_told.swap(true, Ordering::Relaxed)).then_some(BusEvent::Gone);
+        }
+        self.notices.take()
+    }
+
+    fn now(&self) -> Time {
+        self.clock.now()
+    }
+
+    fn pause(&self, at_most: Duration) {
+        self.clock.pause(at_most);
+    }
+
+    fn locality(&self) -> Locality {
+        Locality::default()
+    }
+}
+
+impl Drop for VfioUser {
+    fn drop(&mut self) {
+        let live = std::mem::take(&mut self.addresses().live);
+        for (address, len) in live {
+            // Closing the connection ends the mapping too, if the server is well.
+            if self.unmap_now(address, len).is_err() {
+                break;
+            }
+        }
+    }
+}
+
+impl fmt::Debug for VfioUser {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "VfioUser({})", self.name)
+    }
+}

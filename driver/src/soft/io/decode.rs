@@ -1,0 +1,108 @@
+//! I/O commands as types, decoded from their dwords (NVM Command Set 1.0 section 3.2).
+//!
+//! Refuses what this controller does not do: fused operations and protection
+//! information.
+
+use crate::soft::command::Command;
+use crate::soft::status::{INVALID_FIELD, INVALID_OPCODE, INVALID_PROTECTION};
+use crate::spec::Status;
+
+const FLUSH: u8 = 0x00;
+const WRITE: u8 = 0x01;
+const READ: u8 = 0x02;
+const COMPARE: u8 = 0x05;
+const WRITE_ZEROES: u8 = 0x08;
+const DATASET_MANAGEMENT: u8 = 0x09;
+const VERIFY: u8 = 0x0c;
+const COPY: u8 = 0x19;
+
+/// Opcodes of all I/O commands there are, and whether they change data.
+pub(in crate::soft) const SUPPORTED: [(u8, bool); 8] = [
+    (FLUSH, false),
+    (WRITE, true),
+    (READ, false),
+    (COMPARE, false),
+    (WRITE_ZEROES, true),
+    (DATASET_MANAGEMENT, true),
+    (VERIFY, false),
+    (COPY, true),
+];
+
+/// A run of LBAs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Range {
+    pub(super) first: u64,
+    pub(super) lba_count: u64,
+}
+
+/// What Copy says besides its ranges.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct CopyTo {
+    pub(super) first: u64,
+    pub(super) ranges: usize,
+    pub(super) fua: bool,
+}
+
+/// An I/O command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum IoCommand {
+    Flush,
+    Read(Range),
+    Write { range: Range, fua: bool },
+    Compare(Range),
+    WriteZeroes { range: Range, fua: bool },
+    Verify(Range),
+    Deallocate { ranges: usize },
+    Manage { ranges: usize },
+    Copy(CopyTo),
+}
+
+impl IoCommand {
+    #[inline]
+    pub(super) fn decode(command: &Command) -> Result<IoCommand, Status> {
+        if command.fuse != 0 {
+            return Err(INVALID_FIELD);
+        }
+        let fua = command.cdw(12) >> 30 & 1 != 0;
+        Ok(match command.opcode {
+            READ => IoCommand::Read(range(command)?),
+            WRITE => IoCommand::Write { range: range(command)?, fua },
+            FLUSH => IoCommand::Flush,
+            COMPARE => IoCommand::Compare(range(command)?),
+            WRITE_ZEROES => IoCommand::WriteZeroes { range: range(command)?, fua },
+            VERIFY => IoCommand::Verify(range(command)?),
+            DATASET_MANAGEMENT => dataset_management(command),
+            COPY => copy(command, fua)?,
+            _ => return Err(INVALID_OPCODE),
+        })
+    }
+}
+
+/// SLBA, NLB and PRINFO, which all commands over one range share.
+#[inline]
+fn range(command: &Command) -> Result<Range, Status> {
+    if command.cdw(12) >> 26 & 0xf != 0 {
+        return Err(INVALID_PROTECTION);
+    }
+    Ok(Range { first: command.qword(10), lba_count: u64::from(command.low(12)) + 1 })
+}
+
+fn dataset_management(command: &Command) -> IoCommand {
+    let ranges = usize::from(command.cdw(10) as u8) + 1;
+    match command.cdw(11) >> 2 & 1 {
+        0 => IoCommand::Manage { ranges },
+        _ => IoCommand::Deallocate { ranges },
+    }
+}
+
+fn copy(command: &Command, fua: bool) -> Result<IoCommand, Status> {
+    let options = command.cdw(12);
+    if options >> 8 & 0xf != 0 {
+        return Err(INVALID_FIELD);
+    }
+    if options >> 12 & 0xf != 0 || options >> 26 & 0xf != 0 {
+        return Err(INVALID_PROTECTION);
+    }
+    let ranges = usize::from(options as u8) + 1;
+    Ok(IoCommand::Copy(CopyTo { first: command.qword(10), ranges, fua }))
+}

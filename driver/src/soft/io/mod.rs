@@ -1,0 +1,168 @@
+//! I/O commands (NVM Command Set 1.0 section 3.2): decode to a typed command,
+//! then execute it.
+
+mod copy;
+mod decode;
+
+use self::decode::{IoCommand, Range};
+use super::command::Command;
+use super::controller::Controller;
+use super::media::MediaError;
+use super::memory::Dma;
+use super::namespace::Namespace;
+use super::status::{
+    Answer, COMPARE_FAILURE, DATA_TRANSFER_ERROR, DONE, INVALID_FIELD, INVALID_NAMESPACE,
+    LBA_OUT_OF_RANGE, UNRECOVERED_READ, WRITE_FAULT,
+};
+use crate::spec::Status;
+
+pub(super) use copy::{COPY_LBAS_MAX, COPY_RANGE_LBAS_MAX, COPY_RANGES_MAX};
+pub(super) use decode::SUPPORTED;
+
+/// Which way data moves.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Way {
+    ToHost,
+    FromHost,
+    Compare,
+}
+
+impl Controller {
+    /// Executes an I/O command.
+    #[inline]
+    pub(super) fn io(&mut self, command: &Command, dma: &Dma<'_>) -> Answer {
+        match IoCommand::decode(command)? {
+            IoCommand::Read(range) => self.read(command, range, dma),
+            IoCommand::Write { range, fua } => self.write(command, range, fua, dma),
+            IoCommand::Compare(range) => self.move_data(command, range, Way::Compare, dma),
+            IoCommand::Flush => self.flush(command.nsid),
+            IoCommand::WriteZeroes { range, fua } => self.write_zeroes(command, range, fua),
+            IoCommand::Verify(range) => self.verify(command, range),
+            IoCommand::Deallocate { ranges } => self.deallocate(command, ranges, dma),
+            IoCommand::Manage { ranges } => self.manage(command, ranges, dma),
+            IoCommand::Copy(copy) => self.copy(command, copy, dma),
+        }
+    }
+
+    fn read(&mut self, command: &Command, range: Range, dma: &Dma<'_>) -> Answer {
+        self.move_data(command, range, Way::ToHost, dma)?;
+        self.statistics.read(range.lba_count << self.lba_shift(command.nsid)?);
+        DONE
+    }
+
+    fn write(&mut self, command: &Command, range: Range, fua: bool, dma: &Dma<'_>) -> Answer {
+        self.move_data(command, range, Way::FromHost, dma)?;
+        self.statistics.written(range.lba_count << self.lba_shift(command.nsid)?);
+        self.settle(fua)
+    }
+
+    /// Makes a write durable if it or the missing write cache asks for it.
+    fn settle(&mut self, fua: bool) -> Answer {
+        if fua || !self.features.has_write_cache() {
+            self.media.flush().map_err(|_| WRITE_FAULT)?;
+        }
+        DONE
+    }
+
+    fn move_data(&mut self, command: &Command, range: Range, way: Way, dma: &Dma<'_>) -> Answer {
+        let (mut at, len) = self.media_range(command.nsid, range)?;
+        let rules = self.rules();
+        let pieces = self.transfer.map(command, len, rules, dma)?;
+        for piece in pieces {
+            let len = piece.len as usize;
+            let moved = match way {
+                Way::ToHost => self.media.read(at, dma, piece.at, len),
+                Way::FromHost => self.media.write(at, dma, piece.at, len),
+                Way::Compare => self.media.compare(at, dma, piece.at, len),
+            };
+            moved.map_err(|error| status_of(error, way == Way::FromHost))?;
+            at += piece.len;
+        }
+        DONE
+    }
+
+    fn flush(&mut self, nsid: u32) -> Answer {
+        if nsid != u32::MAX {
+            self.namespace(nsid)?;
+        }
+        self.media.flush().map_err(|_| WRITE_FAULT)?;
+        DONE
+    }
+
+    fn write_zeroes(&mut self, command: &Command, range: Range, fua: bool) -> Answer {
+        let (offset, len) = self.media_range(command.nsid, range)?;
+        self.media.zero(offset, len).map_err(|_| WRITE_FAULT)?;
+        self.settle(fua)
+    }
+
+    fn verify(&mut self, command: &Command, range: Range) -> Answer {
+        let (offset, len) = self.media_range(command.nsid, range)?;
+        self.media.verify(offset, len).map_err(|_| UNRECOVERED_READ)?;
+        DONE
+    }
+
+    /// Dataset Management without Deallocate: hints, which this controller has no use for.
+    fn manage(&mut self, command: &Command, ranges: usize, dma: &Dma<'_>) -> Answer {
+        self.dataset_ranges(command, ranges, dma)?;
+        DONE
+    }
+
+    fn deallocate(&mut self, command: &Command, ranges: usize, dma: &Dma<'_>) -> Answer {
+        self.dataset_ranges(command, ranges, dma)?;
+        for index in 0..ranges {
+            let (offset, len) = self.media_range(command.nsid, self.dataset_range(index))?;
+            self.media.zero(offset, len).map_err(|_| WRITE_FAULT)?;
+        }
+        DONE
+    }
+
+    /// Fetches the ranges of Dataset Management and checks all of them before any is acted on.
+    fn dataset_ranges(
+        &mut self,
+        command: &Command,
+        ranges: usize,
+        dma: &Dma<'_>,
+    ) -> Result<(), Status> {
+        self.namespace(command.nsid)?;
+        let rules = self.rules();
+        self.transfer.receive(command, &mut self.page[..ranges * 16], rules, dma)?;
+        for index in 0..ranges {
+            self.media_range(command.nsid, self.dataset_range(index))?;
+        }
+        Ok(())
+    }
+
+    fn dataset_range(&self, index: usize) -> Range {
+        let (ranges, _) = self.page.as_chunks::<16>();
+        let range = u128::from_le_bytes(ranges[index]);
+        Range { first: (range >> 64) as u64, lba_count: u64::from((range >> 32) as u32) }
+    }
+
+    /// The active namespace a command names.
+    #[inline]
+    pub(super) fn namespace(&self, nsid: u32) -> Result<&Namespace, Status> {
+        match self.namespaces.active(nsid) {
+            Some(namespace) => Ok(namespace),
+            None if nsid == 0 || nsid > super::options::NAMESPACES_MAX => Err(INVALID_NAMESPACE),
+            None => Err(INVALID_FIELD),
+        }
+    }
+
+    fn lba_shift(&self, nsid: u32) -> Result<u8, Status> {
+        Ok(self.namespace(nsid)?.lba_shift)
+    }
+
+    #[inline]
+    fn media_range(&self, nsid: u32, range: Range) -> Result<(u64, u64), Status> {
+        self.namespace(nsid)?.range(range.first, range.lba_count).ok_or(LBA_OUT_OF_RANGE)
+    }
+}
+
+fn status_of(error: MediaError, is_write: bool) -> Status {
+    match error {
+        MediaError::Host => DATA_TRANSFER_ERROR,
+        MediaError::Differ => COMPARE_FAILURE,
+        MediaError::Media if is_write => WRITE_FAULT,
+        MediaError::Media => UNRECOVERED_READ,
+    }
+}

@@ -1,0 +1,171 @@
+//! Namespaces: runs of the storage with an LBA size.
+
+use super::options::{NAMESPACES_MAX, Options};
+use crate::error::{Error, Result};
+use crate::spec::Nsid;
+
+/// All shares are multiples of this, so that either LBA size fits.
+const GRAIN: u64 = 4096;
+
+/// One namespace.
+#[derive(Clone, Debug)]
+pub(super) struct Namespace {
+    pub(super) nsid: Nsid,
+    /// First byte in the storage.
+    pub(super) offset: u64,
+    pub(super) bytes: u64,
+    /// log2 of the LBA size.
+    pub(super) lba_shift: u8,
+    pub(super) is_attached: bool,
+}
+
+impl Namespace {
+    /// Size in LBAs.
+    pub(super) fn lba_count(&self) -> u64 {
+        self.bytes >> self.lba_shift
+    }
+
+    /// The run of the storage behind `count` LBAs from `first`, if they are all there.
+    #[inline]
+    pub(super) fn range(&self, first: u64, count: u64) -> Option<(u64, u64)> {
+        let end = first.checked_add(count)?;
+        (end <= self.lba_count())
+            .then(|| (self.offset + (first << self.lba_shift), count << self.lba_shift))
+    }
+}
+
+/// The namespaces of the controller, by identifier.
+#[derive(Debug)]
+pub(super) struct Namespaces {
+    list: Vec<Namespace>,
+    capacity: u64,
+}
+
+impl Namespaces {
+    /// Equal shares of `capacity` bytes.
+    pub(super) fn new(options: &Options, capacity: u64) -> Result<Namespaces> {
+        let count = options.namespace_count;
+        let share = capacity / u64::from(count) / GRAIN * GRAIN;
+        if share == 0 {
+            let why =
+                format!("{capacity} bytes are too few for {count} namespaces of 4096 or more");
+            return Err(Error::invalid("size of the storage", why));
+        }
+        let list = (0..count).map(|index| Namespace {
+            nsid: Nsid(index + 1),
+            offset: u64::from(index) * share,
+            bytes: share,
+            lba_shift: options.lba_bytes_of(index as usize).ilog2() as u8,
+            is_attached: true,
+        });
+        Ok(Namespaces { list: list.collect(), capacity })
+    }
+
+    /// All that exist, in order of their identifiers.
+    pub(super) fn all(&self) -> &[Namespace] {
+        &self.list
+    }
+
+    pub(super) fn find(&self, nsid: u32) -> Option<&Namespace> {
+        self.list.iter().find(|namespace| namespace.nsid.0 == nsid)
+    }
+
+    /// The namespace if it exists and is attached.
+    #[inline]
+    pub(super) fn active(&self, nsid: u32) -> Option<&Namespace> {
+        self.find(nsid).filter(|namespace| namespace.is_attached)
+    }
+
+    pub(super) fn find_mut(&mut self, nsid: u32) -> Option<&mut Namespace> {
+        self.list.iter_mut().find(|namespace| namespace.nsid.0 == nsid)
+    }
+
+    /// Bytes of the storage.
+    pub(super) fn capacity(&self) -> u64 {
+        self.capacity
+    }
+
+    /// Bytes that no namespace has.
+    pub(super) fn unallocated(&self) -> u64 {
+        self.capacity - self.list.iter().map(|namespace| namespace.bytes).sum::<u64>()
+    }
+
+    /// Makes a namespace, not attached, in the first gap of `lba_count` LBAs;
+    /// the bytes are the caller's to zero. `None`: there is no gap.
+    pub(super) fn create(&mut self, lba_count: u64, lba_shift: u8) -> Option<&Namespace> {
+        let nsid = self.free_nsid()?;
+        let bytes = lba_count.checked_shl(u32::from(lba_shift))?.checked_next_multiple_of(GRAIN)?;
+        if bytes >> lba_shift < lba_count {
+            return None;
+        }
+        let offset = self.gap(bytes)?;
+        let at = self.list.partition_point(|other| other.nsid < nsid);
+        let bytes = lba_count << lba_shift;
+        self.list.insert(at, Namespace { nsid, offset, bytes, lba_shift, is_attached: false });
+        self.list.get(at)
+    }
+
+    pub(super) fn remove(&mut self, nsid: u32) -> Option<Namespace> {
+        let at = self.list.iter().position(|namespace| namespace.nsid.0 == nsid)?;
+        Some(self.list.remove(at))
+    }
+
+    /// The lowest identifier that is not taken.
+    pub(super) fn free_nsid(&self) -> Option<Nsid> {
+        (1..=NAMESPACES_MAX).map(Nsid).find(|nsid| self.find(nsid.0).is_none())
+    }
+
+    fn gap(&self, bytes: u64) -> Option<u64> {
+        let mut taken: Vec<(u64, u64)> =
+            self.list.iter().map(|n| (n.offset, n.bytes.next_multiple_of(GRAIN))).collect();
+        taken.sort_unstable();
+        let mut at = 0;
+        for (offset, len) in taken {
+            if offset - at >= bytes {
+                return Some(at);
+            }
+            at = offset + len;
+        }
+        (self.capacity.saturating_sub(at) >= bytes).then_some(at)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn two() -> Namespaces {
+        let options =
+            Options { namespace_count: 2, lba_bytes: vec![512, 4096], ..Options::memory(1 << 20) };
+        Namespaces::new(&options, 1 << 20).expect("fits")
+    }
+
+    #[test]
+    fn shares_are_equal_and_apart() {
+        let namespaces = two();
+        let [a, b] = namespaces.all() else { panic!("two namespaces") };
+        assert_eq!((a.offset, a.bytes, a.lba_count()), (0, 1 << 19, 1024));
+        assert_eq!((b.offset, b.bytes, b.lba_count()), (1 << 19, 1 << 19, 128));
+        assert_eq!(b.range(127, 1), Some(((1 << 19) + 127 * 4096, 4096)));
+        assert_eq!(b.range(127, 2), None);
+        assert_eq!(b.range(u64::MAX, 2), None);
+    }
+
+    #[test]
+    fn a_deleted_share_can_be_made_anew() {
+        let mut namespaces = two();
+        assert!(namespaces.create(1, 12).is_none());
+        assert!(namespaces.remove(1).is_some() && namespaces.remove(1).is_none());
+        assert_eq!(namespaces.unallocated(), 1 << 19);
+        assert!(namespaces.create(u64::MAX, 12).is_none());
+        assert!(namespaces.create(1025, 9).is_none());
+        let made = namespaces.create(1024, 9).expect("the gap");
+        assert_eq!((made.nsid, made.offset, made.is_attached), (Nsid(1), 0, false));
+    }
+
+    #[test]
+    fn too_many_shares_are_refused() {
+        let options = Options { namespace_count: 200, ..Options::memory(4096) };
+        assert!(Namespaces::new(&options, 4096).is_err());
+    }
+}

@@ -1,0 +1,92 @@
+//! Asynchronous events.
+
+use super::*;
+
+const REQUEST: u8 = 0x0c;
+
+fn log(id: u32, retains: bool) -> Cmd {
+    Cmd::new(2).with(10, id | 127 << 16 | u32::from(retains) << 15).prp(DATA, 0)
+}
+
+#[test]
+fn a_changed_namespace_is_reported_once_until_its_log_is_read() {
+    let mut rig = Rig::admin_only("mem=1M,namespaces=2");
+    rig.admin(feature(9, 11, 1 << 8));
+    let first = rig.submit(0, Cmd::new(REQUEST));
+    let second = rig.submit(0, Cmd::new(REQUEST));
+    rig.step();
+    assert!(rig.reap(0).is_empty());
+    rig.controller.namespace_changed(2);
+    rig.step();
+    let done = rig.reap(0);
+    assert_eq!((done.len(), done[0].cid, done[0].dw0), (1, first, 0x0004_0002));
+    // Kept back: the log was not read, or read retaining the event.
+    assert!(rig.controller.attach_namespace(1, false));
+    rig.step();
+    assert!(rig.reap(0).is_empty());
+    rig.admin(log(4, true));
+    rig.step();
+    assert!(rig.reap(0).is_empty());
+    rig.submit(0, log(4, false));
+    rig.step();
+    let done = rig.reap(0);
+    assert_eq!((rig.peek_u32(DATA), rig.peek_u32(DATA + 4)), (1, 2));
+    assert_eq!((done.len(), done[1].cid, done[1].dw0), (2, second, 0x0004_0002));
+    rig.admin(log(4, false));
+    assert_eq!(rig.peek_u32(DATA), 0);
+}
+
+#[test]
+fn events_nobody_asked_for_are_not_reported() {
+    let mut rig = Rig::admin_only("mem=1M");
+    rig.submit(0, Cmd::new(REQUEST));
+    rig.controller.namespace_changed(1);
+    rig.controller.set_temperature(400);
+    rig.step();
+    assert!(rig.reap(0).is_empty());
+    assert!(!rig.controller.attach_namespace(9, true));
+}
+
+#[test]
+fn heat_is_a_warning_and_an_event() {
+    let mut rig = Rig::admin_only("mem=1M");
+    rig.admin(feature(9, 11, 2));
+    rig.admin(feature(9, 4, 320));
+    rig.submit(0, Cmd::new(REQUEST));
+    rig.controller.set_temperature(319);
+    rig.step();
+    assert!(rig.reap(0).is_empty());
+    rig.controller.set_temperature(321);
+    rig.step();
+    assert_eq!(rig.reap(0)[0].dw0, 0x0002_0101);
+    rig.admin(log(2, false));
+    assert_eq!(rig.peek(DATA, 3), [2, 65, 1]);
+}
+
+#[test]
+fn requests_have_a_limit_and_can_be_aborted() {
+    let mut rig = Rig::admin_only("mem=1M");
+    let cids: Vec<u16> = (0..4).map(|_| rig.submit(0, Cmd::new(REQUEST))).collect();
+    rig.step();
+    let refused = rig.admin(Cmd::new(REQUEST));
+    assert_eq!(refused.status, Status::ASYNC_EVENT_REQUEST_LIMIT_EXCEEDED);
+    rig.submit(0, Cmd::new(8).with(10, u32::from(cids[2]) << 16));
+    rig.step();
+    let done = rig.reap(0);
+    assert_eq!((done[0].cid, done[0].status), (cids[2], Status::COMMAND_ABORT_REQUESTED));
+    assert_eq!((done[1].dw0, done[1].status), (0, Status::SUCCESS));
+}
+
+#[test]
+fn wrong_doorbells_are_errors() {
+    let mut rig = Rig::new("mem=1M");
+    rig.submit(0, Cmd::new(REQUEST));
+    rig.submit(0, Cmd::new(REQUEST));
+    rig.ring_doorbell(2, 1000);
+    rig.step();
+    assert_eq!(rig.reap(0)[0].dw0, 0x0001_0100);
+    rig.admin(log(1, false));
+    rig.ring_doorbell(20, 1);
+    rig.step();
+    assert_eq!(rig.reap(0)[0].dw0, 0x0001_0000);
+}

@@ -1,0 +1,66 @@
+//! Whatever the host writes, the controller does not panic and stays bounded.
+
+use super::*;
+use proptest::prelude::*;
+
+/// Opcodes that exist are likelier than others; addresses are often in RAM.
+fn command() -> impl Strategy<Value = Cmd> {
+    let opcode = prop_oneof![3 => prop::sample::select(vec![0u8, 1, 2, 4, 5, 6, 8, 9, 10, 12, 13, 0x15, 0x19, 0x7c]), 1 => any::<u8>()];
+    let small = prop_oneof![3 => 0u32..20, 2 => any::<u32>()];
+    let address = prop_oneof![
+        4 => (0..RAM_BYTES as u64).prop_map(|at| RAM + (at & !0xfff)),
+        2 => (0..RAM_BYTES as u64).prop_map(|at| RAM + at),
+        1 => any::<u64>(),
+    ];
+    let flags = prop_oneof![4 => Just(0u32), 1 => 0u32..=0xff];
+    let length = any::<u32>();
+    (opcode, flags, small.clone(), (address.clone(), address), prop::array::uniform6(small), length)
+        .prop_map(|(opcode, flags, nsid, (first, second), cdws, length)| {
+            let mut command = Cmd::new(opcode).nsid(nsid).prp(first, second);
+            command.0[0] |= flags << 8;
+            command.0[10..].copy_from_slice(&cdws);
+            if flags & 0x40 != 0 {
+                command.0[8] = length & 0xffff;
+                command.0[9] = length & 0xf000_0000;
+            }
+            command
+        })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
+
+    #[test]
+    fn random_commands_never_panic(
+        commands in prop::collection::vec((any::<bool>(), command()), 1..40),
+        noise in any::<u64>(),
+    ) {
+        let mut rig = Rig::new("mem=1M,namespaces=3,cmb=16k,mdts=4,ioqueues=8");
+        let junk = pattern(0x4000, noise as u8);
+        rig.poke(DATA, &junk);
+        for (is_io, command) in commands {
+            rig.submit(u16::from(is_io), command);
+            for _ in 0..3 {
+                rig.step();
+            }
+            if rig.csts() & 2 != 0 {
+                break;
+            }
+            rig.reap(0);
+            rig.reap(1);
+        }
+    }
+
+    #[test]
+    fn random_register_writes_never_panic(
+        writes in prop::collection::vec((0u32..0x1400, any::<bool>(), any::<u64>()), 1..60),
+    ) {
+        let mut rig = Rig::new("mem=1M,cmb=16k,ioqueues=8");
+        for (offset, is_wide, value) in writes {
+            let width = if is_wide { 8 } else { 4 };
+            rig.controller.write_register(offset, width, value);
+            rig.controller.read_register(offset, width);
+            rig.step();
+        }
+    }
+}

@@ -1,0 +1,93 @@
+//! Memory that two parties hold as device memory: a software controller's
+//! doorbell page and its controller memory buffer.
+//!
+//! Backed by an unlinked memory file, so that a server can hand it to another
+//! process. One side maps it as registers ([`Window`]), the other polls it as
+//! [`Atomics`].
+#![allow(unsafe_code)]
+
+use std::fs::File;
+use std::os::fd::{AsFd, BorrowedFd, FromRawFd};
+use std::sync::Arc;
+
+use memmap2::{MmapOptions, MmapRaw};
+
+use super::{Atomics, Window};
+use crate::error::{Error, Result};
+
+/// Zeroed shared memory, a multiple of 4 KiB long.
+#[derive(Debug)]
+pub struct SharedPages {
+    file: File,
+    window: Window,
+    atomics: Atomics,
+}
+
+impl SharedPages {
+    /// Allocates at least `len` bytes.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] when the system has no memory.
+    pub fn allocate(len: usize) -> Result<SharedPages> {
+        let len = len.max(1).next_multiple_of(4096);
+        let (file, map) = mapped_file(len).map_err(|why| {
+            let what = format!("allocate {len} bytes");
+            Error::refused("shared memory", what, why, "free memory or ask for less")
+        })?;
+        let window = Window::new(Arc::new(map));
+        Ok(SharedPages { file, atomics: window.atomics(), window })
+    }
+
+    /// Length in bytes.
+    pub fn len(&self) -> usize {
+        self.window.len()
+    }
+
+    /// Never: there is at least one page.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The memory as device registers.
+    pub fn window(&self) -> &Window {
+        &self.window
+    }
+
+    /// The memory as atomics.
+    #[inline(always)]
+    pub fn atomics(&self) -> &Atomics {
+        &self.atomics
+    }
+
+    /// The file behind it; its first byte is the memory's first.
+    pub fn file(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+}
+
+fn mapped_file(len: usize) -> std::io::Result<(File, MmapRaw)> {
+    // SAFETY: the name is a NUL-terminated literal; the result is checked.
+    let fd = unsafe { libc::memfd_create(c"adit-device".as_ptr(), libc::MFD_CLOEXEC) };
+    if fd < 0 {
+        return Err(std::io::Error::last_os_error());
+    }
+    // SAFETY: a fresh descriptor that nobody else owns.
+    let file = unsafe { File::from_raw_fd(fd) };
+    file.set_len(len as u64)?;
+    let map = MmapOptions::new().len(len).map_raw(&file)?;
+    Ok((file, map))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::Ordering;
+
+    #[test]
+    fn both_views_see_one_memory() {
+        let pages = SharedPages::allocate(1).expect("memory");
+        assert_eq!((pages.len(), pages.is_empty()), (4096, false));
+        pages.window().write32(8, 7);
+        assert_eq!(pages.atomics().dwords()[2].load(Ordering::Acquire), 7);
+    }
+}

@@ -1,0 +1,432 @@
+//! Target strings: which controller, and how to use it.
+//!
+//! | target | what |
+//! |---|---|
+//! | `vfio:0000:01:00.0` | a real controller bound to vfio-pci |
+//! | `vfio-user:/run/x/cntrl` | a controller served over a vfio-user socket |
+//! | `soft:mem=1G`, `soft:file=disk.img,size=4G`, `soft:null` | the software controller in this process |
+//!
+//! Options follow by comma. `ns=N` and `queues=host|cmb` are for every kind; `sgl=on|off`
+//! and `dbbuf=on|off` say what the driver uses of a real controller, while for
+//! `soft:` they say what the controller offers, like all its other options. A path may not contain a comma.
+//!
+//! Parsing touches nothing: whether the device is there shows when it is opened. A
+//! string that parses prints as one that parses to the same target.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use crate::error::{Error, Result};
+use crate::spec::Nsid;
+
+/// A controller by name, with what the driver shall use of it.
+///
+/// ```
+/// use adit_driver::Target;
+///
+/// let target: Target = "vfio:0000:01:00.0,sgl=off,ns=2".parse()?;
+/// assert_eq!(target.device(), "vfio:0000:01:00.0");
+/// assert!(!target.settings().sgl);
+/// # Ok::<(), adit_driver::Error>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Target {
+    /// A PCI function bound to vfio-pci.
+    Vfio {
+        /// Its address in full, as in `0000:01:00.0`.
+        address: String,
+        /// What the driver uses of it.
+        settings: Settings,
+    },
+    /// A controller in another process.
+    VfioUser {
+        /// The socket it listens on.
+        socket: PathBuf,
+        /// What the driver uses of it.
+        settings: Settings,
+    },
+    /// The software controller in this process.
+    Soft {
+        /// Its make-up, as in `mem=1G,mdts=5`.
+        options: String,
+        /// What the driver uses of it.
+        settings: Settings,
+    },
+}
+
+/// What the driver uses of a controller; the default is everything it offers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// The namespace that is meant (`ns=N`); the controller's first where not given.
+    pub namespace: Option<Nsid>,
+    /// Whether SGLs are used where offered (`sgl=on|off`); else PRPs only.
+    pub sgl: bool,
+    /// Whether shadow doorbells are used where offered (`dbbuf=on|off`).
+    pub dbbuf: bool,
+    /// Where submission queues lie (`queues=host|cmb`).
+    pub queues: QueueMemory,
+}
+
+/// Where submission queues lie.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum QueueMemory {
+    /// In this machine's memory.
+    #[default]
+    Host,
+    /// In the controller memory buffer.
+    Cmb,
+}
+
+impl Default for Settings {
+    fn default() -> Settings {
+        Settings { namespace: None, sgl: true, dbbuf: true, queues: QueueMemory::Host }
+    }
+}
+
+/// The parts of a target string after its kind, or the reason why there are none.
+type Parsed<T> = std::result::Result<T, String>;
+
+const KINDS: [&str; 3] = ["vfio", "vfio-user", "soft"];
+const SETTINGS: [&str; 4] = ["ns", "sgl", "dbbuf", "queues"];
+const EXAMPLES: &str =
+    "targets look like 'vfio:0000:01:00.0', 'vfio-user:/run/x/cntrl' or 'soft:mem=1G'";
+
+impl Target {
+    /// The target without its settings: the device's name in messages.
+    pub fn device(&self) -> String {
+        match self {
+            Target::Vfio { address, .. } => format!("vfio:{address}"),
+            Target::VfioUser { socket, .. } => format!("vfio-user:{}", socket.display()),
+            Target::Soft { options, .. } => format!("soft:{options}"),
+        }
+    }
+
+    /// What the driver uses of the controller.
+    pub fn settings(&self) -> &Settings {
+        match self {
+            Target::Vfio { settings, .. } => settings,
+            Target::VfioUser { settings, .. } => settings,
+            Target::Soft { settings, .. } => settings,
+        }
+    }
+}
+
+impl FromStr for Target {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Target> {
+        let (kind, tail) = text.split_once(':').unwrap_or((text, ""));
+        let parsed = match kind {
+            "vfio" => vfio(tail),
+            "vfio-user" => vfio_user(tail),
+            "soft" => return soft(text, tail),
+            _ => Err(unknown_kind(text, kind, tail)),
+        };
+        parsed.map_err(|reason| Error::target(text, reason))
+    }
+}
+
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.device())?;
+        let settings = self.settings();
+        // For `soft:` these two are the controller's, and in its options already.
+        if !matches!(self, Target::Soft { .. }) {
+            if !settings.sgl {
+                f.write_str(",sgl=off")?;
+            }
+            if !settings.dbbuf {
+                f.write_str(",dbbuf=off")?;
+            }
+        }
+        if settings.queues == QueueMemory::Cmb {
+            f.write_str(",queues=cmb")?;
+        }
+        settings.namespace.map_or(Ok(()), |nsid| write!(f, ",ns={}", nsid.0))
+    }
+}
+
+impl Settings {
+    fn set(&mut self, name: &str, value: &str) -> Parsed<()> {
+        match name {
+            "ns" => self.namespace = Some(namespace(value)?),
+            "sgl" => self.sgl = switch(name, value)?,
+            "dbbuf" => self.dbbuf = switch(name, value)?,
+            "queues" => self.queues = queues(value)?,
+            _ => return Err(unknown_setting(name)),
+        }
+        Ok(())
+    }
+
+    fn parse<'a>(words: impl Iterator<Item = &'a str>) -> Parsed<Settings> {
+        let (mut settings, mut seen) = (Settings::default(), Vec::new());
+        for word in words {
+            let Some((name, value)) = word.split_once('=') else {
+                return Err(format!(
+                    "'{word}' is not a setting; settings are written NAME=VALUE, as in 'ns=2'"
+                ));
+            };
+            settings.set(name, value)?;
+            if seen.contains(&name) {
+                return Err(format!("'{name}' is given twice"));
+            }
+            seen.push(name);
+        }
+        Ok(settings)
+    }
+}
+
+fn vfio(tail: &str) -> Parsed<Target> {
+    let mut words = tail.split(',');
+    let text = words.next().unwrap_or_default();
+    let address = pci_address(text).ok_or_else(|| {
+        format!("'{text}' is not a PCI address; write domain:bus:device.function as in 'vfio:0000:01:00.0' (see 'lspci -D')")
+    })?;
+    Ok(Target::Vfio { address, settings: Settings::parse(words)? })
+}
+
+fn vfio_user(tail: &str) -> Parsed<Target> {
+    let mut words = tail.split(',');
+    let socket = words.next().unwrap_or_default();
+    if socket.is_empty() {
+        return Err("it names no socket; write the path as in 'vfio-user:/run/x/cntrl'".to_owned());
+    }
+    Ok(Target::VfioUser { socket: socket.into(), settings: Settings::parse(words)? })
+}
+
+fn soft(text: &str, tail: &str) -> Result<Target> {
+    let (ours, theirs): (Vec<&str>, Vec<&str>) =
+        tail.split(',').partition(|word| is_for_the_driver(word));
+    let settings =
+        Settings::parse(ours.into_iter()).map_err(|reason| Error::target(text, reason))?;
+    let options = theirs.join(",");
+    if options.is_empty() {
+        return Err(Error::target(text, "it names no storage; write 'soft:mem=1G', for example"));
+    }
+    Ok(Target::Soft { options, settings })
+}
+
+/// Whether an option of a `soft:` target is the driver's and not the controller's.
+fn is_for_the_driver(word: &str) -> bool {
+    matches!(word.split('=').next(), Some("ns" | "queues"))
+}
+
+/// A PCI address in full; the domain may be left out, as `lspci` does.
+fn pci_address(text: &str) -> Option<String> {
+    let (rest, function) = text.rsplit_once('.')?;
+    let mut parts = rest.rsplit(':');
+    let device = hex(parts.next()?, 2).filter(|device| *device < 32)?;
+    let bus = hex(parts.next()?, 2)?;
+    let domain = parts.next().map_or(Some(0), |domain| hex(domain, 4))?;
+    let function = hex(function, 1).filter(|function| *function < 8)?;
+    parts.next().is_none().then(|| format!("{domain:04x}:{bus:02x}:{device:02x}.{function}"))
+}
+
+fn hex(text: &str, digits: usize) -> Option<u32> {
+    let fits = text.len() == digits && text.bytes().all(|digit| digit.is_ascii_hexdigit());
+    if fits { u32::from_str_radix(text, 16).ok() } else { None }
+}
+
+fn namespace(value: &str) -> Parsed<Nsid> {
+    let nsid = value.parse().ok().map(Nsid).filter(|nsid| nsid.is_specific());
+    nsid.ok_or_else(|| format!("'ns={value}': a namespace is a number from 1 on, as in 'ns=1'"))
+}
+
+fn switch(name: &str, value: &str) -> Parsed<bool> {
+    match value {
+        "on" => Ok(true),
+        "off" => Ok(false),
+        _ => Err(format!("'{name}={value}': it is '{name}=on' or '{name}=off'")),
+    }
+}
+
+fn queues(value: &str) -> Parsed<QueueMemory> {
+    match value {
+        "host" => Ok(QueueMemory::Host),
+        "cmb" => Ok(QueueMemory::Cmb),
+        _ => Err(format!("'queues={value}': it is 'queues=host' or 'queues=cmb'")),
+    }
+}
+
+fn unknown_setting(name: &str) -> String {
+    match nearest(name, &SETTINGS) {
+        Some(meant) => format!("there is no setting '{name}'; did you mean '{meant}='?"),
+        None => format!(
+            "there is no setting '{name}'; there are 'ns=N', 'sgl=on|off', 'dbbuf=on|off' and 'queues=host|cmb'"
+        ),
+    }
+}
+
+fn unknown_kind(text: &str, kind: &str, tail: &str) -> String {
+    let address = text.split(',').next().and_then(pci_address);
+    if let Some(address) = address {
+        return format!("did you mean 'vfio:{address}'?");
+    }
+    if text.starts_with("/dev/") {
+        return "a device file belongs to the kernel's driver; Adit takes the PCI address of a controller bound to \
+                vfio-pci, as in 'vfio:0000:01:00.0'"
+            .to_owned();
+    }
+    if text.starts_with(['/', '.']) {
+        return format!("did you mean 'vfio-user:{text}'?");
+    }
+    match nearest(kind, &KINDS) {
+        Some(meant) if tail.is_empty() => format!("did you mean '{meant}:'? {EXAMPLES}"),
+        Some(meant) => format!("there is no kind '{kind}:'; did you mean '{meant}:{tail}'?"),
+        None => EXAMPLES.to_owned(),
+    }
+}
+
+/// The one of `names` that `word` is a likely slip for.
+fn nearest<'a>(word: &str, names: &[&'a str]) -> Option<&'a str> {
+    let slips = |name: &str| distance(word, name);
+    let nearest = names.iter().copied().min_by_key(|name| slips(name))?;
+    (slips(nearest) <= nearest.len().div_ceil(2).min(3)).then_some(nearest)
+}
+
+/// Edits that turn `a` into `b` (Levenshtein).
+fn distance(a: &str, b: &str) -> usize {
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, x) in a.bytes().enumerate() {
+        let mut diagonal = row[0];
+        row[0] = i + 1;
+        for (j, y) in b.bytes().enumerate() {
+            let replaced = diagonal + usize::from(x != y);
+            diagonal = row[j + 1];
+            row[j + 1] = replaced.min(row[j] + 1).min(diagonal + 1);
+        }
+    }
+    row[b.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn parsed(text: &str) -> Target {
+        text.parse().expect("a target")
+    }
+
+    fn refusal(text: &str) -> String {
+        text.parse::<Target>().expect_err("must be refused").to_string()
+    }
+
+    #[test]
+    fn each_kind_parses_with_its_settings() {
+        let off = Settings {
+            sgl: false,
+            dbbuf: false,
+            namespace: Some(Nsid(9)),
+            queues: QueueMemory::Cmb,
+        };
+        let vfio = parsed("vfio:0000:01:00.0,sgl=off,dbbuf=off,queues=cmb,ns=9");
+        assert_eq!(vfio, Target::Vfio { address: "0000:01:00.0".into(), settings: off });
+        let user = parsed("vfio-user:/run/x/cntrl");
+        assert_eq!(
+            user,
+            Target::VfioUser { socket: "/run/x/cntrl".into(), settings: Settings::default() }
+        );
+        let soft = parsed("soft:mem=1G,ns=2,sgl=off,queues=cmb,mdts=5");
+        assert_eq!(soft.device(), "soft:mem=1G,sgl=off,mdts=5");
+        assert_eq!(soft.settings().namespace, Some(Nsid(2)));
+        assert!(soft.settings().sgl, "for a software controller, sgl is what it offers");
+    }
+
+    #[test]
+    fn an_address_without_domain_is_completed() {
+        assert_eq!(parsed("vfio:c1:00.7").to_string(), "vfio:0000:c1:00.7");
+        assert_eq!(parsed("vfio:ABCD:c1:1f.0").device(), "vfio:abcd:c1:1f.0");
+    }
+
+    #[test]
+    fn a_typo_gets_the_nearest_kind() {
+        assert!(refusal("vfi:0000:00:03.0").contains("did you mean 'vfio:0000:00:03.0'?"));
+        assert!(refusal("vfiouser:/run/x").contains("did you mean 'vfio-user:/run/x'?"));
+        assert!(refusal("sfot:null").contains("did you mean 'soft:null'?"));
+        assert!(refusal("soft").contains("soft:mem=1G"));
+        assert!(refusal("").contains("targets look like"));
+        assert!(refusal("http://x").contains("targets look like"));
+    }
+
+    #[test]
+    fn what_is_nearly_a_target_is_completed() {
+        assert!(refusal("0000:00:03.0").contains("did you mean 'vfio:0000:00:03.0'?"));
+        assert!(refusal("00:03.0,ns=1").contains("did you mean 'vfio:0000:00:03.0'?"));
+        assert!(refusal("/run/x/cntrl").contains("did you mean 'vfio-user:/run/x/cntrl'?"));
+        assert!(refusal("/dev/nvme0n1").contains("kernel's driver"));
+    }
+
+    #[test]
+    fn malformed_addresses_are_refused_with_an_example() {
+        for text in [
+            "",
+            "00:03",
+            "0000:00:03",
+            "0000:00:20.0",
+            "0000:00:03.8",
+            "0:0000:00:03.0",
+            "00000:00:03.0",
+            "+000:00:03.0",
+        ] {
+            let message = refusal(&format!("vfio:{text}"));
+            assert!(message.contains("vfio:0000:01:00.0"), "{message}");
+        }
+    }
+
+    #[test]
+    fn bad_settings_are_refused_by_name() {
+        let with = |setting: &str| refusal(&format!("vfio:0000:00:03.0,{setting}"));
+        assert!(with("slg=on").contains("did you mean 'sgl='?"));
+        assert!(with("queue=cmb").contains("did you mean 'queues='?"));
+        assert!(with("temperature=3").contains("there are 'ns=N'"));
+        assert!(with("sgl=maybe").contains("'sgl=on' or 'sgl=off'"));
+        assert!(with("queues=gpu").contains("'queues=host' or 'queues=cmb'"));
+        assert!(with("ns=0").contains("from 1 on"));
+        assert!(with("ns=4294967295").contains("from 1 on"));
+        assert!(with("ns").contains("NAME=VALUE"));
+        assert!(with("ns=1,ns=2").contains("given twice"));
+    }
+
+    fn settings(of_a_device: bool) -> impl Strategy<Value = Settings> {
+        let namespace = proptest::option::of((1u32..0xffff_fffe).prop_map(Nsid));
+        (namespace, any::<bool>(), any::<bool>(), any::<bool>()).prop_map(
+            move |(namespace, sgl, dbbuf, cmb)| Settings {
+                namespace,
+                sgl: sgl || !of_a_device,
+                dbbuf: dbbuf || !of_a_device,
+                queues: if cmb { QueueMemory::Cmb } else { QueueMemory::Host },
+            },
+        )
+    }
+
+    fn target() -> impl Strategy<Value = Target> {
+        let address = (any::<u16>(), any::<u8>(), 0u8..32, 0u8..8)
+            .prop_map(|(d, b, v, f)| format!("{d:04x}:{b:02x}:{v:02x}.{f}"));
+        prop_oneof![
+            (address, settings(true))
+                .prop_map(|(address, settings)| Target::Vfio { address, settings }),
+            ("[^,]{1,30}", settings(true))
+                .prop_map(|(path, settings)| Target::VfioUser { socket: path.into(), settings }),
+            ("mem=[1-9][0-9]{0,3}[kMG](,mdts=[0-9])?(,sgl=(on|off|dword))?", settings(false))
+                .prop_map(|(options, settings)| Target::Soft { options, settings }),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn a_printed_target_parses_to_itself(target in target()) {
+            prop_assert_eq!(target.to_string().parse::<Target>().expect("parses"), target);
+        }
+
+        #[test]
+        fn no_string_panics_and_what_parses_prints_stably(text in "(vfio|vfio-user|soft|x)?:?.{0,40}") {
+            if let Ok(target) = text.parse::<Target>() {
+                let printed = target.to_string();
+                prop_assert_eq!(printed.parse::<Target>().expect("parses").to_string(), printed);
+            }
+        }
+    }
+}

@@ -5,8 +5,9 @@
 //! cargo xtask vm --with target/release/examples/record_golden --nvme OPTIONS -- record_golden {0}
 //! ```
 //!
-//! The options of each recording are in its first lines. It writes to namespaces 1
-//! and 2, so the target must be one whose data may go.
+//! The options of each recording are in its first lines. Beside it lies what QEMU's own
+//! trace says of the same commands. The recorder writes to namespaces 1 and 2, so the target
+//! must be one whose data may go.
 
 mod commands;
 mod run;

@@ -18,7 +18,7 @@ const DATA_BYTES: usize = 128 << 10;
 ///
 /// # Errors
 /// When the controller stops answering.
-pub fn run(controller: &Controller, queue: &mut QueuePair<()>) -> Result<(Iova, Vec<Item>)> {
+pub(crate) fn run(controller: &Controller, queue: &mut QueuePair<()>) -> Result<(Iova, Vec<Item>)> {
     let mut arena = controller.allocate(commands::ARENA_BYTES)?;
     let iova = arena.iova();
     let cases = commands::all(iova);

@@ -27,6 +27,7 @@ pub(super) fn identify(arena: Arena) -> Vec<Case> {
         ask("identify controller", Cns::CONTROLLER, 0),
         ask("identify namespace 1", Cns::NAMESPACE, 1),
         ask("identify namespace 2", Cns::NAMESPACE, 2),
+        ask("identify namespace 9", Cns::NAMESPACE, 9),
         ask("identify namespace 7, inactive", Cns::NAMESPACE, 7),
         ask("identify namespace 0", Cns::NAMESPACE, 0),
         ask("identify namespace 300, beyond NN", Cns::NAMESPACE, 300),

@@ -12,7 +12,7 @@ mod sgl;
 use adit_driver::spec::{DataPointer, Iova, LbaCount, Sqe};
 
 /// Bytes of the arena.
-pub const ARENA_BYTES: usize = (1 << 20) + (64 << 10);
+pub(crate) const ARENA_BYTES: usize = (1 << 20) + (64 << 10);
 /// Where data lies in the arena: its first MiB.
 const DATA: usize = 0;
 /// Where PRP lists, SGL segments, ranges and queues lie.
@@ -21,7 +21,7 @@ const PAGE: usize = 4096;
 
 /// Which queue a command goes to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Queue {
+pub(crate) enum Queue {
     /// The admin queue.
     Admin,
     /// I/O queue 1.
@@ -30,21 +30,21 @@ pub enum Queue {
 
 /// A command, the memory it expects, and how much of the data it leaves is worth recording.
 #[derive(Clone, Debug)]
-pub struct Case {
+pub(crate) struct Case {
     /// Unique in the list.
-    pub name: &'static str,
+    pub(crate) name: &'static str,
     /// Where it goes.
-    pub queue: Queue,
+    pub(crate) queue: Queue,
     /// Its entry, with identifier 0.
-    pub sqe: Sqe,
+    pub(crate) sqe: Sqe,
     /// What to write into the arena before, by offset.
-    pub memory: Vec<(usize, Vec<u8>)>,
+    pub(crate) memory: Vec<(usize, Vec<u8>)>,
     /// Bytes from the arena's start to record after success.
-    pub shows_bytes: usize,
+    pub(crate) shows_bytes: usize,
 }
 
 /// The list for an arena at this address.
-pub fn all(arena: Iova) -> Vec<Case> {
+pub(crate) fn all(arena: Iova) -> Vec<Case> {
     let arena = Arena(arena);
     let mut cases = admin::identify(arena);
     cases.extend(admin::logs(arena));
@@ -126,9 +126,10 @@ fn qwords(words: impl Iterator<Item = u64>) -> Vec<u8> {
     words.flat_map(u64::to_le_bytes).collect()
 }
 
-/// `bytes` of data that differ from byte to byte and by `seed`.
+/// `bytes` of data that differ from 64 bytes to the next, which keeps the recording small,
+/// and by `seed`.
 fn pattern(seed: u8, bytes: usize) -> Vec<u8> {
-    (0..bytes).map(|index| seed ^ (index as u8) ^ (index >> 8) as u8).collect()
+    (0..bytes).map(|index| seed ^ (index >> 6) as u8 ^ (index >> 14) as u8).collect()
 }
 
 fn lbas(count: u32) -> LbaCount {

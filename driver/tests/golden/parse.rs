@@ -56,7 +56,7 @@ fn controller_memory_buffer_registers() {
     assert!(size.sqs() && !size.cqs() && size.lists() && size.rds() && size.wds());
     let location = Cmbloc(recording.register("CMBLOC") as u32);
     assert_eq!((location.bir(), location.offset_bytes(size)), (2, Some(0)));
-    assert!(location.cdpcils() && location.cdmmms() && !location.cqmms());
+    assert!(location.cdpmls() && location.cdpcils() && !location.cdmmms() && !location.cqmms());
     let control = Cmbmsc(recording.register("CMBMSC"));
     assert!(control.cre() && control.cmse());
     assert_eq!(Cmbmsc::enabled_at(control.cba()), Some(control));
@@ -96,7 +96,9 @@ fn identify_controller_flags() {
     assert!(admin.doorbell_buffer_config() && admin.format_nvm() && admin.namespace_management());
     assert!(!admin.firmware() && !admin.security() && !admin.virtualization());
     assert!(io.compare() && io.dataset_management() && io.write_zeroes() && io.save_and_select());
-    assert!(io.timestamp() && io.verify() && io.copy());
+    assert!(io.timestamp() && io.copy());
+    // It carries Verify out all the same.
+    assert!(!io.verify() && recording.status("verify").is_success());
     assert!(!io.write_uncorrectable() && !io.reservations());
     assert!(identify.vwc().present() && identify.vwc().flush_broadcast());
     assert!(identify.oaes().namespace_attribute() && !identify.oaes().firmware_activation());

@@ -68,7 +68,7 @@ pub(super) fn logs(arena: Arena) -> Vec<Case> {
 /// Logs that tell of the commands before.
 pub(super) fn logs_at_the_end(arena: Arena) -> Vec<Case> {
     vec![
-        log(arena, "log errors at the end", Lid::ERROR_INFORMATION, 256, 0),
+        log(arena, "log errors at the end", Lid::ERROR_INFORMATION, 64, 0),
         log(arena, "log smart at the end", Lid::SMART_HEALTH, 512, 0),
     ]
 }

@@ -69,6 +69,16 @@ pub(super) fn bad(arena: Arena) -> Vec<Case> {
         ),
         read("read into a bit bucket", of_type(block(0, LEN), 0x10)),
         read("read with sgl type 8", of_type(block(0, LEN), 0x80)),
+        segment(
+            read("read into a bit bucket between data blocks", last(48)),
+            LISTS,
+            &[block(0, 512), of_type(block(512, 512), 0x10), block(1024, LEN - 1024)],
+        ),
+        segment(
+            read("read with sgl type 8 between data blocks", last(48)),
+            LISTS,
+            &[block(0, 512), of_type(block(512, 512), 0x80), block(1024, LEN - 1024)],
+        ),
         read("read with sgl sub type 1", of_type(block(0, LEN), 0x01)),
         segment(read("read with an empty sgl segment", last(0)), LISTS, &whole),
         segment(read("read with an sgl segment of 24 bytes", last(24)), LISTS, &whole),

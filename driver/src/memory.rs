@@ -88,6 +88,9 @@ impl Drop for Mapping {
 
 /// Memory registered with one controller; lives as long as any [`Buffer`] of it.
 pub struct Region {
+    at: NonNull<u8>,
+    iova: Iova,
+    domain: DomainId,
     mapping: Mapping,
     prebuilt: Option<(PrebuiltPrps, Mapping)>,
 }
@@ -98,14 +101,14 @@ impl Region {
         let mapping = Mapping::new(bus, memory)?;
         let pages = mapping.len / PAGE_BYTES;
         let prebuilt = if pages > 2 { Some(prebuild(bus, &mapping, pages)?) } else { None };
-        Ok(Arc::new(Region { mapping, prebuilt }))
+        let (at, iova, domain) = (mapping.memory().as_ptr(), mapping.iova, DomainId::of(bus));
+        Ok(Arc::new(Region { at, iova, domain, mapping, prebuilt }))
     }
 
     /// The whole region as one buffer. Only the maker of a region may, once.
     pub(crate) fn into_buffer(self: Arc<Region>, len: usize) -> Buffer {
         assert!(len as u64 <= self.mapping.len, "a buffer lies in its region");
-        let (iova, at) = (self.mapping.iova, self.mapping.memory().as_ptr());
-        Buffer { at, iova, len, region: self }
+        Buffer { iova: self.iova, len, region: self }
     }
 }
 
@@ -120,16 +123,16 @@ fn prebuild(bus: &Arc<dyn Bus>, region: &Mapping, pages: u64) -> Result<(Prebuil
 
 /// An exclusive run of a [`Region`], readable and writable as a byte slice while idle.
 pub struct Buffer {
-    at: NonNull<u8>,
     iova: Iova,
     len: usize,
     region: Arc<Region>,
 }
 
-// SAFETY: a buffer is the only way to its bytes, like a `Box<[u8]>`.
-unsafe impl Send for Buffer {}
+// SAFETY: a region's pointer is only used through its buffers, each of which is the
+// only way to its bytes, like a `Box<[u8]>`.
+unsafe impl Send for Region {}
 // SAFETY: as above.
-unsafe impl Sync for Buffer {}
+unsafe impl Sync for Region {}
 
 impl Buffer {
     /// Splits off everything from `at` bytes on and keeps what lies before.
@@ -139,14 +142,20 @@ impl Buffer {
     pub fn split_off(&mut self, at: usize) -> Buffer {
         assert!(at <= self.len, "cannot split {} bytes at {at}", self.len);
         let tail = Buffer {
-            // SAFETY: `at` is at most `len`, so the result is inside the region or just behind it.
-            at: unsafe { self.at.add(at) },
             iova: Iova(self.iova.0 + at as u64),
             len: self.len - at,
             region: Arc::clone(&self.region),
         };
         self.len = at;
         tail
+    }
+
+    /// Where this process finds the first byte.
+    #[inline(always)]
+    fn at(&self) -> NonNull<u8> {
+        let offset = (self.iova.0 - self.region.iova.0) as usize;
+        // SAFETY: a buffer lies in its region, whose addresses here and there go in step.
+        unsafe { self.region.at.add(offset) }
     }
 
     /// Where the device finds the first byte.
@@ -166,14 +175,14 @@ impl Deref for Buffer {
     fn deref(&self) -> &[u8] {
         // SAFETY: the region keeps the run mapped; it is exclusively ours and, while we
         // are not inside a queue, no command of the device's names it.
-        unsafe { std::slice::from_raw_parts(self.at.as_ptr(), self.len) }
+        unsafe { std::slice::from_raw_parts(self.at().as_ptr(), self.len) }
     }
 }
 
 impl DerefMut for Buffer {
     fn deref_mut(&mut self) -> &mut [u8] {
         // SAFETY: as in `deref`, and we are borrowed mutably.
-        unsafe { std::slice::from_raw_parts_mut(self.at.as_ptr(), self.len) }
+        unsafe { std::slice::from_raw_parts_mut(self.at().as_ptr(), self.len) }
     }
 }
 
@@ -217,7 +226,7 @@ unsafe impl IoBuffer for Buffer {
 
     #[inline(always)]
     fn pointer(&self, _index: usize) -> NonNull<u8> {
-        self.at
+        self.at()
     }
 
     #[inline(always)]
@@ -227,7 +236,7 @@ unsafe impl IoBuffer for Buffer {
 
     #[inline(always)]
     fn is_in(&self, domain: DomainId) -> bool {
-        DomainId::of(&self.region.mapping.bus) == domain
+        self.region.domain == domain
     }
 }
 
@@ -265,7 +274,7 @@ unsafe impl IoBuffer for Vec<Buffer> {
     }
 
     fn pointer(&self, index: usize) -> NonNull<u8> {
-        self[index].at
+        self[index].at()
     }
 
     fn prebuilt(&self, index: usize) -> Option<&PrebuiltPrps> {

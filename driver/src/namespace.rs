@@ -17,6 +17,10 @@ pub struct Namespace {
     nsid: Nsid,
     lba_count: u64,
     limits: Limits,
+    /// The bits of a length that is not whole LBAs.
+    lba_mask: u64,
+    /// The bits of an address or length that keep a buffer from being an SGL data block.
+    sgl_mask: u64,
     domain: DomainId,
     identify: Box<IdentifyNamespace>,
 }
@@ -61,7 +65,19 @@ impl Namespace {
             bounce_bytes: PAGE_BYTES,
         };
         let lba_count = identify.nsze_lbas.get();
-        Ok(Namespace { nsid, lba_count, limits, domain: controller.domain, identify })
+        Ok(Namespace {
+            nsid,
+            lba_count,
+            limits,
+            lba_mask: u64::from(lba_bytes - 1),
+            sgl_mask: match controller.sgl {
+                SglSupport::None => u64::MAX,
+                SglSupport::Byte => 0,
+                SglSupport::Dword => 3,
+            },
+            domain: controller.domain,
+            identify,
+        })
     }
 
     /// The namespace's identifier.
@@ -95,6 +111,16 @@ impl Namespace {
     /// Identify Namespace as the controller gave it (NVM Command Set 1.0 section 4.1.5.1).
     pub fn identify(&self) -> &IdentifyNamespace {
         &self.identify
+    }
+
+    #[inline(always)]
+    pub(crate) fn lba_mask(&self) -> u64 {
+        self.lba_mask
+    }
+
+    #[inline(always)]
+    pub(crate) fn sgl_mask(&self) -> u64 {
+        self.sgl_mask
     }
 
     #[inline(always)]

@@ -9,18 +9,18 @@
 //! copied out before they are looked at. Indices never come from the device
 //! without a check.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 
 use crate::bus::Doorbell;
 use crate::spec::{Cqe, Sqe};
-use crate::sys::{Atomics, barrier};
+use crate::sys::{Atomics, Ring, barrier};
 
 /// 64-bit words of a submission queue entry.
 const SQE_WORDS: usize = 8;
 /// 64-bit words of a completion queue entry.
 const CQE_WORDS: usize = 2;
-/// Bit of the phase tag in a completion's second 64-bit word (DW3 bit 16).
-const PHASE_BIT: u32 = 48;
+/// The phase tag in a completion's second 64-bit word (DW3 bit 16).
+const PHASE: u64 = 1 << 48;
 
 /// A shadow doorbell and its event index, both 32-bit words of the pages given
 /// to the controller with Doorbell Buffer Config.
@@ -82,8 +82,7 @@ impl Bell {
 /// The submission side.
 #[derive(Debug)]
 pub(crate) struct SubmissionRing {
-    entries: Atomics,
-    depth: u32,
+    entries: Ring<SQE_WORDS>,
     tail: u32,
     /// The device's read position as its last valid completion gave it.
     head: u32,
@@ -94,11 +93,8 @@ impl SubmissionRing {
     /// A ring of `depth` entries over zeroed memory.
     pub(crate) fn new(entries: Atomics, depth: u32, bell: Bell) -> SubmissionRing {
         assert!((2..=65536).contains(&depth), "a queue has 2 to 65536 entries");
-        assert!(
-            entries.len() >= depth as usize * SQE_WORDS * 8,
-            "the ring's memory holds its entries"
-        );
-        SubmissionRing { entries, depth, tail: 0, head: 0, bell }
+        let entries = Ring::new(entries, depth);
+        SubmissionRing { entries, tail: 0, head: 0, bell }
     }
 
     /// From now on publishes the tail in a shadow doorbell, too.
@@ -110,18 +106,12 @@ impl SubmissionRing {
     /// so the entry is free.
     #[inline(always)]
     pub(crate) fn push(&mut self, sqe: &Sqe) {
-        let at = self.tail as usize * SQE_WORDS;
-        let entry: &[AtomicU64] = &self.entries.words()[at..at + SQE_WORDS];
+        let entry = self.entries.entry(self.tail);
         let words = sqe.to_qwords();
         for (word, value) in entry.iter().zip(words) {
             word.store(value.to_le(), Ordering::Relaxed);
         }
-        self.tail = self.next(self.tail);
-    }
-
-    #[inline(always)]
-    fn next(&self, index: u32) -> u32 {
-        if index + 1 == self.depth { 0 } else { index + 1 }
+        self.tail = if self.tail + 1 == self.entries.count() { 0 } else { self.tail + 1 };
     }
 
     /// Tells the device about everything pushed since the last ring; nothing if there is nothing.
@@ -139,27 +129,29 @@ impl SubmissionRing {
     #[inline(always)]
     pub(crate) fn observe_head(&mut self, sqhd: u16) -> bool {
         let sqhd = u32::from(sqhd);
-        let plausible = sqhd < self.depth && self.distance(sqhd) <= self.distance(self.tail);
+        let plausible = (self.head <= sqhd && sqhd <= self.tail) || self.is_ahead(sqhd);
         if plausible {
             self.head = sqhd;
         }
         plausible
     }
 
-    /// Entries from the device's read position forward to `index`.
-    #[inline(always)]
-    fn distance(&self, index: u32) -> u32 {
-        if index >= self.head { index - self.head } else { index + self.depth - self.head }
+    /// Whether `sqhd` lies from the last read position to the tail when that run wraps around.
+    #[cold]
+    fn is_ahead(&self, sqhd: u32) -> bool {
+        self.tail < self.head
+            && sqhd < self.entries.count()
+            && (sqhd >= self.head || sqhd <= self.tail)
     }
 }
 
 /// The completion side.
 #[derive(Debug)]
 pub(crate) struct CompletionRing {
-    entries: Atomics,
-    depth: u32,
+    entries: Ring<CQE_WORDS>,
     head: u32,
-    phase: bool,
+    /// The phase bit of this lap, in place in an entry's second word.
+    phase: u64,
     bell: Bell,
 }
 
@@ -167,16 +159,25 @@ impl CompletionRing {
     /// A ring of `depth` entries over zeroed memory: the first lap's phase is 1.
     pub(crate) fn new(entries: Atomics, depth: u32, bell: Bell) -> CompletionRing {
         assert!((2..=65536).contains(&depth), "a queue has 2 to 65536 entries");
-        assert!(
-            entries.len() >= depth as usize * CQE_WORDS * 8,
-            "the ring's memory holds its entries"
-        );
-        CompletionRing { entries, depth, head: 0, phase: true, bell }
+        let entries = Ring::new(entries, depth);
+        CompletionRing { entries, head: 0, phase: PHASE, bell }
     }
 
     /// From now on publishes the head in a shadow doorbell, too.
     pub(crate) fn set_shadow(&mut self, shadow: Shadow) {
         self.bell.set_shadow(shadow);
+    }
+
+    /// Whether the device has written the entry at the head.
+    #[inline(always)]
+    pub(crate) fn has_news(&self) -> bool {
+        self.is_new(self.entries.entry(self.head)[1].load(Ordering::Relaxed))
+    }
+
+    /// Whether an entry's second word has this lap's phase.
+    #[inline(always)]
+    fn is_new(&self, high: u64) -> bool {
+        (u64::from_le(high) ^ self.phase) & PHASE == 0
     }
 
     /// The entry at the head if the device has written it, and moves on.
@@ -185,17 +186,18 @@ impl CompletionRing {
     /// must not be read before the phase says that it is there.
     #[inline(always)]
     pub(crate) fn pop(&mut self) -> Option<Cqe> {
-        let at = self.head as usize * CQE_WORDS;
-        let entry = &self.entries.words()[at..at + CQE_WORDS];
+        let (head, depth) = (self.head, self.entries.count());
+        let entry = self.entries.entry(head);
         let high = u64::from_le(entry[1].load(Ordering::Acquire));
-        if ((high >> PHASE_BIT) & 1 == 1) != self.phase {
+        if !self.is_new(high.to_le()) {
             return None;
         }
         let low = u64::from_le(entry[0].load(Ordering::Relaxed));
-        self.head += 1;
-        if self.head == self.depth {
+        // From the local copy: the Acquire load makes the compiler forget what it read before.
+        self.head = head + 1;
+        if self.head == depth {
             self.head = 0;
-            self.phase = !self.phase;
+            self.phase ^= PHASE;
         }
         Some(Cqe::from_dwords([low as u32, (low >> 32) as u32, high as u32, (high >> 32) as u32]))
     }
@@ -208,13 +210,40 @@ impl CompletionRing {
 
     /// Entries in the ring.
     pub(crate) fn depth(&self) -> u32 {
-        self.depth
+        self.entries.count()
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sys::{Backing, HostMemory, Window};
+    use std::sync::Arc;
+
+    fn ring(depth: u32) -> SubmissionRing {
+        let memory = HostMemory::allocate(65536, Backing::Any, &|_, _| ()).expect("memory");
+        let page = memmap2::MmapOptions::new().len(4096).map_anon().expect("memory");
+        let register = Window::new(Arc::new(page.into())).register32(0).expect("inside");
+        SubmissionRing::new(
+            Arc::new(memory).atomics(),
+            depth,
+            Bell::new(Doorbell::Mapped(register), None),
+        )
+    }
+
+    #[test]
+    fn only_heads_between_the_last_one_and_the_tail_are_plausible() {
+        for (head, tail) in [(0, 0), (0, 3), (2, 6), (6, 1), (7, 0), (3, 2)] {
+            for sqhd in 0..20u16 {
+                let mut ring = ring(8);
+                (ring.head, ring.tail) = (head, tail);
+                let pushed = (tail + 8 - head) % 8;
+                let naive = (0..=pushed).any(|ahead| (head + ahead) % 8 == u32::from(sqhd));
+                assert_eq!(ring.observe_head(sqhd), naive, "{sqhd} with {head}..{tail}");
+                assert_eq!(ring.head, if naive { u32::from(sqhd) } else { head });
+            }
+        }
+    }
 
     #[test]
     fn event_index_is_passed_only_when_the_tail_moves_over_it() {

@@ -18,33 +18,31 @@ const SPECIAL: u32 = 1 << 17;
 /// Set in a key while the slot's own command is done and it only keeps a split request's buffer.
 const WAITING: u32 = 1 << 18;
 
+/// No slot: there are at most 65535.
+const NONE: u16 = u16::MAX;
+
 /// One command in flight, or none.
 pub(crate) struct Slot<B> {
     /// `PLAIN | cid`, `SPECIAL | cid`, `WAITING | cid`, or 0 while idle.
     key: u32,
     /// The identifier that the slot's next (idle) or present command has.
     cid: u16,
+    /// While idle: the next idle slot, or [`NONE`].
+    next: u16,
     /// When the command is overdue.
     pub(crate) deadline: Time,
     /// What the command owns. Pieces of a split request own nothing but their first.
     pub(crate) buffer: Option<B>,
 }
 
-/// What a completion's command identifier means.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Lookup {
-    /// A command in flight with nothing attached, in this slot.
-    Plain(usize),
-    /// A command in flight with more attached, in this slot.
-    Special(usize),
-    /// No command: unknown, stale or already completed.
-    Unknown,
-}
-
 /// All slots of a queue.
 pub(crate) struct Slots<B> {
     slots: Box<[Slot<B>]>,
-    free: Vec<u16>,
+    /// The first idle slot, or [`NONE`]. The last one used is the first used again: it is in the cache.
+    head: u16,
+    /// Slots ever taken, and ever given back.
+    taken: u64,
+    returned: u64,
     index_mask: u16,
     generation_step: u16,
 }
@@ -54,10 +52,19 @@ impl<B> Slots<B> {
     pub(crate) fn new(count: usize) -> Slots<B> {
         assert!((1..65536).contains(&count), "a queue has 1 to 65535 commands in flight");
         let index_bits = usize::BITS - count.leading_zeros();
-        let slot = |index| Slot { key: 0, cid: index, deadline: Time::NEVER, buffer: None };
+        let next = |index: u16| if usize::from(index) + 1 < count { index + 1 } else { NONE };
+        let slot = |index| Slot {
+            key: 0,
+            cid: index,
+            next: next(index),
+            deadline: Time::NEVER,
+            buffer: None,
+        };
         Slots {
             slots: (0..count as u16).map(slot).collect(),
-            free: (0..count as u16).rev().collect(),
+            head: 0,
+            taken: 0,
+            returned: 0,
             index_mask: ((1u32 << index_bits) - 1) as u16,
             generation_step: (1u32 << index_bits) as u16,
         }
@@ -65,42 +72,73 @@ impl<B> Slots<B> {
 
     /// Commands in flight.
     pub(crate) fn in_flight(&self) -> usize {
-        self.slots.len() - self.free.len()
+        (self.taken - self.returned) as usize
     }
 
     /// Slots free.
     #[inline]
     pub(crate) fn free(&self) -> usize {
-        self.free.len()
+        self.slots.len() - self.in_flight()
+    }
+
+    /// Slots taken since the queue was made: commands posted.
+    pub(crate) fn taken(&self) -> u64 {
+        self.taken
+    }
+
+    /// Whether every slot is taken.
+    #[inline(always)]
+    pub(crate) fn is_full(&self) -> bool {
+        self.head == NONE
     }
 
     /// Takes a free slot for a command and returns its index and identifier.
+    ///
+    /// # Panics
+    /// If there is none: our own bug, callers ask [`Slots::is_full`] or [`Slots::free`] first.
     #[inline(always)]
     pub(crate) fn occupy(
         &mut self,
         buffer: Option<B>,
         deadline: Time,
         special: bool,
-    ) -> Option<(usize, Cid)> {
-        let index = usize::from(self.free.pop()?);
+    ) -> (usize, Cid) {
+        let index = usize::from(self.head);
+        // The end of the list is no slot's index.
         let slot = &mut self.slots[index];
+        self.head = slot.next;
+        self.taken += 1;
         debug_assert!(slot.key == 0 && slot.buffer.is_none(), "a free slot holds nothing");
         let state = if special { SPECIAL } else { PLAIN };
         slot.key = state | u32::from(slot.cid);
         slot.deadline = deadline;
-        slot.buffer = buffer;
-        Some((index, Cid(slot.cid)))
+        // The slot is free, so there is nothing to drop; forgetting spares the check.
+        std::mem::forget(std::mem::replace(&mut slot.buffer, buffer));
+        (index, Cid(slot.cid))
     }
 
-    /// Finds the command that `cid` names now.
-    #[inline(always)]
-    pub(crate) fn find(&self, cid: Cid) -> Lookup {
+    /// The slot of the special command that `cid` names now; `None` if it names no such command:
+    /// it is unknown, stale or already completed.
+    pub(crate) fn find_special(&self, cid: Cid) -> Option<usize> {
         let index = usize::from(cid.0 & self.index_mask);
-        match self.slots.get(index) {
-            Some(slot) if slot.key == PLAIN | u32::from(cid.0) => Lookup::Plain(index),
-            Some(slot) if slot.key == SPECIAL | u32::from(cid.0) => Lookup::Special(index),
-            _ => Lookup::Unknown,
+        let slot = self.slots.get(index)?;
+        (slot.key == SPECIAL | u32::from(cid.0)).then_some(index)
+    }
+
+    /// Ends the plain command that `cid` names and returns its buffer; `None` if it names no
+    /// plain command, in which case it may be a special one.
+    #[inline(always)]
+    pub(crate) fn end_plain(&mut self, cid: Cid) -> Option<B> {
+        let index = cid.0 & self.index_mask;
+        let slot = self.slots.get_mut(usize::from(index))?;
+        if slot.key != PLAIN | u32::from(cid.0) {
+            return None;
         }
+        slot.key = 0;
+        slot.cid = cid.0.wrapping_add(self.generation_step);
+        slot.next = std::mem::replace(&mut self.head, index);
+        self.returned += 1;
+        slot.buffer.take()
     }
 
     /// Makes a command special: its completion takes the long way.
@@ -131,7 +169,8 @@ impl<B> Slots<B> {
         assert!(slot.key != 0, "only a command in flight ends");
         slot.key = 0;
         slot.cid = slot.cid.wrapping_add(self.generation_step);
-        self.free.push(index as u16);
+        slot.next = std::mem::replace(&mut self.head, index as u16);
+        self.returned += 1;
         slot.buffer.take()
     }
 
@@ -161,27 +200,27 @@ mod tests {
     use super::*;
 
     fn occupied(slots: &mut Slots<u32>, value: u32) -> (usize, Cid) {
-        slots.occupy(Some(value), Time::ZERO, false).expect("a free slot")
+        slots.occupy(Some(value), Time::ZERO, false)
     }
 
     #[test]
-    fn a_stale_or_repeated_identifier_is_unknown() {
+    fn a_stale_or_repeated_identifier_names_nothing() {
         let mut slots = Slots::new(4);
         let (index, cid) = occupied(&mut slots, 7);
-        assert_eq!(slots.find(cid), Lookup::Plain(index));
-        assert_eq!(slots.vacate(index), Some(7));
-        assert_eq!(slots.find(cid), Lookup::Unknown, "a second completion");
+        assert_eq!(slots.end_plain(cid), Some(7));
+        assert_eq!(slots.end_plain(cid), None, "a second completion");
         let (again, newer) = occupied(&mut slots, 8);
         assert_eq!(again, index);
         assert_ne!(newer, cid);
-        assert_eq!(slots.find(cid), Lookup::Unknown, "a late completion");
+        assert_eq!(slots.end_plain(cid), None, "a late completion");
+        assert_eq!(slots.end_plain(newer), Some(8));
     }
 
     #[test]
-    fn identifiers_outside_the_slots_are_unknown() {
-        let slots = Slots::<u32>::new(5);
+    fn identifiers_outside_the_slots_name_nothing() {
+        let mut slots = Slots::<u32>::new(5);
         for cid in 0..=u16::MAX {
-            assert_eq!(slots.find(Cid(cid)), Lookup::Unknown);
+            assert_eq!((slots.end_plain(Cid(cid)), slots.find_special(Cid(cid))), (None, None));
         }
     }
 
@@ -190,7 +229,8 @@ mod tests {
         for count in [1, 2, 3, 255, 1023, 65535] {
             let mut slots = Slots::<u32>::new(count);
             let mut seen = vec![false; 65536];
-            while let Some((_, cid)) = slots.occupy(None, Time::ZERO, false) {
+            while !slots.is_full() {
+                let (_, cid) = slots.occupy(None, Time::ZERO, false);
                 assert!(!std::mem::replace(&mut seen[usize::from(cid.0)], true));
             }
             assert_eq!(slots.in_flight(), count);
@@ -200,10 +240,18 @@ mod tests {
     }
 
     #[test]
-    fn special_commands_are_found_as_such() {
+    fn special_commands_are_found_only_as_such_and_not_once_they_wait() {
         let mut slots = Slots::new(2);
         let (index, cid) = occupied(&mut slots, 1);
         slots.mark_special(index);
-        assert_eq!(slots.find(cid), Lookup::Special(index));
+        assert_eq!(slots.end_plain(cid), None);
+        assert_eq!(slots.find_special(cid), Some(index));
+        slots.mark_waiting(index);
+        assert_eq!(
+            slots.find_special(cid),
+            None,
+            "a second completion of a split request's first command"
+        );
+        assert_eq!(slots.vacate(index), Some(1));
     }
 }

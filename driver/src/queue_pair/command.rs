@@ -3,7 +3,7 @@
 use crate::memory::{Buffer, IoBuffer};
 use crate::namespace::Namespace;
 use crate::spec::{
-    CopyRange, DataPointer, DsmRange, IoOpcode, Lba, LbaCount, RangeCount, Sqe, Status,
+    CopyRange, DsmRange, IoOpcode, Iova, Lba, LbaCount, RangeCount, SglDescriptor, Sqe, Status,
 };
 use crate::transfer::Unplannable;
 
@@ -40,15 +40,49 @@ pub(crate) struct Transfer<'n> {
 impl Transfer<'_> {
     /// The command for `count` (1 to 65536) of the transfer's LBAs.
     #[inline(always)]
-    pub(crate) fn sqe(&self, lba: Lba, count: u64, pointer: DataPointer) -> Sqe {
+    pub(crate) fn sqe(&self, lba: Lba, count: u64, pointer: Pointer) -> Sqe {
         debug_assert!((1..=65536).contains(&count), "limits keep a command to what NLB can say");
         let mut sqe = Sqe::new(self.opcode.0, self.namespace.nsid());
         sqe.cdw10 = (lba.0 as u32).into();
         sqe.cdw11 = ((lba.0 >> 32) as u32).into();
         sqe.cdw12 = (self.control | (count as u32 - 1)).into();
-        sqe.with_dptr(pointer)
+        sqe.cdw0 = (sqe.cdw0.get() | pointer.psdt).into();
+        sqe.dptr = pointer.words.map(Into::into);
+        sqe
     }
 }
+
+/// A data pointer as it goes into a command: PSDT's bits and two words. A
+/// [`crate::spec::DataPointer`] says the same with an enum, which costs a round trip through
+/// the stack where every instruction counts.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Pointer {
+    psdt: u32,
+    words: [u64; 2],
+}
+
+impl Pointer {
+    /// PRP1 and PRP2.
+    #[inline(always)]
+    pub(crate) fn prps(prp1: Iova, prp2: Iova) -> Pointer {
+        Pointer { psdt: 0, words: [prp1.0, prp2.0] }
+    }
+
+    /// One SGL data block.
+    #[inline(always)]
+    pub(crate) fn data_block(iova: Iova, len_bytes: u32) -> Pointer {
+        Pointer::sgl(SglDescriptor::data_block(iova, len_bytes))
+    }
+
+    /// Any SGL descriptor.
+    #[inline(always)]
+    pub(crate) fn sgl(descriptor: SglDescriptor) -> Pointer {
+        Pointer { psdt: PSDT_SGL, words: descriptor.to_words().map(|word| word.get()) }
+    }
+}
+
+/// CDW0 bits 15:14 = 01b: the data pointer is an SGL.
+const PSDT_SGL: u32 = 1 << 14;
 
 /// CDW12 bit 30: Force Unit Access.
 const FUA: u32 = 1 << 30;

@@ -6,15 +6,17 @@
 
 use std::time::Duration;
 
-use super::command::{Body, Command, CommandError, Completion, RejectReason, Rejected, Transfer};
+use super::command::{
+    Body, Command, CommandError, Completion, Pointer, RejectReason, Rejected, Transfer,
+};
 use super::lists::PagePool;
 use super::slow::Extra;
 use crate::memory::{DomainId, IoBuffer};
 use crate::ring::{CompletionRing, Shadow, SubmissionRing};
-use crate::slots::{Lookup, Slots};
-use crate::spec::{Cid, Cqe, DataPointer, Iova, Qid, SglDescriptor, Sqe};
+use crate::slots::Slots;
+use crate::spec::{Cid, Cqe, Iova, Qid, Sqe};
 use crate::time::Time;
-use crate::transfer::{PAGE_BYTES, Segment, SglSupport};
+use crate::transfer::{PAGE_BYTES, Segment};
 
 /// What a queue counted since it was made. All counters only grow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -53,6 +55,9 @@ impl Stats {
     }
 }
 
+/// A hundred years: a deadline is then a plain sum, on any clock that starts near zero.
+const TIMEOUT_MAX_NS: u64 = 100 * 365 * 86_400 * 1_000_000_000;
+
 /// What a core is made of.
 pub(crate) struct Parts {
     pub(crate) qid: Qid,
@@ -75,7 +80,7 @@ pub(crate) struct Core<B> {
     pub(super) extras: Box<[Extra]>,
     /// No command in flight is overdue before this; a lower bound.
     next_deadline: Time,
-    timeout: Duration,
+    timeout_ns: u64,
     domain: DomainId,
     qid: Qid,
     pub(super) stats: Stats,
@@ -89,17 +94,33 @@ impl<B: IoBuffer> Core<B> {
         let extras = vec![Extra::default(); slots].into_boxed_slice();
         let slots = Slots::new(slots);
         let (next_deadline, stats) = (Time::NEVER, Stats::default());
-        Core { sq, cq, slots, extras, next_deadline, timeout, domain, qid, stats, lists, bounces }
+        let timeout_ns = u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX).min(TIMEOUT_MAX_NS);
+        Core {
+            sq,
+            cq,
+            slots,
+            extras,
+            next_deadline,
+            timeout_ns,
+            domain,
+            qid,
+            stats,
+            lists,
+            bounces,
+        }
     }
 
     /// Writes a command into the ring without telling the device.
     #[inline(always)]
     pub(crate) fn post(&mut self, now: Time, command: Command<'_, B>) -> Result<Cid, Rejected<B>> {
         let Command { body, buffer } = command;
-        let deadline = now + self.timeout;
+        if self.slots.is_full() {
+            return Err(Rejected { buffer, reason: RejectReason::Full });
+        }
+        let deadline = Time::from_ns(now.as_ns().wrapping_add(self.timeout_ns));
         match body {
             Body::Transfer(transfer) => match self.in_one(&transfer, &buffer) {
-                Some(sqe) => self.launch(sqe, buffer, deadline),
+                Some(sqe) => Ok(self.launch(sqe, buffer, deadline)),
                 None => self.post_pieces(deadline, transfer, buffer),
             },
             Body::Raw(sqe) => self.post_raw(deadline, sqe, buffer),
@@ -107,85 +128,73 @@ impl<B: IoBuffer> Core<B> {
     }
 
     /// The command for a transfer that is one segment, one command and builds no list.
-    /// `None` leaves it to the planner.
+    /// `None` leaves it to the planner, which also finds out what is wrong with it.
     #[inline(always)]
     fn in_one(&mut self, transfer: &Transfer<'_>, buffer: &B) -> Option<Sqe> {
-        if buffer.segment_count() != 1 || !buffer.is_in(self.domain) {
+        let namespace = transfer.namespace;
+        if buffer.segment_count() != 1
+            || !buffer.is_in(self.domain)
+            || namespace.domain() != self.domain
+        {
             return None;
         }
         let segment = buffer.segment(0);
-        let namespace = transfer.namespace;
         let limits = namespace.limits();
-        let count = segment.len >> limits.lba_shift;
-        let whole = count << limits.lba_shift == segment.len && count != 0;
-        let inside = transfer.lba.0 < namespace.lba_count()
-            && count <= namespace.lba_count() - transfer.lba.0;
-        let single = segment.len <= limits.max_bytes
-            && (limits.boundary_lbas == 0
-                || segment.len <= limits.to_boundary_bytes(transfer.lba.0));
-        let ours = namespace.domain() == self.domain;
-        if !(whole && inside && single && ours) {
+        // An empty segment wraps around and is too long, too.
+        if segment.len.wrapping_sub(1) >= limits.max_bytes
+            || segment.len & namespace.lba_mask() != 0
+        {
             return None;
         }
-        let pointer = self.direct_pointer(segment, limits.sgl, buffer)?;
+        let count = segment.len >> limits.lba_shift;
+        if transfer.lba.0.checked_add(count)? > namespace.lba_count() {
+            return None;
+        }
+        if limits.boundary_lbas != 0 && segment.len > limits.to_boundary_bytes(transfer.lba.0) {
+            return None;
+        }
+        let pointer = self.direct_pointer(segment, namespace.sgl_mask(), buffer)?;
         Some(transfer.sqe(transfer.lba, count, pointer))
     }
 
     /// A data pointer that needs no list built.
     #[inline(always)]
-    fn direct_pointer(
-        &mut self,
-        segment: Segment,
-        sgl: SglSupport,
-        buffer: &B,
-    ) -> Option<DataPointer> {
+    fn direct_pointer(&mut self, segment: Segment, sgl_mask: u64, buffer: &B) -> Option<Pointer> {
         let Segment { iova, len } = segment;
-        let takes_sgl = match sgl {
-            SglSupport::None => false,
-            SglSupport::Byte => true,
-            SglSupport::Dword => (iova.0 | len).is_multiple_of(4),
-        };
-        if takes_sgl {
+        if (iova.0 | len) & sgl_mask == 0 {
             self.stats.sgl_commands += 1;
-            return Some(DataPointer::Sgl(SglDescriptor::data_block(iova, len as u32)));
+            return Some(Pointer::data_block(iova, len as u32));
         }
         if !iova.0.is_multiple_of(4) {
             return None;
         }
         let second = Iova((iova.0 | (PAGE_BYTES - 1)) + 1);
-        let beyond = len.saturating_sub(second.0 - iova.0);
-        let prp2 = match beyond {
-            0 => Iova(0),
-            1..=PAGE_BYTES => second,
-            _ => {
-                let list = buffer.prebuilt(0)?.list(second, beyond.div_ceil(PAGE_BYTES));
-                self.stats.prebuilt_lists += 1;
-                list
-            }
-        };
-        Some(DataPointer::Prp { prp1: iova, prp2 })
+        let end = iova.0 + len;
+        if end <= second.0 {
+            return Some(Pointer::prps(iova, Iova(0)));
+        }
+        let beyond = end - second.0;
+        if beyond <= PAGE_BYTES {
+            return Some(Pointer::prps(iova, second));
+        }
+        let list = buffer.prebuilt(0)?.list(second, beyond.div_ceil(PAGE_BYTES));
+        self.stats.prebuilt_lists += 1;
+        Some(Pointer::prps(iova, list))
     }
 
     /// Puts a command with nothing attached but its buffer into the ring.
     #[inline(always)]
-    pub(super) fn launch(
-        &mut self,
-        sqe: Sqe,
-        buffer: B,
-        deadline: Time,
-    ) -> Result<Cid, Rejected<B>> {
-        if self.slots.free() == 0 {
-            return Err(Rejected { buffer, reason: RejectReason::Full });
-        }
-        let (_, cid) = self.slots.occupy(Some(buffer), deadline, false).expect("a slot is free");
+    pub(super) fn launch(&mut self, sqe: Sqe, buffer: B, deadline: Time) -> Cid {
+        let (_, cid) = self.slots.occupy(Some(buffer), deadline, false);
         self.push(sqe, cid, deadline);
-        Ok(cid)
+        cid
     }
 
     #[inline(always)]
     pub(super) fn push(&mut self, sqe: Sqe, cid: Cid, deadline: Time) {
-        self.next_deadline = self.next_deadline.min(deadline);
-        self.stats.commands += 1;
+        if deadline < self.next_deadline {
+            self.next_deadline = deadline;
+        }
         self.sq.push(&sqe.with_cid(cid));
     }
 
@@ -195,51 +204,71 @@ impl<B: IoBuffer> Core<B> {
         self.stats.submission_rings += u64::from(self.sq.ring());
     }
 
+    /// Whether the device has written a completion.
+    #[inline(always)]
+    pub(crate) fn has_news(&self) -> bool {
+        self.cq.has_news()
+    }
+
     /// Takes in all completions there are and hands each finished request to `done`.
     /// Returns how many requests finished.
     #[inline(always)]
     pub(crate) fn reap(&mut self, done: &mut impl FnMut(Completion<B>)) -> usize {
         let mut finished = 0;
-        let mut entries = 0;
+        // One lap at most: a device that never stops writing does not keep us here.
+        let lap = self.cq.depth();
+        let mut left = lap;
         while let Some(entry) = self.cq.pop() {
-            entries += 1;
-            if let Some(completion) = self.accept(&entry) {
-                finished += 1;
-                done(completion);
-            }
-            if entries == self.cq.depth() {
-                // A device that never stops writing does not keep us here.
+            finished += self.accept(entry, done);
+            left -= 1;
+            if left == 0 {
                 break;
             }
         }
-        if entries > 0 {
+        if left < lap {
             self.cq.ring();
             self.stats.completion_rings += 1;
         }
         finished
     }
 
-    /// Checks a completion and ends the command it names.
+    /// Checks a completion and ends the command it names. Returns the requests that
+    /// finished: one or none.
     #[inline(always)]
-    fn accept(&mut self, entry: &Cqe) -> Option<Completion<B>> {
+    fn accept(&mut self, entry: Cqe, done: &mut impl FnMut(Completion<B>)) -> usize {
         if entry.sqid() != self.qid {
             self.stats.wrong_sqids += 1;
-            return None;
+            return 0;
         }
         if !self.sq.observe_head(entry.sqhd()) {
             self.stats.bad_sqheads += 1;
         }
-        match self.slots.find(entry.cid()) {
-            Lookup::Plain(index) => {
-                let buffer = self.slots.vacate(index).expect("a plain command owns its buffer");
-                Some(Completion { buffer, result: outcome(entry) })
+        match self.slots.end_plain(entry.cid()) {
+            Some(buffer) => {
+                done(Completion { buffer, result: outcome(&entry) });
+                1
             }
-            Lookup::Special(index) => self.finish_special(index, outcome(entry)),
-            Lookup::Unknown => {
-                self.stats.unknown_cids += 1;
-                None
-            }
+            None => self.accept_special(entry.cid(), outcome(&entry), done),
         }
+    }
+
+    /// A completion that names no plain command: a special one, or none.
+    #[cold]
+    #[inline(never)]
+    fn accept_special(
+        &mut self,
+        cid: Cid,
+        result: Result<u32, CommandError>,
+        done: &mut impl FnMut(Completion<B>),
+    ) -> usize {
+        let Some(index) = self.slots.find_special(cid) else {
+            self.stats.unknown_cids += 1;
+            return 0;
+        };
+        self.finish_special(index, result).map_or(0, |completion| {
+            done(completion);
+            1
+        })
     }
 
     /// Publishes both positions in shadow doorbells from now on.
@@ -280,8 +309,8 @@ impl<B: IoBuffer> Core<B> {
     }
 
     /// What has been counted.
-    pub(crate) fn stats(&self) -> &Stats {
-        &self.stats
+    pub(crate) fn stats(&self) -> Stats {
+        Stats { commands: self.slots.taken(), ..self.stats }
     }
 
     /// The queue's identifier.

@@ -7,7 +7,7 @@
 //! counted before the first command is posted, so a request is taken whole or
 //! given back whole.
 
-use super::command::{CommandError, Completion, RejectReason, Rejected, Transfer};
+use super::command::{CommandError, Completion, Pointer, RejectReason, Rejected, Transfer};
 use super::core::Core;
 use super::lists::{Borrowed, LIST_PAGES_PER_COMMAND};
 use crate::memory::{Bounce, IoBuffer, SegmentsOf, bounce_copy};
@@ -136,7 +136,7 @@ impl<B: IoBuffer> Core<B> {
         };
         let limits = transfer.namespace.limits();
         let sqe = transfer.sqe(piece.lba, piece.bytes >> limits.lba_shift, pointer);
-        let (index, cid) = self.slots.occupy(None, deadline, true).expect("slots were counted");
+        let (index, cid) = self.slots.occupy(None, deadline, true);
         let lead = lead.unwrap_or(index);
         self.extras[index] = Extra { lead: lead as u16, ..extra };
         self.extras[lead].remaining += 1;
@@ -150,11 +150,11 @@ impl<B: IoBuffer> Core<B> {
         descriptors: u64,
         lists: &Borrowed,
         buffer: &B,
-    ) -> DataPointer {
+    ) -> Pointer {
         self.stats.sgl_commands += 1;
         self.stats.built_lists += u64::from(!lists.is_empty());
         let mut memory = lists.memory(&self.lists);
-        DataPointer::Sgl(sgl::build(
+        Pointer::sgl(sgl::build(
             &SegmentsOf(buffer),
             piece.start,
             piece.bytes,
@@ -163,13 +163,7 @@ impl<B: IoBuffer> Core<B> {
         ))
     }
 
-    fn build_prp(
-        &mut self,
-        piece: &Piece,
-        entries: u64,
-        lists: &Borrowed,
-        buffer: &B,
-    ) -> DataPointer {
+    fn build_prp(&mut self, piece: &Piece, entries: u64, lists: &Borrowed, buffer: &B) -> Pointer {
         if entries > 2 && lists.is_empty() {
             self.stats.prebuilt_lists += 1;
             return prebuilt_pointer(piece, entries, buffer);
@@ -177,16 +171,10 @@ impl<B: IoBuffer> Core<B> {
         self.stats.built_lists += u64::from(!lists.is_empty());
         let mut memory = lists.memory(&self.lists);
         let (prp1, prp2) = prp::build(&SegmentsOf(buffer), piece.start, piece.bytes, &mut memory);
-        DataPointer::Prp { prp1, prp2 }
+        Pointer::prps(prp1, prp2)
     }
 
-    fn bounce(
-        &mut self,
-        piece: &Piece,
-        is_read: bool,
-        extra: &mut Extra,
-        buffer: &B,
-    ) -> DataPointer {
+    fn bounce(&mut self, piece: &Piece, is_read: bool, extra: &mut Extra, buffer: &B) -> Pointer {
         let page = self.bounces.take();
         let (start, bytes) = (piece.start, piece.bytes);
         extra.bounce = Some(Bounced { page, start, bytes, inbound: is_read });
@@ -195,7 +183,7 @@ impl<B: IoBuffer> Core<B> {
         if !is_read {
             bounce_copy(buffer, start, bytes, &self.bounces.memory_of(page), Bounce::Out);
         }
-        DataPointer::Prp { prp1: self.bounces.iova_of(page), prp2: Iova(0) }
+        Pointer::prps(self.bounces.iova_of(page), Iova(0))
     }
 
     /// Posts one command as it stands, with the buffer as its data.
@@ -207,8 +195,11 @@ impl<B: IoBuffer> Core<B> {
         sqe: Sqe,
         buffer: B,
     ) -> Result<Cid, Rejected<B>> {
+        if self.slots.is_full() {
+            return Err(Rejected { buffer, reason: RejectReason::Full });
+        }
         if buffer.segment_count() == 0 {
-            return self.launch(sqe, buffer, deadline);
+            return Ok(self.launch(sqe, buffer, deadline));
         }
         match self.raw_pages(&buffer) {
             Err(reason) => Err(Rejected { buffer, reason }),
@@ -245,8 +236,7 @@ impl<B: IoBuffer> Core<B> {
             prp::build(&SegmentsOf(&buffer), Position::default(), bytes, &mut memory);
         let special = !lists.is_empty();
         self.stats.built_lists += u64::from(special);
-        let (index, cid) =
-            self.slots.occupy(Some(buffer), deadline, special).expect("slots were counted");
+        let (index, cid) = self.slots.occupy(Some(buffer), deadline, special);
         self.extras[index] = Extra { lead: index as u16, remaining: 1, lists, ..Extra::default() };
         self.push(sqe.with_dptr(DataPointer::Prp { prp1, prp2 }), cid, deadline);
         cid
@@ -356,10 +346,10 @@ fn lists_of<B: IoBuffer>(piece: &Piece, buffer: &B) -> usize {
     }
 }
 
-fn prebuilt_pointer<B: IoBuffer>(piece: &Piece, entries: u64, buffer: &B) -> DataPointer {
+fn prebuilt_pointer<B: IoBuffer>(piece: &Piece, entries: u64, buffer: &B) -> Pointer {
     let prebuilt =
         prebuilt_for(piece, buffer).expect("no list was borrowed because there is a prebuilt one");
     let prp1 = Iova(buffer.segment(piece.start.segment).iova.0 + piece.start.offset);
     let second = Iova((prp1.0 | (PAGE_BYTES - 1)) + 1);
-    DataPointer::Prp { prp1, prp2: prebuilt.list(second, entries - 1) }
+    Pointer::prps(prp1, prebuilt.list(second, entries - 1))
 }

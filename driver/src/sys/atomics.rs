@@ -97,6 +97,41 @@ impl Atomics {
     }
 }
 
+/// A ring of `N`-word entries: [`Atomics`] with one comparison for a bounds check.
+#[derive(Clone, Debug)]
+pub struct Ring<const N: usize> {
+    count: u32,
+    memory: Atomics,
+}
+
+impl<const N: usize> Ring<N> {
+    /// `count` entries at the start of `memory`.
+    ///
+    /// # Panics
+    /// If the memory does not hold them: our own bug.
+    pub fn new(memory: Atomics, count: u32) -> Ring<N> {
+        assert!(memory.len() / (N * 8) >= count as usize, "the ring's memory holds its entries");
+        Ring { count, memory }
+    }
+
+    /// How many entries there are.
+    #[inline(always)]
+    pub fn count(&self) -> u32 {
+        self.count
+    }
+
+    /// Entry `index`.
+    ///
+    /// # Panics
+    /// If there is no such entry: our own bug.
+    #[inline(always)]
+    pub fn entry(&self, index: u32) -> &[AtomicU64; N] {
+        assert!(index < self.count, "entry outside its ring");
+        // SAFETY: the entry is inside the memory, checked here and in `new`; the rest as in `words`.
+        unsafe { &*self.memory.at.as_ptr().cast::<[AtomicU64; N]>().add(index as usize) }
+    }
+}
+
 impl fmt::Debug for Atomics {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Atomics({:p}+{:#x})", self.at, self.len)

@@ -23,7 +23,7 @@ mod media;
 mod shared_pages;
 mod window;
 
-pub use atomics::Atomics;
+pub use atomics::{Atomics, Ring};
 pub use dma_table::DmaTable;
 pub use host_memory::{Backing, HostMemory, HostRange, PageKind};
 pub use media::{punch_hole, zero_mapping};

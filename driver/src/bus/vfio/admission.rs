@@ -53,11 +53,14 @@ fn refused(address: PciAddress, why: impl ToString, fix: impl ToString) -> Error
 
 fn check_kind(function: &PciFunction) -> Result<()> {
     let address = function.address();
-    if function.class() != Some(CLASS_NVME) {
-        let class = function.class().map_or("unknown".to_owned(), |class| format!("{class:06x}"));
+    let class = function.class().ok_or_else(|| {
+        let why = "the kernel does not tell its PCI class; it may be on its way out";
+        refused(address, why, "list the machine's NVMe controllers with 'lspci -Dd ::0108'")
+    })?;
+    if class != CLASS_NVME {
         return Err(refused(
             address,
-            format!("it is not an NVMe controller (PCI class {class}, not 010802)"),
+            format!("it is not an NVMe controller (PCI class {class:06x}, not 010802)"),
             "name one that 'lspci -Dd ::0108' lists",
         ));
     }
@@ -206,6 +209,8 @@ mod tests {
         let tree = good();
         tree.set(OURS, "class", "0x020000");
         assert!(refusal(&tree).contains("PCI class 020000"));
+        tree.set(OURS, "class", "");
+        assert!(refusal(&tree).contains("on its way out"));
     }
 
     #[test]

@@ -11,14 +11,15 @@
 //! next ring would be a bus error; [`Options::map_doorbells`] turns the mapping
 //! off for servers that are not believed that far.
 
+mod areas;
 mod connection;
 mod describe;
+mod open;
 mod socket;
 mod wire;
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::fs::File;
 use std::io;
 use std::ops::Range;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
@@ -27,10 +28,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use memmap2::{MmapOptions, MmapRaw};
-use vfio_bindings::bindings::vfio::{
-    VFIO_PCI_ERR_IRQ_INDEX, VFIO_PCI_MSIX_IRQ_INDEX, VFIO_PCI_REQ_IRQ_INDEX,
-};
+use vfio_bindings::bindings::vfio::VFIO_PCI_MSIX_IRQ_INDEX;
 use vmm_sys_util::eventfd::EventFd;
 use zerocopy::IntoBytes;
 
@@ -51,8 +49,6 @@ use crate::time::Time;
 const ADDRESSES: Range<u64> = 0..1 << 48;
 const PAGE: u64 = 4096;
 const LARGE_PAGE: u64 = 2 << 20;
-/// Doorbells start here (NVMe PCIe Transport 1.0, 2.1.10 "register map").
-const DOORBELLS: u64 = 0x1000;
 const BAR_COUNT: u8 = 6;
 
 /// How to talk to a server.
@@ -107,16 +103,7 @@ impl VfioUser {
     /// # Errors
     /// As [`VfioUser::open`].
     pub fn open_with(socket: &Path, options: Options) -> Result<Arc<VfioUser>> {
-        let name = format!("vfio-user:{}", socket.display());
-        let mut connection = Connection::connect(socket, options.deadline)
-            .map_err(|why| connect_failed(&name, &why, options.deadline))?;
-        let described = describe_all(&mut connection).map_err(|failure| {
-            let fix =
-                "check that the socket is a vfio-user server's and that no other client has it";
-            Error::refused(&name, "cannot open", in_words(&failure), fix)
-        })?;
-        let bus = described.into_bus(name, connection, options)?;
-        Ok(Arc::new(bus))
+        open::open(socket, options).map(Arc::new)
     }
 
     fn connection(&self) -> MutexGuard<'_, Connection> {
@@ -223,119 +210,6 @@ fn in_words(failure: &Failure) -> String {
     }
 }
 
-fn connect_failed(name: &str, why: &io::Error, deadline: Duration) -> Error {
-    let (why, fix) = match why.kind() {
-        io::ErrorKind::NotFound => ("there is no such socket".to_owned(), "start the server first"),
-        io::ErrorKind::ConnectionRefused => {
-            ("no server listens there any more".to_owned(), "start the server again")
-        }
-        io::ErrorKind::PermissionDenied => (
-            "permission denied".to_owned(),
-            "run as the server's user, or let it open the socket up",
-        ),
-        io::ErrorKind::WouldBlock => (
-            format!("the server took no connection within {} ms", deadline.as_millis()),
-            "end the other client first: a controller has one",
-        ),
-        _ => (why.to_string(), "name the socket that the server made"),
-    };
-    Error::refused(name, "cannot connect", why, fix)
-}
-
-/// Everything that is asked while opening.
-struct Described {
-    limits: Limits,
-    can_reset: bool,
-    bar0: describe::Region,
-    vector_count: u16,
-    notices: [bool; 2],
-}
-
-fn describe_all(connection: &mut Connection) -> Answer<Described> {
-    let limits = describe::negotiate(connection)?;
-    let info = describe::device_info(connection)?;
-    let bar0 = describe::region(connection, 0)?;
-    let mut irqs = [0; 3];
-    let kinds = [VFIO_PCI_MSIX_IRQ_INDEX, VFIO_PCI_ERR_IRQ_INDEX, VFIO_PCI_REQ_IRQ_INDEX];
-    for (count, index) in irqs.iter_mut().zip(kinds) {
-        if index < info.irq_count {
-            *count = describe::irq_count(connection, index)?;
-        }
-    }
-    let [vectors, errors, requests] = irqs;
-    Ok(Described {
-        limits,
-        can_reset: info.flags & wire::DEVICE_CAN_RESET != 0,
-        bar0,
-        vector_count: u16::try_from(vectors).unwrap_or(u16::MAX),
-        notices: [errors > 0, requests > 0],
-    })
-}
-
-impl Described {
-    fn into_bus(self, name: String, connection: Connection, options: Options) -> Result<VfioUser> {
-        let mut doorbells = MappedRuns::default();
-        if options.map_doorbells {
-            for area in doorbell_areas(&self.bar0) {
-                let window = map_area(&self.bar0, area.clone()).map_err(|why| {
-                    let fix = "restart the server, or open it without mapped doorbells";
-                    Error::refused(&name, "cannot map its doorbells", why, fix)
-                })?;
-                doorbells.push(area.start, window);
-            }
-        }
-        let space = IovaSpace::new(&[ADDRESSES.start..=ADDRESSES.end - 1], PAGE);
-        let mut bus = VfioUser {
-            name,
-            clock: Clock::start(),
-            limits: self.limits,
-            can_reset: self.can_reset,
-            vector_count: self.vector_count,
-            bar0_len: self.bar0.len,
-            doorbells,
-            notices: Notices::default(),
-            loss_told: AtomicBool::new(false),
-            connection: Mutex::new(connection),
-            addresses: Mutex::new(Addresses { space, live: BTreeMap::new() }),
-        };
-        let [errors, requests] = self.notices;
-        bus.notices.errors = bus.listen(errors, VFIO_PCI_ERR_IRQ_INDEX)?;
-        bus.notices.requests = bus.listen(requests, VFIO_PCI_REQ_IRQ_INDEX)?;
-        Ok(bus)
-    }
-}
-
-/// The mappable whole pages of BAR0 that hold doorbells.
-fn doorbell_areas(bar0: &describe::Region) -> Vec<Range<u64>> {
-    let clipped = bar0.areas.iter().filter_map(|area| {
-        let start = area.start.max(DOORBELLS).checked_next_multiple_of(PAGE)?;
-        let end = area.end.min(bar0.len) / PAGE * PAGE;
-        (start < end).then_some(start..end)
-    });
-    if bar0.file.is_some() { clipped.collect() } else { Vec::new() }
-}
-
-/// Maps a part of a region from the server's file.
-fn map_area(region: &describe::Region, area: Range<u64>) -> io::Result<Window> {
-    let missing = || io::Error::other("the server sent no file for it");
-    let (file, start) = region.file.as_ref().ok_or_else(missing)?;
-    let at = start.checked_add(area.start).ok_or_else(missing)?;
-    let len = area.end - area.start;
-    check_file(file, at, len)?;
-    let len = usize::try_from(len).map_err(io::Error::other)?;
-    let map: MmapRaw = MmapOptions::new().offset(at).len(len).map_raw(file)?;
-    Ok(Window::new(Arc::new(map)))
-}
-
-/// A page beyond the file's end could be mapped but not touched.
-fn check_file(file: &File, at: u64, len: u64) -> io::Result<()> {
-    let file_len = file.metadata()?.len();
-    match at.checked_add(len) {
-        Some(end) if end <= file_len => Ok(()),
-        _ => Err(io::Error::other(format!("the server's file has only {file_len} bytes"))),
-    }
-}
-
 impl VfioUser {
     fn listen(&self, offered: bool, index: u32) -> Result<Option<EventFd>> {
         if !offered {
@@ -411,7 +285,7 @@ impl Bus for VfioUser {
         if !region.areas.iter().any(|area| area.start <= offset && end <= area.end) {
             return Err(cannot(format!("{len} bytes at {offset:#x} may not be mapped")));
         }
-        map_area(&region, offset..end).map_err(|why| cannot(why.to_string()))
+        areas::map_area(&region, offset..end).map_err(|why| cannot(why.to_string()))
     }
 
     fn map(&self, memory: HostRange<'_>) -> Result<Iova> {

@@ -1,0 +1,84 @@
+//! Mapping parts of the server's regions into this process.
+//!
+//! The server names a file and areas in it; both are checked against the
+//! region and the file before anything is mapped.
+
+use std::fs::File;
+use std::io;
+use std::ops::Range;
+use std::sync::Arc;
+
+use memmap2::{MmapOptions, MmapRaw};
+
+use super::describe::Region;
+use crate::sys::Window;
+
+const PAGE: u64 = 4096;
+/// Doorbells start here (NVMe over PCIe Transport 1.0, section 3.1.2).
+const DOORBELLS: u64 = 0x1000;
+
+/// The mappable whole pages of BAR0 that hold doorbells.
+pub(super) fn doorbell_areas(bar0: &Region) -> Vec<Range<u64>> {
+    let clipped = bar0.areas.iter().filter_map(|area| {
+        let start = area.start.max(DOORBELLS).checked_next_multiple_of(PAGE)?;
+        let end = area.end.min(bar0.len) / PAGE * PAGE;
+        (start < end).then_some(start..end)
+    });
+    if bar0.file.is_some() { clipped.collect() } else { Vec::new() }
+}
+
+/// Maps a part of a region from the server's file.
+pub(super) fn map_area(region: &Region, area: Range<u64>) -> io::Result<Window> {
+    let missing = || io::Error::other("the server sent no file for it");
+    let (file, start) = region.file.as_ref().ok_or_else(missing)?;
+    let at = start.checked_add(area.start).ok_or_else(missing)?;
+    let len = area.end - area.start;
+    check_file(file, at, len)?;
+    let len = usize::try_from(len).map_err(io::Error::other)?;
+    let map: MmapRaw = MmapOptions::new().offset(at).len(len).map_raw(file)?;
+    Ok(Window::new(Arc::new(map)))
+}
+
+/// A page beyond the file's end could be mapped but not touched.
+fn check_file(file: &File, at: u64, len: u64) -> io::Result<()> {
+    let file_len = file.metadata()?.len();
+    match at.checked_add(len) {
+        Some(end) if end <= file_len => Ok(()),
+        _ => Err(io::Error::other(format!("the server's file has only {file_len} bytes"))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::fd::AsFd;
+
+    fn region(len: u64, areas: &[(u64, u64)], file: Option<(File, u64)>) -> Region {
+        Region { len, areas: areas.iter().map(|&(start, end)| start..end).collect(), file }
+    }
+
+    fn file(len: usize) -> File {
+        let pages = crate::sys::SharedPages::allocate(len).expect("memory");
+        File::from(pages.file().as_fd().try_clone_to_owned().expect("descriptor"))
+    }
+
+    #[test]
+    fn only_whole_doorbell_pages_of_the_region_are_mapped() {
+        let areas = [(0, 0x1800), (0x2800, 0x9000), (u64::MAX - 1, u64::MAX)];
+        let offered = region(0x4000, &areas, Some((file(0x4000), 0)));
+        let expected: Vec<Range<u64>> = std::iter::once(0x3000..0x4000).collect();
+        assert_eq!(doorbell_areas(&offered), expected);
+        assert!(doorbell_areas(&region(0x4000, &areas, None)).is_empty());
+    }
+
+    #[test]
+    fn a_file_that_ends_before_the_area_is_not_mapped() {
+        let short = region(0x4000, &[(0x1000, 0x2000)], Some((file(0x1000), 0)));
+        let error = map_area(&short, 0x1000..0x2000).expect_err("too short").to_string();
+        assert!(error.contains("only 4096 bytes"), "{error}");
+        let far = region(0x4000, &[], Some((file(0x4000), u64::MAX)));
+        assert!(map_area(&far, 0x1000..0x2000).is_err());
+        let right = region(0x4000, &[], Some((file(0x4000), 0x1000)));
+        assert_eq!(map_area(&right, 0x1000..0x2000).expect("mapped").len(), 0x1000);
+    }
+}

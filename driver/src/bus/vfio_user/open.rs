@@ -1,0 +1,115 @@
+//! Opening: connect, ask everything once, then build the bus.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::Path;
+use std::sync::Mutex;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use vfio_bindings::bindings::vfio::{
+    VFIO_PCI_ERR_IRQ_INDEX, VFIO_PCI_MSIX_IRQ_INDEX, VFIO_PCI_REQ_IRQ_INDEX,
+};
+
+use super::connection::{Answer, Connection};
+use super::describe::{self, Limits};
+use super::{ADDRESSES, Addresses, Options, PAGE, VfioUser, areas, in_words, wire};
+use crate::bus::clock::Clock;
+use crate::bus::iova::IovaSpace;
+use crate::bus::mapped::MappedRuns;
+use crate::bus::notices::Notices;
+use crate::error::{Error, Result};
+
+/// Connects to the server at `socket`; see [`VfioUser::open_with`].
+pub(super) fn open(socket: &Path, options: Options) -> Result<VfioUser> {
+    let name = format!("vfio-user:{}", socket.display());
+    let mut connection = Connection::connect(socket, options.deadline)
+        .map_err(|why| connect_failed(&name, &why, options.deadline))?;
+    let described = describe_all(&mut connection).map_err(|failure| {
+        let fix = "check that the socket is a vfio-user server's and that no other client has it";
+        Error::refused(&name, "cannot open", in_words(&failure), fix)
+    })?;
+    described.into_bus(name, connection, options)
+}
+
+fn connect_failed(name: &str, why: &io::Error, deadline: Duration) -> Error {
+    let (why, fix) = match why.kind() {
+        io::ErrorKind::NotFound => ("there is no such socket".to_owned(), "start the server first"),
+        io::ErrorKind::ConnectionRefused => {
+            ("no server listens there any more".to_owned(), "start the server again")
+        }
+        io::ErrorKind::PermissionDenied => (
+            "permission denied".to_owned(),
+            "run as the server's user, or let it open the socket up",
+        ),
+        io::ErrorKind::WouldBlock => (
+            format!("the server took no connection within {} ms", deadline.as_millis()),
+            "end the other client first: a controller has one",
+        ),
+        _ => (why.to_string(), "name the socket that the server made"),
+    };
+    Error::refused(name, "cannot connect", why, fix)
+}
+
+/// Everything that is asked while opening.
+struct Described {
+    limits: Limits,
+    can_reset: bool,
+    bar0: describe::Region,
+    vector_count: u16,
+    notices: [bool; 2],
+}
+
+fn describe_all(connection: &mut Connection) -> Answer<Described> {
+    let limits = describe::negotiate(connection)?;
+    let info = describe::device_info(connection)?;
+    let bar0 = describe::region(connection, 0)?;
+    let mut irqs = [0; 3];
+    let kinds = [VFIO_PCI_MSIX_IRQ_INDEX, VFIO_PCI_ERR_IRQ_INDEX, VFIO_PCI_REQ_IRQ_INDEX];
+    for (count, index) in irqs.iter_mut().zip(kinds) {
+        if index < info.irq_count {
+            *count = describe::irq_count(connection, index)?;
+        }
+    }
+    let [vectors, errors, requests] = irqs;
+    Ok(Described {
+        limits,
+        can_reset: info.flags & wire::DEVICE_CAN_RESET != 0,
+        bar0,
+        vector_count: u16::try_from(vectors).unwrap_or(u16::MAX),
+        notices: [errors > 0, requests > 0],
+    })
+}
+
+impl Described {
+    fn into_bus(self, name: String, connection: Connection, options: Options) -> Result<VfioUser> {
+        let mut doorbells = MappedRuns::default();
+        if options.map_doorbells {
+            for area in areas::doorbell_areas(&self.bar0) {
+                let window = areas::map_area(&self.bar0, area.clone()).map_err(|why| {
+                    let fix = "restart the server, or open it without mapped doorbells";
+                    Error::refused(&name, "cannot map its doorbells", why, fix)
+                })?;
+                doorbells.push(area.start, window);
+            }
+        }
+        let space = IovaSpace::new(&[ADDRESSES.start..=ADDRESSES.end - 1], PAGE);
+        let mut bus = VfioUser {
+            name,
+            clock: Clock::start(),
+            limits: self.limits,
+            can_reset: self.can_reset,
+            vector_count: self.vector_count,
+            bar0_len: self.bar0.len,
+            doorbells,
+            notices: Notices::default(),
+            loss_told: AtomicBool::new(false),
+            connection: Mutex::new(connection),
+            addresses: Mutex::new(Addresses { space, live: BTreeMap::new() }),
+        };
+        let [errors, requests] = self.notices;
+        bus.notices.errors = bus.listen(errors, VFIO_PCI_ERR_IRQ_INDEX)?;
+        bus.notices.requests = bus.listen(requests, VFIO_PCI_REQ_IRQ_INDEX)?;
+        Ok(bus)
+    }
+}

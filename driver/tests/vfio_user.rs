@@ -1,0 +1,384 @@
+//! The vfio-user bus against a server of another make, and against liars.
+#![allow(missing_docs)]
+
+#[path = "support/vfio_user_server.rs"]
+mod server;
+
+use std::fs::File;
+use std::io::{Read, Write};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use adit_driver::bus::vfio_user::{Options, VfioUser};
+use adit_driver::bus::{Bus, BusEvent, Doorbell};
+use adit_driver::soft;
+use adit_driver::sys::{Backing, HostMemory};
+
+use server::{DoorbellPage, VfioUserServer};
+
+const CAP: u32 = 0x00;
+const VS: u32 = 0x08;
+const CC: u32 = 0x14;
+const CSTS: u32 = 0x1c;
+const AQA: u32 = 0x24;
+const ASQ: u32 = 0x28;
+const ACQ: u32 = 0x30;
+const ADMIN_TAIL: u32 = 0x1000;
+const PAGE: usize = 4096;
+const PATIENCE: Duration = Duration::from_secs(10);
+
+fn small() -> soft::Options {
+    soft::Options::memory(1 << 20)
+}
+
+fn shared_memory(len: usize) -> Arc<HostMemory> {
+    Arc::new(HostMemory::allocate(len, Backing::SharedFile, &|_, _| ()).expect("memory"))
+}
+
+fn wait_for(what: &str, mut is_so: impl FnMut() -> bool) {
+    let started = Instant::now();
+    while !is_so() {
+        assert!(started.elapsed() < PATIENCE, "waited for {what}");
+        thread::sleep(Duration::from_micros(100));
+    }
+}
+
+/// A bus with an enabled controller and three pages it can reach: submission
+/// queue, completion queue, data.
+struct Enabled {
+    bus: Arc<VfioUser>,
+    memory: Arc<HostMemory>,
+    iova: u64,
+}
+
+fn enable(bus: Arc<VfioUser>) -> Enabled {
+    let memory = shared_memory(3 * PAGE);
+    let iova = bus.map(memory.range()).expect("mapped").0;
+    bus.write32(AQA, 0x000f_000f);
+    bus.write64(ASQ, iova);
+    bus.write64(ACQ, iova + PAGE as u64);
+    bus.write32(CC, 0x0046_0001);
+    wait_for("CSTS.RDY", || bus.read32(CSTS) & 1 == 1);
+    Enabled { bus, memory, iova }
+}
+
+impl Enabled {
+    /// Identify Controller by hand, the first command of the queue.
+    fn identify(&self) -> Doorbell {
+        let words = self.memory.atomics();
+        let data = self.iova + 2 * PAGE as u64;
+        let dwords = [(0, 0x06), (6, data as u32), (7, (data >> 32) as u32), (10, 1)];
+        for (index, value) in dwords {
+            words.dwords()[index].store(value, Ordering::Relaxed);
+        }
+        let bus: Arc<dyn Bus> = Arc::<VfioUser>::clone(&self.bus);
+        let doorbell = bus.doorbell(ADMIN_TAIL).expect("doorbell");
+        doorbell.ring(1);
+        let phase = &words.dwords()[PAGE / 4 + 3];
+        wait_for("a completion", || phase.load(Ordering::Acquire) & 1 << 16 != 0);
+        assert_eq!(phase.load(Ordering::Relaxed) >> 17, 0, "status");
+        doorbell
+    }
+
+    fn data(&self) -> Vec<u8> {
+        let words = self.memory.atomics().slice(2 * PAGE, PAGE);
+        words.words().iter().flat_map(|word| word.load(Ordering::Relaxed).to_le_bytes()).collect()
+    }
+}
+
+#[test]
+fn registers_are_the_controllers() {
+    let server = VfioUserServer::start(small(), DoorbellPage::Mappable);
+    let bus = VfioUser::open(server.socket()).expect("open");
+    let (cap, vs) =
+        server.with_controller(|it| (it.read_register(CAP, 8), it.read_register(VS, 4)));
+    assert_eq!(bus.read64(CAP), cap);
+    assert_eq!(u64::from(bus.read32(VS)), vs);
+    assert_eq!(bus.read32(0xffff_fff0), u32::MAX, "outside the BAR");
+    assert!(bus.device().starts_with("vfio-user:/"));
+    assert_eq!(bus.take_event(), None);
+}
+
+#[test]
+fn a_command_runs_over_a_mapped_doorbell() {
+    let server = VfioUserServer::start(small(), DoorbellPage::Mappable);
+    let enabled = enable(VfioUser::open(server.socket()).expect("open"));
+    assert!(matches!(enabled.identify(), Doorbell::Mapped(_)));
+    assert!(enabled.data().iter().any(|byte| *byte != 0), "identify data came");
+}
+
+#[test]
+fn a_command_runs_over_messages_and_both_ways_give_the_same() {
+    let mappable = VfioUserServer::start(small(), DoorbellPage::Mappable);
+    let messages = VfioUserServer::start(small(), DoorbellPage::Messages);
+    let first = enable(VfioUser::open(messages.socket()).expect("open"));
+    assert!(matches!(first.identify(), Doorbell::Message { .. }));
+    let options = Options { map_doorbells: false, ..Options::default() };
+    let second = enable(VfioUser::open_with(mappable.socket(), options).expect("open"));
+    assert!(matches!(second.identify(), Doorbell::Message { .. }));
+    assert_eq!(first.data(), second.data());
+}
+
+#[test]
+fn interrupts_arrive_by_eventfd() {
+    let server = VfioUserServer::start(small(), DoorbellPage::Mappable);
+    let bus = VfioUser::open(server.socket()).expect("open");
+    let count = bus.vector_count();
+    assert!(count >= 2);
+    let vectors = bus.enable_vectors(count).expect("vectors");
+    assert_eq!(vectors.len(), usize::from(count));
+    assert!(bus.enable_vectors(count + 1).is_err());
+    let enabled = enable(bus);
+    enabled.identify();
+    let mut admin = File::from(vectors.into_iter().next().expect("vector 0"));
+    let mut signals = [0; 8];
+    wait_for("an interrupt", || admin.read_exact(&mut signals).is_ok());
+    assert!(enabled.bus.enable_vectors(0).expect("disabled").is_empty());
+}
+
+#[test]
+fn memory_comes_and_goes() {
+    let server = VfioUserServer::start(small(), DoorbellPage::Messages);
+    let bus = VfioUser::open(server.socket()).expect("open");
+    assert_eq!(bus.backing(), Backing::SharedFile);
+    let memory = shared_memory(2 * PAGE);
+    let iova = bus.map(memory.range()).expect("mapped");
+    assert_ne!(bus.map(memory.range()).expect("twice is fine").0, iova.0);
+    assert_ne!(bus.reserve(1 << 20).expect("reserved").0, iova.0);
+    assert_eq!(server.mapping_count(), 2);
+    assert!(bus.unmap(iova, PAGE as u64).is_err(), "half a mapping");
+    bus.unmap(iova, 2 * PAGE as u64).expect("unmapped");
+    assert_eq!(server.mapping_count(), 1);
+    let plain = HostMemory::allocate(PAGE, Backing::Any, &|_, _| ()).expect("memory");
+    let error = bus.map(plain.range()).expect_err("no file").to_string();
+    assert!(error.contains("memfd"), "{error}");
+    drop(bus);
+    wait_for("the server to let go", || server.mapping_count() == 0);
+}
+
+#[test]
+fn a_reset_starts_over_and_the_next_client_finds_a_fresh_controller() {
+    let server = VfioUserServer::start(small(), DoorbellPage::Mappable);
+    let enabled = enable(VfioUser::open(server.socket()).expect("open"));
+    enabled.bus.reset().expect("reset");
+    assert_eq!(enabled.bus.read32(CSTS) & 1, 0);
+    drop(enabled);
+    let again = enable(VfioUser::open(server.socket()).expect("open again"));
+    again.identify();
+}
+
+#[test]
+fn the_controller_memory_buffer_is_mapped() {
+    let options = soft::Options { cmb_bytes: 1 << 20, ..small() };
+    let server = VfioUserServer::start(options, DoorbellPage::Mappable);
+    let bus = VfioUser::open(server.socket()).expect("open");
+    let window = bus.bar_window(soft::CMB_BAR, PAGE as u64, PAGE as u64).expect("mapped");
+    window.write32(8, 0x1234_5678);
+    let seen = server.with_controller(|it| {
+        it.cmb().map(|cmb| cmb.pages().window().read32(PAGE + 8)).expect("a buffer")
+    });
+    assert_eq!(seen, 0x1234_5678);
+    assert!(bus.bar_window(soft::CMB_BAR, 1 << 20, 8).is_err(), "past its end");
+    assert!(bus.bar_window(0, 0, 8).is_err(), "registers may not be mapped");
+    assert!(bus.bar_window(6, 0, 8).is_err(), "no such BAR");
+}
+
+#[test]
+fn a_doorbell_outside_the_bar_is_refused() {
+    let server = VfioUserServer::start(small(), DoorbellPage::Mappable);
+    let bus: Arc<dyn Bus> = VfioUser::open(server.socket()).expect("open");
+    assert!(bus.doorbell(0x10_0000).is_err());
+}
+
+/// What a scripted server does with one request.
+enum Act {
+    Reply(Vec<u8>),
+    Refuse(u32),
+    Silence,
+    HangUp,
+}
+
+/// A server that answers each request, given by command and body, as told.
+struct Scripted {
+    socket: PathBuf,
+}
+
+impl Scripted {
+    fn start(name: &str, act: impl Fn(u16, &[u8]) -> Act + Send + 'static) -> Scripted {
+        let name = format!("adit-liar-{name}-{}.sock", std::process::id());
+        let socket = std::env::temp_dir().join(name);
+        let _ = std::fs::remove_file(&socket);
+        let listener = UnixListener::bind(&socket).expect("socket");
+        thread::spawn(move || {
+            let (mut stream, _) = listener.accept().expect("client");
+            while answer(&mut stream, &act).is_some() {}
+        });
+        Scripted { socket }
+    }
+
+    fn open(&self) -> adit_driver::Result<Arc<VfioUser>> {
+        let deadline = Duration::from_millis(200);
+        VfioUser::open_with(&self.socket, Options { deadline, map_doorbells: true })
+    }
+
+    fn refusal(&self) -> String {
+        self.open().expect_err("must be refused").to_string()
+    }
+}
+
+impl Drop for Scripted {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.socket);
+    }
+}
+
+fn answer(stream: &mut UnixStream, act: &impl Fn(u16, &[u8]) -> Act) -> Option<()> {
+    let mut header = [0; 16];
+    stream.read_exact(&mut header).ok()?;
+    let size = u32::from_ne_bytes(header[4..8].try_into().ok()?) as usize;
+    let mut body = vec![0; size - header.len()];
+    stream.read_exact(&mut body).ok()?;
+    let command = u16::from_ne_bytes([header[2], header[3]]);
+    let (flags, error, reply) = match act(command, &body) {
+        Act::Reply(reply) => (1u32, 0, reply),
+        Act::Refuse(errno) => (1 | 1 << 5, errno, Vec::new()),
+        Act::Silence => return Some(()),
+        Act::HangUp => return None,
+    };
+    header[4..8].copy_from_slice(&(16 + reply.len() as u32).to_ne_bytes());
+    header[8..12].copy_from_slice(&flags.to_ne_bytes());
+    header[12..16].copy_from_slice(&error.to_ne_bytes());
+    stream.write_all(&header).ok()?;
+    stream.write_all(&reply).ok()
+}
+
+fn dwords(values: &[u32]) -> Act {
+    Act::Reply(values.iter().flat_map(|value| value.to_ne_bytes()).collect())
+}
+
+/// What an honest server of an 8 KiB BAR0 without anything to map answers.
+fn honest(command: u16, body: &[u8]) -> Act {
+    match command {
+        1 => Act::Reply(b"\0\0\x01\0{}\0".to_vec()),
+        4 => dwords(&[16, 0b11, 9, 0]),
+        5 => dwords(&[32, 0b11, body[8].into(), 0, 0x2000, 0, 0, 0]),
+        9 => Act::Reply([body, &[0xab; 4]].concat()),
+        10 => Act::Reply(body[..16].to_vec()),
+        _ => Act::Reply(Vec::new()),
+    }
+}
+
+#[test]
+fn the_honest_script_opens() {
+    let server = Scripted::start("honest", honest);
+    let bus = server.open().expect("open");
+    assert_eq!(bus.read32(8), 0xabab_abab);
+    assert_eq!(bus.vector_count(), 0);
+}
+
+#[test]
+fn lies_while_opening_are_refusals_in_time() {
+    let expect = |name: &str, part: &str, act: fn(u16, &[u8]) -> Act| {
+        let started = Instant::now();
+        let text = Scripted::start(name, act).refusal();
+        assert!(text.contains(part), "{name}: {text}");
+        assert!(started.elapsed() < Duration::from_secs(5), "{name} took too long");
+    };
+    expect("mute", "within 200 ms", |_, _| Act::Silence);
+    expect("hang-up", "closed the connection", |_, _| Act::HangUp);
+    expect("refuse", "Invalid argument", |_, _| Act::Refuse(22));
+    expect("future", "version 9", |_, _| Act::Reply(vec![9, 0, 0, 0]));
+    expect("empty", "no version", |_, _| Act::Reply(Vec::new()));
+    expect("json", "no JSON", |_, _| Act::Reply(b"\0\0\x01\0{{\0".to_vec()));
+    expect("platform", "not a PCI device", |command, body| match command {
+        4 => dwords(&[16, 0b101, 9, 0]),
+        _ => honest(command, body),
+    });
+    expect("short", "describe region 0", |command, body| match command {
+        5 => dwords(&[32, 0b11]),
+        _ => honest(command, body),
+    });
+    expect("other", "describe region 0", |command, body| match command {
+        5 => dwords(&[32, 0b11, 3, 0, 0x2000, 0, 0, 0]),
+        _ => honest(command, body),
+    });
+}
+
+#[test]
+fn a_mappable_region_without_a_file_falls_back_to_messages() {
+    let server = Scripted::start("fileless", |command, body| match command {
+        5 => dwords(&[32, 0b111, body[8].into(), 0, 0x2000, 0, 0, 0]),
+        _ => honest(command, body),
+    });
+    let bus: Arc<dyn Bus> = server.open().expect("open");
+    assert!(matches!(bus.doorbell(0x1000).expect("doorbell"), Doorbell::Message { .. }));
+}
+
+#[test]
+fn a_server_that_goes_away_reads_as_all_ones_and_is_told_once() {
+    let server = Scripted::start("gone", |command, body| match command {
+        9 => Act::HangUp,
+        _ => honest(command, body),
+    });
+    let bus = server.open().expect("open");
+    assert_eq!(bus.take_event(), None);
+    assert_eq!(bus.read32(CSTS), u32::MAX);
+    assert_eq!(bus.read64(CAP), u64::MAX);
+    bus.write32(CC, 0);
+    assert_eq!(bus.take_event(), Some(BusEvent::Gone));
+    assert_eq!(bus.take_event(), None);
+    let error = bus.reset().expect_err("gone").to_string();
+    assert!(error.contains("closed the connection"), "{error}");
+    let memory = shared_memory(PAGE);
+    assert!(bus.map(memory.range()).is_err());
+}
+
+#[test]
+fn a_server_that_stops_answering_is_gone_after_the_deadline() {
+    let server = Scripted::start("stuck", |command, body| match command {
+        9 => Act::Silence,
+        _ => honest(command, body),
+    });
+    let bus = server.open().expect("open");
+    let started = Instant::now();
+    assert_eq!(bus.read32(CSTS), u32::MAX);
+    assert_eq!(bus.read32(CSTS), u32::MAX);
+    assert!(started.elapsed() < Duration::from_secs(1), "only the first waits");
+    assert_eq!(bus.take_event(), Some(BusEvent::Gone));
+}
+
+#[test]
+fn a_refused_mapping_and_a_wrong_unmap_are_errors_with_reasons() {
+    let server = Scripted::start("dma", |command, body| match command {
+        2 if u64::from_ne_bytes(body[24..32].try_into().expect("size")) > 4096 => Act::Refuse(12),
+        3 => Act::Reply(vec![0; 24]),
+        _ => honest(command, body),
+    });
+    let bus = server.open().expect("open");
+    let large = shared_memory(2 * PAGE);
+    let error = bus.map(large.range()).expect_err("refused").to_string();
+    assert!(error.contains("Cannot allocate memory"), "{error}");
+    let small = shared_memory(PAGE);
+    let iova = bus.map(small.range()).expect("mapped");
+    let error = bus.unmap(iova, PAGE as u64).expect_err("a lie").to_string();
+    assert!(error.contains("it unmapped 0 bytes"), "{error}");
+}
+
+#[test]
+fn an_answer_to_another_register_is_not_believed() {
+    let server = Scripted::start("register", |command, body| match command {
+        9 => Act::Reply([&[0; 16], &[0xab; 4][..]].concat()),
+        _ => honest(command, body),
+    });
+    assert_eq!(server.open().expect("open").read32(CSTS), u32::MAX);
+}
+
+#[test]
+fn nobody_there_is_said_plainly() {
+    let error = VfioUser::open("/nonexistent/adit.sock".as_ref()).expect_err("absent").to_string();
+    assert!(error.contains("no such socket") && error.contains("start the server"), "{error}");
+}

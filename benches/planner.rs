@@ -1,11 +1,14 @@
 //! What planning and list building cost, without a queue.
 #![forbid(unsafe_code)]
+#![allow(missing_docs, reason = "criterion's macros make functions without")]
+
+use std::hint::black_box;
 
 use adit_driver::spec::{Iova, Lba};
 use adit_driver::transfer::{
     Form, Limits, ListMemory, PAGE_BYTES, Plan, Segment, SglSupport, prp, sgl,
 };
-use criterion::{BenchmarkId, Criterion, Throughput, black_box, criterion_group, criterion_main};
+use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 
 struct Lists(Vec<u64>);
 
@@ -39,7 +42,7 @@ fn build(limits: &Limits, segments: &[Segment], lists: &mut Lists) {
     for piece in Plan::new(limits, Lba(0), segments).expect("a valid request") {
         match piece.form {
             Form::Prp { .. } => {
-                drop(black_box(prp::build(segments, piece.start, piece.bytes, lists)))
+                black_box(prp::build(segments, piece.start, piece.bytes, lists));
             }
             Form::Sgl { descriptors } => {
                 black_box(sgl::build(segments, piece.start, piece.bytes, descriptors, lists));

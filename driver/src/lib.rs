@@ -25,3 +25,8 @@ pub use queue_pair::{
 };
 pub use target::Target;
 pub use time::Time;
+
+/// The README, whose example is compiled and run as a test.
+#[cfg(doctest)]
+#[doc = include_str!("../../README.md")]
+struct Readme;

@@ -3,7 +3,7 @@
 //! A [`SubmissionRing`] is filled at its tail; the device reports how far it
 //! has read (SQHD). A [`CompletionRing`] is read at its head; an entry is new
 //! when its phase bit equals the phase of the current lap (NVMe Base 2.0
-//! sections 3.3.1 and 4.2.4).
+//! sections 3.3.1 and 3.3.3.2).
 //!
 //! Ring memory is atomics: the device writes it while we read it. Entries are
 //! copied out before they are looked at. Indices never come from the device

@@ -92,7 +92,7 @@ impl Admin {
         let started = bus.now();
         self.calls += 1;
         let purpose = Purpose::Call(self.calls);
-        let command = Command::raw(sqe, (data, purpose));
+        let command = Command::plain(sqe, (data, purpose));
         self.core.post(started, command).map_err(|rejected| refusal(bus, name, rejected.reason))?;
         self.core.ring();
         while !self.answered_by(purpose) {
@@ -162,7 +162,7 @@ impl Admin {
         if self.aborts_in_flight >= self.aborts_max {
             return false;
         }
-        let command = Command::raw(Sqe::abort(qid, cid), (None, Purpose::Abort));
+        let command = Command::plain(Sqe::abort(qid, cid), (None, Purpose::Abort));
         let sent = self.core.post(now, command).is_ok();
         self.core.ring();
         self.aborts_in_flight += usize::from(sent);

@@ -111,7 +111,7 @@ fn capabilities(bus: &dyn Bus) -> Result<Cap> {
 }
 
 /// How long CSTS.RDY may take to change: CAP.TO, or CRTO where that is longer
-/// (Base 2.0 section 3.1.4.24), and at least one unit of 500 ms.
+/// (Base 2.0 section 3.1.3.21), and at least one unit of 500 ms.
 fn ready_timeout(bus: &dyn Bus, cap: Cap) -> Duration {
     let with_media = if cap.crms_crwms() { read(bus, CRTO).crwmt() } else { Duration::ZERO };
     cap.to().max(with_media).max(Duration::from_millis(500))

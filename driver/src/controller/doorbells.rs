@@ -1,5 +1,5 @@
 //! Doorbells of all queues: their registers, and their shadows in memory where
-//! the controller takes Doorbell Buffer Config (NVMe Base 2.0 section 5.8 and 8.7).
+//! the controller takes Doorbell Buffer Config (NVMe Base 2.0 section 5.8 and annex B).
 
 use std::sync::Arc;
 

@@ -154,7 +154,7 @@ impl Controller {
     /// All active namespaces' identifiers, ascending (Base 2.0 section 5.17.2.2).
     ///
     /// # Errors
-    /// As [`Controller::admin`]; [`Error::Device`] for a list out of order.
+    /// As [`Controller::log_page`]; [`Error::Device`] for a list out of order.
     pub fn namespace_ids(&self) -> Result<Vec<Nsid>> {
         let mut ids = Vec::new();
         loop {
@@ -222,7 +222,7 @@ impl Controller {
     /// Identify data (Base 2.0 section 5.17), 4096 bytes.
     ///
     /// # Errors
-    /// As [`Controller::admin`].
+    /// As [`Controller::log_page`].
     pub fn identify(&self, cns: Cns, nsid: Nsid) -> Result<Buffer> {
         self.read_page("Identify", Sqe::identify(cns, nsid, 0), PAGE_BYTES as usize)
     }
@@ -230,7 +230,9 @@ impl Controller {
     /// The first `bytes` of a log page (Base 2.0 section 5.16); a multiple of 4.
     ///
     /// # Errors
-    /// As [`Controller::admin`], and [`Error::Invalid`] for a length that cannot be asked for.
+    /// [`Error::Status`] when the controller fails it; [`Error::Timeout`] when it does not answer, which
+    /// takes the controller out of service; [`Error::Failed`] after that;
+    /// [`Error::Invalid`] for a length that cannot be asked for.
     pub fn log_page(&self, lid: crate::spec::Lid, nsid: Nsid, bytes: u32) -> Result<Buffer> {
         let sqe = Sqe::get_log_page(lid, nsid, bytes, 0, false);
         let sqe = sqe.ok_or_else(|| {
@@ -240,17 +242,23 @@ impl Controller {
     }
 
     fn read_page(&self, name: &'static str, sqe: Sqe, bytes: usize) -> Result<Buffer> {
-        let (_, data) = self.admin(name, sqe, Some(self.allocate(bytes)?))?;
+        let (_, data) = self.shared.call(name, sqe, Some(self.allocate(bytes)?))?;
         Ok(data.expect("a call gives its buffer back"))
     }
 
     /// Runs an admin command as it stands, with `data` as its data, and returns DW0 and
-    /// the data. `name` is for messages. The driver does not look at what the command does.
+    /// the data. `name` is for messages.
+    ///
+    /// # Safety
+    /// The driver does not look at what the command does. It must transfer no more than
+    /// `data` holds, its other pointers must name memory the caller owns for as long as the
+    /// controller uses it, and it must not take away what the driver relies on (its queues, its doorbell buffers).
     ///
     /// # Errors
     /// [`Error::Status`] when the controller fails it; [`Error::Timeout`] when it does
     /// not answer, which takes the controller out of service; [`Error::Failed`] after that.
-    pub fn admin(
+    #[allow(unsafe_code)]
+    pub unsafe fn admin(
         &self,
         name: &'static str,
         sqe: Sqe,

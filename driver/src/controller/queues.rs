@@ -43,10 +43,31 @@ impl QueueIds {
 /// Ring memory with the address the device knows it by.
 #[derive(Clone, Debug)]
 pub struct RingSpace {
-    /// The memory; cleared when a queue is made of it.
-    pub memory: Atomics,
-    /// Where the device finds its first byte; 4 KiB aligned and contiguous.
-    pub iova: Iova,
+    memory: Atomics,
+    iova: Iova,
+}
+
+impl RingSpace {
+    /// Memory the caller brings, which is cleared when a queue is made of it, and the address
+    /// at which the device finds its first byte: 4 KiB aligned.
+    ///
+    /// # Safety
+    /// The device reaches this memory and no other through `iova` for the memory's length, until
+    /// the queue made of it is dropped.
+    #[allow(unsafe_code)]
+    pub unsafe fn new(memory: Atomics, iova: Iova) -> RingSpace {
+        RingSpace { memory, iova }
+    }
+
+    /// The memory.
+    pub fn memory(&self) -> &Atomics {
+        &self.memory
+    }
+
+    /// Where the device finds its first byte.
+    pub fn iova(&self) -> Iova {
+        self.iova
+    }
 }
 
 /// Where the rings of a queue pair lie.

@@ -99,8 +99,19 @@ impl<'n, B: IoBuffer> Command<'n, B> {
 
     /// A command as the 64 bytes it is sent as, with `buffer` as its data: the
     /// identifier and the data pointer are filled in on submission. The data must be expressible
-    /// as PRPs (contiguous, or pieces of whole pages). The driver does not look at what it does.
-    pub fn raw(sqe: Sqe, buffer: B) -> Command<'static, B> {
+    /// as PRPs (contiguous, or pieces of whole pages).
+    ///
+    /// # Safety
+    /// The driver does not look at what the command does. It must transfer no more than
+    /// `buffer` holds (a controller told to transfer more takes data for addresses), and its
+    /// other pointers, such as the metadata pointer, must name memory the caller owns.
+    #[allow(unsafe_code)]
+    pub unsafe fn raw(sqe: Sqe, buffer: B) -> Command<'static, B> {
+        Command::plain(sqe, buffer)
+    }
+
+    /// A command of the driver's own making, whose data is `buffer` and no more.
+    pub(crate) fn plain(sqe: Sqe, buffer: B) -> Command<'static, B> {
         Command { body: Body::Raw(sqe), buffer }
     }
 
@@ -140,7 +151,7 @@ impl Namespace {
 
     /// Makes everything written before durable.
     pub fn flush(&self) -> Command<'static, ()> {
-        Command::raw(Sqe::flush(self.nsid()), ())
+        Command::plain(Sqe::flush(self.nsid()), ())
     }
 
     /// Sets `count` LBAs from `lba` on to zero without a transfer; with
@@ -151,12 +162,12 @@ impl Namespace {
         count: LbaCount,
         deallocate: bool,
     ) -> Command<'static, ()> {
-        Command::raw(Sqe::write_zeroes(self.nsid(), lba, count).with_deac(deallocate), ())
+        Command::plain(Sqe::write_zeroes(self.nsid(), lba, count).with_deac(deallocate), ())
     }
 
     /// Has the controller read `count` LBAs from `lba` on without a transfer.
     pub fn verify(&self, lba: Lba, count: LbaCount) -> Command<'static, ()> {
-        Command::raw(Sqe::verify(self.nsid(), lba, count), ())
+        Command::plain(Sqe::verify(self.nsid(), lba, count), ())
     }
 
     /// Tells the controller that the LBAs of `ranges` (1 to 256 of them) hold nothing
@@ -173,7 +184,7 @@ impl Namespace {
         for (range, bytes) in ranges.iter().zip(buffer.chunks_exact_mut(size_of::<DsmRange>())) {
             bytes.copy_from_slice(zerocopy::IntoBytes::as_bytes(range));
         }
-        Ok(Command::raw(Sqe::dataset_management(self.nsid(), count, true), buffer))
+        Ok(Command::plain(Sqe::dataset_management(self.nsid(), count, true), buffer))
     }
 
     /// Copies the LBAs of `sources` (1 to 256 of them), one after another, to
@@ -192,7 +203,7 @@ impl Namespace {
         for (range, bytes) in sources.iter().zip(buffer.chunks_exact_mut(size)) {
             bytes.copy_from_slice(zerocopy::IntoBytes::as_bytes(range));
         }
-        Ok(Command::raw(Sqe::copy(self.nsid(), destination, count), buffer))
+        Ok(Command::plain(Sqe::copy(self.nsid(), destination, count), buffer))
     }
 }
 

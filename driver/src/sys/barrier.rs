@@ -30,7 +30,7 @@ pub fn before_doorbell() {
 
 /// Forbids the read of an event index to be satisfied before our shadow
 /// doorbell is visible; without it both sides can decide that the other one
-/// will act (NVMe Base 2.0 section 8.7, store-load order).
+/// will act (NVMe Base 2.0 annex B.5, store-load order).
 #[inline(always)]
 pub fn between_shadow_and_event() {
     fence(Ordering::SeqCst);

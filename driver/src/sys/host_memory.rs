@@ -70,15 +70,16 @@ unsafe impl Send for HostMemory {}
 // SAFETY: as above.
 unsafe impl Sync for HostMemory {}
 
-/// A borrowed view of [`HostMemory`] for a bus to map.
+/// A borrowed view of [`HostMemory`] for a bus to map; only [`HostMemory::range`] makes one, so
+/// that a bus is never handed memory nobody owns.
 #[derive(Clone, Copy)]
 pub struct HostRange<'a> {
     /// First byte in this process; 4 KiB aligned.
-    pub at: NonNull<u8>,
+    pub(crate) at: NonNull<u8>,
     /// Length in bytes; a multiple of 4 KiB.
-    pub len: usize,
+    pub(crate) len: usize,
     /// The file behind it and the offset of the first byte, where there is one.
-    pub file: Option<(BorrowedFd<'a>, u64)>,
+    pub(crate) file: Option<(BorrowedFd<'a>, u64)>,
 }
 
 impl HostMemory {

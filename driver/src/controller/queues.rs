@@ -151,6 +151,10 @@ impl RawQueuePair {
         };
         rings.submission.memory.clear();
         rings.completion.memory.clear();
+        let (submission, completion) = shared.doorbells.shadows_of(qid);
+        for shadow in [submission, completion].iter().flatten() {
+            shadow.clear();
+        }
         Ok(RawQueuePair {
             shared: Arc::clone(shared),
             qid,

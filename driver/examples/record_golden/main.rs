@@ -81,11 +81,13 @@ fn registers(bus: &dyn Bus) -> Vec<Item> {
 }
 
 /// Lowers the temperature threshold until the controller reports that it is too hot.
+#[allow(unsafe_code)]
 fn temperature_event(controller: &Controller) -> Result<Item> {
     let set = |kelvin| {
         let value = TemperatureThreshold::new(kelvin, 0, ThresholdType::Over).0;
         let sqe = Sqe::set_features(Fid::TEMPERATURE_THRESHOLD, Nsid::NONE, value, false);
-        controller.admin("Set Features (Temperature Threshold)", sqe, None)
+        // SAFETY: the command transfers nothing.
+        unsafe { controller.admin("Set Features (Temperature Threshold)", sqe, None) }
     };
     set(200)?;
     let event = next_event(controller);

@@ -114,7 +114,7 @@ fn every_way_to_move_data_verifies() {
         ("soft:mem=32M,sgl=off", "--bs=512k --iodepth=4"),
         ("soft:mem=32M,sgl=dword,lba=4096", "--bs=4k --iodepth=64"),
         ("soft:mem=32M,cmb=1M,queues=cmb", "--bs=4k --iodepth=8"),
-        ("soft:mem=32M,dbbuf=off,ioqueues=1,mqes=16", "--bs=4k"),
+        ("soft:mem=32M,dbbuf=off,ioqueues=1,mqes=2", "--bs=4k"),
         ("soft:mem=32M,noiob=24", "--bs=64k --iodepth=8"),
         ("soft:mem=32M,lba=512+4096,ns=2", "--bs=128k --iodepth=2"),
         ("soft:mem=32M", "--bs=1536 --iodepth=3 --offset=512"),

@@ -30,7 +30,7 @@ use crate::spec::{Cns, FeatureSelect, Nsid, Qid, QueueEntries, Sqe};
 use crate::transfer::{PAGE_BYTES, SglSupport};
 use zerocopy::{FromBytes, IntoBytes};
 
-/// Entries of the admin queues, where the controller takes as many.
+/// Entries of each admin queue.
 const ADMIN_ENTRIES: u32 = 32;
 /// Most asynchronous event requests kept with the controller.
 const EVENT_REQUESTS: usize = 4;
@@ -159,7 +159,8 @@ impl Drop for Enabled {
 
 /// Gives the controller its admin queues and enables it.
 fn enable(bus: &Arc<dyn Bus>, cap: Cap, timeout: Duration) -> Result<(Admin, Enabled)> {
-    let entries = ADMIN_ENTRIES.min(queue_entries_max(cap));
+    // CAP.MQES bounds I/O queues only (Base 2.0 section 3.1.3.1).
+    let entries = ADMIN_ENTRIES;
     let page = PAGE_BYTES as usize;
     let sq_bytes = (entries as usize * 64).next_multiple_of(page);
     let lists_bytes = crate::queue_pair::LIST_PAGES_PER_COMMAND * page;

@@ -112,7 +112,7 @@ impl<'a> Bench<'a> {
     ///
     /// # Errors
     /// A usage error for what the namespace does not have.
-    fn over(args: &'a BenchArgs, controller: Controller) -> Result<Bench<'a>> {
+    pub(crate) fn over(args: &'a BenchArgs, controller: Controller) -> Result<Bench<'a>> {
         let namespace = device::namespace(&controller, &args.filename)?;
         let plan = plan(args, &Ground::of(&namespace, controller.info()))?;
         Ok(Bench { args, controller, namespace, plan })

@@ -81,10 +81,10 @@ pub(crate) fn plan(args: &BenchArgs, ground: &Ground) -> Result<Plan> {
     };
     if args.numjobs > u32::from(ground.queue_count) {
         let why = format!(
-            "--numjobs={}: the controller grants {} I/O queues, one for each job",
+            "--numjobs={}: the controller grants {} I/O queue(s) and each job needs one; use --numjobs={1}",
             args.numjobs, ground.queue_count
         );
-        return Err(Failure::usage(why));
+        return Err(Failure::failed(why));
     }
     Ok(Plan { regions, queue_entries: queue_entries(args, ground)? })
 }

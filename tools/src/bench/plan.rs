@@ -248,7 +248,7 @@ mod tests {
         );
         assert!(refusal(&BenchArgs { offset: Size::Bytes(100), ..args() }).contains("LBAs of 512"));
         assert!(refusal(&BenchArgs { iodepth: 64, ..args() }).contains("--iodepth=63 at most"));
-        assert!(refusal(&BenchArgs { numjobs: 5, ..args() }).contains("4 I/O queues"));
+        assert!(refusal(&BenchArgs { numjobs: 5, ..args() }).contains("4 I/O queue(s)"));
         assert!(refusal(&BenchArgs { time_based: true, ..args() }).contains("--runtime"));
     }
 

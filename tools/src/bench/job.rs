@@ -304,10 +304,22 @@ impl<'a> Job<'a> {
             Err(error) => {
                 let offset = self.region.offset(work.step.block);
                 let what = if work.step.write { "Write" } else { "Read" };
-                self.fail(false, || format!("{what} at offset {offset} failed: {error}"));
+                let why = self.reason_for(error);
+                self.fail(false, || format!("{what} at offset {offset} failed: {why}"));
             }
         }
         self.idle.push(buffer);
+    }
+
+    /// What a command's error comes from: of a reset, why it was necessary.
+    #[cold]
+    fn reason_for(&self, error: CommandError) -> String {
+        match (error, self.queue.check()) {
+            (CommandError::Reset, Err(Error::Failed { reason, .. })) => {
+                format!("{error}: {reason}")
+            }
+            _ => error.to_string(),
+        }
     }
 
     #[inline]

@@ -20,6 +20,8 @@ mod permutation;
 mod plan;
 mod report_json;
 mod report_normal;
+#[cfg(test)]
+mod tests;
 mod units;
 mod verify;
 
@@ -103,7 +105,14 @@ impl<'a> Bench<'a> {
     pub(crate) fn open(args: &'a BenchArgs) -> Result<Bench<'a>> {
         let io_queues = args.numjobs.min(u32::from(u16::MAX)) as u16;
         let options = ControllerOptions { io_queues, ..ControllerOptions::default() };
-        let controller = Controller::open(&args.filename, &options)?;
+        Bench::over(args, Controller::open(&args.filename, &options)?)
+    }
+
+    /// Checks the options against the namespace of an open controller.
+    ///
+    /// # Errors
+    /// A usage error for what the namespace does not have.
+    fn over(args: &'a BenchArgs, controller: Controller) -> Result<Bench<'a>> {
         let namespace = device::namespace(&controller, &args.filename)?;
         let plan = plan(args, &Ground::of(&namespace, controller.info()))?;
         Ok(Bench { args, controller, namespace, plan })

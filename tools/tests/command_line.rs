@@ -253,7 +253,7 @@ fn bad_input_gets_one_sentence_and_its_code() {
         ("identify vfi:0000:00:03.0", 2, "did you mean 'vfio:0000:00:03.0'?"),
         ("identify vfio:00:03", 2, "not a PCI address"),
         ("identify soft:men=1G", 2, "did you mean 'mem'?"),
-        ("identify soft:mem=8M,ns=7", 2, "namespace 7"),
+        ("identify soft:mem=8M,ns=7", 1, "namespace 7"),
         ("identify vfio-user:/nonexistent/socket", 1, "start the server first"),
         ("identify vfio:ffff:ff:1f.7", 1, "no such PCI device"),
         ("bench", 2, "--filename"),

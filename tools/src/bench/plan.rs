@@ -81,10 +81,10 @@ pub(crate) fn plan(args: &BenchArgs, ground: &Ground) -> Result<Plan> {
     };
     if args.numjobs > u32::from(ground.queue_count) {
         let why = format!(
-            "--numjobs={}: the controller grants {} I/O queues, one for each job",
+            "--numjobs={}: the controller grants {} I/O queue(s) and each job needs one; use --numjobs={1}",
             args.numjobs, ground.queue_count
         );
-        return Err(Failure::usage(why));
+        return Err(Failure::failed(why));
     }
     Ok(Plan { regions, queue_entries: queue_entries(args, whole.start_bytes, ground)? })
 }
@@ -251,7 +251,7 @@ mod tests {
         );
         assert!(refusal(&BenchArgs { offset: Size::Bytes(100), ..args() }).contains("LBAs of 512"));
         assert!(refusal(&BenchArgs { iodepth: 64, ..args() }).contains("--iodepth=63 at most"));
-        assert!(refusal(&BenchArgs { numjobs: 5, ..args() }).contains("4 I/O queues"));
+        assert!(refusal(&BenchArgs { numjobs: 5, ..args() }).contains("4 I/O queue(s)"));
         assert!(refusal(&BenchArgs { time_based: true, ..args() }).contains("--runtime"));
     }
 

@@ -219,7 +219,7 @@ const CASES: &[Case] = &[
             usage("adit identify vfoi:0000:00:10.0", &["vfoi"]),
             usage("adit identify vfio:0000:00:10", &["0000:00:10"]),
             usage("adit identify {0},sgll=off", &["sgll"]),
-            usage("adit identify", &["usage"]),
+            usage("adit identify", &["TARGET", "--help"]),
             usage("adit bench --filename={0} --rw=sideways", &["sideways"]),
             good("adit identify {0}", &["QEMU NVMe Ctrl"]),
         ],

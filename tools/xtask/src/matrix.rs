@@ -206,7 +206,7 @@ const CASES: &[Case] = &[
             refused(
                 "group=$(basename $(readlink /sys/bus/pci/devices/0000:00:10.0/iommu_group))\n\
                  chown user /dev/vfio/$group\n\
-                 su user -c 'ulimit -l 64; adit identify {0}'",
+                 su user -c 'ulimit -l 16; adit identify {0}'",
                 &["memlock"],
             ),
             good("adit identify {0}", &["QEMU NVMe Ctrl"]),

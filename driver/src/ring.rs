@@ -37,6 +37,13 @@ pub(crate) struct Shadow {
 }
 
 impl Shadow {
+    /// Forgets what an earlier queue of the same identifier left: both sides start from zero.
+    pub(crate) fn clear(&self) {
+        for page in [&self.doorbells, &self.events] {
+            page.dwords()[self.index].store(0, Ordering::Relaxed);
+        }
+    }
+
     /// Publishes `value` and tells whether the controller wants the real doorbell rung as well.
     fn publish(&self, old: u32, value: u32) -> bool {
         barrier::before_doorbell();

@@ -151,6 +151,7 @@ impl RawQueuePair {
         };
         rings.submission.memory.clear();
         rings.completion.memory.clear();
+        shared.doorbells.clear_shadows(qid);
         Ok(RawQueuePair {
             shared: Arc::clone(shared),
             qid,

@@ -30,7 +30,7 @@ use crate::spec::{Cns, FeatureSelect, Nsid, Qid, QueueEntries, Sqe};
 use crate::transfer::{PAGE_BYTES, SglSupport};
 use zerocopy::{FromBytes, IntoBytes};
 
-/// Entries of the admin queues, where the controller takes as many.
+/// Entries of the admin queues. CAP.MQES bounds I/O queues only (Base 2.0 section 3.1.3.1).
 const ADMIN_ENTRIES: u32 = 32;
 /// Most asynchronous event requests kept with the controller.
 const EVENT_REQUESTS: usize = 4;
@@ -159,7 +159,7 @@ impl Drop for Enabled {
 
 /// Gives the controller its admin queues and enables it.
 fn enable(bus: &Arc<dyn Bus>, cap: Cap, timeout: Duration) -> Result<(Admin, Enabled)> {
-    let entries = ADMIN_ENTRIES.min(queue_entries_max(cap));
+    let entries = ADMIN_ENTRIES;
     let page = PAGE_BYTES as usize;
     let sq_bytes = (entries as usize * 64).next_multiple_of(page);
     let lists_bytes = crate::queue_pair::LIST_PAGES_PER_COMMAND * page;
@@ -169,7 +169,7 @@ fn enable(bus: &Arc<dyn Bus>, cap: Cap, timeout: Duration) -> Result<(Admin, Ena
     let (sq, cq) = admin_rings(&host, entries, bells);
     let (asq, acq) =
         (host.iova(), host.iova().checked_add(sq_bytes as u64).expect("inside the mapping"));
-    let queue_entries = QueueEntries::new(entries).expect("2 to 32");
+    let queue_entries = QueueEntries::new(entries).expect("at least 2");
     write(&**bus, AQA, Aqa::new(queue_entries, queue_entries).expect("at most 4096 entries"));
     write(&**bus, ASQ, asq);
     write(&**bus, ACQ, acq);

@@ -323,14 +323,26 @@ impl Controller {
         mut options: QueuePairOptions,
     ) -> Result<QueuePair<B>> {
         let placement = std::mem::take(&mut options.placement);
-        QueuePair::new(self.create_raw_queue_pair(options.depth, placement)?, &options)
+        QueuePair::new(self.create_rings(options.depth, placement)?, &options)
     }
 
     /// Makes an I/O queue pair of `depth` entries for another agent to drive, such as a GPU.
+    /// The agent rings doorbell registers, which a controller with shadow doorbells does not
+    /// go by: open it without them.
     ///
     /// # Errors
-    /// As [`Controller::create_queue_pair`].
+    /// As [`Controller::create_queue_pair`]; [`Error::Invalid`] where shadow doorbells are in use.
     pub fn create_raw_queue_pair(&self, depth: u32, placement: Placement) -> Result<RawQueuePair> {
+        if self.info().shadow_doorbells {
+            return Err(Error::invalid(
+                format!("{}: a queue pair for another agent", self.info().device),
+                "shadow doorbells are in use, and it rings registers; open the controller with shadow_doorbells off (dbbuf=off)",
+            ));
+        }
+        self.create_rings(depth, placement)
+    }
+
+    fn create_rings(&self, depth: u32, placement: Placement) -> Result<RawQueuePair> {
         self.shared.check()?;
         RawQueuePair::create(&self.shared, depth, placement)
     }

@@ -122,8 +122,10 @@ fn supplied_rings_that_are_too_short_or_misaligned_are_refused() {
     assert!(error.to_string().contains("hold 4160 bytes"), "{error}");
     let mut shifted = ring_memory(&rig.controller);
     shifted.registered = shifted.registered.split_off(8);
-    let raw = rig.controller.create_raw_queue_pair(16, placement(&shifted));
-    assert!(raw.expect_err("8 bytes off").to_string().contains("4 KiB aligned"));
+    let options =
+        QueuePairOptions { depth: 16, placement: placement(&shifted), ..Default::default() };
+    let misaligned = rig.controller.create_queue_pair::<Buffer>(options);
+    assert!(misaligned.expect_err("8 bytes off").to_string().contains("4 KiB aligned"));
     drop((rings, shifted));
     rig.finish();
 }
@@ -166,7 +168,7 @@ fn a_raw_queue_pair_beside_shadow_doorbells_is_refused() {
     let rig = Rig::new("mem=16M");
     assert!(rig.controller.info().shadow_doorbells);
     let error = rig.controller.create_raw_queue_pair(4, Placement::Host).expect_err("shadows");
-    assert!(error.to_string().contains("shadow_doorbells"), "{error}");
+    assert!(error.to_string().contains("dbbuf=off"), "{error}");
     rig.finish();
 }
 
@@ -250,6 +252,22 @@ fn a_queue_larger_than_the_memory_buffer_is_an_error_and_takes_nothing() {
         assert!(on_device(64).is_err());
         write_and_read(&rig, &mut pair, 3);
     }
+    rig.finish();
+}
+
+#[test]
+fn a_queue_without_a_doorbell_gives_its_place_in_the_memory_buffer_back() {
+    let options = ControllerOptions { cmb: true, ..Default::default() };
+    let rig = Rig::open(Watch::new("mem=16M,cmb=8k"), &options);
+    let on_device = || {
+        let placement = Placement::Cmb;
+        let options = QueuePairOptions { depth: 128, placement, ..Default::default() };
+        rig.controller.create_queue_pair::<Buffer>(options)
+    };
+    rig.bus.hide_doorbells(true);
+    (0..3).for_each(|_| drop(on_device().expect_err("no doorbell")));
+    rig.bus.hide_doorbells(false);
+    drop(on_device().expect("all of the buffer"));
     rig.finish();
 }
 

@@ -14,8 +14,8 @@ use adit_driver::soft::Verdict;
 use adit_driver::spec::{AdminOpcode, IoOpcode, Iova, Nsid, Qid, Sqe};
 use adit_driver::sys::{HostRange, Window};
 use adit_driver::{
-    Completion, Controller, ControllerOptions, IoBuffer, Namespace, QueuePair, QueuePairOptions,
-    Result, Time,
+    Completion, Controller, ControllerOptions, Error, IoBuffer, Namespace, QueuePair,
+    QueuePairOptions, Result, Time,
 };
 
 const CC: u32 = 0x14;
@@ -34,6 +34,7 @@ pub(crate) struct Watch {
     lie: Mutex<Option<Lie>>,
     reset_fails: AtomicBool,
     no_vectors: AtomicBool,
+    no_doorbells: AtomicBool,
 }
 
 impl Watch {
@@ -46,6 +47,7 @@ impl Watch {
             lie: Mutex::default(),
             reset_fails: AtomicBool::new(false),
             no_vectors: AtomicBool::new(false),
+            no_doorbells: AtomicBool::new(false),
         })
     }
 
@@ -72,6 +74,15 @@ impl Watch {
     /// Offers no interrupt vectors from now on.
     pub(crate) fn hide_vectors(&self) {
         self.no_vectors.store(true, Ordering::Relaxed);
+    }
+
+    /// Has no doorbells, as behind a BAR that is too short, until told otherwise.
+    pub(crate) fn hide_doorbells(&self, hides: bool) {
+        self.no_doorbells.store(hides, Ordering::Relaxed);
+    }
+
+    fn refused<T>(&self) -> Result<T> {
+        Err(Error::device(self.device(), "it refuses", "none"))
     }
 
     fn shown(&self, offset: u32, truth: u64) -> u64 {
@@ -105,6 +116,9 @@ impl Bus for Watch {
         self.soft.write64(offset, value);
     }
     fn doorbell(self: Arc<Self>, offset: u32) -> Result<Doorbell> {
+        if self.no_doorbells.load(Ordering::Relaxed) {
+            return self.refused();
+        }
         Arc::clone(&self.soft).doorbell(offset)
     }
     fn bar_window(&self, bar: u8, offset: u64, len: u64) -> Result<Window> {
@@ -128,7 +142,7 @@ impl Bus for Watch {
     }
     fn reset(&self) -> Result<()> {
         if self.reset_fails.load(Ordering::Relaxed) {
-            return Err(adit_driver::Error::device(self.device(), "no reset", "none"));
+            return self.refused();
         }
         self.soft.reset()
     }

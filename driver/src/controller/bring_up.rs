@@ -34,6 +34,12 @@ use zerocopy::{FromBytes, IntoBytes};
 const ADMIN_ENTRIES: u32 = 32;
 /// Most asynchronous event requests kept with the controller.
 const EVENT_REQUESTS: usize = 4;
+/// Most aborts in flight, so that the admin queue keeps room for everything else.
+const ABORTS_MAX: usize = 8;
+/// One unit of CAP.TO.
+const READY_TIMEOUT_MIN: Duration = Duration::from_millis(500);
+/// The longest time to become ready that is believed; CRTO can say nine hours.
+const READY_TIMEOUT_MAX: Duration = Duration::from_secs(300);
 /// Shutdown without a hint from the controller.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(10);
 /// The longest shutdown hint that is believed.
@@ -50,6 +56,8 @@ pub(super) fn bring_up(bus: &Arc<dyn Bus>, options: &ControllerOptions) -> Resul
     let ready_timeout = ready_timeout(&**bus, cap);
     make_disabled(&**bus, ready_timeout)?;
     let cmb = if options.cmb { Some(Cmb::enable(bus)?) } else { None };
+    // Before the guard in `enabled`, so that it is unmapped after the controller is disabled.
+    let mut shadows = None;
     let (mut admin, enabled) = enable(bus, cap, ready_timeout)?;
     let mut calls = Calls { bus, admin: &mut admin, timeout: options.admin_timeout };
     let identify = calls.identify_controller()?;
@@ -58,9 +66,15 @@ pub(super) fn bring_up(bus: &Arc<dyn Bus>, options: &ControllerOptions) -> Resul
     let write_cache = calls.volatile_write_cache(&identify)?;
     calls.set_timestamp(&identify)?;
     calls.configure_events(&identify)?;
-    let doorbells = calls.configure_shadows(cap, &identify, options.shadow_doorbells)?;
+    if options.shadow_doorbells && identify.oacs().doorbell_buffer_config() {
+        calls.configure_shadows(shadows.insert(Doorbells::allocate_shadows(bus)?))?;
+    }
     let vectors = if options.interrupts { enable_vectors(bus, queues)? } else { Vec::new() };
-    admin.set_aborts_max(identify.acl() as usize);
+    admin.set_aborts_max(ABORTS_MAX.min(identify.acl() as usize));
+    let doorbells = Doorbells::new(bus, cap.dstrd()).with_shadows(shadows);
+    if let (Some(submission), Some(completion)) = doorbells.shadows_of(Qid::ADMIN) {
+        admin.set_shadows(submission, completion);
+    }
     let info = ControllerInfo {
         device: bus.device().to_owned(),
         cap,
@@ -111,10 +125,10 @@ fn capabilities(bus: &dyn Bus) -> Result<Cap> {
 }
 
 /// How long CSTS.RDY may take to change: CAP.TO, or CRTO where that is longer
-/// (Base 2.0 section 3.1.3.21), and at least one unit of 500 ms.
+/// (Base 2.0 section 3.1.3.21), within reason.
 fn ready_timeout(bus: &dyn Bus, cap: Cap) -> Duration {
     let with_media = if cap.crms_crwms() { read(bus, CRTO).crwmt() } else { Duration::ZERO };
-    cap.to().max(with_media).max(Duration::from_millis(500))
+    cap.to().max(with_media).clamp(READY_TIMEOUT_MIN, READY_TIMEOUT_MAX)
 }
 
 /// Brings the controller to CC.EN = 0 from whatever state somebody left it in.
@@ -341,24 +355,10 @@ impl Calls<'_> {
         Ok(())
     }
 
-    /// Gives the controller shadow doorbells, where it takes them (OACS bit 8).
-    fn configure_shadows(
-        &mut self,
-        cap: Cap,
-        identify: &IdentifyController,
-        wanted: bool,
-    ) -> Result<Doorbells> {
-        let doorbells = Doorbells::new(self.bus, cap.dstrd());
-        if !wanted || !identify.oacs().doorbell_buffer_config() {
-            return Ok(doorbells);
-        }
-        let shadows = Doorbells::allocate_shadows(self.bus)?;
-        let (pages, events) = Doorbells::shadow_pages(&shadows);
-        self.call("Doorbell Buffer Config", Sqe::doorbell_buffer_config(pages, events), None)?;
-        let doorbells = doorbells.with_shadows(shadows);
-        if let (Some(submission), Some(completion)) = doorbells.shadows_of(Qid::ADMIN) {
-            self.admin.set_shadows(submission, completion);
-        }
-        Ok(doorbells)
+    /// Gives the controller shadow doorbells.
+    fn configure_shadows(&mut self, shadows: &Mapping) -> Result<()> {
+        let (pages, events) = Doorbells::shadow_pages(shadows);
+        let sqe = Sqe::doorbell_buffer_config(pages, events);
+        self.call("Doorbell Buffer Config", sqe, None).map(drop)
     }
 }

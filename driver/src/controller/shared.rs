@@ -16,7 +16,7 @@ use super::{ControllerInfo, cmb::Cmb, doorbells::Doorbells};
 use crate::bus::Bus;
 use crate::error::{Error, Result};
 use crate::memory::Buffer;
-use crate::spec::register::{CC, CSTS, ShutdownNotification, ShutdownStatus};
+use crate::spec::register::{CC, ShutdownNotification, ShutdownStatus};
 use crate::spec::{Cid, Qid, Sqe};
 use crate::time::Time;
 
@@ -222,10 +222,5 @@ impl Drop for Shared {
         }
         // Only now may rings and buffers be unmapped: the order of law 3.
         self.finish(quiesce(&*bus, &self.info));
-        debug_assert!(
-            read(&*bus, CSTS).is_all_ones()
-                || !read(&*bus, CSTS).rdy()
-                || self.state() == State::Stuck
-        );
     }
 }

@@ -33,6 +33,14 @@ pub(crate) enum Purpose {
     Abort,
 }
 
+/// An admin command as callers give it.
+pub(crate) struct AdminCommand {
+    /// The command by its name in the specification, for messages.
+    pub(crate) name: &'static str,
+    pub(crate) sqe: Sqe,
+    pub(crate) data: Option<Buffer>,
+}
+
 /// What an admin command owns.
 pub(crate) type Owned = (Option<Buffer>, Purpose);
 
@@ -76,35 +84,41 @@ impl Admin {
         self.core.set_shadows(submission, completion);
     }
 
-    /// Runs one command to its end and returns DW0 and the buffer.
+    /// Runs one command to its end and returns DW0 and the buffer. `check` says whether the
+    /// controller is still in service.
     ///
     /// # Errors
-    /// [`Error::Status`] for a failed command, [`Error::Timeout`] after `timeout`; the
-    /// command is then still in flight and keeps its buffer, and the controller must be reset.
+    /// [`Error::Status`] for a failed command; [`Error::Timeout`] after `timeout` and the error of
+    /// `check`: the command is then still in flight and keeps its buffer, and the
+    /// controller must be reset.
     pub(crate) fn call(
         &mut self,
         bus: &dyn Bus,
-        name: &'static str,
-        sqe: Sqe,
-        data: Option<Buffer>,
+        admin_command: AdminCommand,
         timeout: Duration,
+        check: &dyn Fn() -> Result<()>,
     ) -> Result<(u32, Option<Buffer>)> {
+        let AdminCommand { name, sqe, data } = admin_command;
+        check()?;
+        // What completed meanwhile makes room.
+        self.reap();
         let started = bus.now();
         self.calls += 1;
         let purpose = Purpose::Call(self.calls);
         let command = Command::plain(sqe, (data, purpose));
         self.core.post(started, command).map_err(|rejected| refusal(bus, name, rejected.reason))?;
         self.core.ring();
-        while !self.answered_by(purpose) {
+        let Completion { buffer, result } = loop {
             self.reap();
-            if !self.answered_by(purpose) && bus.now() >= started + timeout {
+            if let Some(answer) = self.answered.take_if(|answer| answer.buffer.1 == purpose) {
+                break answer;
+            }
+            check()?;
+            if bus.now() >= started + timeout {
                 return Err(overdue(bus, name, timeout));
             }
-            if !self.answered_by(purpose) {
-                bus.pause(LOOK_EVERY);
-            }
-        }
-        let Completion { buffer, result } = self.answered.take().expect("answered");
+            bus.pause(LOOK_EVERY);
+        };
         match result {
             Ok(dw0) => Ok((dw0, buffer.0)),
             Err(CommandError::Status(status)) => {
@@ -114,10 +128,6 @@ impl Admin {
                 unreachable!("a reset ends commands only after the admin queue is closed")
             }
         }
-    }
-
-    fn answered_by(&self, purpose: Purpose) -> bool {
-        self.answered.as_ref().is_some_and(|completion| completion.buffer.1 == purpose)
     }
 
     /// Takes in completions: the caller's answer, events, aborts.

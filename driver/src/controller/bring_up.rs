@@ -8,7 +8,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::admin::{Admin, Owned};
+use super::admin::{Admin, AdminCommand, Owned};
 use super::cmb::Cmb;
 use super::doorbells::Doorbells;
 use super::queues::{QueueIds, admin_rings};
@@ -294,7 +294,8 @@ impl Calls<'_> {
         sqe: Sqe,
         data: Option<Buffer>,
     ) -> Result<(u32, Option<Buffer>)> {
-        self.admin.call(&**self.bus, name, sqe, data, self.timeout)
+        let command = AdminCommand { name, sqe, data };
+        self.admin.call(&**self.bus, command, self.timeout, &|| Ok(()))
     }
 
     fn identify_controller(&mut self) -> Result<Box<IdentifyController>> {

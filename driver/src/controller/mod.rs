@@ -267,9 +267,10 @@ impl Controller {
         self.shared.call(name, sqe, data)
     }
 
-    /// The oldest asynchronous event not yet taken, without waiting.
+    /// The oldest asynchronous event not yet taken, without waiting: none while another
+    /// thread's admin command runs.
     pub fn take_event(&self) -> Option<AsyncEvent> {
-        self.shared.with_admin(admin::Admin::take_event)
+        self.shared.try_with_admin(admin::Admin::take_event).flatten()
     }
 
     /// What happened on the bus since the last call: errors, requests to give the device back.

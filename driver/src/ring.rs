@@ -37,11 +37,11 @@ pub(crate) struct Shadow {
 }
 
 impl Shadow {
-    /// Forgets what an earlier queue of the same identifier left: both sides start from zero.
+    /// Forgets the queue that had this identifier before: a controller believes the shadow
+    /// as soon as the new queue exists.
     pub(crate) fn clear(&self) {
-        for page in [&self.doorbells, &self.events] {
-            page.dwords()[self.index].store(0, Ordering::Relaxed);
-        }
+        self.doorbells.dwords()[self.index].store(0, Ordering::Relaxed);
+        self.events.dwords()[self.index].store(0, Ordering::Relaxed);
     }
 
     /// Publishes `value` and tells whether the controller wants the real doorbell rung as well.

@@ -30,7 +30,7 @@ use crate::spec::{Cns, FeatureSelect, Nsid, Qid, QueueEntries, Sqe};
 use crate::transfer::{PAGE_BYTES, SglSupport};
 use zerocopy::{FromBytes, IntoBytes};
 
-/// Entries of the admin queues. CAP.MQES bounds I/O queues only (Base 2.0 section 3.1.3.1).
+/// Entries of the admin queues; CAP.MQES bounds I/O queues only (Base 2.0 section 3.1.3.1).
 const ADMIN_ENTRIES: u32 = 32;
 /// Most asynchronous event requests kept with the controller.
 const EVENT_REQUESTS: usize = 4;
@@ -66,15 +66,15 @@ pub(super) fn bring_up(bus: &Arc<dyn Bus>, options: &ControllerOptions) -> Resul
     let write_cache = calls.volatile_write_cache(&identify)?;
     calls.set_timestamp(&identify)?;
     calls.configure_events(&identify)?;
+    let vectors = if options.interrupts { enable_vectors(bus, queues)? } else { Vec::new() };
     if options.shadow_doorbells && identify.oacs().doorbell_buffer_config() {
         calls.configure_shadows(shadows.insert(Doorbells::allocate_shadows(bus)?))?;
     }
-    let vectors = if options.interrupts { enable_vectors(bus, queues)? } else { Vec::new() };
-    admin.set_aborts_max(ABORTS_MAX.min(identify.acl() as usize));
     let doorbells = Doorbells::new(bus, cap.dstrd()).with_shadows(shadows);
     if let (Some(submission), Some(completion)) = doorbells.shadows_of(Qid::ADMIN) {
         admin.set_shadows(submission, completion);
     }
+    admin.set_aborts_max(ABORTS_MAX.min(identify.acl() as usize));
     let info = ControllerInfo {
         device: bus.device().to_owned(),
         cap,
@@ -183,7 +183,7 @@ fn enable(bus: &Arc<dyn Bus>, cap: Cap, timeout: Duration) -> Result<(Admin, Ena
     let (sq, cq) = admin_rings(&host, entries, bells);
     let (asq, acq) =
         (host.iova(), host.iova().checked_add(sq_bytes as u64).expect("inside the mapping"));
-    let queue_entries = QueueEntries::new(entries).expect("at least 2");
+    let queue_entries = QueueEntries::new(entries).expect("2 to 65536");
     write(&**bus, AQA, Aqa::new(queue_entries, queue_entries).expect("at most 4096 entries"));
     write(&**bus, ASQ, asq);
     write(&**bus, ACQ, acq);
@@ -298,6 +298,24 @@ impl Calls<'_> {
         self.admin.call(&**self.bus, command, self.timeout, &|| Ok(()))
     }
 
+    /// A command the driver can do without: a controller that fails it is told of in the
+    /// log and used all the same.
+    fn optional(
+        &mut self,
+        name: &'static str,
+        sqe: Sqe,
+        data: Option<Buffer>,
+    ) -> Result<Option<u32>> {
+        match self.call(name, sqe, data) {
+            Ok((dw0, _)) => Ok(Some(dw0)),
+            Err(error @ Error::Status { .. }) => {
+                tracing::warn!("{error}; going on without");
+                Ok(None)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
     fn identify_controller(&mut self) -> Result<Box<IdentifyController>> {
         let page = crate::memory::allocate(self.bus, PAGE_BYTES as usize)?;
         let (_, page) = self.call(
@@ -328,7 +346,9 @@ impl Calls<'_> {
         }
         let sqe =
             Sqe::get_features(Fid::VOLATILE_WRITE_CACHE, Nsid::NONE, 0, FeatureSelect::Current);
-        Ok(self.call("Get Features (Volatile Write Cache)", sqe, None)?.0 & 1 == 1)
+        let enabled = self.optional("Get Features (Volatile Write Cache)", sqe, None)?;
+        // A cache that does not say whether it is enabled is taken to be.
+        Ok(enabled.is_none_or(|dw0| dw0 & 1 == 1))
     }
 
     /// Tells the controller the time, where it wants to know (ONCS bit 6).
@@ -341,7 +361,8 @@ impl Calls<'_> {
             return Ok(());
         };
         page[..size_of::<Timestamp>()].copy_from_slice(timestamp.as_bytes());
-        self.call("Set Features (Timestamp)", set_feature(Fid::TIMESTAMP, 0), Some(page)).map(drop)
+        let sqe = set_feature(Fid::TIMESTAMP, 0);
+        self.optional("Set Features (Timestamp)", sqe, Some(page)).map(drop)
     }
 
     /// Enables the events the driver can pass on and leaves requests for them.
@@ -351,7 +372,7 @@ impl Calls<'_> {
         let config = AsyncEventConfig(identify.oaes().0 & notices)
             .with_critical_warning(CriticalWarning(CRITICAL_WARNINGS));
         let sqe = set_feature(AsyncEventConfig::FID, config.into_dword());
-        self.call("Set Features (Asynchronous Event Configuration)", sqe, None)?;
+        self.optional("Set Features (Asynchronous Event Configuration)", sqe, None)?;
         self.admin.request_events(EVENT_REQUESTS.min(identify.aerl() as usize));
         Ok(())
     }

@@ -64,13 +64,6 @@ impl Doorbells {
         )
     }
 
-    /// Readies a queue's shadows for a queue that is about to be made: a controller reads them
-    /// as soon as it exists.
-    pub(super) fn clear_shadows(&self, qid: Qid) {
-        let (submission, completion) = self.shadows_of(qid);
-        [submission, completion].iter().flatten().for_each(Shadow::clear);
-    }
-
     /// The shadow of a doorbell, as far into the page as the doorbell into its registers.
     fn shadow(&self, qid: Qid, register: u32) -> Option<Shadow> {
         let offset = register - doorbell_sq(Qid::ADMIN, self.dstrd);

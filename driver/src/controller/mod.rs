@@ -199,21 +199,11 @@ impl Controller {
     /// Opens a namespace.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if it is not active, [`Error::Device`] for a format this driver does not take.
+    /// [`Error::Device`] if it is not active or has a format this driver does not take.
     pub fn namespace(&self, nsid: Nsid) -> Result<Namespace> {
         let active = self.namespace_ids()?;
         if !active.contains(&nsid) {
-            let listed =
-                active.iter().map(|nsid| nsid.0.to_string()).collect::<Vec<_>>().join(", ");
-            let why = if active.is_empty() {
-                "it has no namespace".to_owned()
-            } else {
-                format!("its namespaces are {listed}")
-            };
-            return Err(Error::invalid(
-                format!("{}: namespace {}", self.info().device, nsid.0),
-                why,
-            ));
+            return Err(self.no_namespace(nsid, &active));
         }
         let page = self.identify(Cns::NAMESPACE, nsid)?;
         let identify = Box::new(
@@ -378,6 +368,15 @@ impl Controller {
     /// [`Error::Failed`] with the first failure's reason.
     pub fn check(&self) -> Result<()> {
         self.shared.check()
+    }
+
+    fn no_namespace(&self, nsid: Nsid, active: &[Nsid]) -> Error {
+        let listed = active.iter().map(|nsid| nsid.0.to_string()).collect::<Vec<_>>().join(", ");
+        let fix = match active {
+            [] => "it has none: create and attach one under the kernel's driver".to_owned(),
+            _ => format!("choose one of its namespaces with ns=N: {listed}"),
+        };
+        Error::device(&self.info().device, format!("it has no active namespace {}", nsid.0), fix)
     }
 
     fn broken(&self, what: String) -> Error {

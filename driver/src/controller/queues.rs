@@ -152,7 +152,10 @@ impl RawQueuePair {
         let (rings, supplied) = place(shared, entries, placement)?;
         rings.submission.memory.clear();
         rings.completion.memory.clear();
-        shared.doorbells.clear_shadows(qid);
+        let (submission, completion) = shared.doorbells.shadows_of(qid);
+        for shadow in [submission, completion].iter().flatten() {
+            shadow.clear();
+        }
         Ok(RawQueuePair {
             shared: Arc::clone(shared),
             qid,

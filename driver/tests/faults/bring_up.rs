@@ -115,37 +115,48 @@ fn a_controller_that_somebody_left_enabled_is_reset_first() {
     again.namespace_ids().expect("answers");
 }
 
+/// A bus whose controller gives admin commands with `opcode` a `verdict`.
+fn bus_with(opcode: AdminOpcode, verdict: Verdict) -> Arc<Watch> {
+    let bus = Watch::new("mem=16M");
+    bus.soft.with_controller(|controller| {
+        controller.set_hook(
+            move |sqe, _| {
+                if sqe.admin_opcode() == opcode { verdict } else { Verdict::Run }
+            },
+        );
+    });
+    bus
+}
+
 #[test]
-fn an_admin_command_that_fails_or_is_lost_ends_the_start() {
+fn an_admin_command_that_is_lost_ends_the_start() {
     for opcode in [
         AdminOpcode::IDENTIFY,
         AdminOpcode::SET_FEATURES,
         AdminOpcode::GET_FEATURES,
         AdminOpcode::DOORBELL_BUFFER_CONFIG,
     ] {
-        for verdict in [Verdict::Lose, Verdict::Fail(Status::INTERNAL_ERROR)] {
-            let bus = Watch::new("mem=16M");
-            bus.soft.with_controller(|controller| {
-                controller.set_hook(move |sqe, _| {
-                    if sqe.admin_opcode() == opcode { verdict } else { Verdict::Run }
-                });
-            });
-            let error = refusal(&bus);
-            let lost = matches!(verdict, Verdict::Lose);
-            assert_eq!(matches!(error, Error::Timeout { .. }), lost, "{error}");
-        }
+        let error = refusal(&bus_with(opcode, Verdict::Lose));
+        assert!(matches!(error, Error::Timeout { .. }), "{error}");
     }
 }
 
 #[test]
+fn an_admin_command_that_fails_ends_the_start_where_it_is_needed() {
+    let fails = Verdict::Fail(Status::INTERNAL_ERROR);
+    for opcode in [AdminOpcode::IDENTIFY, AdminOpcode::SET_FEATURES] {
+        let error = refusal(&bus_with(opcode, fails));
+        assert!(matches!(error, Error::Status { .. }), "{error}");
+    }
+    let bus = bus_with(AdminOpcode::GET_FEATURES, fails);
+    let rig = Rig::open(bus, &ControllerOptions::default());
+    assert!(rig.controller.info().volatile_write_cache, "unknown is taken for enabled");
+    rig.finish();
+}
+
+#[test]
 fn shadow_doorbells_are_unmapped_only_after_the_controller_is_disabled() {
-    let bus = Watch::new("mem=16M");
-    bus.soft.with_controller(|controller| {
-        controller.set_hook(|sqe, _| match sqe.admin_opcode() {
-            AdminOpcode::DOORBELL_BUFFER_CONFIG => Verdict::Lose,
-            _ => Verdict::Run,
-        });
-    });
+    let bus = bus_with(AdminOpcode::DOORBELL_BUFFER_CONFIG, Verdict::Lose);
     refusal(&bus);
     let early = bus.take_early_unmaps();
     assert!(early.iter().all(|&bytes| bytes == 4096), "only pages of answered commands: {early:?}");

@@ -33,6 +33,17 @@ pub(crate) enum Purpose {
     Abort,
 }
 
+/// What became of an attempt to abort.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Abort {
+    /// It is on its way.
+    Sent,
+    /// As many as the controller takes are in flight, or the queue is full.
+    Busy,
+    /// An earlier one was never answered: the controller is broken.
+    Unanswered,
+}
+
 /// An admin command as callers give it.
 pub(crate) struct AdminCommand {
     /// The command by its name in the specification, for messages.
@@ -165,18 +176,32 @@ impl Admin {
         self.events.pop_front()
     }
 
-    /// Sends an Abort for a command without waiting; `false` if as many as the controller
-    /// takes are in flight.
-    pub(crate) fn abort(&mut self, now: Time, qid: Qid, cid: Cid) -> bool {
+    /// Sends an Abort for a command without waiting. It has `timeout` to be answered, which
+    /// the next one checks.
+    pub(crate) fn abort(&mut self, now: Time, timeout: Duration, qid: Qid, cid: Cid) -> Abort {
         self.reap();
-        if self.aborts_in_flight >= self.aborts_max {
-            return false;
+        if self.has_overdue(now) {
+            return Abort::Unanswered;
         }
-        let command = Command::plain(Sqe::abort(qid, cid), (None, Purpose::Abort));
-        let sent = self.core.post(now, command).is_ok();
+        if self.aborts_in_flight >= self.aborts_max {
+            return Abort::Busy;
+        }
+        let (sqe, owned) = (Sqe::abort(qid, cid), (None, Purpose::Abort));
+        if self.core.post_raw(now + timeout, sqe, owned).is_err() {
+            return Abort::Busy;
+        }
         self.core.ring();
-        self.aborts_in_flight += usize::from(sent);
-        sent
+        self.aborts_in_flight += 1;
+        Abort::Sent
+    }
+
+    /// Whether an abort was never answered; calls and events have no deadline here.
+    fn has_overdue(&mut self, now: Time) -> bool {
+        let mut overdue = Vec::new();
+        if self.core.may_be_overdue(now) {
+            self.core.take_overdue(now, &mut overdue);
+        }
+        !overdue.is_empty()
     }
 
     /// Ends everything in flight, after the controller was disabled.

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 use std::time::Duration;
 
-use super::admin::{Admin, AdminCommand};
+use super::admin::{Abort, Admin, AdminCommand};
 use super::queues::QueueIds;
 use super::registers::{describe, read, wait_for, write};
 use super::{ControllerInfo, cmb::Cmb, doorbells::Doorbells};
@@ -141,9 +141,13 @@ impl Shared {
     }
 
     /// Asks the controller to abort a command, without waiting; `false` if that is not
-    /// possible right now.
+    /// possible right now. A controller that left an earlier abort unanswered goes out of service.
     pub(crate) fn try_abort(&self, now: Time, qid: Qid, cid: Cid) -> bool {
-        self.try_with_admin(|admin| admin.abort(now, qid, cid)).unwrap_or(false)
+        let abort = self.try_with_admin(|admin| admin.abort(now, self.admin_timeout, qid, cid));
+        if abort == Some(Abort::Unanswered) {
+            self.fail("an Abort command was never answered");
+        }
+        abort == Some(Abort::Sent)
     }
 
     /// Why the controller will never answer again, if its registers say so: then there is no

@@ -265,7 +265,10 @@ impl RawQueuePair {
 
 impl Drop for RawQueuePair {
     fn drop(&mut self) {
-        self.close();
+        if !self.close() {
+            // Ours are unmapped before they are freed; whether the caller's are, we cannot tell.
+            std::mem::forget((self.rings.submission.clone(), self.rings.completion.clone()));
+        }
         if let (Some(cmb), Some(pages)) = (&self.shared.cmb, &self.rings.cmb) {
             lock(cmb).give_back(pages);
         }

@@ -5,8 +5,8 @@ use std::io::Read;
 use std::num::NonZero;
 use std::os::fd::AsFd;
 use std::ptr::NonNull;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
 
 use adit_driver::controller::{RawQueuePair, RingSpace, SuppliedRings};
 use adit_driver::soft::Verdict;
@@ -28,6 +28,7 @@ pub(crate) struct Supplied {
     pub(crate) submission: Atomics,
     pub(crate) completion: Atomics,
     pub(crate) registered: Buffer,
+    owner: Weak<MmapRaw>,
 }
 
 fn memory_file(len: usize) -> std::fs::File {
@@ -56,13 +57,14 @@ fn ring_memory(controller: &Controller) -> Supplied {
     let at = first_byte(&theirs);
     // SAFETY: the mapping moves into the registration; its bytes are only used through it.
     let registered = unsafe { controller.register(at, 2 * PAGE, None, Box::new(theirs)) };
-    let at = first_byte(&ours);
+    let (at, owner) = (first_byte(&ours), Arc::downgrade(&ours));
     // SAFETY: the mapping is kept by `ours` and nobody makes references to its bytes.
     let whole = unsafe { Atomics::new(at, 2 * PAGE, ours) };
     Supplied {
         submission: whole.slice(0, PAGE),
         completion: whole.slice(PAGE, PAGE),
         registered: registered.expect("registered"),
+        owner,
     }
 }
 
@@ -110,6 +112,22 @@ fn rings_in_a_second_mapping_of_the_callers_work() {
     drop(pair);
     drop(rings);
     rig.finish();
+}
+
+#[test]
+fn supplied_rings_are_freed_with_their_queue_unless_the_controller_cannot_be_stopped() {
+    for stuck in [false, true] {
+        let rig = Rig::new("mem=16M");
+        let (pair, rings) = supplied(&rig, 16);
+        if stuck {
+            rig.admin(AdminOpcode::DELETE_IO_SQ, Verdict::Lose);
+            rig.bus.soft.with_controller(|controller| controller.refuse_disable(true));
+            rig.bus.fail_reset();
+        }
+        let Supplied { submission, completion, owner, .. } = rings;
+        drop((submission, completion, pair));
+        assert_eq!(owner.upgrade().is_some(), stuck);
+    }
 }
 
 #[test]

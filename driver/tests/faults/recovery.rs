@@ -170,6 +170,9 @@ fn buffers_of_a_controller_that_cannot_be_reset_never_come_back() {
 fn later_calls_fail_stuck(rig: &Rig, pair: &mut QueuePair<Buffer>) {
     assert_eq!(pair.poll(rig.now(), |_| panic!("never")), 0);
     assert!(matches!(rig.controller.namespace_ids(), Err(Error::Failed { .. })));
+    let buffer = rig.controller.allocate(512).expect("buffer");
+    let error = pair.execute(rig.namespace.read(Lba(0), buffer)).expect_err("no service");
+    assert!(matches!(error, Error::Failed { .. }), "{error}");
 }
 
 #[test]

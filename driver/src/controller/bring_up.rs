@@ -8,7 +8,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::admin::{Admin, Owned};
+use super::admin::{Admin, AdminCommand, Owned};
 use super::cmb::Cmb;
 use super::doorbells::Doorbells;
 use super::queues::{QueueIds, admin_rings};
@@ -34,6 +34,12 @@ use zerocopy::{FromBytes, IntoBytes};
 const ADMIN_ENTRIES: u32 = 32;
 /// Most asynchronous event requests kept with the controller.
 const EVENT_REQUESTS: usize = 4;
+/// Most aborts in flight, so that the admin queue keeps room for everything else.
+const ABORTS_MAX: usize = 8;
+/// One unit of CAP.TO.
+const READY_TIMEOUT_MIN: Duration = Duration::from_millis(500);
+/// The longest time to become ready that is believed; CRTO can say nine hours.
+const READY_TIMEOUT_MAX: Duration = Duration::from_secs(300);
 /// Shutdown without a hint from the controller.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(10);
 /// The longest shutdown hint that is believed.
@@ -50,6 +56,8 @@ pub(super) fn bring_up(bus: &Arc<dyn Bus>, options: &ControllerOptions) -> Resul
     let ready_timeout = ready_timeout(&**bus, cap);
     make_disabled(&**bus, ready_timeout)?;
     let cmb = if options.cmb { Some(Cmb::enable(bus)?) } else { None };
+    // Before the guard in `enabled`, so that it is unmapped after the controller is disabled.
+    let mut shadows = None;
     let (mut admin, enabled) = enable(bus, cap, ready_timeout)?;
     let mut calls = Calls { bus, admin: &mut admin, timeout: options.admin_timeout };
     let identify = calls.identify_controller()?;
@@ -59,9 +67,14 @@ pub(super) fn bring_up(bus: &Arc<dyn Bus>, options: &ControllerOptions) -> Resul
     calls.set_timestamp(&identify)?;
     calls.configure_events(&identify)?;
     let vectors = if options.interrupts { enable_vectors(bus, queues)? } else { Vec::new() };
-    // Last of all: nothing may fail and unmap the shadows while the controller uses them.
-    let doorbells = calls.configure_shadows(cap, &identify, options.shadow_doorbells)?;
-    admin.set_aborts_max(identify.acl() as usize);
+    if options.shadow_doorbells && identify.oacs().doorbell_buffer_config() {
+        calls.configure_shadows(shadows.insert(Doorbells::allocate_shadows(bus)?))?;
+    }
+    let doorbells = Doorbells::new(bus, cap.dstrd()).with_shadows(shadows);
+    if let (Some(submission), Some(completion)) = doorbells.shadows_of(Qid::ADMIN) {
+        admin.set_shadows(submission, completion);
+    }
+    admin.set_aborts_max(ABORTS_MAX.min(identify.acl() as usize));
     let info = ControllerInfo {
         device: bus.device().to_owned(),
         cap,
@@ -112,10 +125,10 @@ fn capabilities(bus: &dyn Bus) -> Result<Cap> {
 }
 
 /// How long CSTS.RDY may take to change: CAP.TO, or CRTO where that is longer
-/// (Base 2.0 section 3.1.3.21), and at least one unit of 500 ms.
+/// (Base 2.0 section 3.1.3.21), within reason.
 fn ready_timeout(bus: &dyn Bus, cap: Cap) -> Duration {
     let with_media = if cap.crms_crwms() { read(bus, CRTO).crwmt() } else { Duration::ZERO };
-    cap.to().max(with_media).max(Duration::from_millis(500))
+    cap.to().max(with_media).clamp(READY_TIMEOUT_MIN, READY_TIMEOUT_MAX)
 }
 
 /// Brings the controller to CC.EN = 0 from whatever state somebody left it in.
@@ -281,7 +294,8 @@ impl Calls<'_> {
         sqe: Sqe,
         data: Option<Buffer>,
     ) -> Result<(u32, Option<Buffer>)> {
-        self.admin.call(&**self.bus, name, sqe, data, self.timeout)
+        let command = AdminCommand { name, sqe, data };
+        self.admin.call(&**self.bus, command, self.timeout, &|| Ok(()))
     }
 
     /// A command the driver can do without: a controller that fails it is told of in the
@@ -363,24 +377,10 @@ impl Calls<'_> {
         Ok(())
     }
 
-    /// Gives the controller shadow doorbells, where it takes them (OACS bit 8).
-    fn configure_shadows(
-        &mut self,
-        cap: Cap,
-        identify: &IdentifyController,
-        wanted: bool,
-    ) -> Result<Doorbells> {
-        let doorbells = Doorbells::new(self.bus, cap.dstrd());
-        if !wanted || !identify.oacs().doorbell_buffer_config() {
-            return Ok(doorbells);
-        }
-        let shadows = Doorbells::allocate_shadows(self.bus)?;
-        let (pages, events) = Doorbells::shadow_pages(&shadows);
-        self.call("Doorbell Buffer Config", Sqe::doorbell_buffer_config(pages, events), None)?;
-        let doorbells = doorbells.with_shadows(shadows);
-        if let (Some(submission), Some(completion)) = doorbells.shadows_of(Qid::ADMIN) {
-            self.admin.set_shadows(submission, completion);
-        }
-        Ok(doorbells)
+    /// Gives the controller shadow doorbells.
+    fn configure_shadows(&mut self, shadows: &Mapping) -> Result<()> {
+        let (pages, events) = Doorbells::shadow_pages(shadows);
+        let sqe = Sqe::doorbell_buffer_config(pages, events);
+        self.call("Doorbell Buffer Config", sqe, None).map(drop)
     }
 }

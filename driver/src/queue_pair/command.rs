@@ -1,6 +1,6 @@
 //! Commands as a caller builds them, and what comes back.
 
-use crate::memory::{Buffer, IoBuffer};
+use crate::memory::{Buffer, DomainId, IoBuffer};
 use crate::namespace::Namespace;
 use crate::spec::{
     CopyRange, DsmRange, IoOpcode, Iova, Lba, LbaCount, RangeCount, SglDescriptor, Sqe, Status,
@@ -23,8 +23,9 @@ pub struct Command<'n, B> {
 pub(crate) enum Body<'n> {
     /// LBAs to or from the buffer; becomes as many commands as the limits ask for.
     Transfer(Transfer<'n>),
-    /// One command as it stands; the buffer, if any, is its data.
-    Raw(Sqe),
+    /// One command as it stands; the buffer, if any, is its data. Where a namespace made
+    /// it, the domain of that, so that it goes to no other controller.
+    Raw(Sqe, Option<DomainId>),
 }
 
 /// A run of LBAs, as long as the buffer.
@@ -112,7 +113,12 @@ impl<'n, B: IoBuffer> Command<'n, B> {
 
     /// A command of the driver's own making, whose data is `buffer` and no more.
     pub(crate) fn plain(sqe: Sqe, buffer: B) -> Command<'static, B> {
-        Command { body: Body::Raw(sqe), buffer }
+        Command { body: Body::Raw(sqe, None), buffer }
+    }
+
+    /// A command of the driver's own making to `namespace`.
+    fn to_namespace(namespace: &Namespace, sqe: Sqe, buffer: B) -> Command<'static, B> {
+        Command { body: Body::Raw(sqe, Some(namespace.domain())), buffer }
     }
 
     /// Force Unit Access: a write completes only once it is on the medium, a read
@@ -120,7 +126,7 @@ impl<'n, B: IoBuffer> Command<'n, B> {
     pub fn fua(mut self) -> Self {
         match &mut self.body {
             Body::Transfer(transfer) => transfer.control |= FUA,
-            Body::Raw(sqe) => sqe.cdw12 = (sqe.cdw12.get() | FUA).into(),
+            Body::Raw(sqe, _) => sqe.cdw12 = (sqe.cdw12.get() | FUA).into(),
         }
         self
     }
@@ -151,7 +157,7 @@ impl Namespace {
 
     /// Makes everything written before durable.
     pub fn flush(&self) -> Command<'static, ()> {
-        Command::plain(Sqe::flush(self.nsid()), ())
+        Command::to_namespace(self, Sqe::flush(self.nsid()), ())
     }
 
     /// Sets `count` LBAs from `lba` on to zero without a transfer; with
@@ -162,12 +168,13 @@ impl Namespace {
         count: LbaCount,
         deallocate: bool,
     ) -> Command<'static, ()> {
-        Command::plain(Sqe::write_zeroes(self.nsid(), lba, count).with_deac(deallocate), ())
+        let sqe = Sqe::write_zeroes(self.nsid(), lba, count).with_deac(deallocate);
+        Command::to_namespace(self, sqe, ())
     }
 
     /// Has the controller read `count` LBAs from `lba` on without a transfer.
     pub fn verify(&self, lba: Lba, count: LbaCount) -> Command<'static, ()> {
-        Command::plain(Sqe::verify(self.nsid(), lba, count), ())
+        Command::to_namespace(self, Sqe::verify(self.nsid(), lba, count), ())
     }
 
     /// Tells the controller that the LBAs of `ranges` (1 to 256 of them) hold nothing
@@ -184,7 +191,8 @@ impl Namespace {
         for (range, bytes) in ranges.iter().zip(buffer.chunks_exact_mut(size_of::<DsmRange>())) {
             bytes.copy_from_slice(zerocopy::IntoBytes::as_bytes(range));
         }
-        Ok(Command::plain(Sqe::dataset_management(self.nsid(), count, true), buffer))
+        let sqe = Sqe::dataset_management(self.nsid(), count, true);
+        Ok(Command::to_namespace(self, sqe, buffer))
     }
 
     /// Copies the LBAs of `sources` (1 to 256 of them), one after another, to
@@ -203,7 +211,7 @@ impl Namespace {
         for (range, bytes) in sources.iter().zip(buffer.chunks_exact_mut(size)) {
             bytes.copy_from_slice(zerocopy::IntoBytes::as_bytes(range));
         }
-        Ok(Command::plain(Sqe::copy(self.nsid(), destination, count), buffer))
+        Ok(Command::to_namespace(self, Sqe::copy(self.nsid(), destination, count), buffer))
     }
 }
 

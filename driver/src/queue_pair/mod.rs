@@ -167,6 +167,12 @@ impl<B: IoBuffer> QueuePair<B> {
     fn attend_overdue(&mut self, now: Time) {
         let mut overdue = std::mem::take(&mut self.overdue);
         self.core.take_overdue(now, &mut overdue);
+        if !overdue.is_empty()
+            && let Some(cause) = self.shared.cause_of_death()
+        {
+            self.shared.fail(&cause);
+            overdue.clear();
+        }
         for index in overdue.drain(..) {
             match self.core.begin_abort(index) {
                 Some(cid) => self.abort(now, index, cid),

@@ -92,7 +92,7 @@ impl Admin {
         let started = bus.now();
         self.calls += 1;
         let purpose = Purpose::Call(self.calls);
-        let command = Command::plain(sqe, (data, purpose));
+        let command = Command::whole(sqe, (data, purpose));
         self.core.post(started, command).map_err(|rejected| refusal(bus, name, rejected.reason))?;
         self.core.ring();
         while !self.answered_by(purpose) {
@@ -141,8 +141,12 @@ impl Admin {
     pub(crate) fn request_events(&mut self, count: usize) {
         for _ in 0..count {
             // A full admin queue only means fewer events at a time.
-            let _ =
-                self.core.post_raw(Time::NEVER, Sqe::async_event_request(), (None, Purpose::Event));
+            let _ = self.core.post_raw(
+                Time::NEVER,
+                Sqe::async_event_request(),
+                None,
+                (None, Purpose::Event),
+            );
         }
         self.core.ring();
     }
@@ -162,7 +166,7 @@ impl Admin {
         if self.aborts_in_flight >= self.aborts_max {
             return false;
         }
-        let command = Command::plain(Sqe::abort(qid, cid), (None, Purpose::Abort));
+        let command = Command::plain(Sqe::abort(qid, cid), 0, (None, Purpose::Abort));
         let sent = self.core.post(now, command).is_ok();
         self.core.ring();
         self.aborts_in_flight += usize::from(sent);

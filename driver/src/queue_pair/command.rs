@@ -23,8 +23,8 @@ pub struct Command<'n, B> {
 pub(crate) enum Body<'n> {
     /// LBAs to or from the buffer; becomes as many commands as the limits ask for.
     Transfer(Transfer<'n>),
-    /// One command as it stands; the buffer, if any, is its data.
-    Raw(Sqe),
+    /// One command as it stands, whose data is the first `bytes` of the buffer, or all of it.
+    Raw { sqe: Sqe, bytes: Option<u64> },
 }
 
 /// A run of LBAs, as long as the buffer.
@@ -102,17 +102,23 @@ impl<'n, B: IoBuffer> Command<'n, B> {
     /// as PRPs (contiguous, or pieces of whole pages).
     ///
     /// # Safety
-    /// The driver does not look at what the command does. It must transfer no more than
-    /// `buffer` holds (a controller told to transfer more takes data for addresses), and its
-    /// other pointers, such as the metadata pointer, must name memory the caller owns.
+    /// The driver does not look at what the command does. It must transfer as many bytes as
+    /// `buffer` holds, no more and no less: whether PRP2 is a page or a list of pages depends on that, and
+    /// a controller told another length takes one for the other. Its other pointers, such
+    /// as the metadata pointer, must name memory the caller owns.
     #[allow(unsafe_code)]
     pub unsafe fn raw(sqe: Sqe, buffer: B) -> Command<'static, B> {
-        Command::plain(sqe, buffer)
+        Command::whole(sqe, buffer)
     }
 
-    /// A command of the driver's own making, whose data is `buffer` and no more.
-    pub(crate) fn plain(sqe: Sqe, buffer: B) -> Command<'static, B> {
-        Command { body: Body::Raw(sqe), buffer }
+    /// A command that stands as it is, whose data is all of `buffer`.
+    pub(crate) fn whole(sqe: Sqe, buffer: B) -> Command<'static, B> {
+        Command { body: Body::Raw { sqe, bytes: None }, buffer }
+    }
+
+    /// A command of the driver's own making, whose data is the first `bytes` of `buffer`.
+    pub(crate) fn plain(sqe: Sqe, bytes: usize, buffer: B) -> Command<'static, B> {
+        Command { body: Body::Raw { sqe, bytes: Some(bytes as u64) }, buffer }
     }
 
     /// Force Unit Access: a write completes only once it is on the medium, a read
@@ -120,7 +126,7 @@ impl<'n, B: IoBuffer> Command<'n, B> {
     pub fn fua(mut self) -> Self {
         match &mut self.body {
             Body::Transfer(transfer) => transfer.control |= FUA,
-            Body::Raw(sqe) => sqe.cdw12 = (sqe.cdw12.get() | FUA).into(),
+            Body::Raw { sqe, .. } => sqe.cdw12 = (sqe.cdw12.get() | FUA).into(),
         }
         self
     }
@@ -151,7 +157,7 @@ impl Namespace {
 
     /// Makes everything written before durable.
     pub fn flush(&self) -> Command<'static, ()> {
-        Command::plain(Sqe::flush(self.nsid()), ())
+        Command::plain(Sqe::flush(self.nsid()), 0, ())
     }
 
     /// Sets `count` LBAs from `lba` on to zero without a transfer; with
@@ -162,12 +168,12 @@ impl Namespace {
         count: LbaCount,
         deallocate: bool,
     ) -> Command<'static, ()> {
-        Command::plain(Sqe::write_zeroes(self.nsid(), lba, count).with_deac(deallocate), ())
+        Command::plain(Sqe::write_zeroes(self.nsid(), lba, count).with_deac(deallocate), 0, ())
     }
 
     /// Has the controller read `count` LBAs from `lba` on without a transfer.
     pub fn verify(&self, lba: Lba, count: LbaCount) -> Command<'static, ()> {
-        Command::plain(Sqe::verify(self.nsid(), lba, count), ())
+        Command::plain(Sqe::verify(self.nsid(), lba, count), 0, ())
     }
 
     /// Tells the controller that the LBAs of `ranges` (1 to 256 of them) hold nothing
@@ -180,11 +186,13 @@ impl Namespace {
         ranges: &[DsmRange],
         mut buffer: Buffer,
     ) -> Result<Command<'static, Buffer>, Unplannable> {
-        let count = range_count(ranges.len(), buffer.len() / size_of::<DsmRange>())?;
-        for (range, bytes) in ranges.iter().zip(buffer.chunks_exact_mut(size_of::<DsmRange>())) {
+        let size = size_of::<DsmRange>();
+        let count = range_count(ranges.len(), buffer.len() / size)?;
+        for (range, bytes) in ranges.iter().zip(buffer.chunks_exact_mut(size)) {
             bytes.copy_from_slice(zerocopy::IntoBytes::as_bytes(range));
         }
-        Ok(Command::plain(Sqe::dataset_management(self.nsid(), count, true), buffer))
+        let sqe = Sqe::dataset_management(self.nsid(), count, true);
+        Ok(Command::plain(sqe, ranges.len() * size, buffer))
     }
 
     /// Copies the LBAs of `sources` (1 to 256 of them), one after another, to
@@ -203,7 +211,8 @@ impl Namespace {
         for (range, bytes) in sources.iter().zip(buffer.chunks_exact_mut(size)) {
             bytes.copy_from_slice(zerocopy::IntoBytes::as_bytes(range));
         }
-        Ok(Command::plain(Sqe::copy(self.nsid(), destination, count), buffer))
+        let sqe = Sqe::copy(self.nsid(), destination, count);
+        Ok(Command::plain(sqe, sources.len() * size, buffer))
     }
 }
 
@@ -279,6 +288,14 @@ pub enum RejectReason {
     /// A buffer belongs to another controller.
     #[error("the buffer or namespace belongs to another controller: use this one's")]
     Foreign,
+    /// The buffer holds less than the command's data.
+    #[error("the command's data is {needs} bytes and its buffer holds {has}")]
+    ShortBuffer {
+        /// Bytes of the command's data.
+        needs: u64,
+        /// Bytes of the buffer.
+        has: u64,
+    },
     /// The data of a raw command cannot be expressed as PRPs.
     #[error("the data of a raw command must be contiguous, or pieces of whole 4 KiB pages")]
     Scattered,

@@ -123,7 +123,7 @@ impl<B: IoBuffer> Core<B> {
                 Some(sqe) => Ok(self.launch(sqe, buffer, deadline)),
                 None => self.post_pieces(deadline, transfer, buffer),
             },
-            Body::Raw(sqe) => self.post_raw(deadline, sqe, buffer),
+            Body::Raw { sqe, bytes } => self.post_raw(deadline, sqe, bytes, buffer),
         }
     }
 

@@ -186,33 +186,41 @@ impl<B: IoBuffer> Core<B> {
         Pointer::prps(self.bounces.iova_of(page), Iova(0))
     }
 
-    /// Posts one command as it stands, with the buffer as its data.
+    /// Posts one command as it stands, with the first `bytes` of the buffer as its data, or
+    /// all of it.
     #[cold]
     #[inline(never)]
     pub(crate) fn post_raw(
         &mut self,
         deadline: Time,
         sqe: Sqe,
+        bytes: Option<u64>,
         buffer: B,
     ) -> Result<Cid, Rejected<B>> {
         if self.slots.is_full() {
             return Err(Rejected { buffer, reason: RejectReason::Full });
         }
-        if buffer.segment_count() == 0 {
+        if bytes.map_or(buffer.segment_count() == 0, |bytes| bytes == 0) {
             return Ok(self.launch(sqe, buffer, deadline));
         }
-        match self.raw_pages(&buffer) {
+        match self.raw_pages(&buffer, bytes) {
             Err(reason) => Err(Rejected { buffer, reason }),
             Ok((bytes, entries)) => Ok(self.post_raw_data(deadline, sqe, buffer, bytes, entries)),
         }
     }
 
     /// Bytes and pages of a raw command's data, if the queue can carry it now.
-    fn raw_pages(&self, buffer: &B) -> Result<(u64, u64), RejectReason> {
+    fn raw_pages(&self, buffer: &B, needs: Option<u64>) -> Result<(u64, u64), RejectReason> {
         if !buffer.is_in(self.domain()) {
             return Err(RejectReason::Foreign);
         }
-        let (bytes, entries) = whole_as_prp(&SegmentsOf(buffer)).ok_or(RejectReason::Scattered)?;
+        let segments = SegmentsOf(buffer);
+        let has = (0..buffer.segment_count()).map(|index| buffer.segment(index).len).sum();
+        let bytes = needs.unwrap_or(has);
+        if bytes > has {
+            return Err(RejectReason::ShortBuffer { needs: bytes, has });
+        }
+        let entries = whole_as_prp(&segments, bytes).ok_or(RejectReason::Scattered)?;
         let lists = prp::list_pages(entries);
         if lists > LIST_PAGES_PER_COMMAND {
             let what = "list pages in one command";

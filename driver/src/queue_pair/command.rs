@@ -192,7 +192,7 @@ impl Namespace {
             bytes.copy_from_slice(zerocopy::IntoBytes::as_bytes(range));
         }
         let sqe = Sqe::dataset_management(self.nsid(), count, true);
-        Ok(Command::plain(sqe, ranges.len() * size, buffer))
+        Ok(Command::plain(sqe, size_of_val(ranges), buffer))
     }
 
     /// Copies the LBAs of `sources` (1 to 256 of them), one after another, to
@@ -212,7 +212,7 @@ impl Namespace {
             bytes.copy_from_slice(zerocopy::IntoBytes::as_bytes(range));
         }
         let sqe = Sqe::copy(self.nsid(), destination, count);
-        Ok(Command::plain(sqe, sources.len() * size, buffer))
+        Ok(Command::plain(sqe, size_of_val(sources), buffer))
     }
 }
 

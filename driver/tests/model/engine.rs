@@ -59,6 +59,35 @@ struct Draft<'n, B> {
     shape: Shape,
 }
 
+/// What a run came across, to see that runs are not idle.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Reached {
+    pub(crate) sgl: u64,
+    pub(crate) prebuilt: u64,
+    pub(crate) built: u64,
+    pub(crate) bounced: u64,
+    /// Refusals because too much was in flight, and because the request was too large.
+    pub(crate) full: u64,
+    pub(crate) too_large: u64,
+    /// Commands that failed as they had to.
+    pub(crate) failed: u64,
+    /// Most requests in flight at once.
+    pub(crate) in_flight_max: usize,
+}
+
+impl Reached {
+    pub(crate) fn add(&mut self, other: Reached) {
+        self.sgl += other.sgl;
+        self.prebuilt += other.prebuilt;
+        self.built += other.built;
+        self.bounced += other.bounced;
+        self.full += other.full;
+        self.too_large += other.too_large;
+        self.failed += other.failed;
+        self.in_flight_max = self.in_flight_max.max(other.in_flight_max);
+    }
+}
+
 /// See the module.
 pub(crate) struct Engine<B: Carrier> {
     scenario: Scenario,
@@ -72,6 +101,7 @@ pub(crate) struct Engine<B: Carrier> {
     /// Memory of a controller that is not this one.
     foreign: Arena,
     sgl: SglSupport,
+    reached: Reached,
 }
 
 fn open(soft: Options, options: &ControllerOptions, polls: bool) -> (Arc<SoftBus>, Controller) {
@@ -112,22 +142,24 @@ impl<B: Carrier> Engine<B> {
             spaces,
             pending: BTreeMap::new(),
             next_tag: 0,
+            reached: Reached::default(),
         }
     }
 
     /// The whole run.
-    pub(crate) fn run(mut self, lies: bool) {
+    pub(crate) fn run(mut self, lies: bool) -> Reached {
         self.measure_room(|lane, room| {
             lane.room = room;
             lane.may_bounce = false;
             lane.bounced_before = lane.queue.stats().bounced_commands;
         });
         self.fill();
+        self.reached = Reached::default();
         for _ in 0..self.scenario.operations {
             self.advance();
         }
         self.drain();
-        self.check_counters();
+        let reached = self.check_counters();
         if lies {
             let space = &mut self.spaces[0].model;
             let at = self.random.below(space.len() as u64) as usize;
@@ -138,6 +170,7 @@ impl<B: Carrier> Engine<B> {
             assert_eq!(lane.room, room, "something is never given back")
         });
         self.close();
+        reached
     }
 
     /// Writes every namespace full.
@@ -254,6 +287,7 @@ impl<B: Carrier> Engine<B> {
         } else {
             assert!(now == *data, "{operation:?}: changed the host's data");
         }
+        self.reached.failed += u64::from(outcome.is_err());
         if outcome.is_ok() {
             operation.apply(&mut space.model, lba_bytes, data);
         }
@@ -274,9 +308,14 @@ impl<B: Carrier> Engine<B> {
                 lane.raw += u64::from(is_raw);
                 lane.may_bounce |= !shape.suits_prp();
                 self.pending.insert(tag, pending);
+                let reached = &mut self.reached.in_flight_max;
+                *reached = self.pending.len().max(*reached);
             }
             Err(rejected) => {
                 let pieces = rejected.buffer.0.unwrap();
+                self.reached.full += u64::from(rejected.reason == RejectReason::Full);
+                self.reached.too_large +=
+                    u64::from(matches!(rejected.reason, RejectReason::TooLarge { .. }));
                 check_refusal(rejected.reason, &pending.operation, idle);
                 assert_eq!(layout(&pieces), pending.layout, "another buffer was given back");
                 assert!(gather(&pieces) == pending.data, "a refusal changed the data");
@@ -365,7 +404,9 @@ impl<B: Carrier> Engine<B> {
         self.pending.len() > before
     }
 
-    fn check_counters(&self) {
+    /// Holds the counters to what was asked for, and returns them.
+    fn check_counters(&self) -> Reached {
+        let mut reached = self.reached;
         assert_eq!(self.bus.dma_faults(), 0, "the controller was sent to unmapped memory");
         for lane in &self.lanes {
             let stats = lane.queue.stats();
@@ -381,7 +422,12 @@ impl<B: Carrier> Engine<B> {
                 assert_eq!(stats.bounced_commands, lane.bounced_before, "{stats:?}");
             }
             assert!(stats.submission_rings <= stats.commands, "{stats:?}");
+            reached.sgl += stats.sgl_commands;
+            reached.prebuilt += stats.prebuilt_lists;
+            reached.built += stats.built_lists;
+            reached.bounced += stats.bounced_commands - lane.bounced_before;
         }
+        reached
     }
 
     /// Ends everything; the device must have nothing mapped any more.

@@ -8,7 +8,8 @@
 //! the same run every time.
 //!
 //! ```text
-//! ADIT_MODEL_SEED=17 cargo test -p adit-driver --test model
+//! ADIT_MODEL_SEED=17 cargo test -p adit-driver --test model      # one run again
+//! ADIT_MODEL_SEEDS=5000 cargo test -p adit-driver --test model   # a longer search
 //! ```
 
 mod engine;
@@ -21,7 +22,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use adit_driver::Buffer;
 
-use engine::Engine;
+use engine::{Engine, Reached};
 use random::Random;
 use scenario::Scenario;
 
@@ -40,24 +41,44 @@ impl Drop for Replay {
 }
 
 /// One run; with `lies`, one byte of the model is wrong at the end.
-fn run(seed: u64, lies: bool) {
+fn run(seed: u64, lies: bool) -> Reached {
     let _replay = Replay(seed);
     let mut random = Random::new(seed);
     let scenario = Scenario::new(seed, &mut random);
     println!("seed {seed}: {scenario:?}");
     if scenario.scattered {
-        Engine::<Vec<Buffer>>::new(scenario, random).run(lies);
+        Engine::<Vec<Buffer>>::new(scenario, random).run(lies)
     } else {
-        Engine::<Option<Buffer>>::new(scenario, random).run(lies);
+        Engine::<Option<Buffer>>::new(scenario, random).run(lies)
     }
 }
 
 #[test]
 fn every_run_agrees_with_the_model() {
     match std::env::var("ADIT_MODEL_SEED") {
-        Ok(seed) => run(seed.parse().expect("ADIT_MODEL_SEED is a number"), false),
-        Err(_) => (0..SEEDS).for_each(|seed| run(seed, false)),
+        Ok(seed) => {
+            run(seed.parse().expect("ADIT_MODEL_SEED is a number"), false);
+        }
+        Err(_) => assert_busy(run_all()),
     }
+}
+
+fn run_all() -> Reached {
+    let seeds = std::env::var("ADIT_MODEL_SEEDS");
+    let seeds = seeds.map_or(SEEDS, |count| count.parse().expect("ADIT_MODEL_SEEDS is a number"));
+    let mut reached = Reached::default();
+    (0..seeds).for_each(|seed| reached.add(run(seed, false)));
+    reached
+}
+
+/// All runs together came across everything that a queue does.
+fn assert_busy(reached: Reached) {
+    println!("{reached:?}");
+    let Reached { sgl, prebuilt, built, bounced, full, too_large, failed, in_flight_max } = reached;
+    for count in [sgl, prebuilt, built, bounced, full, too_large, failed] {
+        assert!(count > 100, "{reached:?}");
+    }
+    assert!(in_flight_max > 30, "{reached:?}");
 }
 
 #[test]

@@ -89,7 +89,7 @@ impl Scenario {
             queues,
             scattered: random.chance(70),
             operations: random.between(40, 120) as usize,
-            bytes_max: random.pick(&[16 << 10, 64 << 10, 300 << 10]),
+            bytes_max: random.pick(&[16 << 10, 64 << 10, 300 << 10, 900 << 10]),
             file,
         }
     }

@@ -166,7 +166,7 @@ impl Admin {
         if self.aborts_in_flight >= self.aborts_max {
             return false;
         }
-        let command = Command::plain(Sqe::abort(qid, cid), 0, (None, Purpose::Abort));
+        let command = Command::whole(Sqe::abort(qid, cid), (None, Purpose::Abort));
         let sent = self.core.post(now, command).is_ok();
         self.core.ring();
         self.aborts_in_flight += usize::from(sent);

@@ -1,6 +1,6 @@
 //! Commands as a caller builds them, and what comes back.
 
-use crate::memory::{Buffer, IoBuffer};
+use crate::memory::{Buffer, DomainId, IoBuffer};
 use crate::namespace::Namespace;
 use crate::spec::{
     CopyRange, DsmRange, IoOpcode, Iova, Lba, LbaCount, RangeCount, SglDescriptor, Sqe, Status,
@@ -23,8 +23,17 @@ pub struct Command<'n, B> {
 pub(crate) enum Body<'n> {
     /// LBAs to or from the buffer; becomes as many commands as the limits ask for.
     Transfer(Transfer<'n>),
-    /// One command as it stands, whose data is the first `bytes` of the buffer, or all of it.
-    Raw { sqe: Sqe, bytes: Option<u64> },
+    /// One command as it stands; the buffer, if any, is its data.
+    Raw { sqe: Sqe, bounds: Option<Bounds> },
+}
+
+/// What the driver knows of a command of its own making.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Bounds {
+    /// The controller of the namespace it names.
+    pub(crate) domain: DomainId,
+    /// Its data is this much of the buffer, which may be larger.
+    pub(crate) bytes: u64,
 }
 
 /// A run of LBAs, as long as the buffer.
@@ -113,12 +122,7 @@ impl<'n, B: IoBuffer> Command<'n, B> {
 
     /// A command that stands as it is, whose data is all of `buffer`.
     pub(crate) fn whole(sqe: Sqe, buffer: B) -> Command<'static, B> {
-        Command { body: Body::Raw { sqe, bytes: None }, buffer }
-    }
-
-    /// A command of the driver's own making, whose data is the first `bytes` of `buffer`.
-    pub(crate) fn plain(sqe: Sqe, bytes: usize, buffer: B) -> Command<'static, B> {
-        Command { body: Body::Raw { sqe, bytes: Some(bytes as u64) }, buffer }
+        Command { body: Body::Raw { sqe, bounds: None }, buffer }
     }
 
     /// Force Unit Access: a write completes only once it is on the medium, a read
@@ -138,6 +142,12 @@ impl<'n, B: IoBuffer> Command<'n, B> {
 }
 
 impl Namespace {
+    /// A command to this namespace whose data is the first `bytes` of `buffer`.
+    fn fixed<B>(&self, sqe: Sqe, bytes: usize, buffer: B) -> Command<'static, B> {
+        let bounds = Some(Bounds { domain: self.domain(), bytes: bytes as u64 });
+        Command { body: Body::Raw { sqe, bounds }, buffer }
+    }
+
     /// Reads as many LBAs from `lba` on as fill `buffer`.
     #[inline(always)]
     pub fn read<B: IoBuffer>(&self, lba: Lba, buffer: B) -> Command<'_, B> {
@@ -157,7 +167,7 @@ impl Namespace {
 
     /// Makes everything written before durable.
     pub fn flush(&self) -> Command<'static, ()> {
-        Command::plain(Sqe::flush(self.nsid()), 0, ())
+        self.fixed(Sqe::flush(self.nsid()), 0, ())
     }
 
     /// Sets `count` LBAs from `lba` on to zero without a transfer; with
@@ -168,12 +178,12 @@ impl Namespace {
         count: LbaCount,
         deallocate: bool,
     ) -> Command<'static, ()> {
-        Command::plain(Sqe::write_zeroes(self.nsid(), lba, count).with_deac(deallocate), 0, ())
+        self.fixed(Sqe::write_zeroes(self.nsid(), lba, count).with_deac(deallocate), 0, ())
     }
 
     /// Has the controller read `count` LBAs from `lba` on without a transfer.
     pub fn verify(&self, lba: Lba, count: LbaCount) -> Command<'static, ()> {
-        Command::plain(Sqe::verify(self.nsid(), lba, count), 0, ())
+        self.fixed(Sqe::verify(self.nsid(), lba, count), 0, ())
     }
 
     /// Tells the controller that the LBAs of `ranges` (1 to 256 of them) hold nothing
@@ -192,7 +202,7 @@ impl Namespace {
             bytes.copy_from_slice(zerocopy::IntoBytes::as_bytes(range));
         }
         let sqe = Sqe::dataset_management(self.nsid(), count, true);
-        Ok(Command::plain(sqe, size_of_val(ranges), buffer))
+        Ok(self.fixed(sqe, size_of_val(ranges), buffer))
     }
 
     /// Copies the LBAs of `sources` (1 to 256 of them), one after another, to
@@ -212,7 +222,7 @@ impl Namespace {
             bytes.copy_from_slice(zerocopy::IntoBytes::as_bytes(range));
         }
         let sqe = Sqe::copy(self.nsid(), destination, count);
-        Ok(Command::plain(sqe, size_of_val(sources), buffer))
+        Ok(self.fixed(sqe, size_of_val(sources), buffer))
     }
 }
 

@@ -123,7 +123,7 @@ impl<B: IoBuffer> Core<B> {
                 Some(sqe) => Ok(self.launch(sqe, buffer, deadline)),
                 None => self.post_pieces(deadline, transfer, buffer),
             },
-            Body::Raw { sqe, bytes } => self.post_raw(deadline, sqe, bytes, buffer),
+            Body::Raw { sqe, bounds } => self.post_raw(deadline, sqe, bounds, buffer),
         }
     }
 

@@ -7,7 +7,7 @@
 //! counted before the first command is posted, so a request is taken whole or
 //! given back whole.
 
-use super::command::{CommandError, Completion, Pointer, RejectReason, Rejected, Transfer};
+use super::command::{Bounds, CommandError, Completion, Pointer, RejectReason, Rejected, Transfer};
 use super::core::Core;
 use super::lists::{Borrowed, LIST_PAGES_PER_COMMAND};
 use crate::memory::{Bounce, IoBuffer, SegmentsOf, bounce_copy};
@@ -186,7 +186,7 @@ impl<B: IoBuffer> Core<B> {
         Pointer::prps(self.bounces.iova_of(page), Iova(0))
     }
 
-    /// Posts one command as it stands, with the first `bytes` of the buffer as its data, or
+    /// Posts one command as it stands, with the buffer as its data as far as the bounds say, or
     /// all of it.
     #[cold]
     #[inline(never)]
@@ -194,16 +194,19 @@ impl<B: IoBuffer> Core<B> {
         &mut self,
         deadline: Time,
         sqe: Sqe,
-        bytes: Option<u64>,
+        bounds: Option<Bounds>,
         buffer: B,
     ) -> Result<Cid, Rejected<B>> {
         if self.slots.is_full() {
             return Err(Rejected { buffer, reason: RejectReason::Full });
         }
-        if bytes.map_or(buffer.segment_count() == 0, |bytes| bytes == 0) {
+        if bounds.is_some_and(|bounds| bounds.domain != self.domain()) {
+            return Err(Rejected { buffer, reason: RejectReason::Foreign });
+        }
+        if bounds.map_or(buffer.segment_count() == 0, |bounds| bounds.bytes == 0) {
             return Ok(self.launch(sqe, buffer, deadline));
         }
-        match self.raw_pages(&buffer, bytes) {
+        match self.raw_pages(&buffer, bounds.map(|bounds| bounds.bytes)) {
             Err(reason) => Err(Rejected { buffer, reason }),
             Ok((bytes, entries)) => Ok(self.post_raw_data(deadline, sqe, buffer, bytes, entries)),
         }

@@ -1,9 +1,9 @@
-//! Commands whose data is a list of ranges, in buffers larger than the list.
+//! Commands of a namespace that are no transfers: what their data is, and where they may go.
 
 use std::sync::Arc;
 
 use adit_driver::bus::soft::{Drive, SoftBus};
-use adit_driver::spec::{DsmRange, Lba, Nsid};
+use adit_driver::spec::{DsmRange, Lba, LbaCount, Nsid};
 use adit_driver::{
     Buffer, Controller, ControllerOptions, QueuePair, QueuePairOptions, RejectReason, Time,
 };
@@ -47,4 +47,20 @@ fn a_list_whose_buffer_was_exchanged_for_less_is_refused() {
     let command = command.map_buffer(|mut list| list.split_off(4088));
     let rejected = queue.post(Time::ZERO, command).expect_err("8 bytes are no range");
     assert_eq!(rejected.reason, RejectReason::ShortBuffer { needs: 16, has: 8 });
+}
+
+/// What needs no buffer belongs to a controller all the same: its namespace does.
+#[test]
+fn a_command_for_another_controllers_namespace_is_refused() {
+    let ((_bus, controller), (_other_bus, other)) = (controller(), controller());
+    let namespace = other.namespace(Nsid(1)).expect("namespace");
+    let mut queue: QueuePair<Option<Buffer>> =
+        controller.create_queue_pair(QueuePairOptions::default()).expect("queue pair");
+    let zeroes = namespace.write_zeroes(Lba(0), LbaCount::ONE, false).map_buffer(|()| None);
+    let rejected = queue.post(Time::ZERO, zeroes).expect_err("it would hit the wrong medium");
+    assert_eq!(rejected.reason, RejectReason::Foreign);
+    let list = controller.allocate(4096).expect("memory");
+    let deallocate = namespace.deallocate(&[DsmRange::new(Lba(0), 1)], list).expect("it fits");
+    let rejected = queue.post(Time::ZERO, deallocate.map_buffer(Some)).expect_err("likewise");
+    assert_eq!(rejected.reason, RejectReason::Foreign);
 }

@@ -31,6 +31,8 @@ struct Lane<B: Carrier> {
     queue: QueuePair<(B, u64)>,
     /// Commands that are no transfers.
     raw: u64,
+    /// Fewest commands that the transfers can have become.
+    transfers_min: u64,
     /// Whether a transfer was posted that PRPs may not express.
     may_bounce: bool,
     /// Bounced commands when it was last `false`.
@@ -116,12 +118,19 @@ fn layout(pieces: &[Buffer]) -> Vec<(u64, usize)> {
 }
 
 impl<B: Carrier> Engine<B> {
-    pub(crate) fn new(scenario: Scenario, random: Random) -> Engine<B> {
+    pub(crate) fn new(scenario: Scenario, mut random: Random) -> Engine<B> {
         let (bus, controller) =
             open(scenario.soft.clone(), &scenario.controller, scenario.polls_shadow);
         let lanes = scenario.queues.iter().map(|shape| {
             let queue = controller.create_queue_pair(shape.options()).expect("queue pair");
-            Lane { queue, raw: 0, may_bounce: false, bounced_before: 0, room: [0; 3] }
+            Lane {
+                queue,
+                raw: 0,
+                transfers_min: 0,
+                may_bounce: false,
+                bounced_before: 0,
+                room: [0; 3],
+            }
         });
         let lanes = lanes.collect();
         let spaces = (1..=scenario.soft.namespace_count).map(|nsid| {
@@ -132,8 +141,8 @@ impl<B: Carrier> Engine<B> {
         let spaces = spaces.collect();
         let (_, other) = open(Options::memory(1 << 20), &ControllerOptions::default(), true);
         Engine {
-            arena: Arena::new(&controller),
-            foreign: Arena::new(&other),
+            arena: Arena::new(&mut random, &controller),
+            foreign: Arena::new(&mut random, &other),
             sgl: controller.info().sgl,
             scenario,
             random,
@@ -306,6 +315,7 @@ impl<B: Carrier> Engine<B> {
         match lane.queue.post(self.bus.now(), command) {
             Ok(_) => {
                 lane.raw += u64::from(is_raw);
+                lane.transfers_min += pieces_min(&namespace, &pending.operation);
                 lane.may_bounce |= !shape.suits_prp();
                 self.pending.insert(tag, pending);
                 let reached = &mut self.reached.in_flight_max;
@@ -413,6 +423,7 @@ impl<B: Carrier> Engine<B> {
             let transfers = stats.commands - lane.raw;
             assert_eq!(stats.violations(), 0, "{stats:?}");
             assert_eq!((stats.aborts, stats.bounced_commands > stats.commands), (0, false));
+            assert!(transfers >= lane.transfers_min, "{stats:?}, not {}", lane.transfers_min);
             match self.sgl {
                 SglSupport::None => assert_eq!(stats.sgl_commands, 0, "{stats:?}"),
                 SglSupport::Byte => assert_eq!(stats.sgl_commands, transfers, "{stats:?}"),
@@ -441,6 +452,25 @@ impl<B: Carrier> Engine<B> {
 /// LBAs from `first` to the next boundary.
 fn lbas_to_boundary(namespace: &Namespace, first: u64) -> u64 {
     namespace.limits().to_boundary_bytes(first) / namespace.limits().lba_bytes()
+}
+
+/// Fewest commands for a transfer: none crosses a boundary or is longer than the limit.
+fn pieces_min(namespace: &Namespace, operation: &Operation) -> u64 {
+    let (Operation::Read(run) | Operation::Write { run, .. } | Operation::Compare { run, .. }) =
+        operation
+    else {
+        return 0;
+    };
+    let limits = namespace.limits();
+    let lbas_max = limits.max_bytes / limits.lba_bytes();
+    let (mut first, end, mut pieces) = (run.first, run.first + run.lbas, 0);
+    while first < end {
+        let boundary = u64::from(limits.boundary_lbas);
+        let next = if boundary == 0 { end } else { (first / boundary + 1) * boundary };
+        pieces += (next.min(end) - first).div_ceil(lbas_max);
+        first = next;
+    }
+    pieces
 }
 
 /// A failure without the flags that say what to do about it.

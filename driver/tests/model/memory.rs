@@ -8,7 +8,8 @@ use adit_driver::{Buffer, Controller, IoBuffer};
 
 use crate::random::Random;
 
-const REGION_BYTES: usize = 1 << 20;
+/// The larger needs prebuilt PRP lists of several pages.
+const REGION_BYTES: [usize; 2] = [1 << 20, 4 << 20];
 const GUARD: u8 = 0xa5;
 const PAGE: u64 = 4096;
 
@@ -128,13 +129,15 @@ pub(crate) struct Memory {
 #[derive(Debug)]
 pub(crate) struct Arena {
     controller: Controller,
+    region_bytes: usize,
     rest: Buffer,
 }
 
 impl Arena {
-    pub(crate) fn new(controller: &Controller) -> Arena {
-        let rest = controller.allocate(REGION_BYTES).expect("memory");
-        Arena { controller: controller.clone(), rest }
+    pub(crate) fn new(random: &mut Random, controller: &Controller) -> Arena {
+        let region_bytes = random.pick(&REGION_BYTES);
+        let rest = controller.allocate(region_bytes).expect("memory");
+        Arena { controller: controller.clone(), region_bytes, rest }
     }
 
     /// Memory of `bytes` bytes in `shape`.
@@ -169,7 +172,7 @@ impl Arena {
     fn reserve(&mut self, len: u64) {
         let need = len as usize + PAGE as usize;
         if self.rest.len() < need {
-            let bytes = need.next_multiple_of(PAGE as usize).max(REGION_BYTES);
+            let bytes = need.next_multiple_of(PAGE as usize).max(self.region_bytes);
             self.rest = self.controller.allocate(bytes).expect("memory");
         }
     }

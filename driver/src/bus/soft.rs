@@ -133,6 +133,11 @@ impl SoftBus {
         self.shared.lock().table.faults()
     }
 
+    /// Bytes that are mapped for the controller.
+    pub fn mapped_bytes(&self) -> u64 {
+        self.shared.lock().table.mapped_bytes()
+    }
+
     /// Pulls the device out: registers read all ones, nothing is executed any more.
     pub fn unplug(&self) {
         let mut state = self.shared.lock();

@@ -116,7 +116,7 @@ impl Admin {
         let started = bus.now();
         self.calls += 1;
         let purpose = Purpose::Call(self.calls);
-        let command = Command::plain(sqe, (data, purpose));
+        let command = Command::whole(sqe, (data, purpose));
         self.core.post(started, command).map_err(|rejected| refusal(bus, name, rejected.reason))?;
         self.core.ring();
         let Completion { buffer, result } = loop {
@@ -162,8 +162,12 @@ impl Admin {
     pub(crate) fn request_events(&mut self, count: usize) {
         for _ in 0..count {
             // A full admin queue only means fewer events at a time.
-            let _ =
-                self.core.post_raw(Time::NEVER, Sqe::async_event_request(), (None, Purpose::Event));
+            let _ = self.core.post_raw(
+                Time::NEVER,
+                Sqe::async_event_request(),
+                None,
+                (None, Purpose::Event),
+            );
         }
         self.core.ring();
     }
@@ -187,7 +191,7 @@ impl Admin {
             return Abort::Busy;
         }
         let (sqe, owned) = (Sqe::abort(qid, cid), (None, Purpose::Abort));
-        if self.core.post_raw(now + timeout, sqe, owned).is_err() {
+        if self.core.post_raw(now + timeout, sqe, None, owned).is_err() {
             return Abort::Busy;
         }
         self.core.ring();

@@ -249,9 +249,9 @@ impl Controller {
     /// the data. `name` is for messages.
     ///
     /// # Safety
-    /// The driver does not look at what the command does. It must transfer no more than
-    /// `data` holds, its other pointers must name memory the caller owns for as long as the
-    /// controller uses it, and it must not take away what the driver relies on (its queues, its doorbell buffers).
+    /// The driver does not look at what the command does. It must transfer as many bytes as
+    /// `data` holds, no more and no less ([`crate::Command::raw`] says why), its other pointers must name
+    /// memory the caller owns for as long as the controller uses it, and it must not take away what the driver relies on (its queues, its doorbell buffers).
     ///
     /// # Errors
     /// [`Error::Status`] when the controller fails it; [`Error::Timeout`] when it does

@@ -23,9 +23,17 @@ pub struct Command<'n, B> {
 pub(crate) enum Body<'n> {
     /// LBAs to or from the buffer; becomes as many commands as the limits ask for.
     Transfer(Transfer<'n>),
-    /// One command as it stands; the buffer, if any, is its data. Where a namespace made
-    /// it, the domain of that, so that it goes to no other controller.
-    Raw(Sqe, Option<DomainId>),
+    /// One command as it stands; the buffer, if any, is its data.
+    Raw { sqe: Sqe, bounds: Option<Bounds> },
+}
+
+/// What the driver knows of a command of its own making.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Bounds {
+    /// The controller of the namespace it names.
+    pub(crate) domain: DomainId,
+    /// Its data is this much of the buffer, which may be larger.
+    pub(crate) bytes: u64,
 }
 
 /// A run of LBAs, as long as the buffer.
@@ -103,22 +111,18 @@ impl<'n, B: IoBuffer> Command<'n, B> {
     /// as PRPs (contiguous, or pieces of whole pages).
     ///
     /// # Safety
-    /// The driver does not look at what the command does. It must transfer no more than
-    /// `buffer` holds (a controller told to transfer more takes data for addresses), and its
-    /// other pointers, such as the metadata pointer, must name memory the caller owns.
+    /// The driver does not look at what the command does. It must transfer as many bytes as
+    /// `buffer` holds, no more and no less: whether PRP2 is a page or a list of pages depends on that, and
+    /// a controller told another length takes one for the other. Its other pointers, such
+    /// as the metadata pointer, must name memory the caller owns.
     #[allow(unsafe_code)]
     pub unsafe fn raw(sqe: Sqe, buffer: B) -> Command<'static, B> {
-        Command::plain(sqe, buffer)
+        Command::whole(sqe, buffer)
     }
 
-    /// A command of the driver's own making, whose data is `buffer` and no more.
-    pub(crate) fn plain(sqe: Sqe, buffer: B) -> Command<'static, B> {
-        Command { body: Body::Raw(sqe, None), buffer }
-    }
-
-    /// A command of the driver's own making to `namespace`.
-    fn to_namespace(namespace: &Namespace, sqe: Sqe, buffer: B) -> Command<'static, B> {
-        Command { body: Body::Raw(sqe, Some(namespace.domain())), buffer }
+    /// A command that stands as it is, whose data is all of `buffer`.
+    pub(crate) fn whole(sqe: Sqe, buffer: B) -> Command<'static, B> {
+        Command { body: Body::Raw { sqe, bounds: None }, buffer }
     }
 
     /// Force Unit Access: a write completes only once it is on the medium, a read
@@ -126,7 +130,7 @@ impl<'n, B: IoBuffer> Command<'n, B> {
     pub fn fua(mut self) -> Self {
         match &mut self.body {
             Body::Transfer(transfer) => transfer.control |= FUA,
-            Body::Raw(sqe, _) => sqe.cdw12 = (sqe.cdw12.get() | FUA).into(),
+            Body::Raw { sqe, .. } => sqe.cdw12 = (sqe.cdw12.get() | FUA).into(),
         }
         self
     }
@@ -138,6 +142,12 @@ impl<'n, B: IoBuffer> Command<'n, B> {
 }
 
 impl Namespace {
+    /// A command to this namespace whose data is the first `bytes` of `buffer`.
+    fn fixed<B>(&self, sqe: Sqe, bytes: usize, buffer: B) -> Command<'static, B> {
+        let bounds = Some(Bounds { domain: self.domain(), bytes: bytes as u64 });
+        Command { body: Body::Raw { sqe, bounds }, buffer }
+    }
+
     /// Reads as many LBAs from `lba` on as fill `buffer`.
     #[inline(always)]
     pub fn read<B: IoBuffer>(&self, lba: Lba, buffer: B) -> Command<'_, B> {
@@ -157,7 +167,7 @@ impl Namespace {
 
     /// Makes everything written before durable.
     pub fn flush(&self) -> Command<'static, ()> {
-        Command::to_namespace(self, Sqe::flush(self.nsid()), ())
+        self.fixed(Sqe::flush(self.nsid()), 0, ())
     }
 
     /// Sets `count` LBAs from `lba` on to zero without a transfer; with
@@ -168,13 +178,12 @@ impl Namespace {
         count: LbaCount,
         deallocate: bool,
     ) -> Command<'static, ()> {
-        let sqe = Sqe::write_zeroes(self.nsid(), lba, count).with_deac(deallocate);
-        Command::to_namespace(self, sqe, ())
+        self.fixed(Sqe::write_zeroes(self.nsid(), lba, count).with_deac(deallocate), 0, ())
     }
 
     /// Has the controller read `count` LBAs from `lba` on without a transfer.
     pub fn verify(&self, lba: Lba, count: LbaCount) -> Command<'static, ()> {
-        Command::to_namespace(self, Sqe::verify(self.nsid(), lba, count), ())
+        self.fixed(Sqe::verify(self.nsid(), lba, count), 0, ())
     }
 
     /// Tells the controller that the LBAs of `ranges` (1 to 256 of them) hold nothing
@@ -187,12 +196,13 @@ impl Namespace {
         ranges: &[DsmRange],
         mut buffer: Buffer,
     ) -> Result<Command<'static, Buffer>, Unplannable> {
-        let count = range_count(ranges.len(), buffer.len() / size_of::<DsmRange>())?;
-        for (range, bytes) in ranges.iter().zip(buffer.chunks_exact_mut(size_of::<DsmRange>())) {
+        let size = size_of::<DsmRange>();
+        let count = range_count(ranges.len(), buffer.len() / size)?;
+        for (range, bytes) in ranges.iter().zip(buffer.chunks_exact_mut(size)) {
             bytes.copy_from_slice(zerocopy::IntoBytes::as_bytes(range));
         }
         let sqe = Sqe::dataset_management(self.nsid(), count, true);
-        Ok(Command::to_namespace(self, sqe, buffer))
+        Ok(self.fixed(sqe, size_of_val(ranges), buffer))
     }
 
     /// Copies the LBAs of `sources` (1 to 256 of them), one after another, to
@@ -211,7 +221,8 @@ impl Namespace {
         for (range, bytes) in sources.iter().zip(buffer.chunks_exact_mut(size)) {
             bytes.copy_from_slice(zerocopy::IntoBytes::as_bytes(range));
         }
-        Ok(Command::to_namespace(self, Sqe::copy(self.nsid(), destination, count), buffer))
+        let sqe = Sqe::copy(self.nsid(), destination, count);
+        Ok(self.fixed(sqe, size_of_val(sources), buffer))
     }
 }
 
@@ -287,6 +298,14 @@ pub enum RejectReason {
     /// A buffer belongs to another controller.
     #[error("the buffer or namespace belongs to another controller: use this one's")]
     Foreign,
+    /// The buffer holds less than the command's data.
+    #[error("the command's data is {needs} bytes and its buffer holds {has}")]
+    ShortBuffer {
+        /// Bytes of the command's data.
+        needs: u64,
+        /// Bytes of the buffer.
+        has: u64,
+    },
     /// The data of a raw command cannot be expressed as PRPs.
     #[error("the data of a raw command must be contiguous, or pieces of whole 4 KiB pages")]
     Scattered,

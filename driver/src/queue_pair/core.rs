@@ -123,10 +123,7 @@ impl<B: IoBuffer> Core<B> {
                 Some(sqe) => Ok(self.launch(sqe, buffer, deadline)),
                 None => self.post_pieces(deadline, transfer, buffer),
             },
-            Body::Raw(_, Some(domain)) if domain != self.domain => {
-                Err(Rejected { buffer, reason: RejectReason::Foreign })
-            }
-            Body::Raw(sqe, _) => self.post_raw(deadline, sqe, buffer),
+            Body::Raw { sqe, bounds } => self.post_raw(deadline, sqe, bounds, buffer),
         }
     }
 

@@ -7,7 +7,7 @@
 //! counted before the first command is posted, so a request is taken whole or
 //! given back whole.
 
-use super::command::{CommandError, Completion, Pointer, RejectReason, Rejected, Transfer};
+use super::command::{Bounds, CommandError, Completion, Pointer, RejectReason, Rejected, Transfer};
 use super::core::Core;
 use super::lists::{Borrowed, LIST_PAGES_PER_COMMAND};
 use crate::memory::{Bounce, IoBuffer, SegmentsOf, bounce_copy};
@@ -186,33 +186,44 @@ impl<B: IoBuffer> Core<B> {
         Pointer::prps(self.bounces.iova_of(page), Iova(0))
     }
 
-    /// Posts one command as it stands, with the buffer as its data.
+    /// Posts one command as it stands, with the buffer as its data as far as the bounds say, or
+    /// all of it.
     #[cold]
     #[inline(never)]
     pub(crate) fn post_raw(
         &mut self,
         deadline: Time,
         sqe: Sqe,
+        bounds: Option<Bounds>,
         buffer: B,
     ) -> Result<Cid, Rejected<B>> {
         if self.slots.is_full() {
             return Err(Rejected { buffer, reason: RejectReason::Full });
         }
-        if buffer.segment_count() == 0 {
+        if bounds.is_some_and(|bounds| bounds.domain != self.domain()) {
+            return Err(Rejected { buffer, reason: RejectReason::Foreign });
+        }
+        if bounds.map_or(buffer.segment_count() == 0, |bounds| bounds.bytes == 0) {
             return Ok(self.launch(sqe, buffer, deadline));
         }
-        match self.raw_pages(&buffer) {
+        match self.raw_pages(&buffer, bounds.map(|bounds| bounds.bytes)) {
             Err(reason) => Err(Rejected { buffer, reason }),
             Ok((bytes, entries)) => Ok(self.post_raw_data(deadline, sqe, buffer, bytes, entries)),
         }
     }
 
     /// Bytes and pages of a raw command's data, if the queue can carry it now.
-    fn raw_pages(&self, buffer: &B) -> Result<(u64, u64), RejectReason> {
+    fn raw_pages(&self, buffer: &B, needs: Option<u64>) -> Result<(u64, u64), RejectReason> {
         if !buffer.is_in(self.domain()) {
             return Err(RejectReason::Foreign);
         }
-        let (bytes, entries) = whole_as_prp(&SegmentsOf(buffer)).ok_or(RejectReason::Scattered)?;
+        let segments = SegmentsOf(buffer);
+        let has = (0..buffer.segment_count()).map(|index| buffer.segment(index).len).sum();
+        let bytes = needs.unwrap_or(has);
+        if bytes > has {
+            return Err(RejectReason::ShortBuffer { needs: bytes, has });
+        }
+        let entries = whole_as_prp(&segments, bytes).ok_or(RejectReason::Scattered)?;
         let lists = prp::list_pages(entries);
         if lists > LIST_PAGES_PER_COMMAND {
             let what = "list pages in one command";

@@ -69,6 +69,11 @@ impl DmaTable {
         self.mappings.remove(&iova).is_some()
     }
 
+    /// Bytes of all mappings.
+    pub fn mapped_bytes(&self) -> u64 {
+        self.mappings.values().map(|mapping| mapping.len).sum()
+    }
+
     /// Accesses that hit no mapping.
     pub fn faults(&self) -> u64 {
         self.faults.get()

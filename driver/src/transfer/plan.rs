@@ -206,15 +206,14 @@ impl<'a, L: SegmentList + ?Sized> Plan<'a, L> {
     }
 }
 
-/// Pages that all of `segments` touch if PRPs can express them as one transfer.
+/// Pages that the first `bytes` of `segments` touch if PRPs can express them as one transfer.
 ///
 /// For commands whose data is not counted in LBAs (passthrough, ranges).
-pub fn whole_as_prp<L: SegmentList + ?Sized>(segments: &L) -> Option<(u64, u64)> {
-    let all = || Runs::new(segments, Position::default(), u64::MAX);
-    let bytes: u64 = all().map(|run| run.len).sum();
-    let start = all().next()?.iova.0;
-    let fits = start.is_multiple_of(4) && prp_prefix(all()) == bytes;
-    fits.then(|| (bytes, (start % PAGE_BYTES + bytes).div_ceil(PAGE_BYTES)))
+pub fn whole_as_prp<L: SegmentList + ?Sized>(segments: &L, bytes: u64) -> Option<u64> {
+    let runs = || Runs::new(segments, Position::default(), bytes);
+    let start = runs().next()?.iova.0;
+    let fits = start.is_multiple_of(4) && prp_prefix(runs()) == bytes;
+    fits.then(|| (start % PAGE_BYTES + bytes).div_ceil(PAGE_BYTES))
 }
 
 /// Bytes from the start up to the first inner edge that is not a page edge.

@@ -1,0 +1,224 @@
+//! An I/O allocates nothing, and a queue pair is small.
+//!
+//! A counting allocator watches `post`, `ring` and `poll` over ten thousand I/Os of
+//! every kind, after one burst that lets buffers of the test's own grow. It counts
+//! only on the thread that asked for it and only inside those calls: the
+//! software controller's work between them is not the driver's.
+#![allow(unsafe_code)]
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use std::sync::Arc;
+
+use adit_driver::bus::Bus;
+use adit_driver::bus::soft::{Drive, SoftBus};
+use adit_driver::spec::{Lba, Nsid};
+use adit_driver::{
+    Buffer, Controller, ControllerOptions, IoBuffer, Namespace, QueuePair, QueuePairOptions, Stats,
+};
+
+/// I/Os of each kind that are watched.
+const IOS: usize = 10_000;
+/// I/Os posted before the doorbell is rung.
+const BURST: usize = 16;
+
+thread_local! {
+    static WATCHES: Cell<bool> = const { Cell::new(false) };
+    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
+    static LIVE_BYTES: Cell<i64> = const { Cell::new(0) };
+}
+
+/// The system's allocator, counting what a watched thread asks of it.
+struct Counting;
+
+#[global_allocator]
+static COUNTING: Counting = Counting;
+
+impl Counting {
+    fn count(allocations: u64, bytes: i64) {
+        // A thread that is ending has no counters any more, and is not watched.
+        let _ = WATCHES.try_with(|watches| {
+            if watches.get() {
+                ALLOCATIONS.set(ALLOCATIONS.get() + allocations);
+                LIVE_BYTES.set(LIVE_BYTES.get() + bytes);
+            }
+        });
+    }
+}
+
+// SAFETY: every call is passed on to the system's allocator as it is.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        Self::count(1, layout.size() as i64);
+        // SAFETY: our caller's promise.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
+        Self::count(0, -(layout.size() as i64));
+        // SAFETY: our caller's promise; `System` made what `alloc` returned.
+        unsafe { System.dealloc(at, layout) }
+    }
+
+    unsafe fn realloc(&self, at: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        Self::count(1, size as i64 - layout.size() as i64);
+        // SAFETY: as in `dealloc`.
+        unsafe { System.realloc(at, layout, size) }
+    }
+}
+
+/// Runs `f` and returns its result with the allocations it made and the bytes that stayed.
+fn watch<R>(f: impl FnOnce() -> R) -> (R, u64, i64) {
+    let (allocations, bytes) = (ALLOCATIONS.get(), LIVE_BYTES.get());
+    WATCHES.set(true);
+    let result = f();
+    WATCHES.set(false);
+    (result, ALLOCATIONS.get() - allocations, LIVE_BYTES.get() - bytes)
+}
+
+fn open(soft: &str) -> (Arc<SoftBus>, Controller) {
+    let bus = SoftBus::new(soft.parse().expect("options"), Drive::Manual).expect("bus");
+    let controller = Controller::attach(Arc::<SoftBus>::clone(&bus), &ControllerOptions::default());
+    (bus, controller.expect("controller"))
+}
+
+/// A queue pair at work on one kind of I/O.
+struct Work<B: IoBuffer> {
+    bus: Arc<SoftBus>,
+    namespace: Namespace,
+    queue: QueuePair<B>,
+    buffers: Vec<B>,
+    is_write: bool,
+}
+
+impl<B: IoBuffer> Work<B> {
+    fn new(soft: &str, make: impl Fn(&Controller) -> B) -> Work<B> {
+        let (bus, controller) = open(soft);
+        let namespace = controller.namespace(Nsid(1)).expect("namespace");
+        let options = QueuePairOptions { list_pages: 64, bounce_pages: 64, ..Default::default() };
+        let queue = controller.create_queue_pair(options).expect("queue pair");
+        let buffers = (0..BURST).map(|_| make(&controller)).collect();
+        Work { bus, namespace, queue, buffers, is_write: false }
+    }
+
+    /// One burst, reads and writes in turn; returns the allocations it made.
+    fn burst(&mut self) -> u64 {
+        let Work { bus, namespace, queue, buffers, is_write } = self;
+        *is_write = !*is_write;
+        let now = bus.now();
+        let ((), posting, _) = watch(|| {
+            while let Some(buffer) = buffers.pop() {
+                let lba = Lba(buffers.len() as u64 * 512);
+                let command = match *is_write {
+                    true => namespace.write(lba, buffer),
+                    false => namespace.read(lba, buffer),
+                };
+                assert!(queue.post(now, command).is_ok(), "the burst fits the queue");
+            }
+            queue.ring();
+        });
+        while bus.step() > 0 {}
+        let (finished, polling, _) = watch(|| {
+            queue.poll(now, |completion| {
+                assert!(completion.result.is_ok(), "nothing fails");
+                buffers.push(completion.buffer);
+            }) + queue.poll(now, |_| ())
+        });
+        assert_eq!(finished, BURST, "a burst completes whole");
+        posting + polling
+    }
+
+    /// Ten thousand I/Os; returns what the queue counted.
+    fn run(mut self, kind: &str) -> Stats {
+        self.burst();
+        let allocations: u64 = (0..IOS / BURST).map(|_| self.burst()).sum();
+        assert_eq!(allocations, 0, "allocations in {IOS} I/Os: {kind}");
+        self.queue.stats()
+    }
+}
+
+fn single(controller: &Controller, offset: usize, len: usize) -> Buffer {
+    let mut buffer = controller.allocate(offset + len).expect("memory").split_off(offset);
+    let _ = buffer.split_off(len);
+    buffer
+}
+
+/// Two pieces that meet inside a page.
+fn pieces(controller: &Controller, at: usize, len: usize) -> Vec<Buffer> {
+    vec![single(controller, 4096, at), single(controller, 0, len - at)]
+}
+
+/// The storages, each with options added.
+fn each(options: &str, test: impl Fn(&str)) {
+    for storage in ["null", "mem=8M"] {
+        test(&format!("{storage},{options}"));
+    }
+}
+
+#[test]
+fn the_counter_counts() {
+    let (boxed, allocations, bytes) = watch(|| Box::new([0u8; 100]));
+    assert_eq!((allocations, bytes), (1, 100));
+    drop(boxed);
+    let (_, allocations, bytes) = watch(|| drop(vec![0u8; 7]));
+    assert_eq!((allocations, bytes), (1, 0));
+}
+
+#[test]
+fn plain_prp_and_sgl_transfers_allocate_nothing() {
+    each("sgl=off", |soft| {
+        let stats = Work::new(soft, |controller| single(controller, 0, 4096)).run("one page");
+        assert_eq!((stats.sgl_commands, stats.built_lists), (0, 0), "{stats:?}");
+    });
+    each("sgl=on,dbbuf=off", |soft| {
+        let stats = Work::new(soft, |controller| single(controller, 16, 8192)).run("a data block");
+        assert_eq!(stats.sgl_commands, stats.commands, "{stats:?}");
+    });
+}
+
+#[test]
+fn lists_allocate_nothing() {
+    each("sgl=off", |soft| {
+        let stats = Work::new(soft, |controller| single(controller, 512, 65536)).run("prebuilt");
+        assert_eq!(stats.prebuilt_lists, stats.commands, "{stats:?}");
+    });
+    each("sgl=off", |soft| {
+        let stats = Work::new(soft, |controller| pieces(controller, 8192, 65536)).run("built PRPs");
+        assert_eq!(stats.built_lists, stats.commands, "{stats:?}");
+    });
+    each("sgl=on", |soft| {
+        let stats = Work::new(soft, |controller| pieces(controller, 100, 65536)).run("built SGLs");
+        assert_eq!((stats.built_lists, stats.bounced_commands), (stats.commands, 0), "{stats:?}");
+    });
+}
+
+#[test]
+fn split_and_bounced_requests_allocate_nothing() {
+    each("mdts=2,sgl=off", |soft| {
+        let stats = Work::new(soft, |controller| single(controller, 0, 65536)).run("split");
+        assert!(stats.commands >= 4 * IOS as u64, "{stats:?}");
+    });
+    each("sgl=off", |soft| {
+        let stats = Work::new(soft, |controller| single(controller, 1, 8192)).run("bounced");
+        assert_eq!(stats.bounced_commands, stats.commands, "{stats:?}");
+    });
+}
+
+/// The figure of the goals: 128 KiB for a queue pair of 256 entries, without data.
+#[test]
+fn a_queue_pair_is_small() {
+    let (bus, controller) = open("null");
+    let before = bus.mapped_bytes();
+    let (queue, _, heap) = watch(|| {
+        controller.create_queue_pair::<Buffer>(QueuePairOptions::default()).expect("queue pair")
+    });
+    let mapped = bus.mapped_bytes() - before;
+    let inline = size_of_val(&queue) as u64;
+    // The software controller's side of the queue is on the heap, too: an upper bound.
+    let total = mapped + u64::try_from(heap).expect("it allocates") + inline;
+    println!(
+        "queue pair of 256 entries: {total} bytes ({mapped} mapped, {heap} heap, {inline} inline)"
+    );
+    assert_eq!(queue.capacity(), 255);
+    assert!(total < 128 << 10, "{total} bytes");
+}

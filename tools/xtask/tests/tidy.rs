@@ -1,0 +1,269 @@
+//! What a reader of this repository can rely on, counted on every run.
+//!
+//! Files and functions stay short, unsafe code is listed and reasoned, nothing is left
+//! for later, the library does not panic on a whim, links lead somewhere. Each rule is a function from
+//! a file's text to offences, and each is shown to catch something. It reads text, not syntax: good
+//! enough for code that rustfmt has laid out.
+#![forbid(unsafe_code)]
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+const FILE_LINES_MAX: usize = 700;
+const FUNCTION_LINES_MAX: usize = 70;
+/// How far above unsafe code its reason may stand.
+const REASON_LINES_MAX: usize = 4;
+
+/// What lets a file contain unsafe code, written so that this file does not.
+const ALLOWS_UNSAFE: &str = concat!("allow(", "unsafe_code)");
+/// What stands for work not done, written likewise.
+const LEFT_FOR_LATER: [&str; 4] = [
+    concat!("TO", "DO"),
+    concat!("FIX", "ME"),
+    concat!("to", "do!("),
+    concat!("unimple", "mented!("),
+];
+
+/// A line of a file that breaks a rule: its number from 1, and what is wrong.
+type Offence = (usize, String);
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .ancestors()
+        .nth(2)
+        .expect("two directories below the root")
+}
+
+/// Files of the repository that end in `suffix`, new ones included, by path from the root.
+fn files(suffix: &str) -> Vec<String> {
+    let output = Command::new("git")
+        // Also where the checkout belongs to another user, as in a container.
+        .args(["-c", "safe.directory=*", "ls-files", "--cached", "--others", "--exclude-standard"])
+        .current_dir(root())
+        .output()
+        .expect("git lists the files of the repository");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let list = String::from_utf8(output.stdout).expect("paths are UTF-8");
+    let files = list.lines().filter(|path| path.ends_with(suffix) && root().join(path).is_file());
+    files.map(str::to_owned).collect()
+}
+
+fn read(path: &str) -> String {
+    std::fs::read_to_string(root().join(path)).unwrap_or_else(|why| panic!("{path}: {why}"))
+}
+
+/// Applies a rule to files and fails with every offence by file and line.
+fn hold(files: Vec<String>, rule: impl Fn(&str, &str) -> Vec<Offence>) {
+    assert!(!files.is_empty(), "no file was looked at");
+    let mut offences = Vec::new();
+    for path in files {
+        let found = rule(&path, &read(&path)).into_iter();
+        offences.extend(found.map(|(line, what)| format!("{path}:{line}: {what}")));
+    }
+    assert!(offences.is_empty(), "\n{}", offences.join("\n"));
+}
+
+fn is_comment(line: &str) -> bool {
+    line.trim_start().starts_with("//")
+}
+
+fn long_file(text: &str) -> Vec<Offence> {
+    let lines = text.lines().count();
+    let what = format!("{lines} lines; {FILE_LINES_MAX} at most: make two files of it");
+    if lines > FILE_LINES_MAX { vec![(lines, what)] } else { vec![] }
+}
+
+/// The name in a line that starts a function.
+fn function_name(line: &str) -> Option<&str> {
+    let qualifies = |word: &&str| {
+        word.starts_with("pub")
+            || word.ends_with(')')
+            || matches!(*word, "const" | "async" | "unsafe" | "extern" | "\"C\"")
+    };
+    let mut words = line.split_whitespace().skip_while(qualifies);
+    let name = words.next().filter(|word| *word == "fn").and_then(|_| words.next())?;
+    name.split(['(', '<']).next()
+}
+
+/// Lines of the function whose first line is `lines[0]`: up to the brace at its indentation.
+fn function_lines(lines: &[&str]) -> usize {
+    let indent = lines[0].len() - lines[0].trim_start().len();
+    let is_level = |line: &str| line.len() - line.trim_start().len() == indent;
+    for (index, line) in lines.iter().enumerate() {
+        let is_end = is_level(line) && (line.ends_with('}') || line.ends_with(';'));
+        if is_end && (index == 0 || line.trim_start().starts_with(['}', ')'])) {
+            return index + 1;
+        }
+    }
+    lines.len()
+}
+
+fn long_functions(text: &str) -> Vec<Offence> {
+    let lines: Vec<&str> = text.lines().collect();
+    let starts = (0..lines.len()).filter_map(|at| Some((at, function_name(lines[at])?)));
+    let measured = starts.map(|(at, name)| (at, name, function_lines(&lines[at..])));
+    let long = measured.filter(|(_, _, lines)| *lines > FUNCTION_LINES_MAX);
+    long.map(|(at, name, lines)| {
+        (at + 1, format!("fn {name} has {lines} lines; {FUNCTION_LINES_MAX} at most"))
+    })
+    .collect()
+}
+
+fn unreasoned_unsafe(text: &str) -> Vec<Offence> {
+    let lines: Vec<&str> = text.lines().collect();
+    let is_unsafe = |line: &str| {
+        let code = line.split("//").next().unwrap_or_default();
+        [concat!("un", "safe {"), concat!("un", "safe impl")].iter().any(|word| code.contains(word))
+    };
+    let is_reasoned = |at: usize| {
+        lines[at.saturating_sub(REASON_LINES_MAX)..=at].iter().any(|line| line.contains("SAFETY:"))
+    };
+    let offends = (0..lines.len()).filter(|&at| is_unsafe(lines[at]) && !is_reasoned(at));
+    offends.map(|at| (at + 1, "no SAFETY: reason in the 4 lines above".to_owned())).collect()
+}
+
+fn left_for_later(text: &str) -> Vec<Offence> {
+    let is_word = |line: &str, word: &str| {
+        line.match_indices(word).any(|(at, _)| {
+            let before = line[..at].chars().next_back();
+            let after = line[at + word.len()..].chars().next();
+            let joins = |c: Option<char>| c.is_some_and(|c| c.is_alphanumeric() || c == '_');
+            !joins(before) && (word.ends_with('(') || !joins(after))
+        })
+    };
+    let lines = text.lines().enumerate();
+    lines
+        .filter_map(|(at, line)| {
+            let word = LEFT_FOR_LATER.iter().find(|word| is_word(line, word))?;
+            Some((at + 1, format!("{word} is for issues, not for code")))
+        })
+        .collect()
+}
+
+/// `.unwrap()` before the tests of a file begin.
+fn unwraps(text: &str) -> Vec<Offence> {
+    let lines: Vec<&str> = text.lines().collect();
+    let tests = lines.windows(2).position(|two| {
+        two[0].trim() == "#[cfg(test)]"
+            && two[1].trim_start().starts_with("mod ")
+            && two[1].ends_with('{')
+    });
+    let code = &lines[..tests.unwrap_or(lines.len())];
+    let unwraps = |line: &str| !is_comment(line) && line.contains(".unwrap()");
+    let what = "unwrap(): handle it, or say with expect() why it cannot be";
+    (0..code.len()).filter(|&at| unwraps(code[at])).map(|at| (at + 1, what.to_owned())).collect()
+}
+
+/// Whether a whole file of the library is compiled for tests only.
+fn is_test_file(path: &str) -> bool {
+    path.contains("/tests/") || path.ends_with("_tests.rs")
+}
+
+/// The targets of a line's Markdown links.
+fn links(line: &str) -> impl Iterator<Item = &str> {
+    line.split("](").skip(1).filter_map(|rest| rest.split(')').next())
+}
+
+/// A heading as GitHub makes an anchor of it.
+fn anchor(heading: &str) -> String {
+    let kept =
+        heading.trim().chars().filter(|c| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_'));
+    kept.collect::<String>().to_lowercase().replace(' ', "-")
+}
+
+fn has_anchor(file: &Path, wanted: &str) -> bool {
+    let text = std::fs::read_to_string(file).unwrap_or_default();
+    let headings = text.lines().filter_map(|line| line.strip_prefix('#'));
+    headings.map(|heading| anchor(heading.trim_start_matches('#'))).any(|anchor| anchor == wanted)
+}
+
+fn leads_somewhere(from: &Path, link: &str) -> bool {
+    if link.contains("://") || link.starts_with("mailto:") {
+        return true;
+    }
+    let (path, anchor) = link.split_once('#').unwrap_or((link, ""));
+    let folder = from.parent().expect("a file lies in a folder");
+    let file: PathBuf = if path.is_empty() { from.to_path_buf() } else { folder.join(path) };
+    file.exists() && (anchor.is_empty() || has_anchor(&file, anchor))
+}
+
+fn dead_links(path: &str, text: &str) -> Vec<Offence> {
+    let from = root().join(path);
+    let mut offences = Vec::new();
+    for (at, line) in text.lines().enumerate() {
+        let dead = links(line).filter(|link| !leads_somewhere(&from, link));
+        offences.extend(dead.map(|link| (at + 1, format!("the link to '{link}' leads nowhere"))));
+    }
+    offences
+}
+
+/// The files in the first column of the table in docs/SAFETY.md.
+fn listed_as_unsafe(text: &str) -> BTreeSet<String> {
+    let rows = text.lines().filter_map(|line| line.strip_prefix("| `")?.split('`').next());
+    rows.filter(|path| path.ends_with(".rs")).map(str::to_owned).collect()
+}
+
+#[test]
+fn files_are_short() {
+    hold(files(".rs"), |_, text| long_file(text));
+    assert_eq!(long_file(&"x\n".repeat(701)).len(), 1);
+}
+
+#[test]
+fn functions_are_short() {
+    hold(files(".rs"), |_, text| long_functions(text));
+    let body = |lines: usize| {
+        format!(
+            "impl X {{\n    pub fn y(\n    ) {{\n{}    }}\n}}\n",
+            "        z();\n".repeat(lines)
+        )
+    };
+    assert_eq!(long_functions(&body(67)), []);
+    assert_eq!(long_functions(&body(68)).len(), 1);
+    assert_eq!(long_functions(&format!("trait T {{\n    fn y();\n}}\n{}", "\n".repeat(99))), []);
+}
+
+#[test]
+fn unsafe_code_is_listed() {
+    let allows = |path: &String| read(path).contains(ALLOWS_UNSAFE);
+    let allowed: BTreeSet<String> = files(".rs").into_iter().filter(allows).collect();
+    let listed = listed_as_unsafe(&read("docs/SAFETY.md"));
+    let unlisted: Vec<_> = allowed.difference(&listed).collect();
+    let outdated: Vec<_> = listed.difference(&allowed).collect();
+    assert!(unlisted.is_empty(), "missing in docs/SAFETY.md: {unlisted:?}");
+    assert!(outdated.is_empty(), "docs/SAFETY.md lists what has no unsafe code: {outdated:?}");
+    assert!(listed.len() > 10, "only {listed:?} were found");
+}
+
+#[test]
+fn unsafe_code_has_reasons() {
+    hold(files(".rs"), |_, text| unreasoned_unsafe(text));
+    let bare = concat!("fn x() {\n    un", "safe { y() }\n}\n");
+    assert_eq!(unreasoned_unsafe(bare).len(), 1);
+    assert_eq!(unreasoned_unsafe(&bare.replace("    u", "    // SAFETY: z\n    u")), []);
+}
+
+#[test]
+fn nothing_is_left_for_later() {
+    hold(files(".rs"), |_, text| left_for_later(text));
+    for word in LEFT_FOR_LATER {
+        assert_eq!(left_for_later(&format!("x(); // {word}: y")).len(), 1, "{word}");
+        assert_eq!(left_for_later(&format!("x{word}")), [], "{word}");
+    }
+}
+
+#[test]
+fn the_library_does_not_unwrap() {
+    let library = files(".rs").into_iter();
+    let library = library.filter(|path| path.starts_with("driver/src/") && !is_test_file(path));
+    hold(library.collect(), |_, text| unwraps(text));
+    assert_eq!(unwraps("x.unwrap();\n#[cfg(test)]\nmod tests {\n    x.unwrap();\n}\n").len(), 1);
+}
+
+#[test]
+fn links_lead_somewhere() {
+    hold(files(".md"), dead_links);
+    assert_eq!(dead_links("docs/x.md", "[a](../README.md) [b](gone.md) [c](https://x.y)").len(), 1);
+    assert_eq!(dead_links("docs/SAFETY.md", "[a](#threat-model) [b](#gone)").len(), 1);
+}

@@ -126,3 +126,10 @@ impl Error {
         matches!(self, Error::Target { .. } | Error::Invalid { .. })
     }
 }
+
+/// The one of `names` that `word` is a likely slip for, to be suggested in a message.
+pub(crate) fn nearest<'a>(word: &str, names: &[&'a str]) -> Option<&'a str> {
+    let slips = |name: &str| strsim::levenshtein(word, name);
+    let nearest = names.iter().copied().min_by_key(|name| slips(name))?;
+    (slips(nearest) <= nearest.len().div_ceil(2).min(3)).then_some(nearest)
+}

@@ -3,6 +3,9 @@
 //! Everything a command needs to be checked and planned is here, converted and
 //! validated once when the namespace was opened.
 
+use std::sync::{Arc, Weak};
+
+use crate::bus::Bus;
 use crate::error::{Error, Result};
 use crate::memory::DomainId;
 use crate::queue_pair::LIST_PAGES_PER_COMMAND;
@@ -22,6 +25,8 @@ pub struct Namespace {
     /// The bits of an address or length that keep a buffer from being an SGL data block.
     sgl_mask: u64,
     domain: DomainId,
+    /// Keeps the domain's number from being used again for another controller.
+    _bus: Weak<dyn Bus>,
     identify: Box<IdentifyNamespace>,
 }
 
@@ -29,7 +34,7 @@ pub struct Namespace {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ControllerLimits<'a> {
     pub(crate) device: &'a str,
-    pub(crate) domain: DomainId,
+    pub(crate) bus: &'a Arc<dyn Bus>,
     pub(crate) max_transfer_bytes: u64,
     pub(crate) sgl: SglSupport,
 }
@@ -75,7 +80,8 @@ impl Namespace {
                 SglSupport::Byte => 0,
                 SglSupport::Dword => 3,
             },
-            domain: controller.domain,
+            domain: DomainId::of(controller.bus),
+            _bus: Arc::downgrade(controller.bus),
             identify,
         })
     }

@@ -37,6 +37,13 @@ pub(crate) struct Shadow {
 }
 
 impl Shadow {
+    /// Forgets the queue that had this identifier before: a controller believes the shadow
+    /// as soon as the new queue exists.
+    pub(crate) fn clear(&self) {
+        self.doorbells.dwords()[self.index].store(0, Ordering::Relaxed);
+        self.events.dwords()[self.index].store(0, Ordering::Relaxed);
+    }
+
     /// Publishes `value` and tells whether the controller wants the real doorbell rung as well.
     fn publish(&self, old: u32, value: u32) -> bool {
         barrier::before_doorbell();

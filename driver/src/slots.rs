@@ -3,7 +3,8 @@
 //! A slot holds what a command owns until its completion: the buffer, and the
 //! deadline. The command identifier is the slot's index in its low bits and a
 //! generation above them, so that a completion that comes late, twice or from
-//! nowhere does not match what the slot holds now.
+//! nowhere does not match what the slot holds now. A queue of more than 32768
+//! entries needs all 16 bits for the index and has no generation.
 //!
 //! [`Slot::key`] answers everything the common case asks with one comparison:
 //! in flight, this generation, nothing special to do.

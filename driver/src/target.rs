@@ -17,7 +17,7 @@ use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, nearest};
 use crate::spec::Nsid;
 
 /// A controller by name, with what the driver shall use of it.
@@ -276,28 +276,6 @@ fn unknown_kind(text: &str, kind: &str, tail: &str) -> String {
         Some(meant) => format!("there is no kind '{kind}:'; did you mean '{meant}:{tail}'?"),
         None => EXAMPLES.to_owned(),
     }
-}
-
-/// The one of `names` that `word` is a likely slip for.
-fn nearest<'a>(word: &str, names: &[&'a str]) -> Option<&'a str> {
-    let slips = |name: &str| distance(word, name);
-    let nearest = names.iter().copied().min_by_key(|name| slips(name))?;
-    (slips(nearest) <= nearest.len().div_ceil(2).min(3)).then_some(nearest)
-}
-
-/// Edits that turn `a` into `b` (Levenshtein).
-fn distance(a: &str, b: &str) -> usize {
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, x) in a.bytes().enumerate() {
-        let mut diagonal = row[0];
-        row[0] = i + 1;
-        for (j, y) in b.bytes().enumerate() {
-            let replaced = diagonal + usize::from(x != y);
-            diagonal = row[j + 1];
-            row[j + 1] = replaced.min(row[j] + 1).min(diagonal + 1);
-        }
-    }
-    row[b.len()]
 }
 
 #[cfg(test)]

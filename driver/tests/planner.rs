@@ -13,6 +13,16 @@ use adit_driver::transfer::{
 };
 use proptest::prelude::*;
 
+/// A controller of 512-byte LBAs without SGLs.
+const PRPS_ONLY: Limits = Limits {
+    lba_shift: 9,
+    max_bytes: 1 << 20,
+    boundary_lbas: 0,
+    sgl: SglSupport::None,
+    list_pages: 8,
+    bounce_bytes: 4096,
+};
+
 /// List pages scattered over device memory, as a queue's pool would hand them out.
 #[derive(Default)]
 struct Lists {
@@ -282,21 +292,13 @@ proptest! {
 
 #[test]
 fn only_the_awkward_lba_is_bounced() {
-    let limits = Limits {
-        lba_shift: 9,
-        max_bytes: 1 << 20,
-        boundary_lbas: 0,
-        sgl: SglSupport::None,
-        list_pages: 8,
-        bounce_bytes: 4096,
-    };
     // 700 bytes, then the rest elsewhere: the second LBA straddles the break.
     let segments = [
         Segment { iova: Iova(0x10_0000), len: 700 },
         Segment { iova: Iova(0x20_0000), len: 8192 - 700 },
     ];
     let pieces: Vec<Piece> =
-        Plan::new(&limits, Lba(0), segments.as_slice()).expect("valid").collect();
+        Plan::new(&PRPS_ONLY, Lba(0), segments.as_slice()).expect("valid").collect();
     let forms: Vec<(u64, bool)> =
         pieces.iter().map(|p| (p.bytes, p.form == Form::Bounce)).collect();
     assert_eq!(forms, [(512, false), (512, true), (7168, false)]);
@@ -304,17 +306,11 @@ fn only_the_awkward_lba_is_bounced() {
 
 #[test]
 fn the_walker_can_fail() {
-    let limits = Limits {
-        lba_shift: 9,
-        max_bytes: 1 << 20,
-        boundary_lbas: 0,
-        sgl: SglSupport::None,
-        list_pages: 8,
-        bounce_bytes: 4096,
-    };
     let segments = [Segment { iova: Iova(0x10_0000), len: 64 << 10 }];
-    let mut piece =
-        Plan::new(&limits, Lba(0), segments.as_slice()).expect("valid").next().expect("one piece");
+    let mut piece = Plan::new(&PRPS_ONLY, Lba(0), segments.as_slice())
+        .expect("valid")
+        .next()
+        .expect("one piece");
     // A canary: a piece that claims another start must not pass.
     piece.start.offset = 4096;
     piece.bytes -= 4096;

@@ -100,7 +100,7 @@ fn sentence(error: &clap::Error) -> String {
     let rendered = error.render().to_string();
     let lines = rendered.lines().map(str::trim).take_while(|line| !line.starts_with("Usage:"));
     let lines = lines.filter(|line| !line.is_empty() && !line.starts_with("For more information"));
-    let text = lines.collect::<Vec<_>>().join(" ");
+    let text = lines.collect::<Vec<_>>().join(" ").replace(" tip: ", "; ");
     format!("{}; see 'adit --help'", text.trim_start_matches("error: "))
 }
 

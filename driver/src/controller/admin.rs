@@ -33,6 +33,25 @@ pub(crate) enum Purpose {
     Abort,
 }
 
+/// What became of an attempt to abort.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Abort {
+    /// It is on its way.
+    Sent,
+    /// As many as the controller takes are in flight, or the queue is full.
+    Busy,
+    /// An earlier one was never answered: the controller is broken.
+    Unanswered,
+}
+
+/// An admin command as callers give it.
+pub(crate) struct AdminCommand {
+    /// The command by its name in the specification, for messages.
+    pub(crate) name: &'static str,
+    pub(crate) sqe: Sqe,
+    pub(crate) data: Option<Buffer>,
+}
+
 /// What an admin command owns.
 pub(crate) type Owned = (Option<Buffer>, Purpose);
 
@@ -76,35 +95,41 @@ impl Admin {
         self.core.set_shadows(submission, completion);
     }
 
-    /// Runs one command to its end and returns DW0 and the buffer.
+    /// Runs one command to its end and returns DW0 and the buffer. `check` says whether the
+    /// controller is still in service.
     ///
     /// # Errors
-    /// [`Error::Status`] for a failed command, [`Error::Timeout`] after `timeout`; the
-    /// command is then still in flight and keeps its buffer, and the controller must be reset.
+    /// [`Error::Status`] for a failed command; [`Error::Timeout`] after `timeout` and the error of
+    /// `check`: the command is then still in flight and keeps its buffer, and the
+    /// controller must be reset.
     pub(crate) fn call(
         &mut self,
         bus: &dyn Bus,
-        name: &'static str,
-        sqe: Sqe,
-        data: Option<Buffer>,
+        admin_command: AdminCommand,
         timeout: Duration,
+        check: &dyn Fn() -> Result<()>,
     ) -> Result<(u32, Option<Buffer>)> {
+        let AdminCommand { name, sqe, data } = admin_command;
+        check()?;
+        // What completed meanwhile makes room.
+        self.reap();
         let started = bus.now();
         self.calls += 1;
         let purpose = Purpose::Call(self.calls);
         let command = Command::whole(sqe, (data, purpose));
         self.core.post(started, command).map_err(|rejected| refusal(bus, name, rejected.reason))?;
         self.core.ring();
-        while !self.answered_by(purpose) {
+        let Completion { buffer, result } = loop {
             self.reap();
-            if !self.answered_by(purpose) && bus.now() >= started + timeout {
+            if let Some(answer) = self.answered.take_if(|answer| answer.buffer.1 == purpose) {
+                break answer;
+            }
+            check()?;
+            if bus.now() >= started + timeout {
                 return Err(overdue(bus, name, timeout));
             }
-            if !self.answered_by(purpose) {
-                bus.pause(LOOK_EVERY);
-            }
-        }
-        let Completion { buffer, result } = self.answered.take().expect("answered");
+            bus.pause(LOOK_EVERY);
+        };
         match result {
             Ok(dw0) => Ok((dw0, buffer.0)),
             Err(CommandError::Status(status)) => {
@@ -114,10 +139,6 @@ impl Admin {
                 unreachable!("a reset ends commands only after the admin queue is closed")
             }
         }
-    }
-
-    fn answered_by(&self, purpose: Purpose) -> bool {
-        self.answered.as_ref().is_some_and(|completion| completion.buffer.1 == purpose)
     }
 
     /// Takes in completions: the caller's answer, events, aborts.
@@ -159,18 +180,32 @@ impl Admin {
         self.events.pop_front()
     }
 
-    /// Sends an Abort for a command without waiting; `false` if as many as the controller
-    /// takes are in flight.
-    pub(crate) fn abort(&mut self, now: Time, qid: Qid, cid: Cid) -> bool {
+    /// Sends an Abort for a command without waiting. It has `timeout` to be answered, which
+    /// the next one checks.
+    pub(crate) fn abort(&mut self, now: Time, timeout: Duration, qid: Qid, cid: Cid) -> Abort {
         self.reap();
-        if self.aborts_in_flight >= self.aborts_max {
-            return false;
+        if self.has_overdue(now) {
+            return Abort::Unanswered;
         }
-        let command = Command::whole(Sqe::abort(qid, cid), (None, Purpose::Abort));
-        let sent = self.core.post(now, command).is_ok();
+        if self.aborts_in_flight >= self.aborts_max {
+            return Abort::Busy;
+        }
+        let (sqe, owned) = (Sqe::abort(qid, cid), (None, Purpose::Abort));
+        if self.core.post_raw(now + timeout, sqe, None, owned).is_err() {
+            return Abort::Busy;
+        }
         self.core.ring();
-        self.aborts_in_flight += usize::from(sent);
-        sent
+        self.aborts_in_flight += 1;
+        Abort::Sent
+    }
+
+    /// Whether an abort was never answered; calls and events have no deadline here.
+    fn has_overdue(&mut self, now: Time) -> bool {
+        let mut overdue = Vec::new();
+        if self.core.may_be_overdue(now) {
+            self.core.take_overdue(now, &mut overdue);
+        }
+        !overdue.is_empty()
     }
 
     /// Ends everything in flight, after the controller was disabled.

@@ -8,7 +8,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::admin::{Admin, Owned};
+use super::admin::{Admin, AdminCommand, Owned};
 use super::cmb::Cmb;
 use super::doorbells::Doorbells;
 use super::queues::{QueueIds, admin_rings};
@@ -30,10 +30,16 @@ use crate::spec::{Cns, FeatureSelect, Nsid, Qid, QueueEntries, Sqe};
 use crate::transfer::{PAGE_BYTES, SglSupport};
 use zerocopy::{FromBytes, IntoBytes};
 
-/// Entries of the admin queues, where the controller takes as many.
+/// Entries of the admin queues; CAP.MQES bounds I/O queues only (Base 2.0 section 3.1.3.1).
 const ADMIN_ENTRIES: u32 = 32;
 /// Most asynchronous event requests kept with the controller.
 const EVENT_REQUESTS: usize = 4;
+/// Most aborts in flight, so that the admin queue keeps room for everything else.
+const ABORTS_MAX: usize = 8;
+/// One unit of CAP.TO.
+const READY_TIMEOUT_MIN: Duration = Duration::from_millis(500);
+/// The longest time to become ready that is believed; CRTO can say nine hours.
+const READY_TIMEOUT_MAX: Duration = Duration::from_secs(300);
 /// Shutdown without a hint from the controller.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(10);
 /// The longest shutdown hint that is believed.
@@ -50,6 +56,8 @@ pub(super) fn bring_up(bus: &Arc<dyn Bus>, options: &ControllerOptions) -> Resul
     let ready_timeout = ready_timeout(&**bus, cap);
     make_disabled(&**bus, ready_timeout)?;
     let cmb = if options.cmb { Some(Cmb::enable(bus)?) } else { None };
+    // Before the guard in `enabled`, so that it is unmapped after the controller is disabled.
+    let mut shadows = None;
     let (mut admin, enabled) = enable(bus, cap, ready_timeout)?;
     let mut calls = Calls { bus, admin: &mut admin, timeout: options.admin_timeout };
     let identify = calls.identify_controller()?;
@@ -58,9 +66,15 @@ pub(super) fn bring_up(bus: &Arc<dyn Bus>, options: &ControllerOptions) -> Resul
     let write_cache = calls.volatile_write_cache(&identify)?;
     calls.set_timestamp(&identify)?;
     calls.configure_events(&identify)?;
-    let doorbells = calls.configure_shadows(cap, &identify, options.shadow_doorbells)?;
     let vectors = if options.interrupts { enable_vectors(bus, queues)? } else { Vec::new() };
-    admin.set_aborts_max(identify.acl() as usize);
+    if options.shadow_doorbells && identify.oacs().doorbell_buffer_config() {
+        calls.configure_shadows(shadows.insert(Doorbells::allocate_shadows(bus)?))?;
+    }
+    let doorbells = Doorbells::new(bus, cap.dstrd()).with_shadows(shadows);
+    if let (Some(submission), Some(completion)) = doorbells.shadows_of(Qid::ADMIN) {
+        admin.set_shadows(submission, completion);
+    }
+    admin.set_aborts_max(ABORTS_MAX.min(identify.acl() as usize));
     let info = ControllerInfo {
         device: bus.device().to_owned(),
         cap,
@@ -111,10 +125,10 @@ fn capabilities(bus: &dyn Bus) -> Result<Cap> {
 }
 
 /// How long CSTS.RDY may take to change: CAP.TO, or CRTO where that is longer
-/// (Base 2.0 section 3.1.3.21), and at least one unit of 500 ms.
+/// (Base 2.0 section 3.1.3.21), within reason.
 fn ready_timeout(bus: &dyn Bus, cap: Cap) -> Duration {
     let with_media = if cap.crms_crwms() { read(bus, CRTO).crwmt() } else { Duration::ZERO };
-    cap.to().max(with_media).max(Duration::from_millis(500))
+    cap.to().max(with_media).clamp(READY_TIMEOUT_MIN, READY_TIMEOUT_MAX)
 }
 
 /// Brings the controller to CC.EN = 0 from whatever state somebody left it in.
@@ -159,7 +173,7 @@ impl Drop for Enabled {
 
 /// Gives the controller its admin queues and enables it.
 fn enable(bus: &Arc<dyn Bus>, cap: Cap, timeout: Duration) -> Result<(Admin, Enabled)> {
-    let entries = ADMIN_ENTRIES.min(queue_entries_max(cap));
+    let entries = ADMIN_ENTRIES;
     let page = PAGE_BYTES as usize;
     let sq_bytes = (entries as usize * 64).next_multiple_of(page);
     let lists_bytes = crate::queue_pair::LIST_PAGES_PER_COMMAND * page;
@@ -169,7 +183,7 @@ fn enable(bus: &Arc<dyn Bus>, cap: Cap, timeout: Duration) -> Result<(Admin, Ena
     let (sq, cq) = admin_rings(&host, entries, bells);
     let (asq, acq) =
         (host.iova(), host.iova().checked_add(sq_bytes as u64).expect("inside the mapping"));
-    let queue_entries = QueueEntries::new(entries).expect("2 to 32");
+    let queue_entries = QueueEntries::new(entries).expect("2 to 65536");
     write(&**bus, AQA, Aqa::new(queue_entries, queue_entries).expect("at most 4096 entries"));
     write(&**bus, ASQ, asq);
     write(&**bus, ACQ, acq);
@@ -280,7 +294,26 @@ impl Calls<'_> {
         sqe: Sqe,
         data: Option<Buffer>,
     ) -> Result<(u32, Option<Buffer>)> {
-        self.admin.call(&**self.bus, name, sqe, data, self.timeout)
+        let command = AdminCommand { name, sqe, data };
+        self.admin.call(&**self.bus, command, self.timeout, &|| Ok(()))
+    }
+
+    /// A command the driver can do without: a controller that fails it is told of in the
+    /// log and used all the same.
+    fn optional(
+        &mut self,
+        name: &'static str,
+        sqe: Sqe,
+        data: Option<Buffer>,
+    ) -> Result<Option<u32>> {
+        match self.call(name, sqe, data) {
+            Ok((dw0, _)) => Ok(Some(dw0)),
+            Err(error @ Error::Status { .. }) => {
+                tracing::warn!("{error}; going on without");
+                Ok(None)
+            }
+            Err(error) => Err(error),
+        }
     }
 
     fn identify_controller(&mut self) -> Result<Box<IdentifyController>> {
@@ -313,7 +346,9 @@ impl Calls<'_> {
         }
         let sqe =
             Sqe::get_features(Fid::VOLATILE_WRITE_CACHE, Nsid::NONE, 0, FeatureSelect::Current);
-        Ok(self.call("Get Features (Volatile Write Cache)", sqe, None)?.0 & 1 == 1)
+        let enabled = self.optional("Get Features (Volatile Write Cache)", sqe, None)?;
+        // A cache that does not say whether it is enabled is taken to be.
+        Ok(enabled.is_none_or(|dw0| dw0 & 1 == 1))
     }
 
     /// Tells the controller the time, where it wants to know (ONCS bit 6).
@@ -326,7 +361,8 @@ impl Calls<'_> {
             return Ok(());
         };
         page[..size_of::<Timestamp>()].copy_from_slice(timestamp.as_bytes());
-        self.call("Set Features (Timestamp)", set_feature(Fid::TIMESTAMP, 0), Some(page)).map(drop)
+        let sqe = set_feature(Fid::TIMESTAMP, 0);
+        self.optional("Set Features (Timestamp)", sqe, Some(page)).map(drop)
     }
 
     /// Enables the events the driver can pass on and leaves requests for them.
@@ -336,29 +372,15 @@ impl Calls<'_> {
         let config = AsyncEventConfig(identify.oaes().0 & notices)
             .with_critical_warning(CriticalWarning(CRITICAL_WARNINGS));
         let sqe = set_feature(AsyncEventConfig::FID, config.into_dword());
-        self.call("Set Features (Asynchronous Event Configuration)", sqe, None)?;
+        self.optional("Set Features (Asynchronous Event Configuration)", sqe, None)?;
         self.admin.request_events(EVENT_REQUESTS.min(identify.aerl() as usize));
         Ok(())
     }
 
-    /// Gives the controller shadow doorbells, where it takes them (OACS bit 8).
-    fn configure_shadows(
-        &mut self,
-        cap: Cap,
-        identify: &IdentifyController,
-        wanted: bool,
-    ) -> Result<Doorbells> {
-        let doorbells = Doorbells::new(self.bus, cap.dstrd());
-        if !wanted || !identify.oacs().doorbell_buffer_config() {
-            return Ok(doorbells);
-        }
-        let shadows = Doorbells::allocate_shadows(self.bus)?;
-        let (pages, events) = Doorbells::shadow_pages(&shadows);
-        self.call("Doorbell Buffer Config", Sqe::doorbell_buffer_config(pages, events), None)?;
-        let doorbells = doorbells.with_shadows(shadows);
-        if let (Some(submission), Some(completion)) = doorbells.shadows_of(Qid::ADMIN) {
-            self.admin.set_shadows(submission, completion);
-        }
-        Ok(doorbells)
+    /// Gives the controller shadow doorbells.
+    fn configure_shadows(&mut self, shadows: &Mapping) -> Result<()> {
+        let (pages, events) = Doorbells::shadow_pages(shadows);
+        let sqe = Sqe::doorbell_buffer_config(pages, events);
+        self.call("Doorbell Buffer Config", sqe, None).map(drop)
     }
 }

@@ -78,10 +78,7 @@ impl Cmb {
     pub(super) fn take(&mut self, bytes: usize) -> Result<(CmbPages, Atomics, Iova)> {
         let page = PAGE_BYTES as usize;
         let count = bytes.div_ceil(page);
-        let free = |first: &usize| self.used[*first..first + count].iter().all(|used| !used);
-        let first = (0..=self.used.len().saturating_sub(count))
-            .find(free)
-            .filter(|_| count <= self.used.len());
+        let first = self.used.windows(count).position(|run| run.iter().all(|used| !used));
         let first = first.ok_or_else(|| {
             let what =
                 format!("its controller memory buffer has no {bytes} bytes left for a queue");

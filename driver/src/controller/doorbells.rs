@@ -33,9 +33,9 @@ impl Doorbells {
         (mapping.iova(), Iova(mapping.iova().0 + PAGE_BYTES))
     }
 
-    /// From now on queues use the shadows, which the controller was told about.
-    pub(super) fn with_shadows(self, shadows: Mapping) -> Doorbells {
-        Doorbells { shadows: Some(shadows), ..self }
+    /// From now on queues use the shadows, which the controller was told about, if there are any.
+    pub(super) fn with_shadows(self, shadows: Option<Mapping>) -> Doorbells {
+        Doorbells { shadows, ..self }
     }
 
     /// Whether queues have shadow doorbells.

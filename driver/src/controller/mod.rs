@@ -35,7 +35,7 @@ use crate::bus::vfio::Vfio;
 use crate::bus::vfio_user::VfioUser;
 use crate::bus::{Bus, BusEvent, Locality};
 use crate::error::{Error, Result};
-use crate::memory::{self, Buffer, DomainId, IoBuffer};
+use crate::memory::{self, Buffer, IoBuffer};
 use crate::namespace::{ControllerLimits, Namespace};
 use crate::queue_pair::{QueuePair, QueuePairOptions};
 use crate::spec::feature::AsyncEvent;
@@ -46,6 +46,9 @@ use crate::target::{QueueMemory, Target};
 use crate::time::Time;
 use crate::transfer::{PAGE_BYTES, SglSupport};
 use shared::Shared;
+
+/// Most active namespaces that are believed; a list can name four thousand million.
+const NAMESPACES_MAX: usize = 1 << 16;
 
 /// How a controller is opened.
 #[derive(Clone, Debug)]
@@ -161,17 +164,23 @@ impl Controller {
             let after = ids.last().copied().unwrap_or(Nsid::NONE);
             let page = self.identify(Cns::ACTIVE_NAMESPACES, after)?;
             let list = NamespaceList::view(&page).expect("a page is as long as the list");
-            let before = ids.len();
-            for nsid in list.iter(after) {
-                ids.push(nsid.map_err(|error| {
-                    self.broken(format!("its namespace list is broken: {error}"))
-                })?);
-            }
-            // A full list may go on; anything less is the end.
-            if ids.len() - before < PAGE_BYTES as usize / 4 {
+            if !self.append(&mut ids, list)? {
                 return Ok(ids);
             }
         }
+    }
+
+    /// Adds a list to the namespaces before it; `true` if it is full and may go on.
+    fn append(&self, ids: &mut Vec<Nsid>, list: &NamespaceList) -> Result<bool> {
+        let (before, after) = (ids.len(), ids.last().copied().unwrap_or(Nsid::NONE));
+        for nsid in list.iter(after) {
+            let broken = |error| self.broken(format!("its namespace list is broken: {error}"));
+            ids.push(nsid.map_err(broken)?);
+        }
+        if ids.len() > NAMESPACES_MAX {
+            return Err(self.broken(format!("it lists more than {NAMESPACES_MAX} namespaces")));
+        }
+        Ok(ids.len() - before == list.nsids.len())
     }
 
     /// Opens the namespace that `target` means: its `ns=N`, or the first active one.
@@ -190,21 +199,11 @@ impl Controller {
     /// Opens a namespace.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if it is not active, [`Error::Device`] for a format this driver does not take.
+    /// [`Error::Device`] if it is not active or has a format this driver does not take.
     pub fn namespace(&self, nsid: Nsid) -> Result<Namespace> {
         let active = self.namespace_ids()?;
         if !active.contains(&nsid) {
-            let listed =
-                active.iter().map(|nsid| nsid.0.to_string()).collect::<Vec<_>>().join(", ");
-            let why = if active.is_empty() {
-                "it has no namespace".to_owned()
-            } else {
-                format!("its namespaces are {listed}")
-            };
-            return Err(Error::invalid(
-                format!("{}: namespace {}", self.info().device, nsid.0),
-                why,
-            ));
+            return Err(self.no_namespace(nsid, &active));
         }
         let page = self.identify(Cns::NAMESPACE, nsid)?;
         let identify = Box::new(
@@ -212,7 +211,7 @@ impl Controller {
         );
         let limits = ControllerLimits {
             device: &self.info().device,
-            domain: DomainId::of(self.shared.bus()),
+            bus: self.shared.bus(),
             max_transfer_bytes: self.info().max_transfer_bytes,
             sgl: self.info().sgl,
         };
@@ -267,9 +266,10 @@ impl Controller {
         self.shared.call(name, sqe, data)
     }
 
-    /// The oldest asynchronous event not yet taken, without waiting.
+    /// The oldest asynchronous event not yet taken, without waiting: none while another
+    /// thread's admin command runs.
     pub fn take_event(&self) -> Option<AsyncEvent> {
-        self.shared.with_admin(admin::Admin::take_event)
+        self.shared.try_with_admin(admin::Admin::take_event).flatten()
     }
 
     /// What happened on the bus since the last call: errors, requests to give the device back.
@@ -323,14 +323,26 @@ impl Controller {
         mut options: QueuePairOptions,
     ) -> Result<QueuePair<B>> {
         let placement = std::mem::take(&mut options.placement);
-        QueuePair::new(self.create_raw_queue_pair(options.depth, placement)?, &options)
+        QueuePair::new(self.create_rings(options.depth, placement)?, &options)
     }
 
     /// Makes an I/O queue pair of `depth` entries for another agent to drive, such as a GPU.
+    /// The agent rings doorbell registers, which a controller with shadow doorbells does not
+    /// go by: open it without them.
     ///
     /// # Errors
-    /// As [`Controller::create_queue_pair`].
+    /// As [`Controller::create_queue_pair`]; [`Error::Invalid`] where shadow doorbells are in use.
     pub fn create_raw_queue_pair(&self, depth: u32, placement: Placement) -> Result<RawQueuePair> {
+        if self.info().shadow_doorbells {
+            return Err(Error::invalid(
+                format!("{}: a queue pair for another agent", self.info().device),
+                "shadow doorbells are in use, and it rings registers; open the controller with shadow_doorbells off (dbbuf=off)",
+            ));
+        }
+        self.create_rings(depth, placement)
+    }
+
+    fn create_rings(&self, depth: u32, placement: Placement) -> Result<RawQueuePair> {
         self.shared.check()?;
         RawQueuePair::create(&self.shared, depth, placement)
     }
@@ -358,6 +370,15 @@ impl Controller {
         self.shared.check()
     }
 
+    fn no_namespace(&self, nsid: Nsid, active: &[Nsid]) -> Error {
+        let listed = active.iter().map(|nsid| nsid.0.to_string()).collect::<Vec<_>>().join(", ");
+        let fix = match active {
+            [] => "it has none: create and attach one under the kernel's driver".to_owned(),
+            _ => format!("choose one of its namespaces with ns=N: {listed}"),
+        };
+        Error::device(&self.info().device, format!("it has no active namespace {}", nsid.0), fix)
+    }
+
     fn broken(&self, what: String) -> Error {
         Error::device(
             &self.info().device,
@@ -373,5 +394,31 @@ impl std::fmt::Debug for Shared {
             .field("device", &self.info.device)
             .field("state", &self.state())
             .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use zerocopy::FromZeros;
+
+    #[test]
+    fn a_namespace_list_without_end_is_given_up_on() {
+        let bus = SoftBus::new("null".parse().expect("options"), Drive::Manual).expect("bus");
+        let controller = Controller::attach(bus, &ControllerOptions::default()).expect("open");
+        let (mut ids, mut list) = (Vec::new(), NamespaceList::new_zeroed());
+        let mut next = 1u32;
+        let error = loop {
+            for nsid in &mut list.nsids {
+                *nsid = next.into();
+                next += 1;
+            }
+            match controller.append(&mut ids, &list) {
+                Ok(goes_on) => assert!(goes_on, "a full list"),
+                Err(error) => break error.to_string(),
+            }
+        };
+        assert!(error.contains("more than 65536 namespaces"), "{error}");
+        assert!(ids.len() <= NAMESPACES_MAX + list.nsids.len());
     }
 }

@@ -144,19 +144,24 @@ impl RawQueuePair {
         entries: QueueEntries,
         placement: Placement,
     ) -> Result<RawQueuePair> {
-        let (rings, doorbells) = place(shared, entries, placement)?;
-        let doorbells = match doorbells {
-            Some(doorbells) => doorbells,
-            None => shared.doorbells.registers(qid)?,
+        // Before memory is taken: pages of the controller memory buffer go back only with a queue.
+        let registers = match &placement {
+            Placement::Supplied(SuppliedRings { doorbells: Some(_), .. }) => None,
+            _ => Some(shared.doorbells.registers(qid)?),
         };
+        let (rings, supplied) = place(shared, entries, placement)?;
         rings.submission.memory.clear();
         rings.completion.memory.clear();
+        let (submission, completion) = shared.doorbells.shadows_of(qid);
+        for shadow in [submission, completion].iter().flatten() {
+            shadow.clear();
+        }
         Ok(RawQueuePair {
             shared: Arc::clone(shared),
             qid,
             entries,
             rings,
-            doorbells: Some(doorbells),
+            doorbells: supplied.or(registers),
             closed: false,
         })
     }
@@ -170,11 +175,16 @@ impl RawQueuePair {
         let sq = Sqe::create_io_sq(self.qid, self.qid, self.entries, QueuePriority::Medium);
         let sq = sq.with_dptr(at(&self.rings.submission));
         let created = self.shared.call("Create I/O Submission Queue", sq, None);
-        if created.is_err() {
-            let _ =
-                self.shared.call("Delete I/O Completion Queue", Sqe::delete_io_cq(self.qid), None);
+        created.map(drop).inspect_err(|_| self.delete_completion())
+    }
+
+    /// Deletes the completion queue of a pair that has no submission queue. Where that is
+    /// refused the queue may still be written, so the controller goes out of service.
+    fn delete_completion(&self) {
+        let sqe = Sqe::delete_io_cq(self.qid);
+        if let Err(error) = self.shared.call("Delete I/O Completion Queue", sqe, None) {
+            self.shared.fail(&error.to_string());
         }
-        created.map(drop)
     }
 
     /// The interrupt vector of this queue, if the controller was opened with interrupts.
@@ -255,7 +265,10 @@ impl RawQueuePair {
 
 impl Drop for RawQueuePair {
     fn drop(&mut self) {
-        self.close();
+        if !self.close() {
+            // Ours are unmapped before they are freed; whether the caller's are, we cannot tell.
+            std::mem::forget((self.rings.submission.clone(), self.rings.completion.clone()));
+        }
         if let (Some(cmb), Some(pages)) = (&self.shared.cmb, &self.rings.cmb) {
             lock(cmb).give_back(pages);
         }

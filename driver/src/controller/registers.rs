@@ -28,7 +28,7 @@ pub(crate) fn write<T: RegValue, A: Writable>(bus: &dyn Bus, register: Reg<T, A>
 /// The registers that tell what state a controller is in, for errors and the log.
 pub(crate) fn describe(bus: &dyn Bus) -> String {
     format!(
-        "CAP {} VS {} CC {} CSTS {} AQA {}",
+        "{} VS {} {} {} {}",
         read(bus, CAP),
         read(bus, VS),
         read(bus, CC),

@@ -6,10 +6,10 @@
 //! Coming back from there is to open the controller anew.
 
 use std::sync::atomic::{AtomicU8, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 use std::time::Duration;
 
-use super::admin::Admin;
+use super::admin::{Abort, Admin, AdminCommand};
 use super::queues::QueueIds;
 use super::registers::{describe, read, wait_for, write};
 use super::{ControllerInfo, cmb::Cmb, doorbells::Doorbells};
@@ -107,14 +107,19 @@ impl Shared {
     }
 
     /// Runs an admin command. One that times out takes the controller out of service.
+    ///
+    /// # Errors
+    /// As [`Admin::call`]; [`Error::Failed`] once the controller was given up on.
     pub(crate) fn call(
         &self,
         name: &'static str,
         sqe: Sqe,
         data: Option<Buffer>,
     ) -> Result<(u32, Option<Buffer>)> {
-        self.check()?;
-        let result = lock(&self.admin).call(&*self.bus, name, sqe, data, self.admin_timeout);
+        let command = AdminCommand { name, sqe, data };
+        // Also while waiting: a failure that another thread met ends the wait, and those in line.
+        let check = || self.check();
+        let result = lock(&self.admin).call(&*self.bus, command, self.admin_timeout, &check);
         if let Err(error @ Error::Timeout { .. }) = &result {
             self.fail(&error.to_string());
         }
@@ -126,12 +131,37 @@ impl Shared {
         f(&mut lock(&self.admin))
     }
 
-    /// Asks the controller to abort a command, without waiting; `false` if that is not
-    /// possible right now.
-    pub(crate) fn try_abort(&self, now: Time, qid: Qid, cid: Cid) -> bool {
+    /// The same without waiting; `None` while another thread has it.
+    pub(super) fn try_with_admin<R>(&self, f: impl FnOnce(&mut Admin) -> R) -> Option<R> {
         match self.admin.try_lock() {
-            Ok(mut admin) => admin.abort(now, qid, cid),
-            Err(_) => false,
+            Ok(mut admin) => Some(f(&mut admin)),
+            Err(TryLockError::Poisoned(poisoned)) => Some(f(&mut poisoned.into_inner())),
+            Err(TryLockError::WouldBlock) => None,
+        }
+    }
+
+    /// Asks the controller to abort a command, without waiting; `false` if that is not
+    /// possible right now. A controller that left an earlier abort unanswered goes out of service.
+    pub(crate) fn try_abort(&self, now: Time, qid: Qid, cid: Cid) -> bool {
+        let abort = self.try_with_admin(|admin| admin.abort(now, self.admin_timeout, qid, cid));
+        if abort == Some(Abort::Unanswered) {
+            self.fail("an Abort command was never answered");
+        }
+        abort == Some(Abort::Sent)
+    }
+
+    /// Why the controller will never answer again, if its registers say so: then there is no
+    /// use in aborting commands.
+    pub(crate) fn cause_of_death(&self) -> Option<String> {
+        let status = read(&*self.bus, CSTS);
+        if status.is_all_ones() {
+            Some("its registers read as all ones: removed, or its link is down".to_owned())
+        } else if status.cfs() {
+            Some("it reports a fatal status (CSTS.CFS)".to_owned())
+        } else if !status.rdy() {
+            Some("it is no longer ready (CSTS.RDY): something else reset it".to_owned())
+        } else {
+            None
         }
     }
 
@@ -222,10 +252,5 @@ impl Drop for Shared {
         }
         // Only now may rings and buffers be unmapped: the order of law 3.
         self.finish(quiesce(&*bus, &self.info));
-        debug_assert!(
-            read(&*bus, CSTS).is_all_ones()
-                || !read(&*bus, CSTS).rdy()
-                || self.state() == State::Stuck
-        );
     }
 }

@@ -167,6 +167,12 @@ impl<B: IoBuffer> QueuePair<B> {
     fn attend_overdue(&mut self, now: Time) {
         let mut overdue = std::mem::take(&mut self.overdue);
         self.core.take_overdue(now, &mut overdue);
+        if !overdue.is_empty()
+            && let Some(cause) = self.shared.cause_of_death()
+        {
+            self.shared.fail(&cause);
+            overdue.clear();
+        }
         for index in overdue.drain(..) {
             match self.core.begin_abort(index) {
                 Some(cid) => self.abort(now, index, cid),
@@ -194,17 +200,22 @@ impl<B: IoBuffer> QueuePair<B> {
         self.core.extend(index, now + ABORT_TIMEOUT);
     }
 
-    /// Runs one command to its end, waiting for it, for those who have nothing else to
-    /// do. The queue must be idle.
+    /// Runs one command to its end, waiting for it, for those who have nothing else to do.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for what the queue does not take, [`Error::Status`] or
+    /// [`Error::Invalid`] for what the queue does not take and when other commands are in
+    /// flight on it, whose completions would be lost here; [`Error::Status`] or
     /// [`Error::Failed`] for how it ended.
     pub fn execute(&mut self, command: Command<'_, B>) -> Result<(B, u32)> {
-        assert_eq!(self.in_flight(), 0, "execute is for an idle queue");
         let bus = Arc::clone(self.shared.bus());
         let device = || bus.device().to_owned();
         self.shared.check()?;
+        if self.in_flight() > 0 {
+            return Err(Error::invalid(
+                device(),
+                "execute is for an idle queue: poll it until nothing is in flight",
+            ));
+        }
         self.submit(bus.now(), command)
             .map_err(|rejected| Error::invalid(device(), rejected.reason))?;
         let mut finished = None;

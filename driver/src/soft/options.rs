@@ -7,7 +7,7 @@ use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, nearest};
 
 /// Where the data of the namespaces lives.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -256,26 +256,10 @@ fn storage(word: &str) -> std::result::Result<Storage, String> {
 }
 
 fn unknown(word: &str, names: &[&str]) -> String {
-    let nearest = names.iter().min_by_key(|name| distance(word, name));
-    match nearest {
+    match nearest(word, names) {
         Some(name) => format!("there is no setting '{word}'; did you mean '{name}'?"),
         None => format!("there is no setting '{word}'"),
     }
-}
-
-/// Edits that turn `a` into `b` (Levenshtein).
-fn distance(a: &str, b: &str) -> usize {
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, x) in a.bytes().enumerate() {
-        let mut diagonal = row[0];
-        row[0] = i + 1;
-        for (j, y) in b.bytes().enumerate() {
-            let replaced = diagonal + usize::from(x != y);
-            diagonal = row[j + 1];
-            row[j + 1] = replaced.min(row[j] + 1).min(diagonal + 1);
-        }
-    }
-    row[b.len()]
 }
 
 fn number<T: FromStr>(value: &str) -> std::result::Result<T, String> {

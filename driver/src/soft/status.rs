@@ -54,7 +54,7 @@ pub(super) const EVENT_LIMIT_EXCEEDED: Status = lasting(1, 0x05);
 pub(super) const INVALID_VECTOR: Status = lasting(1, 0x08);
 pub(super) const INVALID_LOG_PAGE: Status = lasting(1, 0x09);
 pub(super) const INVALID_FORMAT: Status = lasting(1, 0x0a);
-pub(super) const INVALID_QUEUE_DELETION: Status = lasting(1, 0x0c);
+pub(super) const INVALID_QUEUE_DELETION: Status = passing(1, 0x0c);
 pub(super) const FEATURE_NOT_SAVEABLE: Status = lasting(1, 0x0d);
 pub(super) const FEATURE_NOT_NAMESPACE_SPECIFIC: Status = lasting(1, 0x0f);
 pub(super) const INSUFFICIENT_CAPACITY: Status = lasting(1, 0x15);
@@ -67,4 +67,4 @@ pub(super) const SIZE_LIMIT_EXCEEDED: Status = lasting(1, 0x83);
 
 pub(super) const WRITE_FAULT: Status = passing(2, 0x80);
 pub(super) const UNRECOVERED_READ: Status = passing(2, 0x81);
-pub(super) const COMPARE_FAILURE: Status = lasting(2, 0x85);
+pub(super) const COMPARE_FAILURE: Status = passing(2, 0x85);

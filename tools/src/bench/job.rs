@@ -24,8 +24,6 @@ use crate::interrupt::Interrupt;
 
 /// Empty polls between two looks at the clock: deadlines and the end of the run are this coarse.
 const IDLE_POLLS: u32 = 16;
-/// When nothing finished for this long, others may have the core: whoever serves a software controller, for one.
-const YIELD_AFTER: Duration = Duration::from_millis(1);
 /// How long a controller that was given up on may take to give buffers back, beyond its own time to reset.
 const PATIENCE: Duration = Duration::from_secs(5);
 
@@ -57,6 +55,8 @@ pub(crate) struct Common<'a> {
     pub(crate) verify: bool,
     pub(crate) time_based: bool,
     pub(crate) runtime: Option<Duration>,
+    /// When nothing finished for this long, others may have the core.
+    pub(crate) yield_after: Duration,
 }
 
 /// How far a job is, for whoever watches it.
@@ -304,10 +304,22 @@ impl<'a> Job<'a> {
             Err(error) => {
                 let offset = self.region.offset(work.step.block);
                 let what = if work.step.write { "Write" } else { "Read" };
-                self.fail(false, || format!("{what} at offset {offset} failed: {error}"));
+                let why = self.reason_for(error);
+                self.fail(false, || format!("{what} at offset {offset} failed: {why}"));
             }
         }
         self.idle.push(buffer);
+    }
+
+    /// What a command's error comes from: of a reset, why it was necessary.
+    #[cold]
+    fn reason_for(&self, error: CommandError) -> String {
+        match (error, self.queue.check()) {
+            (CommandError::Reset, Err(Error::Failed { reason, .. })) => {
+                format!("{error}: {reason}")
+            }
+            _ => error.to_string(),
+        }
     }
 
     #[inline]
@@ -327,7 +339,7 @@ impl<'a> Job<'a> {
             return true;
         }
         self.now = self.common.controller.now();
-        if self.now.since(self.last_finish) > YIELD_AFTER {
+        if self.now.since(self.last_finish) > self.common.yield_after {
             std::thread::yield_now();
         }
         match self.queue.check() {

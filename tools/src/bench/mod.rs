@@ -20,15 +20,19 @@ mod permutation;
 mod plan;
 mod report_json;
 mod report_normal;
+#[cfg(test)]
+mod tests;
 mod units;
 mod verify;
 
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::thread;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use adit_driver::target::QueueMemory;
-use adit_driver::{Buffer, Controller, ControllerOptions, Namespace, Placement, QueuePairOptions};
+use adit_driver::{
+    Buffer, Controller, ControllerOptions, Namespace, Placement, QueuePairOptions, Target,
+};
 
 use crate::device;
 use crate::failure::{Failure, Result};
@@ -42,6 +46,10 @@ use plan::{Ground, Plan, plan};
 pub(crate) use job::Outcome;
 pub(crate) use units::Size;
 
+/// How long a job spins before it lets others have its core: longer than a busy SSD takes.
+const YIELD_AFTER: Duration = Duration::from_millis(1);
+/// The same where the controller is a thread of ours, which may be waiting for that very core.
+const YIELD_AFTER_SOFT: Duration = Duration::from_micros(10);
 /// Where buffers start: what PRPs like best.
 const BUFFER_ALIGN: u64 = 4096;
 
@@ -97,7 +105,14 @@ impl<'a> Bench<'a> {
     pub(crate) fn open(args: &'a BenchArgs) -> Result<Bench<'a>> {
         let io_queues = args.numjobs.min(u32::from(u16::MAX)) as u16;
         let options = ControllerOptions { io_queues, ..ControllerOptions::default() };
-        let controller = Controller::open(&args.filename, &options)?;
+        Bench::over(args, Controller::open(&args.filename, &options)?)
+    }
+
+    /// Checks the options against the namespace of an open controller.
+    ///
+    /// # Errors
+    /// A usage error for what the namespace does not have.
+    pub(crate) fn over(args: &'a BenchArgs, controller: Controller) -> Result<Bench<'a>> {
         let namespace = device::namespace(&controller, &args.filename)?;
         let plan = plan(args, &Ground::of(&namespace, controller.info()))?;
         Ok(Bench { args, controller, namespace, plan })
@@ -117,6 +132,7 @@ impl<'a> Bench<'a> {
             verify: args.verify.is_some(),
             time_based: args.time_based,
             runtime: args.runtime,
+            yield_after: if self.is_soft() { YIELD_AFTER_SOFT } else { YIELD_AFTER },
         };
         let progress: Vec<Progress> = (0..args.numjobs).map(|_| Progress::default()).collect();
         let jobs = (0..).zip(&progress).map(|(index, progress)| self.job(&common, progress, index));
@@ -124,6 +140,10 @@ impl<'a> Bench<'a> {
         let mut outcomes = self.run_jobs(jobs, &progress);
         outcomes.sort_by_key(|outcome| outcome.index);
         if args.group_reporting { Ok(merged(outcomes)) } else { Ok(outcomes) }
+    }
+
+    fn is_soft(&self) -> bool {
+        matches!(self.args.filename, Target::Soft { .. })
     }
 
     fn job<'c>(
@@ -168,7 +188,8 @@ impl<'a> Bench<'a> {
     fn run_jobs(&self, jobs: Vec<Job<'_>>, progress: &[Progress]) -> Vec<Outcome> {
         let blocks = self.plan.regions.iter().map(|region| region.block_count).sum();
         let cores = core_affinity::get_core_ids().unwrap_or_default();
-        let pin = jobs.len() <= cores.len();
+        // A software controller's thread needs a place as well, wherever there is one.
+        let pin = jobs.len() <= cores.len() && !self.is_soft();
         let (sender, receiver) = mpsc::channel();
         let mut watch = Watch::new(self.args, progress, blocks);
         let mut outcomes = thread::scope(|scope| {

@@ -27,7 +27,7 @@ pub(crate) struct BenchArgs {
     pub(crate) filename: Target,
 
     /// What to do; writing overwrites the namespace's data
-    #[arg(long, alias = "readwrite", value_enum, default_value_t = ReadWrite::Read)]
+    #[arg(long, alias = "readwrite", value_enum, value_name = "WAY", default_value_t = ReadWrite::Read)]
     pub(crate) rw: ReadWrite,
 
     /// Bytes of each I/O, a multiple of the LBA
@@ -71,7 +71,7 @@ pub(crate) struct BenchArgs {
     pub(crate) group_reporting: bool,
 
     /// Stamps written blocks and checks them when read back; the jobs then divide --size between them
-    #[arg(long, value_enum)]
+    #[arg(long, value_enum, value_name = "CHECK")]
     pub(crate) verify: Option<Verify>,
 
     /// Share of reads in rw and randrw, in percent
@@ -87,7 +87,7 @@ pub(crate) struct BenchArgs {
     pub(crate) name: String,
 
     /// How to report
-    #[arg(long = "output-format", value_enum, default_value_t = OutputFormat::Normal)]
+    #[arg(long = "output-format", value_enum, value_name = "FORMAT", default_value_t = OutputFormat::Normal)]
     pub(crate) output_format: OutputFormat,
 
     /// File to report into [default: standard output]

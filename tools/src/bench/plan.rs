@@ -81,12 +81,12 @@ pub(crate) fn plan(args: &BenchArgs, ground: &Ground) -> Result<Plan> {
     };
     if args.numjobs > u32::from(ground.queue_count) {
         let why = format!(
-            "--numjobs={}: the controller grants {} I/O queues, one for each job",
+            "--numjobs={}: the controller grants {} I/O queue(s) and each job needs one; use --numjobs={1}",
             args.numjobs, ground.queue_count
         );
-        return Err(Failure::usage(why));
+        return Err(Failure::failed(why));
     }
-    Ok(Plan { regions, queue_entries: queue_entries(args, ground)? })
+    Ok(Plan { regions, queue_entries: queue_entries(args, whole.start_bytes, ground)? })
 }
 
 fn check_times(args: &BenchArgs) -> Result<()> {
@@ -163,8 +163,8 @@ fn divide(whole: Region, jobs: u32) -> Result<Vec<Region>> {
 }
 
 /// Ring entries that hold `iodepth` I/Os, each of which may be several commands; one entry stays free.
-fn queue_entries(args: &BenchArgs, ground: &Ground) -> Result<u32> {
-    let commands = commands_per_io(args.bs, ground);
+fn queue_entries(args: &BenchArgs, start_bytes: u64, ground: &Ground) -> Result<u32> {
+    let commands = commands_per_io(args.bs, start_bytes, ground);
     let needed = commands * u64::from(args.iodepth) + 1;
     if needed > u64::from(ground.queue_entries_max) {
         let most = (u64::from(ground.queue_entries_max) - 1) / commands;
@@ -187,13 +187,16 @@ fn queue_entries(args: &BenchArgs, ground: &Ground) -> Result<u32> {
 }
 
 /// Most commands that one I/O becomes: as MDTS cuts it, and as NOIOB does.
-fn commands_per_io(bs: u64, ground: &Ground) -> u64 {
-    if ground.boundary_bytes == 0 {
+fn commands_per_io(bs: u64, start_bytes: u64, ground: &Ground) -> u64 {
+    let boundary = ground.boundary_bytes;
+    let never_crosses =
+        boundary == 0 || (boundary.is_multiple_of(bs) && start_bytes.is_multiple_of(bs));
+    if never_crosses {
         return bs.div_ceil(ground.command_bytes_max);
     }
     // Between two boundaries MDTS cuts each stretch anew.
-    let stretch = ground.boundary_bytes.min(bs);
-    let stretches = bs.div_ceil(ground.boundary_bytes) + 1;
+    let stretch = boundary.min(bs);
+    let stretches = bs.div_ceil(boundary) + 1;
     stretches * stretch.div_ceil(ground.command_bytes_max)
 }
 
@@ -248,7 +251,7 @@ mod tests {
         );
         assert!(refusal(&BenchArgs { offset: Size::Bytes(100), ..args() }).contains("LBAs of 512"));
         assert!(refusal(&BenchArgs { iodepth: 64, ..args() }).contains("--iodepth=63 at most"));
-        assert!(refusal(&BenchArgs { numjobs: 5, ..args() }).contains("4 I/O queues"));
+        assert!(refusal(&BenchArgs { numjobs: 5, ..args() }).contains("4 I/O queue(s)"));
         assert!(refusal(&BenchArgs { time_based: true, ..args() }).contains("--runtime"));
     }
 
@@ -257,8 +260,9 @@ mod tests {
         let args = BenchArgs { bs: 512 << 10, iodepth: 4, ..args() };
         assert_eq!(plan(&args, &GROUND).expect("planned").queue_entries, 17);
         let bounded = Ground { boundary_bytes: 192 << 10, ..GROUND };
-        assert_eq!(commands_per_io(512 << 10, &bounded), 8);
-        assert_eq!(commands_per_io(4096, &bounded), 2);
+        assert_eq!(commands_per_io(512 << 10, 0, &bounded), 8);
+        assert_eq!(commands_per_io(4096, 8192, &bounded), 1);
+        assert_eq!(commands_per_io(4096, 512, &bounded), 2);
     }
 
     #[test]

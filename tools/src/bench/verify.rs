@@ -22,6 +22,8 @@ use super::permutation::mix;
 const MAGIC: u64 = u64::from_le_bytes(*b"ADITBLK1");
 const HEADER_BYTES: usize = 40;
 const CHECKED_FROM: usize = 12;
+/// 2^64 divided by the golden ratio: SplitMix64's step.
+const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
 /// The shortest block that has room for a header.
 pub(crate) const BLOCK_BYTES_MIN: u64 = 512;
 
@@ -57,16 +59,18 @@ pub(crate) fn stamp(block: &mut [u8], offset: u64, writer: Writer) {
     block[8..12].copy_from_slice(&crc.to_le_bytes());
 }
 
-/// Fills `bytes` with pseudo-random words.
+/// Fills `bytes` with pseudo-random words. Each follows from its own index, so that the
+/// processor works on several at a time: stamping must not be what is measured.
 pub(crate) fn fill(bytes: &mut [u8], seed: u64) {
-    // Xorshift must not start from zero.
-    let mut word = seed | 1;
-    for chunk in bytes.chunks_mut(8) {
-        word ^= word << 13;
-        word ^= word >> 7;
-        word ^= word << 17;
-        chunk.copy_from_slice(&word.to_le_bytes()[..chunk.len()]);
+    let word = |index: u64| mix(seed.wrapping_add(index.wrapping_mul(GOLDEN))).to_le_bytes();
+    let mut index = 0;
+    let mut chunks = bytes.chunks_exact_mut(8);
+    for chunk in &mut chunks {
+        chunk.copy_from_slice(&word(index));
+        index += 1;
     }
+    let rest = chunks.into_remainder();
+    rest.copy_from_slice(&word(index)[..rest.len()]);
 }
 
 /// Checks that `block` is what `expected` says.

@@ -206,7 +206,7 @@ const CASES: &[Case] = &[
             refused(
                 "group=$(basename $(readlink /sys/bus/pci/devices/0000:00:10.0/iommu_group))\n\
                  chown user /dev/vfio/$group\n\
-                 su user -c 'ulimit -l 64; adit identify {0}'",
+                 su user -c 'ulimit -l 16; adit identify {0}'",
                 &["memlock"],
             ),
             good("adit identify {0}", &["QEMU NVMe Ctrl"]),
@@ -219,7 +219,7 @@ const CASES: &[Case] = &[
             usage("adit identify vfoi:0000:00:10.0", &["vfoi"]),
             usage("adit identify vfio:0000:00:10", &["0000:00:10"]),
             usage("adit identify {0},sgll=off", &["sgll"]),
-            usage("adit identify", &["usage"]),
+            usage("adit identify", &["TARGET", "--help"]),
             usage("adit bench --filename={0} --rw=sideways", &["sideways"]),
             good("adit identify {0}", &["QEMU NVMe Ctrl"]),
         ],

@@ -10,6 +10,7 @@ use super::controller::Controller;
 use super::media::MediaError;
 use super::memory::Dma;
 use super::namespace::Namespace;
+use super::options::NAMESPACES_MAX;
 use super::status::{
     Answer, COMPARE_FAILURE, DATA_TRANSFER_ERROR, DONE, INVALID_FIELD, INVALID_NAMESPACE,
     LBA_OUT_OF_RANGE, UNRECOVERED_READ, WRITE_FAULT,
@@ -138,13 +139,14 @@ impl Controller {
         Range { first: (range >> 64) as u64, lba_count: u64::from((range >> 32) as u32) }
     }
 
-    /// The active namespace a command names.
+    /// The active namespace a command names. The broadcast value is valid, but few commands
+    /// take it (Base 2.0 section 3.3.3.1, NSID).
     #[inline]
     pub(super) fn namespace(&self, nsid: u32) -> Result<&Namespace, Status> {
         match self.namespaces.active(nsid) {
             Some(namespace) => Ok(namespace),
-            None if nsid == 0 || nsid > super::options::NAMESPACES_MAX => Err(INVALID_NAMESPACE),
-            None => Err(INVALID_FIELD),
+            None if matches!(nsid, 1..=NAMESPACES_MAX | u32::MAX) => Err(INVALID_FIELD),
+            None => Err(INVALID_NAMESPACE),
         }
     }
 

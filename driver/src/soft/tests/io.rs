@@ -62,7 +62,7 @@ fn ranges_and_namespaces_are_checked() {
     assert_eq!(rig.io(read(lbas - 1, 2)), Status::LBA_OUT_OF_RANGE);
     assert_eq!(rig.io(read(u64::MAX, 2)), Status::LBA_OUT_OF_RANGE);
     assert_eq!(rig.io(read(0, 1).nsid(0)), Status::INVALID_NAMESPACE_OR_FORMAT);
-    assert_eq!(rig.io(read(0, 1).nsid(u32::MAX)), Status::INVALID_NAMESPACE_OR_FORMAT);
+    assert_eq!(rig.io(read(0, 1).nsid(u32::MAX)), Status::INVALID_FIELD_IN_COMMAND);
     assert_eq!(rig.io(read(0, 1).nsid(3)), Status::INVALID_FIELD_IN_COMMAND);
     assert_eq!(rig.io(Cmd::new(0).nsid(u32::MAX)), Status::SUCCESS);
     assert_eq!(rig.io(Cmd::new(0).nsid(3)), Status::INVALID_FIELD_IN_COMMAND);

@@ -1,0 +1,20 @@
+//! The driver against a software controller that misbehaves, in virtual time: what
+//! is overdue, lost, repeated, corrupt, refused or unplugged. Each case ends with
+//! every buffer back exactly once and nothing left mapped.
+#![allow(missing_docs)]
+
+#[path = "support/rig.rs"]
+mod rig;
+
+#[path = "faults/bring_up.rs"]
+mod bring_up;
+#[path = "faults/protocol.rs"]
+mod protocol;
+#[path = "faults/queues.rs"]
+mod queues;
+#[path = "faults/recovery.rs"]
+mod recovery;
+#[path = "faults/requests.rs"]
+mod requests;
+#[path = "faults/teardown.rs"]
+mod teardown;

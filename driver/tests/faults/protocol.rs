@@ -1,0 +1,116 @@
+//! Completions that break the protocol: each is counted, none harms another command.
+
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use adit_driver::soft::Verdict;
+use adit_driver::spec::{AdminOpcode, Cqe, Lba, Qid, Status};
+use adit_driver::{Buffer, CommandError, QueuePair, Stats};
+
+use crate::queues::supplied;
+use crate::rig::Rig;
+
+/// Runs ten reads of which the third gets `verdict`; returns what finished well and the counts.
+fn third_of_ten(verdict: Verdict) -> (usize, Stats) {
+    let rig = Rig::new("mem=16M");
+    let mut pair = rig.pair::<Buffer>(16);
+    let mut count = 0;
+    rig.hook(move |_, qid| {
+        count += usize::from(!qid.is_admin());
+        if !qid.is_admin() && count == 3 { verdict } else { Verdict::Run }
+    });
+    for lba in 0..10 {
+        let buffer = rig.controller.allocate(512).expect("buffer");
+        pair.submit(rig.now(), rig.namespace.read(Lba(lba), buffer)).expect("room");
+    }
+    rig.settle();
+    let mut well = 0;
+    pair.poll(rig.now(), |completion| well += usize::from(completion.result.is_ok()));
+    let stats = pair.stats();
+    rig.controller.check().expect("in service");
+    rig.clear_hook();
+    // What was not completed is overdue one day, and ends.
+    rig.bus.soft.advance(Duration::from_secs(11));
+    let rest = rig.drain(&mut pair);
+    assert!(rest.iter().all(|completion| completion.result == Err(CommandError::Reset)));
+    drop((rest, pair));
+    rig.finish();
+    (well, stats)
+}
+
+#[test]
+fn an_unknown_identifier_is_counted() {
+    for alter in [
+        (|cqe: &mut Cqe| cqe.cid = 0xffff.into()) as fn(&mut Cqe),
+        |cqe| cqe.cid = 15.into(),
+        // The right slot, an older generation.
+        |cqe| cqe.cid = (cqe.cid.get() ^ 0x10).into(),
+    ] {
+        let (well, stats) = third_of_ten(Verdict::CorruptCqe(alter));
+        assert_eq!((well, stats.unknown_cids, stats.violations()), (9, 1, 1));
+    }
+}
+
+#[test]
+fn a_completion_that_comes_twice_is_counted() {
+    let (well, stats) = third_of_ten(Verdict::Twice);
+    assert_eq!((well, stats.unknown_cids, stats.violations()), (10, 1, 1));
+}
+
+#[test]
+fn a_completion_of_another_queue_is_counted() {
+    let (well, stats) = third_of_ten(Verdict::CorruptCqe(|cqe| cqe.sqid = 7.into()));
+    assert_eq!((well, stats.wrong_sqids, stats.violations()), (9, 1, 1));
+}
+
+#[test]
+fn an_impossible_head_is_counted_and_the_command_completes() {
+    for alter in [
+        (|cqe: &mut Cqe| cqe.sqhd = 0xffff.into()) as fn(&mut Cqe),
+        |cqe| cqe.sqhd = 16.into(),
+        |cqe| cqe.sqhd = 12.into(),
+    ] {
+        let (well, stats) = third_of_ten(Verdict::CorruptCqe(alter));
+        assert_eq!((well, stats.bad_sqheads, stats.violations()), (10, 1, 1));
+    }
+}
+
+#[test]
+fn any_status_is_given_to_its_own_command_only() {
+    let (well, stats) = third_of_ten(Verdict::CorruptCqe(|cqe| cqe.status_word = 0xfffe.into()));
+    assert_eq!((well, stats.violations()), (9, 0));
+    let (well, _) = third_of_ten(Verdict::Fail(Status::INTERNAL_ERROR));
+    assert_eq!(well, 9);
+}
+
+#[test]
+fn violations_on_the_admin_queue_are_counted() {
+    let rig = Rig::new("mem=16M");
+    rig.admin(AdminOpcode::IDENTIFY, Verdict::Twice);
+    for _ in 0..40 {
+        rig.controller.namespace_ids().expect("answered");
+    }
+    rig.clear_hook();
+    rig.controller.namespace_ids().expect("answered");
+    assert!(rig.controller.admin_violations() >= 40);
+}
+
+fn write_entry(pair: &QueuePair<Buffer>, rings: &crate::queues::Supplied, at: u32, phase: bool) {
+    let cqe = Cqe::new(0, 0, pair.qid(), adit_driver::spec::Cid(0x7777), Status::SUCCESS, phase);
+    let words = rings.completion.dwords();
+    for (index, value) in cqe.to_dwords().into_iter().enumerate() {
+        words[at as usize * 4 + index].store(value, Ordering::Release);
+    }
+}
+
+#[test]
+fn a_flood_of_bogus_completions_is_one_lap_per_poll() {
+    let rig = Rig::new("mem=16M");
+    let (mut pair, rings) = supplied(&rig, 64);
+    for lap in 1..=4 {
+        (0..64).for_each(|at| write_entry(&pair, &rings, at, lap % 2 == 1));
+        assert_eq!(pair.poll(rig.now(), |_| panic!("nothing was asked")), 0);
+        assert_eq!(pair.stats().unknown_cids, lap * 64);
+    }
+    assert_eq!(pair.qid(), Qid(1));
+}

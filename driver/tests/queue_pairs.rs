@@ -1,0 +1,33 @@
+//! Queue pairs over the software controller, one after another.
+
+use adit_driver::spec::Lba;
+use adit_driver::{Buffer, Controller, ControllerOptions, QueuePair, QueuePairOptions};
+
+fn open(target: &str) -> Controller {
+    let target = target.parse().expect("a target");
+    Controller::open(&target, &ControllerOptions::default()).expect("opens")
+}
+
+#[test]
+fn a_queue_that_reuses_an_identifier_starts_from_nothing() {
+    for target in ["soft:mem=8M,ioqueues=1", "soft:mem=8M,ioqueues=1,dbbuf=off"] {
+        let controller = open(target);
+        let namespace =
+            controller.namespace(controller.namespace_ids().expect("listed")[0]).expect("opens");
+        for round in 0..3 {
+            let mut queue: QueuePair<Buffer> = controller
+                .create_queue_pair(QueuePairOptions { depth: 64, ..Default::default() })
+                .expect("created");
+            let mut buffer = controller.allocate(4096).expect("allocated");
+            // An odd number, so that the tail is not at 0 when the queue goes.
+            for lba in 0..37 {
+                buffer.fill(round);
+                let (written, _) =
+                    queue.execute(namespace.write(Lba(lba * 8), buffer)).expect("written");
+                (buffer, _) = queue.execute(namespace.read(Lba(lba * 8), written)).expect("read");
+                assert!(buffer.iter().all(|byte| *byte == round), "{target}, round {round}");
+            }
+            assert_eq!(queue.stats().violations(), 0, "{target}, round {round}");
+        }
+    }
+}

@@ -466,7 +466,7 @@ fn pieces_min(namespace: &Namespace, operation: &Operation) -> u64 {
     let (mut first, end, mut pieces) = (run.first, run.first + run.lbas, 0);
     while first < end {
         let boundary = u64::from(limits.boundary_lbas);
-        let next = first.checked_div(boundary).map_or(end, |whole| (whole + 1) * boundary);
+        let next = first.checked_div(boundary).map_or(end, |interval| (interval + 1) * boundary);
         pieces += (next.min(end) - first).div_ceil(lbas_max);
         first = next;
     }

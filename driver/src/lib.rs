@@ -1,4 +1,18 @@
 //! NVMe from user space.
+//!
+//! A [`Controller`] is opened by a [`Target`] (`vfio:0000:01:00.0`, `vfio-user:PATH`,
+//! `soft:mem=1G`), gives DMA memory ([`Buffer`]) and makes [`QueuePair`]s. A
+//! [`Namespace`] makes [`Command`]s, which own their buffers while they are in
+//! flight:
+//!
+//! ```text
+//! namespace.read(lba, buffer) -> Command -> queue.submit -> queue.poll -> Completion { buffer, result }
+//! ```
+//!
+//! From the wire up: [`spec`] (bytes), [`sys`] (memory and registers), [`bus`] (how a device
+//! is reached), [`transfer`] (ranges to commands), [`queue_pair`] (what is in flight),
+//! [`controller`]. [`soft`] is a controller in software that shares none of the code it tests.
+//! `docs/ARCHITECTURE.md` has the map.
 
 pub mod bus;
 pub mod controller;
@@ -16,13 +30,13 @@ pub mod target;
 mod time;
 pub mod transfer;
 
-pub use controller::{Controller, ControllerInfo, ControllerOptions, Placement};
+pub use controller::{
+    Controller, ControllerInfo, ControllerOptions, Placement, QueuePair, QueuePairOptions,
+};
 pub use error::{Error, Result};
 pub use memory::{Buffer, IoBuffer};
 pub use namespace::Namespace;
-pub use queue_pair::{
-    Command, CommandError, Completion, QueuePair, QueuePairOptions, RejectReason, Rejected, Stats,
-};
+pub use queue_pair::{Command, CommandError, Completion, RejectReason, Rejected, Stats};
 pub use target::Target;
 pub use time::Time;
 

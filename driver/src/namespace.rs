@@ -8,10 +8,9 @@ use std::sync::{Arc, Weak};
 use crate::bus::Bus;
 use crate::error::{Error, Result};
 use crate::memory::DomainId;
-use crate::queue_pair::LIST_PAGES_PER_COMMAND;
 use crate::spec::Nsid;
 use crate::spec::identify::IdentifyNamespace;
-use crate::transfer::{Limits, PAGE_BYTES, SglSupport};
+use crate::transfer::{LIST_PAGES_PER_COMMAND, Limits, PAGE_BYTES, SglSupport};
 
 /// An active namespace of a controller. Commands are made by its methods
 /// (`read`, `write`, `flush`, ...) and sent through any queue pair of the same controller.

@@ -176,7 +176,7 @@ fn enable(bus: &Arc<dyn Bus>, cap: Cap, timeout: Duration) -> Result<(Admin, Ena
     let entries = ADMIN_ENTRIES;
     let page = PAGE_BYTES as usize;
     let sq_bytes = (entries as usize * 64).next_multiple_of(page);
-    let lists_bytes = crate::queue_pair::LIST_PAGES_PER_COMMAND * page;
+    let lists_bytes = crate::transfer::LIST_PAGES_PER_COMMAND * page;
     let host = Mapping::allocate(bus, sq_bytes + page + lists_bytes + page)?;
     let bells = Doorbells::new(bus, cap.dstrd());
     let bells = bells.bells(Qid::ADMIN, bells.registers(Qid::ADMIN)?);

@@ -6,6 +6,7 @@
 //! | `registers` | typed registers, waits with deadlines |
 //! | `admin` | the admin queue: calls, events, aborts |
 //! | `queues` | creating and deleting I/O queues, where rings lie |
+//! | `queue_pair` | an I/O queue pair and its one owner: the engine with its controller |
 //! | `doorbells`, `cmb` | shadow doorbells; the controller memory buffer |
 //! | `shared` | what the handle and the queues share; taking out of service; shutdown |
 //!
@@ -16,6 +17,7 @@ mod admin;
 mod bring_up;
 mod cmb;
 mod doorbells;
+mod queue_pair;
 mod queues;
 mod registers;
 pub(crate) mod shared;
@@ -28,6 +30,7 @@ use std::time::Duration;
 
 use zerocopy::FromBytes;
 
+pub use queue_pair::{QueuePair, QueuePairOptions};
 pub use queues::{Placement, RawQueuePair, RingSpace, SuppliedRings};
 
 use crate::bus::soft::{Drive, SoftBus};
@@ -37,7 +40,6 @@ use crate::bus::{Bus, BusEvent, Locality};
 use crate::error::{Error, Result};
 use crate::memory::{self, Buffer, IoBuffer};
 use crate::namespace::{ControllerLimits, Namespace};
-use crate::queue_pair::{QueuePair, QueuePairOptions};
 use crate::spec::feature::AsyncEvent;
 use crate::spec::identify::{IdentifyController, IdentifyNamespace, NamespaceList};
 use crate::spec::register::{Cap, Version};

@@ -8,10 +8,7 @@ use std::sync::atomic::Ordering;
 
 use crate::spec::Iova;
 use crate::sys::Atomics;
-use crate::transfer::{ListMemory, PAGE_BYTES};
-
-/// Most list pages one command may borrow: PRP lists of 16 MiB.
-pub(crate) const LIST_PAGES_PER_COMMAND: usize = 8;
+use crate::transfer::{LIST_PAGES_PER_COMMAND, ListMemory, PAGE_BYTES};
 
 /// A stack of mapped pages.
 #[derive(Debug)]

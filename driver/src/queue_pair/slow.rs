@@ -9,12 +9,14 @@
 
 use super::command::{Bounds, CommandError, Completion, Pointer, RejectReason, Rejected, Transfer};
 use super::core::Core;
-use super::lists::{Borrowed, LIST_PAGES_PER_COMMAND};
+use super::lists::Borrowed;
 use crate::memory::{Bounce, IoBuffer, SegmentsOf, bounce_copy};
 use crate::spec::{Cid, DataPointer, IoOpcode, Iova, Sqe};
 use crate::time::Time;
 use crate::transfer::prebuilt::PrebuiltPrps;
-use crate::transfer::{Form, PAGE_BYTES, Piece, Plan, Position, prp, sgl, whole_as_prp};
+use crate::transfer::{
+    Form, LIST_PAGES_PER_COMMAND, PAGE_BYTES, Piece, Plan, Position, prp, sgl, whole_as_prp,
+};
 
 /// What a special command has attached. Meaningless for a plain one.
 #[derive(Clone, Copy, Debug, Default)]
@@ -302,7 +304,7 @@ impl<B: IoBuffer> Core<B> {
 
     /// Marks an overdue command as being aborted. Returns its identifier, or
     /// `None` if an abort was already tried.
-    pub(super) fn begin_abort(&mut self, index: usize) -> Option<Cid> {
+    pub(crate) fn begin_abort(&mut self, index: usize) -> Option<Cid> {
         if !self.slots.is_special(index) {
             self.extras[index] = Extra { lead: index as u16, remaining: 1, ..Extra::default() };
             self.slots.mark_special(index);

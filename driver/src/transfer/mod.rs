@@ -30,6 +30,9 @@ use crate::spec::Iova;
 /// is against this size (ADR 0001).
 pub const PAGE_BYTES: u64 = 4096;
 
+/// Most list pages of one command: PRP lists of 16 MiB.
+pub const LIST_PAGES_PER_COMMAND: usize = 8;
+
 /// Entries of 8 bytes in one PRP list page.
 pub const PRPS_PER_PAGE: u64 = PAGE_BYTES / 8;
 

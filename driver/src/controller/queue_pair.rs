@@ -1,0 +1,298 @@
+//! An I/O queue pair and its one owner.
+//!
+//! ```text
+//! post(now, command)   writes the command into the ring; it owns its buffer now
+//! ring()               one doorbell for everything posted since the last
+//! poll(now, done)      takes in completions, hands each buffer back, minds deadlines
+//! ```
+//!
+//! A queue pair can be sent to another thread but not shared: there is no lock,
+//! no allocation and no system call on the path of an I/O. What goes wrong is
+//! dealt with inside `poll`: an overdue command is aborted; if that does not end
+//! it, the controller is disabled or reset, and every command ends with
+//! [`CommandError::Reset`] once the device can no longer touch its memory.
+
+use std::fmt;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::queues::{Placement, RawQueuePair};
+use super::shared::{Shared, State};
+use crate::error::{Error, Result};
+use crate::memory::{DomainId, IoBuffer, Mapping};
+use crate::queue_pair::core::{Core, Parts};
+use crate::queue_pair::{Command, CommandError, Completion, PagePool, Rejected, Stats};
+use crate::spec::{Cid, Iova, Qid};
+use crate::time::Time;
+use crate::transfer::{LIST_PAGES_PER_COMMAND, PAGE_BYTES};
+
+/// How an aborted command is given to end before the controller is reset.
+const ABORT_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// How a queue pair is made.
+#[derive(Debug)]
+pub struct QueuePairOptions {
+    /// Entries of each ring, 2 to CAP.MQES + 1; one less can be in flight. Default 256.
+    pub depth: u32,
+    /// How long a command may take before it is aborted. Default 10 s.
+    pub timeout: Duration,
+    /// Where the rings lie. Default host memory.
+    pub placement: Placement,
+    /// 4 KiB pages for PRP lists and SGLs of scattered transfers. Default 8, which is also
+    /// the most that one command uses.
+    pub list_pages: usize,
+    /// 4 KiB pages for data that neither PRPs nor SGLs can express. Default 4.
+    pub bounce_pages: usize,
+}
+
+impl Default for QueuePairOptions {
+    fn default() -> Self {
+        QueuePairOptions {
+            depth: 256,
+            timeout: Duration::from_secs(10),
+            placement: Placement::Host,
+            list_pages: LIST_PAGES_PER_COMMAND,
+            bounce_pages: 4,
+        }
+    }
+}
+
+/// A queue pair driven by one thread of this process; see the module.
+pub struct QueuePair<B: IoBuffer> {
+    core: Core<B>,
+    shared: Arc<Shared>,
+    /// Scratch for overdue slots; keeps its capacity.
+    overdue: Vec<usize>,
+    // Dropped last: the core's rings and pages lie in them.
+    raw: RawQueuePair,
+    _pages: Mapping,
+}
+
+impl<B: IoBuffer> QueuePair<B> {
+    pub(crate) fn new(mut raw: RawQueuePair, options: &QueuePairOptions) -> Result<QueuePair<B>> {
+        let shared = Arc::clone(raw.shared());
+        let (list_bytes, bounce_bytes) = pool_bytes(options)?;
+        let pages = Mapping::allocate(shared.bus(), list_bytes + bounce_bytes)?;
+        let (sq, cq) = raw.take_rings();
+        let slots = raw.entries() as usize - 1;
+        let core = Core::new(Parts {
+            qid: raw.qid(),
+            domain: DomainId::of(shared.bus()),
+            sq,
+            cq,
+            slots,
+            lists: PagePool::new(pages.atomics().slice(0, list_bytes), pages.iova()),
+            bounces: PagePool::new(
+                pages.atomics().slice(list_bytes, bounce_bytes),
+                Iova(pages.iova().0 + list_bytes as u64),
+            ),
+            timeout: options.timeout,
+        });
+        Ok(QueuePair { core, shared, overdue: Vec::with_capacity(slots), raw, _pages: pages })
+    }
+
+    /// Writes a command into the ring without telling the device; see [`QueuePair::ring`].
+    /// `now` starts its deadline.
+    ///
+    /// # Errors
+    /// [`Rejected`] gives the buffer back with the reason; [`RejectReason::Full`] is the
+    /// one to expect.
+    #[inline(always)]
+    pub fn post(&mut self, now: Time, command: Command<'_, B>) -> Result<Cid, Rejected<B>> {
+        self.core.post(now, command)
+    }
+
+    /// Tells the device about every command posted since the last ring, with one doorbell.
+    #[inline(always)]
+    pub fn ring(&mut self) {
+        self.core.ring();
+    }
+
+    /// [`QueuePair::post`] and [`QueuePair::ring`].
+    ///
+    /// # Errors
+    /// As [`QueuePair::post`].
+    #[inline]
+    pub fn submit(&mut self, now: Time, command: Command<'_, B>) -> Result<Cid, Rejected<B>> {
+        let posted = self.core.post(now, command)?;
+        self.core.ring();
+        Ok(posted)
+    }
+
+    /// Takes in all completions there are, handing each finished request to `done`, and
+    /// minds the deadlines. Returns how many requests finished.
+    ///
+    /// Bounded: at most one lap of the ring. Only when a deadline passed can it
+    /// take longer, up to the controller's time to reset.
+    #[inline(always)]
+    pub fn poll(&mut self, now: Time, done: impl FnMut(Completion<B>)) -> usize {
+        if self.core.has_news() || self.core.may_be_overdue(now) || !self.shared.is_running() {
+            return self.poll_news(now, done);
+        }
+        0
+    }
+
+    /// Out of line, so that a poll that finds nothing saves no registers for it.
+    #[inline(never)]
+    fn poll_news(&mut self, now: Time, mut done: impl FnMut(Completion<B>)) -> usize {
+        let finished = self.core.reap(&mut done);
+        if self.core.may_be_overdue(now) || !self.shared.is_running() {
+            return finished + self.attend(now, &mut done);
+        }
+        finished
+    }
+
+    /// What `poll` does when something is wrong.
+    #[cold]
+    #[inline(never)]
+    fn attend(&mut self, now: Time, done: &mut impl FnMut(Completion<B>)) -> usize {
+        if self.shared.is_running() {
+            self.attend_overdue(now);
+        }
+        match self.shared.state() {
+            State::Quiesced => self.core.end_all(done),
+            State::Running | State::Failing | State::Stuck => 0,
+        }
+    }
+
+    fn attend_overdue(&mut self, now: Time) {
+        let mut overdue = std::mem::take(&mut self.overdue);
+        self.core.take_overdue(now, &mut overdue);
+        if !overdue.is_empty()
+            && let Some(cause) = self.shared.cause_of_death()
+        {
+            self.shared.fail(&cause);
+            overdue.clear();
+        }
+        for index in overdue.drain(..) {
+            match self.core.begin_abort(index) {
+                Some(cid) => self.abort(now, index, cid),
+                None => {
+                    let reason =
+                        format!("a command on I/O queue {} outlived its abort", self.qid());
+                    self.shared.fail(&reason);
+                    break;
+                }
+            }
+        }
+        overdue.clear();
+        self.overdue = overdue;
+    }
+
+    fn abort(&mut self, now: Time, index: usize, cid: Cid) {
+        let sent = self.shared.try_abort(now, self.qid(), cid);
+        tracing::warn!(
+            "{}: command {cid} on I/O queue {} is overdue; abort {}",
+            self.shared.bus().device(),
+            self.qid(),
+            if sent { "sent" } else { "not possible" }
+        );
+        // Whether or not the abort could be sent: the command's time is bounded.
+        self.core.extend(index, now + ABORT_TIMEOUT);
+    }
+
+    /// Runs one command to its end, waiting for it, for those who have nothing else to do.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for what the queue does not take and when other commands are in
+    /// flight on it, whose completions would be lost here; [`Error::Status`] or
+    /// [`Error::Failed`] for how it ended.
+    pub fn execute(&mut self, command: Command<'_, B>) -> Result<(B, u32)> {
+        let bus = Arc::clone(self.shared.bus());
+        let device = || bus.device().to_owned();
+        self.shared.check()?;
+        if self.in_flight() > 0 {
+            return Err(Error::invalid(
+                device(),
+                "execute is for an idle queue: poll it until nothing is in flight",
+            ));
+        }
+        self.submit(bus.now(), command)
+            .map_err(|rejected| Error::invalid(device(), rejected.reason))?;
+        let mut finished = None;
+        loop {
+            self.poll(bus.now(), |completion| finished = Some(completion));
+            match finished.take() {
+                Some(Completion { buffer, result: Ok(dw0) }) => return Ok((buffer, dw0)),
+                Some(Completion { result: Err(CommandError::Status(status)), .. }) => {
+                    return Err(Error::Status {
+                        device: device(),
+                        command: "the I/O command",
+                        status,
+                    });
+                }
+                Some(Completion { result: Err(CommandError::Reset), .. }) => self.shared.check()?,
+                None if self.shared.state() == State::Stuck => self.shared.check()?,
+                None => bus.pause(Duration::from_micros(5)),
+            }
+        }
+    }
+
+    /// An error once the controller was taken out of service. Buffers of a controller that
+    /// could not even be reset are not coming back.
+    ///
+    /// # Errors
+    /// [`Error::Failed`] with the first failure's reason.
+    pub fn check(&self) -> Result<()> {
+        self.shared.check()
+    }
+
+    /// Commands in flight; a request of several commands counts each.
+    pub fn in_flight(&self) -> usize {
+        self.core.in_flight()
+    }
+
+    /// Most commands that can be in flight.
+    pub fn capacity(&self) -> usize {
+        self.raw.entries() as usize - 1
+    }
+
+    /// The queue's identifier.
+    pub fn qid(&self) -> Qid {
+        self.core.qid()
+    }
+
+    /// What the queue has counted.
+    pub fn stats(&self) -> Stats {
+        self.core.stats()
+    }
+
+    /// The eventfd that counts this queue's interrupts, if the controller was opened with them.
+    pub fn interrupt(&self) -> Option<BorrowedFd<'_>> {
+        self.raw.interrupt()
+    }
+}
+
+impl<B: IoBuffer> Drop for QueuePair<B> {
+    fn drop(&mut self) {
+        if !self.raw.close() {
+            self.core.leak_all();
+        }
+    }
+}
+
+impl<B: IoBuffer> fmt::Debug for QueuePair<B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let qid = self.qid();
+        f.debug_struct("QueuePair")
+            .field("qid", &qid)
+            .field("in_flight", &self.in_flight())
+            .finish_non_exhaustive()
+    }
+}
+
+/// Bytes of the list pool and the bounce pool.
+fn pool_bytes(options: &QueuePairOptions) -> Result<(usize, usize)> {
+    let page = PAGE_BYTES as usize;
+    let (lists, bounces) = (options.list_pages, options.bounce_pages);
+    if !(LIST_PAGES_PER_COMMAND..=4096).contains(&lists) || !(1..=4096).contains(&bounces) {
+        return Err(Error::invalid(
+            format!("a queue pair with {lists} list pages and {bounces} bounce pages"),
+            format!(
+                "it takes {LIST_PAGES_PER_COMMAND} to 4096 list pages and 1 to 4096 bounce pages"
+            ),
+        ));
+    }
+    Ok((lists * page, bounces * page))
+}

@@ -238,7 +238,7 @@ fn controller_rows(controller: &ControllerReport) -> Vec<(&'static str, String)>
     let cmb = match (c.cmb_bytes, c.cmb_supported) {
         (0, false) => "none".to_owned(),
         (0, true) => "there, not in use; 'queues=cmb' in the target puts queues there".to_owned(),
-        (bytes, _) => size(bytes.into()),
+        (bytes, _) => format!("{}, in use", size(bytes.into())),
     };
     let cache = if c.volatile_write_cache {
         "on: only Flush and FUA make data durable"

@@ -41,12 +41,17 @@ const fn usage(shell: &'static str, says: &'static [&'static str]) -> Step {
     Step { shell, exit: 2, says }
 }
 
+/// What a run says that used SGLs: transfers of more than two pages without a PRP list.
+const BY_SGL: &[&str] = &["read", "write", "prp lists=0 built+0 prebuilt", "violations=0"];
+/// What a run says that used PRPs.
+const BY_PRP: &[&str] = &["read", "write", "sgl=0,", "violations=0"];
+
 /// Writes, reads back and verifies: 64 MiB of random 16 KiB transfers, 32 at a time.
 macro_rules! verified {
-    ($target:literal) => {
-        verified!($target, "--bs=16k --iodepth=32")
+    ($target:literal, $says:expr) => {
+        verified!($target, "--bs=16k --iodepth=32", $says)
     };
-    ($target:literal, $shape:literal) => {
+    ($target:literal, $shape:literal, $says:expr) => {
         good(
             concat!(
                 "adit bench --filename=",
@@ -55,7 +60,7 @@ macro_rules! verified {
                 $shape,
                 " --size=64M --verify=crc32c"
             ),
-            &["read", "write"],
+            $says,
         )
     };
 }
@@ -72,51 +77,61 @@ const CASES: &[Case] = &[
     Case {
         name: "mdts-1",
         guest: &["--nvme", "mdts=1"],
-        steps: &[verified!("{0}"), verified!("{0},sgl=off")],
+        steps: &[verified!("{0}", BY_SGL), verified!("{0},sgl=off", BY_PRP)],
     },
     Case {
         name: "mdts-5",
         guest: &["--nvme", "mdts=5"],
-        steps: &[verified!("{0}"), verified!("{0},sgl=off")],
+        steps: &[verified!("{0}", BY_SGL), verified!("{0},sgl=off", BY_PRP)],
     },
     Case {
         name: "mdts-7",
         guest: &["--nvme", "mdts=7"],
         steps: &[
-            verified!("{0}"),
-            verified!("{0},sgl=off"),
-            verified!("{0}", "--bs=512 --iodepth=1 --runtime=2"),
-            verified!("{0}", "--bs=1m --iodepth=8"),
+            verified!("{0}", BY_SGL),
+            verified!("{0},sgl=off", BY_PRP),
+            verified!("{0}", "--bs=512 --iodepth=1 --runtime=2", BY_SGL),
+            verified!("{0}", "--bs=1m --iodepth=8", BY_SGL),
         ],
     },
     Case {
         name: "lba-4096",
         guest: &["--nvme", "mdts=7;logical_block_size=4096,physical_block_size=4096"],
-        steps: &[verified!("{0}"), verified!("{0},sgl=off")],
+        steps: &[verified!("{0}", BY_SGL), verified!("{0},sgl=off", BY_PRP)],
     },
     Case {
         name: "chained-lists",
         guest: &["--nvme", "mdts=0"],
         steps: &[
-            verified!("{0},sgl=off", "--bs=4m --iodepth=4"),
-            verified!("{0}", "--bs=4m --iodepth=4"),
+            verified!("{0},sgl=off", "--bs=4m --iodepth=4", BY_PRP),
+            verified!("{0}", "--bs=4m --iodepth=4", BY_SGL),
         ],
     },
     Case {
         name: "cmb-queues",
         guest: &["--nvme", "mdts=7,cmb_size_mb=64"],
-        steps: &[verified!("{0},queues=cmb"), verified!("{0}")],
+        steps: &[
+            good("adit identify {0},queues=cmb | grep CMB", &["64.0MiB, in use"]),
+            verified!("{0},queues=cmb", BY_SGL),
+            verified!("{0}", BY_SGL),
+        ],
     },
     Case {
         name: "doorbells",
         guest: &["--nvme", "mdts=7"],
-        steps: &[verified!("{0}"), verified!("{0},dbbuf=off"), verified!("{0}")],
+        steps: &[
+            good("adit identify {0} | grep Shadow | grep -v not", &["in use"]),
+            good("adit identify {0},dbbuf=off | grep Shadow", &["not in use"]),
+            verified!("{0}", BY_SGL),
+            verified!("{0},dbbuf=off", BY_SGL),
+            verified!("{0}", BY_SGL),
+        ],
     },
     Case {
         name: "one-io-queue",
         guest: &["--nvme", "max_ioqpairs=1,msix_qsize=2"],
         steps: &[
-            verified!("{0}"),
+            verified!("{0}", BY_SGL),
             refused(
                 "adit bench --filename={0} --rw=randread --bs=4k --size=1M --numjobs=2",
                 &["queue"],
@@ -141,9 +156,9 @@ const CASES: &[Case] = &[
         ],
         steps: &[
             good("adit identify {0}", &["512", "4096", "9"]),
-            verified!("{0},ns=1"),
-            verified!("{0},ns=2"),
-            verified!("{0},ns=9"),
+            verified!("{0},ns=1", BY_SGL),
+            verified!("{0},ns=2", BY_SGL),
+            verified!("{0},ns=9", BY_SGL),
             refused(
                 "adit bench --filename={0},ns=5 --rw=read --bs=4k --size=1M",
                 &["namespace", "5"],
@@ -158,12 +173,12 @@ const CASES: &[Case] = &[
             "--nvme",
             "mdts=7",
         ],
-        steps: &[verified!("{0}"), verified!("{0},sgl=off")],
+        steps: &[verified!("{0}", BY_SGL), verified!("{0},sgl=off", BY_PRP)],
     },
     Case {
         name: "iommu-amd",
         guest: &["--iommu", "amd-iommu", "--nvme", "mdts=7"],
-        steps: &[verified!("{0}")],
+        steps: &[verified!("{0}", BY_SGL)],
     },
     Case {
         name: "no-hugepages",
@@ -173,7 +188,7 @@ const CASES: &[Case] = &[
                 "echo 0 >/proc/sys/vm/nr_hugepages && grep HugePages_Total /proc/meminfo",
                 &[" 0"],
             ),
-            verified!("{0}"),
+            verified!("{0}", BY_SGL),
         ],
     },
     Case {
@@ -189,7 +204,7 @@ const CASES: &[Case] = &[
                  echo \"exit code $code\"",
                 &["exit code 1", "in use"],
             ),
-            verified!("{0}"),
+            verified!("{0}", BY_SGL),
         ],
     },
     Case {
@@ -203,6 +218,12 @@ const CASES: &[Case] = &[
             ),
             refused("adit identify vfio:0000:00:1f.2", &["0000:00:1f.2", "NVMe"]),
             refused("adit identify vfio:0000:00:0f.0", &["0000:00:0f.0"]),
+            good(
+                "group=$(basename $(readlink /sys/bus/pci/devices/0000:00:10.0/iommu_group))\n\
+                 chown user /dev/vfio/$group\n\
+                 su user -c 'id -u; adit identify {0}'",
+                &["1000", "QEMU NVMe Ctrl"],
+            ),
             refused(
                 "group=$(basename $(readlink /sys/bus/pci/devices/0000:00:10.0/iommu_group))\n\
                  chown user /dev/vfio/$group\n\

@@ -85,7 +85,14 @@ pub enum BusEvent {
 ///
 /// Implementations are used from any thread. A device that is gone reads as all ones,
 /// as on PCIe; it is never an error to touch a register.
-pub trait Bus: Send + Sync + fmt::Debug {
+///
+/// # Safety
+/// The driver hands out memory by what a bus says. Addresses that [`Bus::map`] and [`Bus::reserve`]
+/// return are not used twice at a time and reach the memory given and no other; after a
+/// successful [`Bus::unmap`] the device reaches it no more; after a successful [`Bus::reset`] it
+/// reads and writes nothing until it is set up anew.
+#[allow(unsafe_code)]
+pub unsafe trait Bus: Send + Sync + fmt::Debug {
     /// The target string of the device, for messages.
     fn device(&self) -> &str;
 

@@ -96,7 +96,7 @@ impl<B: IoBuffer> QueuePair<B> {
     /// `now` starts its deadline.
     ///
     /// # Errors
-    /// [`Rejected`] gives the buffer back with the reason; [`RejectReason::Full`] is the
+    /// [`Rejected`] gives the buffer back with the reason; [`crate::RejectReason::Full`] is the
     /// one to expect.
     #[inline(always)]
     pub fn post(&mut self, now: Time, command: Command<'_, B>) -> Result<Cid, Rejected<B>> {

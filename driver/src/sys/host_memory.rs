@@ -13,7 +13,7 @@
 use std::any::Any;
 use std::fmt;
 use std::fs::File;
-use std::os::fd::{AsFd, BorrowedFd, FromRawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
@@ -233,13 +233,23 @@ impl fmt::Debug for HostMemory {
 
 fn memory_file(len: usize, flags: libc::c_uint) -> std::io::Result<File> {
     // SAFETY: the name is a NUL-terminated literal; the result is checked.
-    let fd = unsafe { libc::memfd_create(c"adit-dma".as_ptr(), libc::MFD_CLOEXEC | flags) };
+    let fd = unsafe {
+        libc::memfd_create(
+            c"adit-dma".as_ptr(),
+            libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING | flags,
+        )
+    };
     if fd < 0 {
         return Err(std::io::Error::last_os_error());
     }
     // SAFETY: a fresh descriptor that nobody else owns.
     let file = unsafe { File::from_raw_fd(fd) };
     file.set_len(len as u64)?;
+    // Whoever else is handed the file (a vfio-user server) cannot shrink it under our mapping.
+    // SAFETY: an integer operation on a descriptor we own; the result is checked.
+    if unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, libc::F_SEAL_SHRINK) } < 0 {
+        return Err(std::io::Error::last_os_error());
+    }
     Ok(file)
 }
 
@@ -271,7 +281,9 @@ mod tests {
     #[test]
     fn shared_backing_has_a_file_and_nothing_is_too_little() {
         let memory = HostMemory::allocate(4096, Backing::SharedFile, &|_, _| ()).expect("memory");
-        assert!(memory.range().file.is_some());
+        let (file, _) = memory.range().file.expect("a file");
+        let file = File::from(file.try_clone_to_owned().expect("a second descriptor"));
+        assert!(file.set_len(0).is_err(), "nobody can take the memory away");
         assert!(HostMemory::allocate(0, Backing::Any, &|_, _| ()).is_err());
     }
 

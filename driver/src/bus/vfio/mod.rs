@@ -1,6 +1,6 @@
 //! A real PCIe function, bound to vfio-pci and fenced by the IOMMU.
 //!
-//! Opening checks everything that can be known first ([`admission`]), so a
+//! Opening checks everything that can be known first (`admission`), so a
 //! refused device is left as it was. Then: open, allow memory and bus
 //! mastering, map BAR0 where that is allowed, listen for errors and removal
 //! requests. Closing goes backwards: interrupts off, bus mastering off, memory
@@ -110,7 +110,9 @@ impl Vfio {
     }
 }
 
-impl Bus for Vfio {
+// SAFETY: addresses come from one allocator and the kernel's IOMMU mappings follow them.
+#[allow(unsafe_code)]
+unsafe impl Bus for Vfio {
     fn device(&self) -> &str {
         &self.name
     }

@@ -6,7 +6,7 @@
 //! Registers below the doorbells are always messages: the server must see each
 //! access.
 //!
-//! The server is not trusted: see [`connection`]. What this cannot guard
+//! The server is not trusted: see `connection.rs`. What this cannot guard
 //! against is a server that shrinks the file behind the mapped doorbells, whose
 //! next ring would be a bus error; [`Options::map_doorbells`] turns the mapping
 //! off for servers that are not believed that far.
@@ -236,7 +236,10 @@ impl VfioUser {
     }
 }
 
-impl Bus for VfioUser {
+// SAFETY: addresses come from one allocator and are mapped and unmapped by the server's word,
+// which is all there is: the module says what a server can do.
+#[allow(unsafe_code)]
+unsafe impl Bus for VfioUser {
     fn device(&self) -> &str {
         &self.name
     }

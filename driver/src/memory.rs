@@ -26,7 +26,7 @@ use crate::transfer::prebuilt::PrebuiltPrps;
 use crate::transfer::{PAGE_BYTES, Position, Segment, SegmentList};
 
 /// The address space a buffer is mapped in: one for each open controller.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct DomainId(usize);
 
 impl DomainId {

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use adit_driver::bus::soft::{Drive, SoftBus};
-use adit_driver::spec::{DsmRange, Lba, LbaCount, Nsid};
+use adit_driver::spec::{DsmRange, Lba, LbaCount, Nsid, Sqe};
 use adit_driver::{
-    Buffer, Controller, ControllerOptions, QueuePair, QueuePairOptions, RejectReason, Time,
+    Buffer, Command, Controller, ControllerOptions, QueuePair, QueuePairOptions, RejectReason, Time,
 };
 
 fn controller() -> (Arc<SoftBus>, Controller) {
@@ -63,4 +63,21 @@ fn a_command_for_another_controllers_namespace_is_refused() {
     let deallocate = namespace.deallocate(&[DsmRange::new(Lba(0), 1)], list).expect("it fits");
     let rejected = queue.post(Time::ZERO, deallocate.map_buffer(Some)).expect_err("likewise");
     assert_eq!(rejected.reason, RejectReason::Foreign);
+}
+
+/// Whether PRP2 is a page or a list follows from the command's length, not from the buffer it
+/// ends up with.
+#[test]
+#[allow(unsafe_code)]
+fn a_raw_command_whose_buffer_was_exchanged_for_less_is_refused() {
+    let (_bus, controller) = controller();
+    let mut queue: QueuePair<Buffer> =
+        controller.create_queue_pair(QueuePairOptions::default()).expect("queue pair");
+    let three_pages = controller.allocate(3 * 4096).expect("memory");
+    let sqe = Sqe::read(Nsid(1), Lba(0), LbaCount::new(24).expect("24 LBAs"));
+    // SAFETY: 24 LBAs of 512 bytes are what the buffer holds.
+    let command = unsafe { Command::raw(sqe, three_pages) };
+    let command = command.map_buffer(|mut pages| pages.split_off(4096));
+    let rejected = queue.post(Time::ZERO, command).expect_err("two pages are not three");
+    assert_eq!(rejected.reason, RejectReason::ShortBuffer { needs: 3 * 4096, has: 2 * 4096 });
 }

@@ -1,5 +1,8 @@
 //! Queue pairs over the software controller, one after another.
 
+use std::sync::Arc;
+
+use adit_driver::bus::soft::{Drive, SoftBus};
 use adit_driver::spec::Lba;
 use adit_driver::{Buffer, Controller, ControllerOptions, QueuePair, QueuePairOptions};
 
@@ -30,4 +33,17 @@ fn a_queue_that_reuses_an_identifier_starts_from_nothing() {
             assert_eq!(queue.stats().violations(), 0, "{target}, round {round}");
         }
     }
+}
+
+/// Two controllers on one bus would ring each other's doorbells.
+#[test]
+fn a_bus_has_one_controller_at_a_time() {
+    let bus = SoftBus::new("mem=1M".parse().expect("options"), Drive::Manual).expect("bus");
+    let attach = || Controller::attach(Arc::<SoftBus>::clone(&bus), &ControllerOptions::default());
+    let first = attach().expect("controller");
+    let error = attach().expect_err("a second one");
+    assert!(error.to_string().contains("second time"), "{error}");
+    assert!(first.namespace_ids().is_ok(), "the first is as it was");
+    drop(first);
+    attach().expect("once the first is gone");
 }

@@ -9,7 +9,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::admin::{Admin, AdminCommand, Owned};
-use super::cmb::Cmb;
+use super::claim::Claim;
+use super::cmb::{self, Cmb};
 use super::doorbells::Doorbells;
 use super::queues::{QueueIds, admin_rings};
 use super::registers::{describe, gone, read, wait_for, write};
@@ -52,9 +53,12 @@ const CRITICAL_WARNINGS: u8 = 0x1f;
 
 /// Makes a controller ready, or says why not.
 pub(super) fn bring_up(bus: &Arc<dyn Bus>, options: &ControllerOptions) -> Result<Shared> {
+    let claim = Claim::new(bus)?;
     let cap = capabilities(&**bus)?;
     let ready_timeout = ready_timeout(&**bus, cap);
     make_disabled(&**bus, ready_timeout)?;
+    // Whoever had it before may have left its memory buffer over addresses that are now ours.
+    cmb::switch_off(&**bus, cap);
     let cmb = if options.cmb { Some(Cmb::enable(bus)?) } else { None };
     // Before the guard in `enabled`, so that it is unmapped after the controller is disabled.
     let mut shadows = None;
@@ -93,7 +97,7 @@ pub(super) fn bring_up(bus: &Arc<dyn Bus>, options: &ControllerOptions) -> Resul
     enabled.disarm();
     let ids = QueueIds::new(queues);
     let (bus, admin_timeout) = (Arc::clone(bus), options.admin_timeout);
-    Ok(Shared::new(Parts { admin, ids, info, doorbells, cmb, vectors, admin_timeout, bus }))
+    Ok(Shared::new(Parts { admin, ids, info, doorbells, cmb, vectors, admin_timeout, bus, claim }))
 }
 
 /// Reads CAP and checks that this driver can work with it.

@@ -10,9 +10,19 @@ use super::registers::{read, write};
 use crate::bus::Bus;
 use crate::error::{Error, Result};
 use crate::spec::Iova;
-use crate::spec::register::{CAP, CMBLOC, CMBMSC, CMBSTS, CMBSZ, Cmbmsc};
+use crate::spec::register::{CAP, CMBLOC, CMBMSC, CMBSTS, CMBSZ, Cap, Cmbmsc};
 use crate::sys::{Atomics, Window};
 use crate::transfer::PAGE_BYTES;
+
+/// Most of the buffer that is used: a thousand queues of a thousand entries. A device can claim any size.
+const USABLE_MAX: u64 = 64 << 20;
+
+/// Stops the controller from taking any address for its own memory.
+pub(super) fn switch_off(bus: &dyn Bus, cap: Cap) {
+    if cap.cmbs() {
+        write(bus, CMBMSC, Cmbmsc(0));
+    }
+}
 
 /// An enabled controller memory buffer, handed out page by page.
 #[derive(Debug)]
@@ -54,15 +64,17 @@ impl Cmb {
         if !size.sqs() {
             return Err(lacks("its controller memory buffer takes no submission queues"));
         }
-        let window = bus.bar_window(location.bir(), offset, bytes)?;
+        let usable = bytes.min(USABLE_MAX);
+        let window = bus.bar_window(location.bir(), offset, usable)?;
         let base = bus.reserve(bytes)?;
         let enabled =
             Cmbmsc::enabled_at(base).ok_or_else(|| lacks("its memory buffer cannot be placed"))?;
         write(&**bus, CMBMSC, enabled);
         if read(&**bus, CMBSTS).cbai() {
+            switch_off(&**bus, read(&**bus, CAP));
             return Err(lacks("it refuses the address of its memory buffer"));
         }
-        let used = vec![false; (bytes / PAGE_BYTES) as usize];
+        let used = vec![false; (usable / PAGE_BYTES) as usize];
         Ok(Cmb { device: bus.device().to_owned(), window, base, used })
     }
 

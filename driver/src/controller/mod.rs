@@ -3,6 +3,7 @@
 //! | file | job |
 //! |---|---|
 //! | `bring_up` | reset to ready, as one function |
+//! | `claim` | one controller for each bus at a time |
 //! | `registers` | typed registers, waits with deadlines |
 //! | `admin` | the admin queue: calls, events, aborts |
 //! | `queues` | creating and deleting I/O queues, where rings lie |
@@ -15,6 +16,7 @@
 
 mod admin;
 mod bring_up;
+mod claim;
 mod cmb;
 mod doorbells;
 mod queue_pair;
@@ -145,7 +147,8 @@ impl Controller {
     /// Opens the controller behind a bus: resets it and makes it ready.
     ///
     /// # Errors
-    /// [`Error::Device`] for what this driver cannot work with, [`Error::Timeout`] and
+    /// [`Error::Invalid`] while the bus has another controller, [`Error::Device`] for what this
+    /// driver cannot work with, [`Error::Timeout`] and
     /// [`Error::Status`] for a controller that does not come up. It is then left disabled.
     pub fn attach(bus: Arc<dyn Bus>, options: &ControllerOptions) -> Result<Controller> {
         Ok(Controller { shared: Arc::new(bring_up::bring_up(&bus, options)?) })
@@ -290,6 +293,8 @@ impl Controller {
     /// # Errors
     /// [`Error::Invalid`] for no bytes, [`Error::Refused`] with the limit that refused.
     pub fn allocate(&self, len: usize) -> Result<Buffer> {
+        // A controller that could not be stopped may still write at addresses it knows.
+        self.shared.check()?;
         memory::allocate(self.shared.bus(), len)
     }
 
@@ -311,6 +316,7 @@ impl Controller {
         file: Option<(File, u64)>,
         owner: Box<dyn Any + Send + Sync>,
     ) -> Result<Buffer> {
+        self.shared.check()?;
         // SAFETY: passed on to our caller.
         unsafe { memory::register(self.shared.bus(), at, len, file, owner) }
     }
@@ -332,9 +338,18 @@ impl Controller {
     /// The agent rings doorbell registers, which a controller with shadow doorbells does not
     /// go by: open it without them.
     ///
+    /// # Safety
+    /// The driver does not look at what the agent writes into the rings: its commands reach only
+    /// memory it owns, as with [`crate::Command::raw`].
+    ///
     /// # Errors
     /// As [`Controller::create_queue_pair`]; [`Error::Invalid`] where shadow doorbells are in use.
-    pub fn create_raw_queue_pair(&self, depth: u32, placement: Placement) -> Result<RawQueuePair> {
+    #[allow(unsafe_code)]
+    pub unsafe fn create_raw_queue_pair(
+        &self,
+        depth: u32,
+        placement: Placement,
+    ) -> Result<RawQueuePair> {
         if self.info().shadow_doorbells {
             return Err(Error::invalid(
                 format!("{}: a queue pair for another agent", self.info().device),

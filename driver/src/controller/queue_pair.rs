@@ -66,7 +66,7 @@ pub struct QueuePair<B: IoBuffer> {
     overdue: Vec<usize>,
     // Dropped last: the core's rings and pages lie in them.
     raw: RawQueuePair,
-    _pages: Mapping,
+    pages: Option<Mapping>,
 }
 
 impl<B: IoBuffer> QueuePair<B> {
@@ -89,7 +89,7 @@ impl<B: IoBuffer> QueuePair<B> {
             ),
             timeout: options.timeout,
         });
-        Ok(QueuePair { core, shared, overdue: Vec::with_capacity(slots), raw, _pages: pages })
+        Ok(QueuePair { core, shared, overdue: Vec::with_capacity(slots), raw, pages: Some(pages) })
     }
 
     /// Writes a command into the ring without telling the device; see [`QueuePair::ring`].
@@ -268,6 +268,7 @@ impl<B: IoBuffer> Drop for QueuePair<B> {
     fn drop(&mut self) {
         if !self.raw.close() {
             self.core.leak_all();
+            std::mem::forget(self.pages.take());
         }
     }
 }

@@ -116,7 +116,7 @@ struct Rings {
     submission: RingSpace,
     completion: RingSpace,
     cmb: Option<CmbPages>,
-    _host: Option<Mapping>,
+    host: Option<Mapping>,
 }
 
 impl RawQueuePair {
@@ -266,8 +266,10 @@ impl RawQueuePair {
 impl Drop for RawQueuePair {
     fn drop(&mut self) {
         if !self.close() {
-            // Ours are unmapped before they are freed; whether the caller's are, we cannot tell.
+            // The device may still write them: neither their memory nor their addresses may be
+            // used again. Whether the caller's are unmapped, we cannot tell.
             std::mem::forget((self.rings.submission.clone(), self.rings.completion.clone()));
+            std::mem::forget(self.rings.host.take());
         }
         if let (Some(cmb), Some(pages)) = (&self.shared.cmb, &self.rings.cmb) {
             lock(cmb).give_back(pages);
@@ -300,7 +302,7 @@ fn place(
             let host = Mapping::allocate(shared.bus(), sq_bytes + cq_bytes)?;
             let submission = ring_space(&host, 0, sq_bytes);
             let completion = ring_space(&host, sq_bytes, cq_bytes);
-            Ok((Rings { submission, completion, cmb: None, _host: Some(host) }, None))
+            Ok((Rings { submission, completion, cmb: None, host: Some(host) }, None))
         }
         Placement::Cmb => {
             let cmb = shared.cmb.as_ref().ok_or_else(|| {
@@ -315,12 +317,12 @@ fn place(
             let completion = ring_space(&host, 0, cq_bytes);
             let (pages, memory, iova) = lock(cmb).take(sq_bytes)?;
             let submission = RingSpace { memory, iova };
-            Ok((Rings { submission, completion, cmb: Some(pages), _host: Some(host) }, None))
+            Ok((Rings { submission, completion, cmb: Some(pages), host: Some(host) }, None))
         }
         Placement::Supplied(supplied) => {
             check_supplied(shared, &supplied, entries)?;
             let SuppliedRings { submission, completion, doorbells } = supplied;
-            Ok((Rings { submission, completion, cmb: None, _host: None }, doorbells))
+            Ok((Rings { submission, completion, cmb: None, host: None }, doorbells))
         }
     }
 }

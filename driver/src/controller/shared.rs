@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 use std::time::Duration;
 
 use super::admin::{Abort, Admin, AdminCommand};
+use super::claim::Claim;
 use super::queues::QueueIds;
 use super::registers::{describe, read, wait_for, write};
 use super::{ControllerInfo, cmb::Cmb, doorbells::Doorbells};
@@ -42,6 +43,8 @@ pub(crate) struct Shared {
     pub(super) vectors: Vec<std::os::fd::OwnedFd>,
     admin_timeout: Duration,
     bus: Arc<dyn Bus>,
+    /// Given back last of all, when the controller is shut down.
+    _claim: Claim,
 }
 
 /// What bring-up hands over.
@@ -54,6 +57,7 @@ pub(super) struct Parts {
     pub(super) vectors: Vec<std::os::fd::OwnedFd>,
     pub(super) admin_timeout: Duration,
     pub(super) bus: Arc<dyn Bus>,
+    pub(super) claim: Claim,
 }
 
 /// A lock's content, also after another thread panicked with it: every holder leaves it whole.
@@ -63,7 +67,7 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl Shared {
     pub(super) fn new(parts: Parts) -> Shared {
-        let Parts { admin, ids, info, doorbells, cmb, vectors, admin_timeout, bus } = parts;
+        let Parts { admin, ids, info, doorbells, cmb, vectors, admin_timeout, bus, claim } = parts;
         Shared {
             state: AtomicU8::new(State::Running as u8),
             reason: Mutex::new(String::new()),
@@ -75,6 +79,7 @@ impl Shared {
             vectors,
             admin_timeout,
             bus,
+            _claim: claim,
         }
     }
 
@@ -222,6 +227,9 @@ impl Shared {
 pub(super) fn quiesce(bus: &dyn Bus, info: &ControllerInfo) -> Result<()> {
     let disabled = disable(bus, info.ready_timeout);
     if disabled.is_ok() {
+        // Disabling leaves the memory buffer where it is, over addresses that the next user may
+        // give to its own memory.
+        super::cmb::switch_off(bus, info.cap);
         return Ok(());
     }
     tracing::warn!("{}: resetting the function, because it cannot be disabled", bus.device());

@@ -27,11 +27,11 @@ pub(crate) enum Body<'n> {
     Raw { sqe: Sqe, bounds: Option<Bounds> },
 }
 
-/// What the driver knows of a command of its own making.
+/// What the driver knows of a command that stands as it is.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bounds {
-    /// The controller of the namespace it names.
-    pub(crate) domain: DomainId,
+    /// The controller of the namespace it was made for, if any.
+    pub(crate) domain: Option<DomainId>,
     /// Its data is this much of the buffer, which may be larger.
     pub(crate) bytes: u64,
 }
@@ -117,7 +117,10 @@ impl<'n, B: IoBuffer> Command<'n, B> {
     /// as the metadata pointer, must name memory the caller owns.
     #[allow(unsafe_code)]
     pub unsafe fn raw(sqe: Sqe, buffer: B) -> Command<'static, B> {
-        Command::whole(sqe, buffer)
+        // Measured now: whatever the buffer is exchanged for must hold as much.
+        let bytes = (0..buffer.segment_count()).map(|index| buffer.segment(index).len).sum();
+        let bounds = Some(Bounds { domain: None, bytes });
+        Command { body: Body::Raw { sqe, bounds }, buffer }
     }
 
     /// A command that stands as it is, whose data is all of `buffer`.
@@ -126,11 +129,13 @@ impl<'n, B: IoBuffer> Command<'n, B> {
     }
 
     /// Force Unit Access: a write completes only once it is on the medium, a read
-    /// comes from there (NVM Command Set 1.0, Read and Write, CDW12 bit 30).
+    /// comes from there (NVM Command Set 1.0, Read and Write, CDW12 bit 30). Without effect on commands
+    /// other than reads, writes and compares.
     pub fn fua(mut self) -> Self {
         match &mut self.body {
             Body::Transfer(transfer) => transfer.control |= FUA,
-            Body::Raw { sqe, .. } => sqe.cdw12 = (sqe.cdw12.get() | FUA).into(),
+            // What the bit would mean to another command, the driver does not know.
+            Body::Raw { .. } => {}
         }
         self
     }
@@ -144,7 +149,7 @@ impl<'n, B: IoBuffer> Command<'n, B> {
 impl Namespace {
     /// A command to this namespace whose data is the first `bytes` of `buffer`.
     fn fixed<B>(&self, sqe: Sqe, bytes: usize, buffer: B) -> Command<'static, B> {
-        let bounds = Some(Bounds { domain: self.domain(), bytes: bytes as u64 });
+        let bounds = Some(Bounds { domain: Some(self.domain()), bytes: bytes as u64 });
         Command { body: Body::Raw { sqe, bounds }, buffer }
     }
 

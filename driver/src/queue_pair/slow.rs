@@ -202,7 +202,7 @@ impl<B: IoBuffer> Core<B> {
         if self.slots.is_full() {
             return Err(Rejected { buffer, reason: RejectReason::Full });
         }
-        if bounds.is_some_and(|bounds| bounds.domain != self.domain()) {
+        if bounds.and_then(|bounds| bounds.domain).is_some_and(|domain| domain != self.domain()) {
             return Err(Rejected { buffer, reason: RejectReason::Foreign });
         }
         if bounds.map_or(buffer.segment_count() == 0, |bounds| bounds.bytes == 0) {

@@ -97,6 +97,13 @@ impl HostMemory {
         if len == 0 {
             return Err(Error::invalid("DMA memory", "0 bytes requested"));
         }
+        let whole = len.checked_next_multiple_of(GIANT);
+        if whole.is_none_or(|whole| whole > isize::MAX as usize) {
+            return Err(Error::invalid(
+                "DMA memory",
+                format!("{len} bytes requested, more than there are addresses for"),
+            ));
+        }
         for (pages, size) in [(PageKind::Huge1G, GIANT), (PageKind::Huge2M, HUGE)] {
             if len >= size / 2
                 && let Some(memory) = Self::huge(len.next_multiple_of(size), pages, place)
@@ -284,7 +291,9 @@ mod tests {
         let (file, _) = memory.range().file.expect("a file");
         let file = File::from(file.try_clone_to_owned().expect("a second descriptor"));
         assert!(file.set_len(0).is_err(), "nobody can take the memory away");
-        assert!(HostMemory::allocate(0, Backing::Any, &|_, _| ()).is_err());
+        for len in [0, usize::MAX, usize::MAX / 2] {
+            assert!(HostMemory::allocate(len, Backing::Any, &|_, _| ()).is_err());
+        }
     }
 
     #[test]

@@ -106,11 +106,10 @@ fn timeouts_of_zero_and_of_hours_are_bounded() {
 #[test]
 fn a_controller_that_somebody_left_enabled_is_reset_first() {
     let bus = Watch::new("mem=16M");
-    let rig = Rig::open(bus.clone(), &ControllerOptions::default());
-    // The handle is not dropped: as after a process that was killed.
-    std::mem::forget(rig.controller);
-    bus.soft.with_controller(|controller| controller.fail());
     let options = ControllerOptions::default();
+    // Opened past the watch, and the handle not dropped: as after a process that was killed.
+    std::mem::forget(Controller::attach(bus.soft.clone(), &options).expect("opened"));
+    bus.soft.with_controller(|controller| controller.fail());
     let again = Controller::attach(bus, &options).expect("opened again");
     again.namespace_ids().expect("answers");
 }

@@ -112,19 +112,20 @@ fn ends_with_reset(rig: Rig, mut first: QueuePair<Buffer>, mut second: QueuePair
     assert_eq!(first.poll(rig.now(), |_| panic!("nothing is in flight")), 0);
     let error = rig.controller.check().expect_err("out of service").to_string();
     assert!(error.contains("outlived its abort"), "{error}");
-    later_calls_fail(&rig, &mut first);
-    drop((finished, others));
+    later_calls_fail(&rig, &mut first, finished.into_iter().map(|done| done.buffer).collect());
+    drop(others);
     rig.bounded(|| drop((first, second)));
     rig.finish();
 }
 
-fn later_calls_fail(rig: &Rig, pair: &mut QueuePair<Buffer>) {
-    let buffer = || rig.controller.allocate(512).expect("buffer");
+fn later_calls_fail(rig: &Rig, pair: &mut QueuePair<Buffer>, mut buffers: Vec<Buffer>) {
+    let mut read = || rig.namespace.read(Lba(0), buffers.pop().expect("a buffer"));
     rig.bounded(|| {
-        if pair.submit(rig.now(), rig.namespace.read(Lba(0), buffer())).is_ok() {
+        if pair.submit(rig.now(), read()).is_ok() {
             all_reset(&rig.drain(pair), 1);
         }
-        let error = pair.execute(rig.namespace.read(Lba(0), buffer())).expect_err("no service");
+        let error = pair.execute(read()).expect_err("no service");
+        assert!(matches!(rig.controller.allocate(512), Err(Error::Failed { .. })));
         assert!(matches!(error, Error::Failed { .. }), "{error}");
         assert!(matches!(rig.controller.namespace_ids(), Err(Error::Failed { .. })));
         assert!(rig.controller.create_queue_pair::<Buffer>(Default::default()).is_err());
@@ -150,6 +151,7 @@ fn buffers_of_a_controller_that_cannot_be_reset_never_come_back() {
     let (rig, mut first, second) = stuck();
     rig.bus.soft.with_controller(|controller| controller.refuse_disable(true));
     rig.bus.fail_reset();
+    let spare = rig.controller.allocate(512).expect("buffer");
     let mapped = rig.bus.mapped();
     rig.bus.soft.advance(OVERDUE);
     rig.bounded(|| {
@@ -157,7 +159,7 @@ fn buffers_of_a_controller_that_cannot_be_reset_never_come_back() {
             first.poll(rig.now(), |_| panic!("the device may still write it"));
             rig.controller.pause(Duration::from_millis(10));
         }
-        later_calls_fail_stuck(&rig, &mut first);
+        later_calls_fail_stuck(&rig, &mut first, spare);
         drop((first, second));
     });
     let bus = rig.bus.clone();
@@ -167,12 +169,12 @@ fn buffers_of_a_controller_that_cannot_be_reset_never_come_back() {
     bus.soft.release_held();
 }
 
-fn later_calls_fail_stuck(rig: &Rig, pair: &mut QueuePair<Buffer>) {
+fn later_calls_fail_stuck(rig: &Rig, pair: &mut QueuePair<Buffer>, buffer: Buffer) {
     assert_eq!(pair.poll(rig.now(), |_| panic!("never")), 0);
     assert!(matches!(rig.controller.namespace_ids(), Err(Error::Failed { .. })));
-    let buffer = rig.controller.allocate(512).expect("buffer");
     let error = pair.execute(rig.namespace.read(Lba(0), buffer)).expect_err("no service");
     assert!(matches!(error, Error::Failed { .. }), "{error}");
+    assert!(matches!(rig.controller.allocate(512), Err(Error::Failed { .. })));
 }
 
 #[test]

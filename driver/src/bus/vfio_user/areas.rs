@@ -32,6 +32,11 @@ pub(super) fn map_area(region: &Region, area: Range<u64>) -> io::Result<Window> 
     let missing = || io::Error::other("the server sent no file for it");
     let (file, start) = region.file.as_ref().ok_or_else(missing)?;
     let at = start.checked_add(area.start).ok_or_else(missing)?;
+    if !at.is_multiple_of(PAGE) {
+        return Err(io::Error::other(format!(
+            "the server puts it at {at:#x} of its file, inside a page"
+        )));
+    }
     let len = area.end - area.start;
     check_file(file, at, len)?;
     let len = usize::try_from(len).map_err(io::Error::other)?;
@@ -78,6 +83,9 @@ mod tests {
         assert!(error.contains("only 4096 bytes"), "{error}");
         let far = region(0x4000, &[], Some((file(0x4000), u64::MAX)));
         assert!(map_area(&far, 0x1000..0x2000).is_err());
+        let odd = region(0x4000, &[], Some((file(0x4000), 1)));
+        let error = map_area(&odd, 0x1000..0x2000).expect_err("inside a page").to_string();
+        assert!(error.contains("inside a page"), "{error}");
         let right = region(0x4000, &[], Some((file(0x4000), 0x1000)));
         assert_eq!(map_area(&right, 0x1000..0x2000).expect("mapped").len(), 0x1000);
     }

@@ -1,0 +1,39 @@
+//! One controller for each bus at a time: two would ring each other's doorbells.
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex};
+
+use super::shared::lock;
+use crate::bus::Bus;
+use crate::error::{Error, Result};
+use crate::memory::DomainId;
+
+/// The buses that have a controller. Nobody else's concern: a bus in it is alive.
+static CLAIMED: Mutex<BTreeSet<DomainId>> = Mutex::new(BTreeSet::new());
+
+/// The right to be a bus's controller, given back on drop.
+#[derive(Debug)]
+pub(super) struct Claim(DomainId);
+
+impl Claim {
+    /// Claims a bus.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] when it has a controller already.
+    pub(super) fn new(bus: &Arc<dyn Bus>) -> Result<Claim> {
+        let domain = DomainId::of(bus);
+        if lock(&CLAIMED).insert(domain) {
+            return Ok(Claim(domain));
+        }
+        Err(Error::invalid(
+            format!("{}: opened a second time", bus.device()),
+            "clone the controller that is open, or drop it and its queue pairs first",
+        ))
+    }
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        lock(&CLAIMED).remove(&self.0);
+    }
+}

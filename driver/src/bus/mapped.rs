@@ -1,5 +1,9 @@
 //! The mapped parts of a region of the device.
 
+use std::sync::Arc;
+
+use super::{Bus, Doorbell};
+use crate::error::{Error, Result};
 use crate::sys::Window;
 
 /// Runs of a region that are mapped into this process, each by its offset there.
@@ -22,11 +26,28 @@ impl MappedRuns {
     }
 }
 
+/// The doorbell at `offset` of a BAR0 of `bar0_len` bytes: a store where `mapped` has it, else
+/// a message.
+pub(super) fn doorbell(
+    bus: Arc<dyn Bus>,
+    bar0_len: u64,
+    offset: u32,
+    mapped: Option<(&Window, usize)>,
+) -> Result<Doorbell> {
+    if u64::from(offset) + 4 > bar0_len {
+        let what = format!("BAR0 has {bar0_len} bytes, no doorbell at {offset:#x}");
+        return Err(Error::device(bus.device(), what, "use fewer queues"));
+    }
+    match mapped.and_then(|(window, inside)| window.register32(inside)) {
+        Some(register) => Ok(Doorbell::Mapped(register)),
+        None => Ok(Doorbell::Message { bus, offset }),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use memmap2::{MmapOptions, MmapRaw};
-    use std::sync::Arc;
 
     #[test]
     fn only_what_lies_wholly_in_a_run_is_found() {

@@ -33,7 +33,7 @@ use self::dma::Dma;
 use self::region::Region;
 use super::clock::Clock;
 use super::notices::Notices;
-use super::{Bus, BusEvent, Doorbell, Locality};
+use super::{Bus, BusEvent, Doorbell, Locality, mapped};
 use crate::error::{Error, Result};
 use crate::spec::Iova;
 use crate::sys::{HostRange, Window};
@@ -134,15 +134,8 @@ unsafe impl Bus for Vfio {
     }
 
     fn doorbell(self: Arc<Self>, offset: u32) -> Result<Doorbell> {
-        if u64::from(offset) + 4 > self.bar0.len() {
-            let what = format!("BAR0 has {} bytes, no doorbell at {offset:#x}", self.bar0.len());
-            return Err(Error::device(&self.name, what, "use fewer queues"));
-        }
         let mapped = self.bar0.window(offset.into(), 4);
-        match mapped.and_then(|(window, inside)| window.register32(inside)) {
-            Some(register) => Ok(Doorbell::Mapped(register)),
-            None => Ok(Doorbell::Message { bus: self, offset }),
-        }
+        mapped::doorbell(Arc::<Self>::clone(&self), self.bar0.len(), offset, mapped)
     }
 
     fn bar_window(&self, bar: u8, offset: u64, len: u64) -> Result<Window> {

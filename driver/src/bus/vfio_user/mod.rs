@@ -37,7 +37,7 @@ use self::describe::Limits;
 use self::wire::{Command, DmaMap, DmaUnmap, RegionAccess, SetIrqs};
 use super::clock::Clock;
 use super::iova::IovaSpace;
-use super::mapped::MappedRuns;
+use super::mapped::{self, MappedRuns};
 use super::notices::{Notices, into_owned, new_eventfd};
 use super::{Bus, BusEvent, Doorbell, Locality};
 use crate::error::{Error, Result};
@@ -261,15 +261,8 @@ unsafe impl Bus for VfioUser {
     }
 
     fn doorbell(self: Arc<Self>, offset: u32) -> Result<Doorbell> {
-        if u64::from(offset) + 4 > self.bar0_len {
-            let what = format!("BAR0 has {} bytes, no doorbell at {offset:#x}", self.bar0_len);
-            return Err(Error::device(&self.name, what, "use fewer queues"));
-        }
         let mapped = self.doorbells.find(offset.into(), 4);
-        match mapped.and_then(|(window, inside)| window.register32(inside)) {
-            Some(register) => Ok(Doorbell::Mapped(register)),
-            None => Ok(Doorbell::Message { bus: self, offset }),
-        }
+        mapped::doorbell(Arc::<Self>::clone(&self), self.bar0_len, offset, mapped)
     }
 
     fn bar_window(&self, bar: u8, offset: u64, len: u64) -> Result<Window> {

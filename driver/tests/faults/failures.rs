@@ -75,7 +75,7 @@ fn more_overdue_commands_than_aborts_may_be_sent_end_all_the_same() {
 
 /// A controller with two queues full of every kind of request, none of which completes.
 fn stuck() -> (Rig, QueuePair<Buffer>, QueuePair<Vec<Buffer>>) {
-    let rig = Rig::new("mem=64M,mdts=2,sgl=off");
+    let rig = Rig::new("mem=64M,mdts=2,sgl=off,nssr=off");
     let mut first = rig.pair::<Buffer>(64);
     let mut second = rig.pair::<Vec<Buffer>>(64);
     // Nor can the queues be deleted.

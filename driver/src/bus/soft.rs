@@ -240,9 +240,16 @@ impl Shared {
             match idle {
                 0..SPINS => std::hint::spin_loop(),
                 SPINS..YIELDS => std::thread::yield_now(),
+                _ if self.is_due_soon() => std::thread::yield_now(),
                 _ => std::thread::park_timeout(SLEEP),
             }
         }
+    }
+
+    /// Whether something is due before a sleep would end; sleeps end late rather than early.
+    fn is_due_soon(&self) -> bool {
+        let due = self.lock().controller.next_due();
+        due.is_some_and(|due| due.since(self.now()) < 2 * SLEEP)
     }
 }
 

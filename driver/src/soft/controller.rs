@@ -23,6 +23,7 @@ use super::pending::Pending;
 use super::queue::{CompletionQueue, Rings, Shadow, SubmissionQueue};
 use super::registers::Registers;
 use super::run::Served;
+use super::timing::Timing;
 use super::transfer::{Rules, Transfer};
 use crate::error::Result;
 use crate::spec::Qid;
@@ -60,10 +61,11 @@ pub struct Controller {
     pub(super) held: Vec<Held>,
     pub(super) pending: Pending,
     pub(super) life: Life,
-    /// Whether `hook` or `injector` have a say in commands.
+    /// Whether `hook`, `injector` or `timing` have a say in commands.
     pub(super) is_watched: bool,
     pub(super) hook: Option<CommandHook>,
     pub(super) injector: Option<Injector>,
+    pub(super) timing: Option<Box<Timing>>,
     /// While a power cut decides about commands in flight: nothing becomes durable.
     pub(super) is_losing_power: bool,
     pub(super) now: Time,
@@ -108,9 +110,10 @@ impl Controller {
             held: Vec::new(),
             pending: Pending::default(),
             life: Life::default(),
-            is_watched: has_faults,
+            is_watched: has_faults || options.model.is_some(),
             hook: None,
             injector,
+            timing: options.model.map(|model| Box::new(Timing::new(model.profile()))),
             is_losing_power: false,
             now: Time::ZERO,
             page: Box::new([0; 4096]),
@@ -271,6 +274,9 @@ impl Controller {
     fn serve_all(&mut self, dma: &Dma<'_>) -> Served<usize> {
         for index in 0..self.completion_ids.len() {
             self.post_waiting(self.completion_ids[index], dma)?;
+        }
+        if self.is_paused(dma)? {
+            return Ok(0);
         }
         let mut taken = self.run_due(dma)?;
         self.next = self.next.wrapping_add(1);

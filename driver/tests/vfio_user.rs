@@ -1,8 +1,8 @@
-//! The vfio-user bus against a server of another make, and against liars.
+//! The vfio-user bus against our own server, against one of another make, and against liars.
 #![allow(missing_docs)]
 
-#[path = "support/vfio_user_server.rs"]
-mod server;
+#[path = "support/served.rs"]
+mod served;
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -18,7 +18,8 @@ use adit_driver::bus::{Bus, BusEvent, Doorbell};
 use adit_driver::soft;
 use adit_driver::sys::{Backing, HostMemory};
 
-use server::{DoorbellPage, VfioUserServer};
+use adit_driver::serve::DoorbellAccess;
+use served::Served;
 
 const CAP: u32 = 0x00;
 const VS: u32 = 0x08;
@@ -92,10 +93,10 @@ impl Enabled {
 
 #[test]
 fn registers_are_the_controllers() {
-    let server = VfioUserServer::start(small(), DoorbellPage::Mappable);
+    let server = Served::start(small(), DoorbellAccess::Mapped);
     let bus = VfioUser::open(server.socket()).expect("open");
-    let (cap, vs) =
-        server.with_controller(|it| (it.read_register(CAP, 8), it.read_register(VS, 4)));
+    let (cap, vs) = server
+        .with(|it| (it.controller().read_register(CAP, 8), it.controller().read_register(VS, 4)));
     assert_eq!(bus.read64(CAP), cap);
     assert_eq!(u64::from(bus.read32(VS)), vs);
     assert_eq!(bus.read32(0xffff_fff0), u32::MAX, "outside the BAR");
@@ -105,7 +106,7 @@ fn registers_are_the_controllers() {
 
 #[test]
 fn a_command_runs_over_a_mapped_doorbell() {
-    let server = VfioUserServer::start(small(), DoorbellPage::Mappable);
+    let server = Served::start(small(), DoorbellAccess::Mapped);
     let enabled = enable(VfioUser::open(server.socket()).expect("open"));
     assert!(matches!(enabled.identify(), Doorbell::Mapped(_)));
     assert!(enabled.data().iter().any(|byte| *byte != 0), "identify data came");
@@ -113,8 +114,8 @@ fn a_command_runs_over_a_mapped_doorbell() {
 
 #[test]
 fn a_command_runs_over_messages_and_both_ways_give_the_same() {
-    let mappable = VfioUserServer::start(small(), DoorbellPage::Mappable);
-    let messages = VfioUserServer::start(small(), DoorbellPage::Messages);
+    let mappable = Served::start(small(), DoorbellAccess::Mapped);
+    let messages = Served::start(small(), DoorbellAccess::Messages);
     let first = enable(VfioUser::open(messages.socket()).expect("open"));
     assert!(matches!(first.identify(), Doorbell::Message { .. }));
     let options = Options { map_doorbells: false, ..Options::default() };
@@ -125,7 +126,7 @@ fn a_command_runs_over_messages_and_both_ways_give_the_same() {
 
 #[test]
 fn interrupts_arrive_by_eventfd() {
-    let server = VfioUserServer::start(small(), DoorbellPage::Mappable);
+    let server = Served::start(small(), DoorbellAccess::Mapped);
     let bus = VfioUser::open(server.socket()).expect("open");
     let count = bus.vector_count();
     assert!(count >= 2);
@@ -142,27 +143,27 @@ fn interrupts_arrive_by_eventfd() {
 
 #[test]
 fn memory_comes_and_goes() {
-    let server = VfioUserServer::start(small(), DoorbellPage::Messages);
+    let server = Served::start(small(), DoorbellAccess::Messages);
     let bus = VfioUser::open(server.socket()).expect("open");
     assert_eq!(bus.backing(), Backing::SharedFile);
     let memory = shared_memory(2 * PAGE);
     let iova = bus.map(memory.range()).expect("mapped");
     assert_ne!(bus.map(memory.range()).expect("twice is fine").0, iova.0);
     assert_ne!(bus.reserve(1 << 20).expect("reserved").0, iova.0);
-    assert_eq!(server.mapping_count(), 2);
+    assert_eq!(server.with(|it| it.mapping_count()), 2);
     assert!(bus.unmap(iova, PAGE as u64).is_err(), "half a mapping");
     bus.unmap(iova, 2 * PAGE as u64).expect("unmapped");
-    assert_eq!(server.mapping_count(), 1);
+    assert_eq!(server.with(|it| it.mapping_count()), 1);
     let plain = HostMemory::allocate(PAGE, Backing::Any, &|_, _| ()).expect("memory");
     let error = bus.map(plain.range()).expect_err("no file").to_string();
     assert!(error.contains("memfd"), "{error}");
     drop(bus);
-    wait_for("the server to let go", || server.mapping_count() == 0);
+    wait_for("the server to let go", || server.with(|it| it.mapping_count()) == 0);
 }
 
 #[test]
 fn a_reset_starts_over_and_the_next_client_finds_a_fresh_controller() {
-    let server = VfioUserServer::start(small(), DoorbellPage::Mappable);
+    let server = Served::start(small(), DoorbellAccess::Mapped);
     let enabled = enable(VfioUser::open(server.socket()).expect("open"));
     enabled.bus.reset().expect("reset");
     assert_eq!(enabled.bus.read32(CSTS) & 1, 0);
@@ -174,12 +175,13 @@ fn a_reset_starts_over_and_the_next_client_finds_a_fresh_controller() {
 #[test]
 fn the_controller_memory_buffer_is_mapped() {
     let options = soft::Options { cmb_bytes: 1 << 20, ..small() };
-    let server = VfioUserServer::start(options, DoorbellPage::Mappable);
+    let server = Served::start(options, DoorbellAccess::Mapped);
     let bus = VfioUser::open(server.socket()).expect("open");
     let window = bus.bar_window(soft::CMB_BAR, PAGE as u64, PAGE as u64).expect("mapped");
     window.write32(8, 0x1234_5678);
-    let seen = server.with_controller(|it| {
-        it.cmb().map(|cmb| cmb.pages().window().read32(PAGE + 8)).expect("a buffer")
+    let seen = server.with(|it| {
+        let cmb = it.controller().cmb().map(|cmb| cmb.pages().window().read32(PAGE + 8));
+        cmb.expect("a buffer")
     });
     assert_eq!(seen, 0x1234_5678);
     assert!(bus.bar_window(soft::CMB_BAR, 1 << 20, 8).is_err(), "past its end");
@@ -189,7 +191,7 @@ fn the_controller_memory_buffer_is_mapped() {
 
 #[test]
 fn a_doorbell_outside_the_bar_is_refused() {
-    let server = VfioUserServer::start(small(), DoorbellPage::Mappable);
+    let server = Served::start(small(), DoorbellAccess::Mapped);
     let bus: Arc<dyn Bus> = VfioUser::open(server.socket()).expect("open");
     assert!(bus.doorbell(0x10_0000).is_err());
 }

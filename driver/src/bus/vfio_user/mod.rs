@@ -16,7 +16,10 @@ mod connection;
 mod describe;
 mod open;
 mod socket;
-mod wire;
+pub(crate) mod wire;
+
+#[cfg(feature = "serve")]
+pub(crate) use self::socket::connect;
 
 use std::collections::BTreeMap;
 use std::fmt;

@@ -41,8 +41,10 @@ pub(super) enum Incoming {
     /// No whole message yet.
     Nothing,
     Message(Message),
-    /// The connection is over.
+    /// The client hung up.
     Gone(String),
+    /// What came makes no sense, nor can what follows it.
+    Nonsense(String),
 }
 
 /// A connected client.
@@ -93,11 +95,11 @@ impl Peer {
         match self.fill() {
             Ok(Some(message)) => Incoming::Message(message),
             Ok(None) => Incoming::Nothing,
-            Err(why) => Incoming::Gone(why),
+            Err(end) => end,
         }
     }
 
-    fn fill(&mut self) -> Result<Option<Message>, String> {
+    fn fill(&mut self) -> Result<Option<Message>, Incoming> {
         if self.body.is_none() {
             if !self.fill_header()? {
                 return Ok(None);
@@ -117,13 +119,13 @@ impl Peer {
         Ok(Some(Message { header: self.header, body, files }))
     }
 
-    fn fill_header(&mut self) -> Result<bool, String> {
+    fn fill_header(&mut self) -> Result<bool, Incoming> {
         let Peer { stream, header, filled, files, .. } = self;
         read_up(stream, header.as_mut_bytes(), filled, files)
     }
 
     /// The length of the body; a wrong one is told the client before it is left.
-    fn check_len(&mut self) -> Result<usize, String> {
+    fn check_len(&mut self) -> Result<usize, Incoming> {
         let size = self.header.message_size;
         let len = (size as usize).checked_sub(HEADER_LEN).filter(|len| *len <= BODY_MAX);
         len.ok_or_else(|| {
@@ -132,10 +134,10 @@ impl Peer {
             self.answer(&header, Err(Refusal::new(errno, "")));
             // It may not fit into a full socket; then the end of the connection has to do.
             let _ = self.flush();
-            format!(
+            Incoming::Nonsense(format!(
                 "its message has {size} bytes; {HEADER_LEN} to {} are possible",
                 HEADER_LEN + BODY_MAX
-            )
+            ))
         })
     }
 
@@ -187,23 +189,27 @@ fn read_up(
     into: &mut [u8],
     filled: &mut usize,
     files: &mut Vec<File>,
-) -> Result<bool, String> {
+) -> Result<bool, Incoming> {
     while *filled < into.len() {
         match system::receive(stream, &mut into[*filled..], files) {
-            Ok(0) => return Err("it closed the connection".to_owned()),
+            Ok(0) => return Err(Incoming::Gone("it closed the connection".to_owned())),
             Ok(count) => *filled += count,
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => {
-                return Err(format!("more than {} files came at once", system::FILES_MAX));
+                return Err(too_many_files());
             }
-            Err(error) => return Err(format!("cannot read: {error}")),
+            Err(error) => return Err(Incoming::Gone(format!("cannot read: {error}"))),
         }
         if files.len() > system::FILES_MAX {
-            return Err(format!("more than {} files came with a message", system::FILES_MAX));
+            return Err(too_many_files());
         }
     }
     Ok(true)
+}
+
+fn too_many_files() -> Incoming {
+    Incoming::Nonsense(format!("more than {} files came with a message", system::FILES_MAX))
 }
 
 #[cfg(test)]
@@ -239,7 +245,7 @@ mod tests {
         for (size, errno) in [(0, libc::EINVAL), (15, libc::EINVAL), (u32::MAX, libc::EMSGSIZE)] {
             let (mut peer, mut client) = pair();
             client.write_all(header(size).as_bytes()).expect("sent");
-            let Incoming::Gone(why) = peer.receive() else { panic!("{size} is no length") };
+            let Incoming::Nonsense(why) = peer.receive() else { panic!("{size} is no length") };
             assert!(why.contains(&format!("{size} bytes")), "{why}");
             let mut reply = Header::new_zeroed();
             client.read_exact(reply.as_mut_bytes()).expect("reply");

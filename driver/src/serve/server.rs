@@ -204,6 +204,10 @@ impl Server {
                     }
                 }
                 Incoming::Gone(why) => self.leave_client(&why),
+                Incoming::Nonsense(why) => {
+                    tracing::warn!("left the client: {why}");
+                    self.leave_client(&why);
+                }
             }
         }
         handled > 0
@@ -254,6 +258,7 @@ impl Server {
                 Incoming::Nothing if now < until => self.waiting.push_back((peer, until)),
                 Incoming::Nothing => tracing::warn!("somebody connected and asked for nothing"),
                 Incoming::Gone(why) => tracing::debug!("somebody connected and left: {why}"),
+                Incoming::Nonsense(why) => tracing::warn!("a client was not taken: {why}"),
                 Incoming::Message(message) => {
                     handled = true;
                     self.welcome(peer, message);

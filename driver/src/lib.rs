@@ -22,6 +22,8 @@ pub mod memory;
 mod namespace;
 pub mod queue_pair;
 mod ring;
+#[cfg(feature = "serve")]
+pub mod serve;
 mod slots;
 pub mod soft;
 pub mod spec;

@@ -344,9 +344,8 @@ unsafe impl Bus for SoftBus {
     }
 
     fn doorbell(self: Arc<Self>, offset: u32) -> Result<Doorbell> {
-        let register = offset
-            .checked_sub(DOORBELLS_OFFSET)
-            .and_then(|offset| self.doorbells.register32(offset as usize));
+        let offset_in = Some(offset as usize).filter(|_| offset >= DOORBELLS_OFFSET);
+        let register = offset_in.and_then(|offset| self.doorbells.register32(offset));
         register.map(Doorbell::Mapped).ok_or_else(|| {
             let what = format!("it has no doorbell at {offset:#x} of BAR0");
             Error::device(&self.device, what, "use fewer queues")

@@ -131,12 +131,23 @@ impl Controller {
 
     /// Length of BAR0 in bytes: registers and doorbells.
     pub fn bar0_bytes(&self) -> u64 {
-        u64::from(DOORBELLS_OFFSET) + self.doorbells.pages().len() as u64
+        self.doorbells.pages().len() as u64
     }
 
-    /// The doorbell page, which starts at [`DOORBELLS_OFFSET`] of BAR0. Only ever written by the host.
+    /// The memory behind BAR0, of which only the doorbells, from [`DOORBELLS_OFFSET`] on, mean
+    /// anything. Only ever written by the host.
     pub fn doorbells(&self) -> &SharedPages {
         self.doorbells.pages()
+    }
+
+    /// Resets the controller and gives it fresh memory for its doorbells: a host that still has the old
+    /// mapped rings nothing any more.
+    ///
+    /// # Errors
+    /// [`crate::Error::Refused`] when the system has no memory; the old doorbells stay then.
+    pub fn renew_doorbells(&mut self) -> Result<()> {
+        self.reset();
+        self.doorbells.renew()
     }
 
     /// The controller memory buffer, the whole of BAR [`super::CMB_BAR`].

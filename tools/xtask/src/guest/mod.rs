@@ -10,10 +10,12 @@ mod controller;
 mod cpio;
 mod initramfs;
 mod modules;
+mod monitor;
 mod output;
 mod packages;
 mod programs;
 mod qemu;
+mod rules;
 mod scratch;
 
 pub(crate) use arguments::GuestArgs;
@@ -103,7 +105,8 @@ pub(crate) fn run(
     };
     let initramfs = scratch.write("initramfs", &contents.archive(&plan.controllers)?)?;
     let qemu = qemu::arguments(arguments, &kernel, &initramfs, &plan.controllers, &scratch)?;
-    let watch = Watch { limit_s: arguments.timeout, marker: &marker, waiting };
+    let watch =
+        Watch { limit_s: arguments.timeout, marker: &marker, rules: &arguments.qmp, waiting };
     let mut outcome = qemu::run(&qemu, &watch, &scratch, sink)?;
     if arguments.allow_dmar {
         outcome.faults.clear();

@@ -16,6 +16,7 @@ use adit_driver::{
 };
 
 use super::cpu::Cpu;
+use super::errors::{EIO, Errors, Kind, Tolerance, Unwritten, name_of};
 use super::generator::{Generator, Pattern, Step, Written};
 use super::measure::{Direction, Levels};
 use super::plan::Region;
@@ -53,6 +54,7 @@ pub(crate) struct Common<'a> {
     pub(crate) interrupt: &'a Interrupt,
     pub(crate) pattern: Pattern,
     pub(crate) verify: bool,
+    pub(crate) tolerance: Tolerance,
     pub(crate) time_based: bool,
     pub(crate) runtime: Option<Duration>,
     /// When nothing finished for this long, others may have the core.
@@ -65,6 +67,8 @@ pub(crate) struct Common<'a> {
 pub(crate) struct Progress {
     pub(crate) read_ios: AtomicU64,
     pub(crate) write_ios: AtomicU64,
+    /// I/Os that failed; they are in neither of the others.
+    pub(crate) failed_ios: AtomicU64,
 }
 
 /// Everything a job has counted.
@@ -79,6 +83,7 @@ pub(crate) struct Outcome {
     pub(crate) completes: Levels,
     pub(crate) cpu: Cpu,
     pub(crate) stats: Stats,
+    pub(crate) errors: Errors,
     pub(crate) failure: Option<JobFailure>,
 }
 
@@ -89,8 +94,8 @@ pub(crate) struct JobFailure {
     pub(crate) count: u64,
     /// The first failure.
     pub(crate) first: String,
-    /// Data was not what it should be; else the I/O itself failed.
-    pub(crate) is_mismatch: bool,
+    /// As fio numbers it.
+    pub(crate) errno: i32,
 }
 
 /// A job ready to run.
@@ -103,6 +108,7 @@ pub(crate) struct Job<'a> {
     generator: Generator,
     /// What is still to be read back, in a verify phase.
     to_verify: Option<Written>,
+    unwritten: Unwritten,
     queue: QueuePair<Owned>,
     depth: usize,
     idle: Vec<Buffer>,
@@ -134,6 +140,7 @@ impl<'a> Job<'a> {
             seed,
             generator: Generator::new(common.pattern, region.block_count, seed),
             to_verify: None,
+            unwritten: Unwritten::new(),
             queue,
             depth: buffers.len(),
             done: Vec::with_capacity(buffers.len()),
@@ -163,6 +170,7 @@ impl<'a> Job<'a> {
                 break;
             }
             self.generator.next_pass();
+            self.unwritten.clear();
         }
         self.outcome.elapsed = self.common.controller.now().since(start);
         self.outcome.cpu = Cpu::of_this_thread().since(&cpu);
@@ -229,7 +237,7 @@ impl<'a> Job<'a> {
             RejectReason::Full => self.held = Some(work),
             reason => {
                 let offset = self.region.offset(work.step.block);
-                self.fail(false, || format!("the I/O at offset {offset} was not taken: {reason}"));
+                self.fail(EIO, format!("the I/O at offset {offset} was not taken: {reason}"));
             }
         }
         false
@@ -263,7 +271,8 @@ impl<'a> Job<'a> {
         if self.is_stopped() {
             return None;
         }
-        let block = self.to_verify.as_mut()?.next()?;
+        let unwritten = &self.unwritten;
+        let block = self.to_verify.as_mut()?.find(|block| !unwritten.contains(block))?;
         let expected = Identity { offset: self.region.offset(block), writer: Some(self.writer()) };
         Some(Work { step: Step { block, write: false }, expected: Some(expected) })
     }
@@ -301,14 +310,31 @@ impl<'a> Job<'a> {
                 direction.bytes += self.region.block_bytes;
                 self.check(&buffer, work);
             }
-            Err(error) => {
-                let offset = self.region.offset(work.step.block);
-                let what = if work.step.write { "Write" } else { "Read" };
-                let why = self.reason_for(error);
-                self.fail(false, || format!("{what} at offset {offset} failed: {why}"));
-            }
+            Err(error) => self.io_failed(work, error),
         }
         self.idle.push(buffer);
+    }
+
+    #[cold]
+    fn io_failed(&mut self, work: Work, error: CommandError) {
+        let (kind, what) =
+            if work.step.write { (Kind::Write, "Write") } else { (Kind::Read, "Read") };
+        if work.step.write {
+            self.unwritten.insert(work.step.block);
+        }
+        let (offset, why) = (self.region.offset(work.step.block), self.reason_for(error));
+        self.error(kind, name_of(error), format!("{what} at offset {offset} failed: {why}"));
+    }
+
+    /// Counts an error, and ends the job or tells and goes on.
+    fn error(&mut self, kind: Kind, name: &'static str, message: String) {
+        let is_told = self.outcome.errors.count(kind, name);
+        self.progress.failed_ios.fetch_add(u64::from(kind != Kind::Verify), Ordering::Relaxed);
+        if !self.common.tolerance.covers(kind) {
+            self.fail(kind.errno(), message);
+        } else if is_told {
+            tracing::warn!("{}: {message}", self.common.controller.info().device);
+        }
     }
 
     /// What a command's error comes from: of a reset, why it was necessary.
@@ -326,7 +352,7 @@ impl<'a> Job<'a> {
     fn check(&mut self, buffer: &Buffer, work: Work) {
         let Some(expected) = work.expected else { return };
         if let Err(mismatch) = verify::check(buffer, expected) {
-            self.fail(true, || mismatch.to_string());
+            self.error(Kind::Verify, "Verify", mismatch.to_string());
         }
         // Checking took time that is not the next I/O's.
         self.now = self.common.controller.now();
@@ -353,19 +379,15 @@ impl<'a> Job<'a> {
     fn wait_for_lost(&mut self, error: &Error) -> bool {
         let patience = self.common.controller.info().ready_timeout + PATIENCE;
         if self.outcome.failure.is_none() {
-            self.fail(false, || error.to_string());
+            self.fail(EIO, error.to_string());
         }
         self.now.since(self.last_finish) < patience
     }
 
     #[cold]
-    fn fail(&mut self, is_mismatch: bool, message: impl FnOnce() -> String) {
-        match &mut self.outcome.failure {
-            Some(failure) => failure.count += 1,
-            None => {
-                self.outcome.failure = Some(JobFailure { count: 1, first: message(), is_mismatch })
-            }
-        }
+    fn fail(&mut self, errno: i32, message: String) {
+        let failure = JobFailure { count: 0, first: message, errno };
+        self.outcome.failure.get_or_insert(failure).count += 1;
     }
 
     fn writer(&self) -> Writer {
@@ -400,6 +422,7 @@ impl Outcome {
             completes: Levels::default(),
             cpu: Cpu::default(),
             stats: Stats::default(),
+            errors: Errors::default(),
             failure: None,
         }
     }
@@ -414,6 +437,7 @@ impl Outcome {
         self.completes.merge(&other.completes);
         self.cpu.merge(&other.cpu);
         merge_stats(&mut self.stats, &other.stats);
+        self.errors.merge(&other.errors);
         if self.failure.is_none() {
             self.failure.clone_from(&other.failure);
         }

@@ -7,10 +7,12 @@
 //! | `generator`, `permutation` | which block is next |
 //! | `job` | one thread, one queue pair: the loop that is measured |
 //! | `verify` | blocks that can be told from any other |
+//! | `errors` | what went wrong, and what of it a run puts up with |
 //! | `measure`, `cpu`, `live` | what is counted |
 //! | `report_normal`, `report_json` | how it is told |
 
 mod cpu;
+mod errors;
 mod generator;
 mod job;
 mod live;
@@ -130,6 +132,7 @@ impl<'a> Bench<'a> {
             interrupt,
             pattern: args.pattern(),
             verify: args.verify.is_some(),
+            tolerance: args.continue_on_error,
             time_based: args.time_based,
             runtime: args.runtime,
             yield_after: if self.is_soft() { YIELD_AFTER_SOFT } else { YIELD_AFTER },
@@ -156,10 +159,12 @@ impl<'a> Bench<'a> {
             QueueMemory::Host => Placement::Host,
             QueueMemory::Cmb => Placement::Cmb,
         };
+        let usual = QueuePairOptions::default();
         let options = QueuePairOptions {
             depth: self.plan.queue_entries,
+            timeout: self.args.io_timeout.unwrap_or(usual.timeout),
             placement,
-            ..QueuePairOptions::default()
+            ..usual
         };
         let queue = self.controller.create_queue_pair(options)?;
         let seed = permutation::mix(self.args.randseed.wrapping_add(index as u64));

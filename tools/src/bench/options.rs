@@ -6,6 +6,7 @@ use std::time::Duration;
 use adit_driver::Target;
 use clap::{ArgAction, Args, ValueEnum};
 
+use super::errors::Tolerance;
 use super::generator::Pattern;
 use super::units::{self, Size};
 
@@ -82,9 +83,21 @@ pub(crate) struct BenchArgs {
     #[arg(long, value_name = "N", default_value_t = 0x1234)]
     pub(crate) randseed: u64,
 
+    /// How long an I/O may take before it is aborted: seconds, or with a unit as in 500ms [default: 10]
+    #[arg(long = "io_timeout", value_name = "TIME", value_parser = units::duration)]
+    pub(crate) io_timeout: Option<Duration>,
+
+    /// Which errors do not end a job; they are counted by name, and the first ones told
+    #[arg(long = "continue_on_error", value_enum, value_name = "WHICH", default_value_t = Tolerance::None)]
+    pub(crate) continue_on_error: Tolerance,
+
     /// Name of the job in the report
     #[arg(long, default_value = "adit")]
     pub(crate) name: String,
+
+    /// When to show progress on standard error: on a terminal, or always
+    #[arg(long, value_enum, value_name = "WHEN", default_value_t = Eta::Auto)]
+    pub(crate) eta: Eta,
 
     /// How to report
     #[arg(long = "output-format", value_enum, value_name = "FORMAT", default_value_t = OutputFormat::Normal)]
@@ -120,6 +133,17 @@ pub(crate) enum Verify {
     Crc32c,
 }
 
+/// fio's `--eta`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Eta {
+    /// Where standard error is a terminal
+    Auto,
+    /// Elsewhere in lines of their own
+    Always,
+    /// Not at all
+    Never,
+}
+
 /// fio's `--output-format`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum OutputFormat {
@@ -146,7 +170,10 @@ impl BenchArgs {
             verify: None,
             rwmixread: 50,
             randseed: 0x1234,
+            io_timeout: None,
+            continue_on_error: Tolerance::None,
             name: "adit".to_owned(),
+            eta: Eta::Auto,
             output_format: OutputFormat::Normal,
             output: None,
         }
@@ -185,6 +212,11 @@ impl BenchArgs {
         listed.extend((self.offset != Size::Bytes(0)).then(|| ("offset", self.offset.to_string())));
         listed.extend(self.runtime.map(|time| ("runtime", format!("{}us", time.as_micros()))));
         listed.extend(self.time_based.then(|| ("time_based", "1".to_owned())));
+        listed
+            .extend(self.io_timeout.map(|time| ("io_timeout", format!("{}us", time.as_micros()))));
+        let tolerance = self.continue_on_error.to_possible_value();
+        let tolerance = tolerance.filter(|_| self.continue_on_error != Tolerance::None);
+        listed.extend(tolerance.map(|value| ("continue_on_error", value.get_name().to_owned())));
         listed.extend(self.verify.map(|_| ("verify", "crc32c".to_owned())));
         let mixed = matches!(self.rw, ReadWrite::Rw | ReadWrite::Randrw);
         listed.extend(mixed.then(|| ("rwmixread", self.rwmixread.to_string())));

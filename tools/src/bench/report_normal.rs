@@ -3,12 +3,11 @@
 use std::fmt::Write;
 use std::time::Duration;
 
+use super::errors::Tolerance;
 use super::job::Outcome;
 use super::measure::{Direction, Latency, Levels};
 use super::options::BenchArgs;
-use super::report_json::{
-    self, LATENCY_CLASSES, PERCENTILES, class_percents, errno, share, slow_percent,
-};
+use super::report_json::{self, LATENCY_CLASSES, PERCENTILES, class_percents, share, slow_percent};
 use crate::human::{self, bytes, bytes_si, rate, si};
 
 /// Width that percentile lines keep within.
@@ -54,7 +53,7 @@ fn job(
 ) -> Written {
     let error = match &outcome.failure {
         None => " 0".to_owned(),
-        Some(failure) => format!("{} ({})", errno(failure), failure.first),
+        Some(failure) => format!("{} ({})", failure.errno, failure.first),
     };
     let at = report_json::utc(finished_at);
     writeln!(
@@ -68,6 +67,7 @@ fn job(
     distribution(out, &report_json::both(outcome))?;
     cpu(out, outcome)?;
     depths(out, args, outcome)?;
+    errors(out, args, outcome)?;
     driver(out, outcome)
 }
 
@@ -221,6 +221,23 @@ fn levels<const N: usize>(names: [&str; N], percents: [f64; N]) -> String {
         format!("{name}={percent:.1}%")
     });
     shown.collect::<Vec<_>>().join(", ")
+}
+
+/// What was gone on after: fio's line, and one with the names.
+fn errors(out: &mut String, args: &BenchArgs, outcome: &Outcome) -> Written {
+    let errors = &outcome.errors;
+    if args.continue_on_error != Tolerance::None {
+        let errno = errors.first_errno();
+        let meaning = std::io::Error::from_raw_os_error(errno).to_string();
+        let meaning = meaning.split(" (os error").next().unwrap_or_default();
+        let total = errors.total();
+        writeln!(out, "     errors    : total={total}, first_error={errno}/<{meaning}>")?;
+    }
+    if errors.total() > 0 {
+        let names = errors.by_name().map(|(name, count)| format!("{name}={count}"));
+        writeln!(out, "     by name   : {}", names.collect::<Vec<_>>().join(", "))?;
+    }
+    Ok(())
 }
 
 fn driver(out: &mut String, outcome: &Outcome) -> Written {

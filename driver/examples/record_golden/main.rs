@@ -100,7 +100,7 @@ fn temperature_event(controller: &Controller) -> Result<Item> {
 fn next_event(controller: &Controller) -> Option<AsyncEvent> {
     let started = Instant::now();
     while started.elapsed() < Duration::from_secs(2) {
-        if let Some(event) = controller.take_event() {
+        if let Some(event) = controller.poll(controller.now()) {
             return Some(event);
         }
         controller.pause(Duration::from_millis(1));

@@ -206,7 +206,7 @@ fn driver(outcome: &Outcome) -> Value {
     let by_name: Map<String, Value> =
         errors.by_name().map(|(name, count)| (name.to_owned(), count.into())).collect();
     json!({
-        "commands": stats.commands,
+        "commands": stats.submitted,
         "sgl_commands": stats.sgl_commands,
         "prebuilt_lists": stats.prebuilt_lists,
         "built_lists": stats.built_lists,

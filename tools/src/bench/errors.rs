@@ -68,7 +68,8 @@ impl Tolerance {
 pub(crate) fn name_of(error: CommandError) -> &'static str {
     match error {
         CommandError::Status(status) => status.name(),
-        CommandError::Reset => "Reset",
+        CommandError::TimedOut { .. } => "Timed Out",
+        CommandError::Reset { .. } => "Reset",
     }
 }
 

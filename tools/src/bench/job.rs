@@ -5,8 +5,9 @@
 //! posting where data was stamped or checked in between. Nothing is allocated, locked or asked of the system on the way.
 //!
 //! A pass over the region that wrote with `--verify` is followed by a phase that reads what it
-//! wrote and checks it. The first failure ends the job: what is in flight is waited for, and the
-//! counts so far are reported.
+//! wrote and checks it. The first failure that is not tolerated ends the job: what is in flight is
+//! waited for, and the counts so far are reported. A controller that is out of service is waited for as long as
+//! it may come back.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -15,11 +16,13 @@ use adit_driver::{
     Buffer, CommandError, Controller, Error, Namespace, QueuePair, RejectReason, Stats, Time,
 };
 
+use super::again::Again;
 use super::cpu::Cpu;
 use super::errors::{EIO, Errors, Kind, Tolerance, Unwritten, name_of};
 use super::generator::{Generator, Pattern, Step, Written};
 use super::measure::{Direction, Levels};
 use super::plan::Region;
+use super::supervisor::Recovery;
 use super::verify::{self, Identity, Writer};
 use crate::interrupt::Interrupt;
 
@@ -27,6 +30,9 @@ use crate::interrupt::Interrupt;
 const IDLE_POLLS: u32 = 16;
 /// How long a controller that was given up on may take to give buffers back, beyond its own time to reset.
 const PATIENCE: Duration = Duration::from_secs(5);
+
+/// How much longer where it is brought back: all admin commands of its bring-up may take their time.
+const RECOVERY_PATIENCE: Duration = Duration::from_secs(120);
 
 /// A buffer in flight, with what it is for.
 pub(crate) type Owned = (Buffer, Tag);
@@ -44,6 +50,8 @@ struct Work {
     step: Step,
     /// What to check when it was read.
     expected: Option<Identity>,
+    /// How often it was sent before, and when for the first time.
+    retried: Option<(u8, Time)>,
 }
 
 /// What all jobs have in common.
@@ -52,9 +60,12 @@ pub(crate) struct Common<'a> {
     pub(crate) controller: &'a Controller,
     pub(crate) namespace: &'a Namespace,
     pub(crate) interrupt: &'a Interrupt,
+    pub(crate) recovery: &'a Recovery,
     pub(crate) pattern: Pattern,
     pub(crate) verify: bool,
     pub(crate) tolerance: Tolerance,
+    /// How often an I/O that failed is sent again.
+    pub(crate) retries: u8,
     pub(crate) time_based: bool,
     pub(crate) runtime: Option<Duration>,
     /// When nothing finished for this long, others may have the core.
@@ -83,6 +94,8 @@ pub(crate) struct Outcome {
     pub(crate) completes: Levels,
     pub(crate) cpu: Cpu,
     pub(crate) stats: Stats,
+    /// How often the controller was brought back, for whichever job.
+    pub(crate) recoveries: u64,
     pub(crate) errors: Errors,
     pub(crate) failure: Option<JobFailure>,
 }
@@ -115,6 +128,10 @@ pub(crate) struct Job<'a> {
     done: Vec<(Owned, Result<u32, CommandError>)>,
     /// Work that the queue had no room for.
     held: Option<Work>,
+    /// What failed and is to be sent again.
+    again: Again<Work>,
+    /// The controller is out of service and may come back: nothing is to be submitted.
+    is_down: bool,
     now: Time,
     end: Option<Time>,
     idle_polls: u32,
@@ -143,6 +160,8 @@ impl<'a> Job<'a> {
             unwritten: Unwritten::new(),
             queue,
             depth: buffers.len(),
+            again: Again::new(buffers.len()),
+            is_down: false,
             done: Vec::with_capacity(buffers.len()),
             idle: buffers,
             held: None,
@@ -175,6 +194,7 @@ impl<'a> Job<'a> {
         self.outcome.elapsed = self.common.controller.now().since(start);
         self.outcome.cpu = Cpu::of_this_thread().since(&cpu);
         self.outcome.stats = self.queue.stats();
+        self.outcome.recoveries = self.common.recovery.count.load(Ordering::Relaxed);
         self.outcome
     }
 
@@ -185,7 +205,7 @@ impl<'a> Job<'a> {
         self.last_finish = start;
         loop {
             self.submit();
-            if self.idle.len() == self.depth || !self.reap() {
+            if (self.idle.len() == self.depth && !self.goes_on()) || !self.reap() {
                 break;
             }
         }
@@ -199,11 +219,20 @@ impl<'a> Job<'a> {
         }
     }
 
+    /// Whether there is something to wait for though nothing is in flight.
+    fn goes_on(&self) -> bool {
+        (self.is_down || !self.again.is_empty()) && !self.is_stopped()
+    }
+
     /// Posts whatever buffers are idle for, and rings once.
     fn submit(&mut self) {
+        if self.is_down {
+            return;
+        }
         let mut posted = 0;
         while let Some(buffer) = self.idle.pop() {
-            let Some(work) = self.held.take().or_else(|| self.next_work()) else {
+            let held = self.held.take().or_else(|| self.again.take(self.now));
+            let Some(work) = held.or_else(|| self.next_work()) else {
                 self.idle.push(buffer);
                 break;
             };
@@ -226,12 +255,17 @@ impl<'a> Job<'a> {
             verify::stamp(&mut buffer, self.region.offset(work.step.block), self.writer());
             self.now = self.common.controller.now();
         }
-        let (lba, tag) = (self.region.lba(work.step.block), Tag { work, issued: self.now });
+        let issued = work.retried.map_or(self.now, |(_, first)| first);
+        let (lba, tag) = (self.region.lba(work.step.block), Tag { work, issued });
         let owned = (buffer, tag);
         let namespace = self.common.namespace;
         let command =
             if work.step.write { namespace.write(lba, owned) } else { namespace.read(lba, owned) };
-        let Err(rejected) = self.queue.post(self.now, command) else { return true };
+        let posted = match work.retried {
+            None => self.queue.post(self.now, command),
+            Some(_) => self.queue.resubmit(self.now, command),
+        };
+        let Err(rejected) = posted else { return true };
         self.idle.push(rejected.buffer.0);
         match rejected.reason {
             RejectReason::Full => self.held = Some(work),
@@ -255,7 +289,7 @@ impl<'a> Job<'a> {
         let check = self.common.verify && self.common.pattern.read_percent == 100;
         let expected =
             check.then(|| Identity { offset: self.region.offset(step.block), writer: None });
-        Some(Work { step, expected })
+        Some(Work { step, expected, retried: None })
     }
 
     fn next_step(&mut self) -> Option<Step> {
@@ -274,7 +308,7 @@ impl<'a> Job<'a> {
         let unwritten = &self.unwritten;
         let block = self.to_verify.as_mut()?.find(|block| !unwritten.contains(block))?;
         let expected = Identity { offset: self.region.offset(block), writer: Some(self.writer()) };
-        Some(Work { step: Step { block, write: false }, expected: Some(expected) })
+        Some(Work { step: Step { block, write: false }, expected: Some(expected), retried: None })
     }
 
     /// Takes in what finished. False once nothing can be waited for any more.
@@ -310,13 +344,17 @@ impl<'a> Job<'a> {
                 direction.bytes += self.region.block_bytes;
                 self.check(&buffer, work);
             }
-            Err(error) => self.io_failed(work, error),
+            Err(error) => self.io_failed(work, issued, error),
         }
         self.idle.push(buffer);
     }
 
     #[cold]
-    fn io_failed(&mut self, work: Work, error: CommandError) {
+    fn io_failed(&mut self, work: Work, issued: Time, error: CommandError) {
+        self.is_down = self.common.recovery.is_in_sight() && self.queue.check().is_err();
+        if self.send_again(work, issued, error) {
+            return;
+        }
         let (kind, what) =
             if work.step.write { (Kind::Write, "Write") } else { (Kind::Read, "Read") };
         if work.step.write {
@@ -324,6 +362,18 @@ impl<'a> Job<'a> {
         }
         let (offset, why) = (self.region.offset(work.step.block), self.reason_for(error));
         self.error(kind, name_of(error), format!("{what} at offset {offset} failed: {why}"));
+    }
+
+    /// Whether it is worth sending it again; then it will be.
+    fn send_again(&mut self, work: Work, issued: Time, error: CommandError) -> bool {
+        let (times, first) = work.retried.unwrap_or((0, issued));
+        let delay = self.common.controller.retry_delay(&error);
+        let Some(delay) = delay.filter(|_| times < self.common.retries && !self.is_stopped())
+        else {
+            return false;
+        };
+        self.again.push(self.now + delay, Work { retried: Some((times + 1, first)), ..work });
+        true
     }
 
     /// Counts an error, and ends the job or tells and goes on.
@@ -369,23 +419,44 @@ impl<'a> Job<'a> {
             std::thread::yield_now();
         }
         match self.queue.check() {
-            Ok(()) => true,
+            Ok(()) => {
+                self.is_down = false;
+                true
+            }
             Err(error) => self.wait_for_lost(&error),
         }
     }
 
-    /// The controller is out of service: its buffers come back once it is reset, or never.
+    /// The controller is out of service: its buffers come back once it is reset, or never, and it may come back
+    /// itself. False once there is nothing to wait for.
     #[cold]
     fn wait_for_lost(&mut self, error: &Error) -> bool {
-        let patience = self.common.controller.info().ready_timeout + PATIENCE;
-        if self.outcome.failure.is_none() {
-            self.fail(EIO, error.to_string());
+        let waited = self.now.since(self.last_finish);
+        let ready_timeout = self.common.controller.info().ready_timeout;
+        if self.common.recovery.is_in_sight() && waited < ready_timeout + RECOVERY_PATIENCE {
+            self.is_down = true;
+            return true;
         }
-        self.now.since(self.last_finish) < patience
+        if self.outcome.failure.is_none() {
+            self.fail(EIO, self.reason_of_loss(error));
+        }
+        waited < ready_timeout + PATIENCE
+    }
+
+    fn reason_of_loss(&self, error: &Error) -> String {
+        let reason = match error {
+            Error::Failed { reason, .. } => format!("the controller is out of service: {reason}"),
+            other => other.to_string(),
+        };
+        match self.common.recovery.lost() {
+            None => reason,
+            Some(why) => format!("{reason}; it could not be brought back: {why}"),
+        }
     }
 
     #[cold]
     fn fail(&mut self, errno: i32, message: String) {
+        self.again.clear();
         let failure = JobFailure { count: 0, first: message, errno };
         self.outcome.failure.get_or_insert(failure).count += 1;
     }
@@ -422,6 +493,7 @@ impl Outcome {
             completes: Levels::default(),
             cpu: Cpu::default(),
             stats: Stats::default(),
+            recoveries: 0,
             errors: Errors::default(),
             failure: None,
         }
@@ -437,6 +509,7 @@ impl Outcome {
         self.completes.merge(&other.completes);
         self.cpu.merge(&other.cpu);
         merge_stats(&mut self.stats, &other.stats);
+        self.recoveries = self.recoveries.max(other.recoveries);
         self.errors.merge(&other.errors);
         if self.failure.is_none() {
             self.failure.clone_from(&other.failure);
@@ -457,4 +530,7 @@ fn merge_stats(ours: &mut Stats, theirs: &Stats) {
     ours.wrong_sqids += theirs.wrong_sqids;
     ours.bad_sqheads += theirs.bad_sqheads;
     ours.aborts += theirs.aborts;
+    ours.recreations += theirs.recreations;
+    ours.resets += theirs.resets;
+    ours.retries += theirs.retries;
 }

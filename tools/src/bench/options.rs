@@ -19,6 +19,9 @@ Examples:
   The same without any device, as JSON in fio's schema:
     adit bench --filename=soft:mem=64M --rw=randrw --bs=16k --iodepth=32 --verify=crc32c --output-format=json";
 
+/// Retries of an I/O that was caught in a reset; one that is caught more often is its cause.
+const RECOVERY_RETRIES: u8 = 5;
+
 /// Reads or writes a namespace as fio would, and reports as fio does
 #[derive(Args, Clone, Debug)]
 #[command(after_help = EXAMPLES)]
@@ -90,6 +93,18 @@ pub(crate) struct BenchArgs {
     /// Which errors do not end a job; they are counted by name, and the first ones told
     #[arg(long = "continue_on_error", value_enum, value_name = "WHICH", default_value_t = Tolerance::None)]
     pub(crate) continue_on_error: Tolerance,
+
+    /// How often an I/O that failed is sent again, if that may help [default: 0, or 5 with --recover]
+    #[arg(long, value_name = "N")]
+    pub(crate) retries: Option<u8>,
+
+    /// Brings a controller that is out of service back and goes on
+    #[arg(
+        long, num_args = 0..=1, require_equals = true, default_missing_value = "1",
+        default_value = "0", hide_default_value = true, hide_possible_values = true, value_parser = switch,
+        action = ArgAction::Set, value_name = "0|1"
+    )]
+    pub(crate) recover: bool,
 
     /// Name of the job in the report
     #[arg(long, default_value = "adit")]
@@ -172,6 +187,8 @@ impl BenchArgs {
             randseed: 0x1234,
             io_timeout: None,
             continue_on_error: Tolerance::None,
+            retries: None,
+            recover: false,
             name: "adit".to_owned(),
             eta: Eta::Auto,
             output_format: OutputFormat::Normal,
@@ -190,6 +207,11 @@ impl BenchArgs {
             ReadWrite::Randrw => (true, self.rwmixread),
         };
         Pattern { random, read_percent }
+    }
+
+    /// How often an I/O that failed is sent again.
+    pub(crate) fn retries(&self) -> u8 {
+        self.retries.unwrap_or(if self.recover { RECOVERY_RETRIES } else { 0 })
     }
 
     /// Whether written blocks are read back and checked.
@@ -214,6 +236,8 @@ impl BenchArgs {
         listed.extend(self.time_based.then(|| ("time_based", "1".to_owned())));
         listed
             .extend(self.io_timeout.map(|time| ("io_timeout", format!("{}us", time.as_micros()))));
+        listed.extend((self.retries() > 0).then(|| ("retries", self.retries().to_string())));
+        listed.extend(self.recover.then(|| ("recover", "1".to_owned())));
         let tolerance = self.continue_on_error.to_possible_value();
         let tolerance = tolerance.filter(|_| self.continue_on_error != Tolerance::None);
         listed.extend(tolerance.map(|value| ("continue_on_error", value.get_name().to_owned())));

@@ -68,7 +68,8 @@ fn job(
     cpu(out, outcome)?;
     depths(out, args, outcome)?;
     errors(out, args, outcome)?;
-    driver(out, outcome)
+    driver(out, outcome)?;
+    recovery(out, outcome)
 }
 
 fn direction(out: &mut String, name: &str, direction: &Direction, after: &str) -> Written {
@@ -238,6 +239,19 @@ fn errors(out: &mut String, args: &BenchArgs, outcome: &Outcome) -> Written {
         writeln!(out, "     by name   : {}", names.collect::<Vec<_>>().join(", "))?;
     }
     Ok(())
+}
+
+/// What it took to go on, where something was wrong.
+fn recovery(out: &mut String, outcome: &Outcome) -> Written {
+    let stats = &outcome.stats;
+    if stats.aborts + stats.resets + stats.retries + outcome.recoveries == 0 {
+        return Ok(());
+    }
+    writeln!(
+        out,
+        "  recovery     : aborts={}, queues created anew={}, I/Os caught in resets={}, retries={}, recoveries={}",
+        stats.aborts, stats.recreations, stats.resets, stats.retries, outcome.recoveries
+    )
 }
 
 fn driver(out: &mut String, outcome: &Outcome) -> Written {

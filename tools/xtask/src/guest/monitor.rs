@@ -16,6 +16,9 @@ use std::time::{Duration, Instant};
 pub(super) const ARGUMENTS: [&str; 4] =
     ["-chardev", "socket,id=monitor,fd=0", "-mon", "chardev=monitor,mode=control"];
 
+/// What QEMU wants to hear first.
+const HELLO: &str = r#"{"execute":"qmp_capabilities"}"#;
+
 /// A QEMU that takes longer to answer hangs: its monitor runs in its main loop.
 const ANSWER_WITHIN: Duration = Duration::from_secs(30);
 
@@ -55,7 +58,7 @@ impl Monitor {
             }
         });
         let mut monitor = Self { stream, messages, script: Script::new(rules), asked: None, aloud };
-        monitor.send(r#"{"execute":"qmp_capabilities"}"#.to_owned())?;
+        monitor.send(HELLO.to_owned())?;
         Ok((monitor, theirs.into()))
     }
 
@@ -113,7 +116,9 @@ impl Monitor {
 
     /// Sends a command: QMP's as it is, any other line through the human monitor.
     fn send(&mut self, command: String) -> Result<()> {
-        self.say(&command);
+        if command != HELLO {
+            self.say(&command);
+        }
         let message = if command.starts_with('{') {
             command.clone()
         } else {

@@ -8,10 +8,16 @@ mod rig;
 
 #[path = "faults/bring_up.rs"]
 mod bring_up;
+#[path = "faults/events.rs"]
+mod events;
+#[path = "faults/ladder.rs"]
+mod ladder;
 #[path = "faults/protocol.rs"]
 mod protocol;
 #[path = "faults/queues.rs"]
 mod queues;
+#[path = "faults/recover.rs"]
+mod recover;
 #[path = "faults/recovery.rs"]
 mod recovery;
 #[path = "faults/requests.rs"]

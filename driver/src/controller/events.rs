@@ -36,8 +36,13 @@ const LOG_BYTES: u32 = 512;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Event {
-    /// A critical warning of the SMART / Health log (NVMe Base 2.0 section 5.16.1.3), as the log has it now.
-    Health(CriticalWarning),
+    /// The controller's health changed.
+    Health {
+        /// What it reported.
+        event: AsyncEvent,
+        /// The critical warnings of the SMART / Health log (NVMe Base 2.0 section 5.16.1.3) as it is now.
+        warnings: CriticalWarning,
+    },
     /// An open namespace has another size. Its handles know it already.
     NamespaceResized {
         /// Which.
@@ -198,18 +203,24 @@ impl Shared {
     fn act_on(&self, now: Time, event: AsyncEvent) {
         tracing::info!("{}: {event}", self.bus().device());
         let known = match (event.event_type, event.info) {
-            (AsyncEventType::SmartHealth, _) => self.look_at_health(),
+            (AsyncEventType::SmartHealth, _) => self.look_at_health(event),
             _ if event == AsyncEvent::NAMESPACE_ATTRIBUTE_CHANGED => self.look_at_changed(),
             (AsyncEventType::Notice, FIRMWARE_ACTIVATION) => self.wait_for_firmware(now),
-            (AsyncEventType::Error, _) => self.read_log(Lid::ERROR_INFORMATION).map(|_| {
+            (AsyncEventType::Error, _) => {
                 self.tell(Event::Other(event));
-            }),
-            _ => Ok(self.tell(Event::Other(event))),
+                self.read_log(Lid::ERROR_INFORMATION).map(drop)
+            }
+            _ => {
+                self.tell(Event::Other(event));
+                Ok(())
+            }
         };
-        // Whatever kept us from finding out, the event is real.
         if let Err(error) = known {
-            tracing::warn!("{error}; its cause is not known");
-            self.tell(Event::Other(event));
+            tracing::warn!("{error}; more about the event is not known");
+            // Whatever kept us from finding out, the event is real.
+            if lock(&self.events).is_empty() {
+                self.tell(Event::Other(event));
+            }
         }
     }
 
@@ -222,10 +233,10 @@ impl Shared {
         self.read_page("Get Log Page", sqe.expect("a multiple of 4"), LOG_BYTES as usize)
     }
 
-    fn look_at_health(&self) -> Result<()> {
+    fn look_at_health(&self, event: AsyncEvent) -> Result<()> {
         let log = self.read_log(Lid::SMART_HEALTH)?;
         let log = SmartHealth::view(&log).expect("the log is as long as the structure");
-        self.tell(Event::Health(log.critical_warning()));
+        self.tell(Event::Health { event, warnings: log.critical_warning() });
         Ok(())
     }
 

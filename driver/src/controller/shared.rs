@@ -202,6 +202,7 @@ impl Shared {
         }
         *written = reason.to_owned();
         drop(written);
+        probe::probe!(adit, fail, reason.as_ptr(), reason.len());
         let registers = describe(&*self.bus);
         tracing::error!("{}: out of service: {reason}; {registers}", self.bus.device());
         self.finish(life, quiesce(&*self.bus, &self.info));
@@ -263,6 +264,7 @@ impl Shared {
                 self.life.set(life.next());
                 self.look_at_open_namespaces();
                 let took = self.bus.now().since(begun);
+                probe::probe!(adit, recover, took.as_nanos() as u64);
                 tracing::info!("{}: back in service after {took:?}", self.bus.device());
             }
             Err(error) => {

@@ -335,6 +335,11 @@ impl<B: IoBuffer> Core<B> {
         Some(self.slots.get(index).cid())
     }
 
+    /// Whether the driver is about to end a command.
+    pub(super) fn is_ending(&self, index: usize) -> bool {
+        self.slots.is_special(index) && self.extras[index].ending != Ending::Not
+    }
+
     /// Marks every command as about to be ended by the deletion of its queue.
     pub(crate) fn begin_deletion(&mut self) {
         let occupied: Vec<usize> = self.slots.occupied().collect();

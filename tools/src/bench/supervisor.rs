@@ -58,7 +58,7 @@ pub(crate) fn look(controller: &Controller, recovery: &Recovery) {
 /// What an event means for a run; `None` for what the driver has told already.
 fn describe(controller: &Controller, event: Event) -> Option<String> {
     Some(match event {
-        Event::Health(warning) => format!("health: {}", warnings(warning)),
+        Event::Health { event, warnings } => format!("health: {event}: {}", told(warnings)),
         Event::NamespaceResized { nsid, lba_count } => {
             format!("namespace {} has {lba_count} LBAs now", nsid.0)
         }
@@ -76,7 +76,7 @@ fn describe(controller: &Controller, event: Event) -> Option<String> {
 }
 
 /// All that a critical warning says.
-fn warnings(warning: CriticalWarning) -> String {
+fn told(warning: CriticalWarning) -> String {
     let texts = [
         (warning.spare_below_threshold(), "available spare is below its threshold"),
         (warning.temperature(), "a temperature is past its threshold"),
@@ -97,8 +97,8 @@ mod tests {
     #[test]
     fn a_warning_says_everything_that_is_wrong() {
         let both = CriticalWarning(0).with_reliability_degraded(true).with_read_only(true);
-        assert_eq!(warnings(both), "reliability is degraded, all media are read only");
-        assert_eq!(warnings(CriticalWarning(0)), "no critical warning any more");
+        assert_eq!(told(both), "reliability is degraded, all media are read only");
+        assert_eq!(told(CriticalWarning(0)), "no critical warning any more");
     }
 
     #[test]

@@ -10,6 +10,8 @@ mod rig;
 mod bring_up;
 #[path = "faults/events.rs"]
 mod events;
+#[path = "faults/failures.rs"]
+mod failures;
 #[path = "faults/ladder.rs"]
 mod ladder;
 #[path = "faults/protocol.rs"]
@@ -18,8 +20,6 @@ mod protocol;
 mod queues;
 #[path = "faults/recover.rs"]
 mod recover;
-#[path = "faults/recovery.rs"]
-mod recovery;
 #[path = "faults/requests.rs"]
 mod requests;
 #[path = "faults/teardown.rs"]

@@ -262,19 +262,58 @@ fn the_deadlines_of_a_queue_are_its_own() {
     rig.finish();
 }
 
-#[test]
-fn a_device_that_cannot_be_reset_is_cut_off_and_everything_comes_back() {
-    let bus = Watch::new("mem=16M");
-    bus.allow_cut_off();
-    let rig = Rig::open(bus, &ControllerOptions::default());
+/// A queue whose command is lost and that cannot be deleted.
+fn doomed(tail: &str) -> (Rig, QueuePair<Buffer>) {
+    let rig = Rig::new(tail);
     let mut pair = rig.pair::<Buffer>(8);
     rig.hook(|sqe, qid| match (qid.is_admin(), sqe.admin_opcode()) {
         (false, _) | (true, AdminOpcode::DELETE_IO_SQ) => Verdict::Lose,
         _ => Verdict::Run,
     });
+    read(&rig, &mut pair);
+    (rig, pair)
+}
+
+#[test]
+fn a_controller_that_cannot_be_disabled_has_its_subsystem_reset_before_its_function() {
+    let (rig, mut pair) = doomed("mem=16M");
+    assert!(rig.controller.info().subsystem_reset);
+    rig.bus.soft.with_controller(|controller| controller.refuse_disable(true));
+    // A function reset would not work.
+    rig.bus.fail_reset();
+    let finished = outlive(&rig, &mut pair);
+    assert_eq!(errors(&finished), [CommandError::Reset { may_have_written: false }]);
+    rig.clear_hook();
+    rig.controller.recover().expect("it was reset");
+    works(&rig, &mut pair);
+    drop((finished, pair));
+    rig.finish();
+}
+
+#[test]
+fn a_subsystem_that_is_not_to_be_reset_is_not() {
+    let bus = Watch::new("mem=16M");
+    let options = ControllerOptions { subsystem_reset: false, ..ControllerOptions::default() };
+    let rig = Rig::open(bus, &options);
+    assert!(!rig.controller.info().subsystem_reset);
+    rig.bus.soft.with_controller(|controller| {
+        controller.refuse_disable(true);
+        controller.fail();
+    });
+    rig.bus.fail_reset();
+    rig.controller.poll(rig.now());
+    rig.controller.recover().expect_err("neither disabled nor reset");
+    rig.bus.allow_reset();
+    rig.controller.recover().expect("the function was reset");
+    rig.finish();
+}
+
+#[test]
+fn a_device_that_cannot_be_reset_is_cut_off_and_everything_comes_back() {
+    let (rig, mut pair) = doomed("mem=16M,nssr=off");
+    rig.bus.allow_cut_off();
     rig.bus.soft.with_controller(|controller| controller.refuse_disable(true));
     rig.bus.fail_reset();
-    read(&rig, &mut pair);
     let finished = outlive(&rig, &mut pair);
     assert_eq!(errors(&finished), [CommandError::Reset { may_have_written: false }]);
     assert_eq!(rig.bus.mapped(), 0);

@@ -195,7 +195,7 @@ fn a_controller_in_service_is_left_alone() {
 
 #[test]
 fn a_stuck_controller_whose_reset_works_later_gives_everything_back() {
-    let rig = Rig::new("mem=16M");
+    let rig = Rig::new("mem=16M,nssr=off");
     let mut pair = rig.pair::<Buffer>(8);
     rig.all_io(Verdict::Lose);
     pair.submit(rig.now(), rig.namespace.read(Lba(0), buffer(&rig, 0))).expect("room");

@@ -167,11 +167,10 @@ impl<'a> Bench<'a> {
             QueueMemory::Cmb => Placement::Cmb,
         };
         let usual = QueuePairOptions::default();
-        let timeout = self.args.io_timeout.unwrap_or(usual.timeout);
         let options = QueuePairOptions {
             depth: self.plan.queue_entries,
-            timeout,
-            abort_timeout: usual.abort_timeout.min(timeout),
+            timeout: self.args.io_timeout.unwrap_or(usual.timeout),
+            abort_timeout: self.args.io_timeout.unwrap_or(usual.abort_timeout),
             placement,
             ..usual
         };

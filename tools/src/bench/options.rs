@@ -86,7 +86,8 @@ pub(crate) struct BenchArgs {
     #[arg(long, value_name = "N", default_value_t = 0x1234)]
     pub(crate) randseed: u64,
 
-    /// How long an I/O may take before it is aborted: seconds, or with a unit as in 500ms [default: 10]
+    /// How long an I/O may take before it is aborted, and as long again before its queue is created anew: seconds, or
+    /// with a unit as in 500ms [default: 10, and 2 more]
     #[arg(long = "io_timeout", value_name = "TIME", value_parser = units::duration)]
     pub(crate) io_timeout: Option<Duration>,
 

@@ -65,6 +65,10 @@ pub(crate) struct GuestArgs {
     #[arg(long, value_name = "BINARY")]
     pub(super) with: Vec<String>,
 
+    /// An example of adit-driver to build and copy in, such as stray_dma
+    #[arg(long, value_name = "NAME")]
+    pub(super) example: Vec<String>,
+
     /// An argument for QEMU, placed before the controllers; one that begins with `-` is split at its first space
     #[arg(long, value_name = "A", allow_hyphen_values = true)]
     pub(super) qemu_arg: Vec<String>,

@@ -64,7 +64,8 @@ impl Plan {
         let controllers = Controllers::parse(arguments)?;
         let programs =
             arguments.with.iter().map(|what| Program::find(what)).collect::<Result<Vec<_>>>()?;
-        let names: Vec<String> = programs.iter().map(|program| program.name.clone()).collect();
+        let named = programs.iter().map(|program| &program.name).chain(&arguments.example);
+        let names: Vec<String> = named.cloned().collect();
         let line = command::shell_line(&arguments.command, controllers.count(), &names)?;
         let needs_adit = command::mentions(&arguments.command, "adit")
             && !names.iter().any(|name| name == "adit");
@@ -87,6 +88,11 @@ pub(crate) fn run(
     if plan.needs_adit {
         deps::ensure(&deps::TO_BUILD)?;
         plan.programs.push(Program::find(&workspace::build_adit()?.to_string_lossy())?);
+    }
+    for name in &arguments.example {
+        deps::ensure(&deps::TO_BUILD)?;
+        let program = workspace::build_example(name)?;
+        plan.programs.push(Program::find(&program.to_string_lossy())?);
     }
     let cache = workspace::target_directory()?.join("vm");
     let kernel = match &arguments.kernel {

@@ -380,7 +380,9 @@ impl<'a> Job<'a> {
     fn error(&mut self, kind: Kind, name: &'static str, message: String) {
         let is_told = self.outcome.errors.count(kind, name);
         self.progress.failed_ios.fetch_add(u64::from(kind != Kind::Verify), Ordering::Relaxed);
-        if !self.common.tolerance.covers(kind) {
+        // On a controller that does not come back nothing will succeed any more.
+        let goes_on = self.is_down || self.queue.check().is_ok();
+        if !goes_on || !self.common.tolerance.covers(kind) {
             self.fail(kind.errno(), message);
         } else if is_told {
             tracing::warn!("{}: {message}", self.common.controller.info().device);

@@ -147,6 +147,15 @@ fn without_recover_the_reason_ends_the_job() {
 }
 
 #[test]
+fn a_controller_that_does_not_come_back_ends_the_run_whatever_is_tolerated() {
+    let args = BenchArgs { continue_on_error: Tolerance::All, ..args(ReadWrite::Randwrite) };
+    let outcome = run(&args, Verdict::Twice, |number| number == 300);
+    let failure = outcome.failure.expect("a failure").first;
+    assert!(failure.contains("which is not in flight"), "{failure}");
+    assert!(outcome.errors.total() <= 8, "only what was in flight: {}", outcome.errors.total());
+}
+
+#[test]
 fn a_request_to_give_the_device_back_ends_the_run_also_with_recover() {
     for recover in [false, true] {
         let mut args = BenchArgs { recover, ..args(ReadWrite::Randrw) };

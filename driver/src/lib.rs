@@ -21,6 +21,7 @@ mod locality;
 pub mod memory;
 mod namespace;
 pub mod queue_pair;
+pub mod reactor;
 mod ring;
 mod slots;
 pub mod soft;

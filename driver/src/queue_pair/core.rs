@@ -23,7 +23,13 @@ use crate::transfer::{PAGE_BYTES, Segment};
 #[non_exhaustive]
 pub struct Stats {
     /// Commands posted.
-    pub commands: u64,
+    pub submitted: u64,
+    /// Commands that ended, however they did; what is missing to [`Stats::submitted`] is in flight.
+    pub completed: u64,
+    /// Bytes of data of the commands posted.
+    pub bytes: u64,
+    /// Requests sent again with [`crate::QueuePair::resubmit`].
+    pub retries: u64,
     /// Commands whose data the controller found through SGLs.
     pub sgl_commands: u64,
     /// PRP lists used that were built when their region was registered.
@@ -42,17 +48,34 @@ pub struct Stats {
     pub unknown_cids: u64,
     /// Completions that named another submission queue.
     pub wrong_sqids: u64,
-    /// Completions with a submission queue head that cannot be.
+    /// Completions with a submission queue head outside the ring.
     pub bad_sqheads: u64,
+    /// Completions with a submission queue head that is in the ring and not plausible.
+    pub stale_sqheads: u64,
     /// Commands that missed their deadline and were aborted.
     pub aborts: u64,
+    /// Times the queue was deleted and created anew because an abort did not help.
+    pub recreations: u64,
+    /// Commands that were in flight when their queue was created anew or the controller was reset.
+    pub resets: u64,
 }
 
 impl Stats {
-    /// Completions that break the protocol.
+    /// Completions that break the protocol. Any takes the controller out of service.
     pub fn violations(&self) -> u64 {
         self.unknown_cids + self.wrong_sqids + self.bad_sqheads
     }
+}
+
+/// How a completion broke the protocol (NVMe Base 2.0 section 3.3.3.2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum Violation {
+    #[error("a completion named command {0}, which is not in flight")]
+    UnknownCid(Cid),
+    #[error("a completion named submission queue {0}")]
+    WrongSqid(Qid),
+    #[error("a completion gave entry {0} as the submission queue's head, which has fewer entries")]
+    BadSqhd(u16),
 }
 
 /// A hundred years: a deadline is then a plain sum, on any clock that starts near zero.
@@ -84,6 +107,8 @@ pub(crate) struct Core<B> {
     domain: DomainId,
     qid: Qid,
     pub(super) stats: Stats,
+    /// The first one nobody has been told of.
+    violation: Option<Violation>,
     pub(super) lists: PagePool,
     pub(super) bounces: PagePool,
 }
@@ -105,6 +130,7 @@ impl<B: IoBuffer> Core<B> {
             domain,
             qid,
             stats,
+            violation: None,
             lists,
             bounces,
         }
@@ -154,6 +180,7 @@ impl<B: IoBuffer> Core<B> {
             return None;
         }
         let pointer = self.direct_pointer(segment, namespace.sgl_mask(), buffer)?;
+        self.stats.bytes += segment.len;
         Some(transfer.sqe(transfer.lba, count, pointer))
     }
 
@@ -185,7 +212,7 @@ impl<B: IoBuffer> Core<B> {
     /// Puts a command with nothing attached but its buffer into the ring.
     #[inline(always)]
     pub(super) fn launch(&mut self, sqe: Sqe, buffer: B, deadline: Time) -> Cid {
-        let (_, cid) = self.slots.occupy(Some(buffer), deadline, false);
+        let (_, cid) = self.slots.occupy(Some(buffer), deadline, sqe.opcode(), false);
         self.push(sqe, cid, deadline);
         cid
     }
@@ -237,11 +264,11 @@ impl<B: IoBuffer> Core<B> {
     #[inline(always)]
     fn accept(&mut self, entry: Cqe, done: &mut impl FnMut(Completion<B>)) -> usize {
         if entry.sqid() != self.qid {
-            self.stats.wrong_sqids += 1;
+            self.violated(Violation::WrongSqid(entry.sqid()));
             return 0;
         }
         if !self.sq.observe_head(entry.sqhd()) {
-            self.stats.bad_sqheads += 1;
+            self.doubt_head(entry.sqhd());
         }
         match self.slots.end_plain(entry.cid()) {
             Some(buffer) => {
@@ -262,13 +289,63 @@ impl<B: IoBuffer> Core<B> {
         done: &mut impl FnMut(Completion<B>),
     ) -> usize {
         let Some(index) = self.slots.find_special(cid) else {
-            self.stats.unknown_cids += 1;
+            self.violated(Violation::UnknownCid(cid));
             return 0;
         };
         self.finish_special(index, result).map_or(0, |completion| {
             done(completion);
             1
         })
+    }
+
+    /// A head that cannot be: outside the ring it is a violation; inside, the controller's
+    /// firmware may have put completions into the queue out of their order. It is not used.
+    #[cold]
+    #[inline(never)]
+    fn doubt_head(&mut self, sqhd: u16) {
+        if u32::from(sqhd) < self.sq.depth() {
+            self.stats.stale_sqheads += 1;
+        } else {
+            self.violated(Violation::BadSqhd(sqhd));
+        }
+    }
+
+    /// Counts a violation and has the next poll attend to it.
+    #[cold]
+    #[inline(never)]
+    fn violated(&mut self, violation: Violation) {
+        match violation {
+            Violation::UnknownCid(_) => self.stats.unknown_cids += 1,
+            Violation::WrongSqid(_) => self.stats.wrong_sqids += 1,
+            Violation::BadSqhd(_) => self.stats.bad_sqheads += 1,
+        }
+        self.violation.get_or_insert(violation);
+        self.next_deadline = Time::ZERO;
+    }
+
+    pub(crate) fn count_retry(&mut self) {
+        self.stats.retries += 1;
+    }
+
+    pub(crate) fn count_recreation(&mut self) {
+        self.stats.recreations += 1;
+    }
+
+    /// The first violation since the last call.
+    pub(crate) fn take_violation(&mut self) -> Option<Violation> {
+        self.violation.take()
+    }
+
+    /// Starts anew with a queue that was just created, and posts and rings again what the device had
+    /// not been told of before.
+    pub(crate) fn restart(&mut self, unsent: &[Sqe]) {
+        self.sq.restart();
+        self.cq.restart();
+        self.violation = None;
+        unsent.iter().for_each(|sqe| self.sq.push(sqe));
+        self.ring();
+        // To be found anew.
+        self.next_deadline = Time::ZERO;
     }
 
     /// Publishes both positions in shadow doorbells from now on.
@@ -315,7 +392,7 @@ impl<B: IoBuffer> Core<B> {
 
     /// What has been counted.
     pub(crate) fn stats(&self) -> Stats {
-        Stats { commands: self.slots.taken(), ..self.stats }
+        Stats { submitted: self.slots.taken(), completed: self.slots.returned(), ..self.stats }
     }
 
     /// The queue's identifier.

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant};
@@ -16,28 +16,17 @@ use super::mailbox::{Action, Mailbox, Note, Request, Stats};
 use super::outcome::{Data, RefuseReason, Refused};
 use super::pending::Pending;
 use super::retry::Retry;
-use crate::bus::BusEvent;
-use crate::controller::Controller;
 use crate::controller::shared::lock;
+use crate::controller::{Controller, Event};
 use crate::error::{Error, Result};
 use crate::memory::{AnyBuffer, Buffer, DomainId};
 use crate::namespace::Namespace;
 use crate::queue_pair::{Body, Command, CommandError, Completion, RejectReason};
 use crate::spec::Lba;
-use crate::spec::feature::AsyncEvent;
+use crate::time::Time;
 
 /// Events kept for clients; the oldest go first.
 const EVENTS: usize = 64;
-
-/// What happened to a controller outside its queues.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Event {
-    /// The controller reported it.
-    Controller(AsyncEvent),
-    /// The bus reported it.
-    Bus(BusEvent),
-}
 
 /// What the lanes and clients of one controller share.
 #[derive(Debug)]
@@ -48,6 +37,8 @@ pub(super) struct Device {
     events: ArrayQueue<Event>,
     /// Cells that a client keeps.
     cells: usize,
+    /// A controller out of service is brought back, and the last time that worked.
+    hopes: AtomicBool,
 }
 
 /// What the clients of one controller share; the last one tells the lanes that it goes.
@@ -77,6 +68,7 @@ impl Device {
             namespaces: Mutex::default(),
             events: ArrayQueue::new(EVENTS),
             cells: options.mailbox_depth,
+            hopes: AtomicBool::new(options.auto_recover),
         });
         let (number, namespace) = device.enter(namespace)?;
         let senders = Arc::new(Senders {
@@ -111,14 +103,32 @@ impl Device {
         lock(&self.namespaces).clone()
     }
 
-    /// Passes on what the controller and its bus report.
-    pub(super) fn take_events(&self, controller: &Controller) {
-        let from_controller = std::iter::from_fn(|| controller.take_event()).map(Event::Controller);
-        let from_bus = std::iter::from_fn(|| controller.take_bus_event()).map(Event::Bus);
-        for event in from_controller.chain(from_bus).take(EVENTS) {
-            tracing::warn!("{}: {event:?}", controller.info().device);
+    /// Looks after the controller and keeps what it and its bus report.
+    pub(super) fn tend(&self, controller: &Controller, now: Time) {
+        for event in std::iter::from_fn(|| controller.poll(now)).take(EVENTS) {
             self.events.force_push(event);
         }
+    }
+
+    /// Whether requests may wait for a controller that is out of service.
+    pub(super) fn has_hope(&self) -> bool {
+        self.hopes.load(Ordering::Acquire)
+    }
+
+    /// The controller is in service, whoever brought it back.
+    pub(super) fn restore_hope(&self) {
+        if !self.has_hope() {
+            self.hopes.store(true, Ordering::Release);
+        }
+    }
+
+    /// Brings a controller that is out of service back. Until that worked, nobody waits for it
+    /// after the first try.
+    pub(super) fn recover(&self, controller: &Controller) -> bool {
+        let recovered = controller.recover();
+        // What went wrong is in the log and in `check`.
+        self.hopes.store(recovered.is_ok(), Ordering::Release);
+        recovered.is_ok()
     }
 }
 
@@ -317,6 +327,12 @@ impl Client {
         self.senders.mailboxes[self.core].stats()
     }
 
+    /// What the queue pair that this client's requests go through had counted a moment ago: up
+    /// to 100 ms, or more while the thread sleeps longer.
+    pub fn queue_stats(&self) -> crate::Stats {
+        self.senders.mailboxes[self.core].queue_stats()
+    }
+
     pub(super) fn mailboxes(&self) -> &[Arc<Mailbox>] {
         &self.senders.mailboxes
     }
@@ -343,7 +359,9 @@ impl Client {
         buffer: D,
         retry: Retry,
     ) -> Result<Pending<D>, Refused<D>> {
-        if let Err(error) = self.senders.controller.check() {
+        if let Err(error) = self.senders.controller.check()
+            && !self.senders.device.has_hope()
+        {
             return Err(Refused { buffer, reason: RefuseReason::Failed(error) });
         }
         let cell = self.pool.take();

@@ -10,13 +10,14 @@ pub(super) struct Flights {
     /// `None` is a free place or the place of a request that was given up as lost.
     notes: Vec<Option<Note>>,
     free: Vec<u32>,
+    live: usize,
 }
 
 impl Flights {
     /// Room for `count` requests, all of it made now.
     pub(super) fn new(count: usize) -> Flights {
         let notes = (0..count).map(|_| None).collect();
-        Flights { notes, free: (0..count as u32).rev().collect() }
+        Flights { notes, free: (0..count as u32).rev().collect(), live: 0 }
     }
 
     /// Keeps a note and returns its number.
@@ -26,6 +27,7 @@ impl Flights {
     pub(super) fn insert(&mut self, note: Note) -> u32 {
         let index = self.free.pop().expect("a lane posts no more than the queue can have");
         self.notes[index as usize] = Some(note);
+        self.live += 1;
         index
     }
 
@@ -33,12 +35,14 @@ impl Flights {
     /// before.
     pub(super) fn remove(&mut self, index: u32) -> Option<Note> {
         self.free.push(index);
-        self.notes[index as usize].take()
+        let note = self.notes[index as usize].take();
+        self.live -= usize::from(note.is_some());
+        note
     }
 
     /// Requests that somebody may wait for.
     pub(super) fn live(&self) -> usize {
-        self.notes.iter().flatten().count()
+        self.live
     }
 
     /// Ends all of them as lost. Their numbers stay taken as long as the queue has their buffers.
@@ -46,6 +50,7 @@ impl Flights {
         for note in self.notes.iter_mut().filter_map(Option::take) {
             note.cell.end(End::Lost(why.clone()));
         }
+        self.live = 0;
     }
 }
 

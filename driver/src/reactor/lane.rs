@@ -15,6 +15,7 @@ use super::flights::{Flights, Later};
 use super::mailbox::{Action, Mailbox, Note, Request};
 use super::outcome::{End, Lost, RefuseReason};
 use super::{ReactorOptions, Stats};
+use crate::controller::shared::lock;
 use crate::controller::{Controller, QueuePair, QueuePairOptions};
 use crate::error::Result;
 use crate::memory::AnyBuffer;
@@ -26,8 +27,11 @@ use crate::time::Time;
 
 /// Most requests posted before the doorbell is rung: the first should not wait for the last.
 const BATCH: usize = 32;
-/// How often a lane looks after its controller, and at one that is out of service.
-const TEND_EVERY: Duration = Duration::from_millis(100);
+/// How often a lane looks after its controller.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+/// From one try to bring a controller back to the next; doubles.
+const RECOVERY_WAIT: Duration = Duration::from_secs(1);
+const RECOVERY_WAIT_MAX: Duration = Duration::from_secs(64);
 
 /// What a buffer takes along into the queue: the number of its request's note.
 type Tagged = (AnyBuffer, u32);
@@ -37,7 +41,7 @@ type Tagged = (AnyBuffer, u32);
 pub struct Turn {
     /// Requests posted, ended or refused: 0 is an idle turn.
     pub moved: usize,
-    /// Commands that the device has.
+    /// Requests that the device has.
     pub in_flight: usize,
     /// When the next turn is due although nothing comes in: a deadline, a retry or a look at
     /// the controller.
@@ -56,8 +60,12 @@ pub struct Lane {
     head: Option<Request>,
     namespaces: Vec<Arc<Namespace>>,
     next_look: Time,
-    /// It takes the controller's events, for all lanes of the controller.
+    /// It looks after the controller, for all lanes of the controller.
     is_keeper: bool,
+    /// The keeper brings a failed controller back.
+    recovers: bool,
+    next_recovery: Time,
+    recovery_wait: Duration,
 }
 
 impl Lane {
@@ -84,14 +92,15 @@ impl Lane {
     /// Bounded as [`QueuePair::poll`] is.
     pub fn turn(&mut self, now: Time) -> Turn {
         let mut moved = self.reap(now);
-        moved += self.start(now);
-        self.queue.ring();
-        if now >= self.next_look {
+        if now >= self.next_look || !self.queue.is_in_service() {
             moved += self.look(now);
         }
+        if self.queue.is_in_service() {
+            moved += self.start(now);
+            self.queue.ring();
+        }
         self.mailbox.counters.turns.add(1);
-        let in_flight = self.queue.in_flight();
-        Turn { moved, in_flight, next: self.next_turn() }
+        Turn { moved, in_flight: self.flights.live(), next: self.next_turn() }
     }
 
     /// The present on the controller's clock.
@@ -135,11 +144,11 @@ impl Lane {
 
     /// Takes completions in.
     fn reap(&mut self, now: Time) -> usize {
-        let Lane { queue, flights, later, controller, mailbox, .. } = self;
+        let Lane { queue, flights, later, controller, device, mailbox, .. } = self;
         queue.poll(now, |Completion { buffer: (buffer, number), result }| {
             // Of a request that was given up as lost, there is only the buffer to drop.
             let Some(note) = flights.remove(number) else { return };
-            match fate(note, buffer, result, controller, now) {
+            match fate(note, buffer, result, controller, device, now) {
                 Fate::Again(due, request) => {
                     mailbox.counters.retries.add(1);
                     later.push(due, request);
@@ -186,12 +195,15 @@ impl Lane {
             }
             Action::Raw { sqe, bounds } => Body::Raw { sqe, bounds },
         };
+        let is_retry = note.failures > 0;
         let number = self.flights.insert(note);
-        match self.queue.post(now, Command { body, buffer: (buffer, number) }) {
-            Ok(_) => {
-                self.mailbox.counters.posted.add(1);
-                None
-            }
+        let command = Command { body, buffer: (buffer, number) };
+        let posted = match is_retry {
+            false => self.queue.post(now, command),
+            true => self.queue.resubmit(now, command),
+        };
+        match posted {
+            Ok(_) => None,
             Err(Rejected { buffer: (buffer, number), reason }) => {
                 let note = self.flights.remove(number).expect("it was just put there");
                 let request = Request { note, buffer };
@@ -216,21 +228,43 @@ impl Lane {
 
     /// Looks after the controller.
     fn look(&mut self, now: Time) -> usize {
-        self.next_look = now + TEND_EVERY;
-        if self.is_keeper {
-            self.device.take_events(&self.controller);
+        if now >= self.next_look {
+            self.next_look = now + LOOK_EVERY;
+            *lock(&self.mailbox.counters.queue) = self.queue.stats();
+            if self.is_keeper {
+                self.device.tend(&self.controller, now);
+            }
         }
-        match self.queue.check() {
-            Ok(()) => 0,
-            Err(error) => self.give_back(&RefuseReason::Failed(error)),
+        let Err(error) = self.queue.check() else {
+            self.recovery_wait = RECOVERY_WAIT;
+            if self.recovers {
+                self.device.restore_hope();
+            }
+            return 0;
+        };
+        if self.is_keeper && self.recovers && now >= self.next_recovery {
+            return self.recover();
         }
+        if self.device.has_hope() { 0 } else { self.give_back(&RefuseReason::Failed(error)) }
+    }
+
+    /// Brings the controller back, or waits longer before the next try. Counts as something
+    /// that moved: the next turn has something to do either way.
+    fn recover(&mut self) -> usize {
+        if !self.device.recover(&self.controller) {
+            self.next_recovery = self.now() + self.recovery_wait;
+            self.recovery_wait = (self.recovery_wait * 2).min(RECOVERY_WAIT_MAX);
+        }
+        1
     }
 
     /// Ends what waits for a controller that is out of service, and what is lost with it.
     fn give_back(&mut self, reason: &RefuseReason) -> usize {
         let waiting = self.head.take().into_iter().chain(self.later.take_all());
         let mut ended = 0;
-        for request in waiting.chain(std::iter::from_fn(|| self.mailbox.take())) {
+        // One mailbox at most: those who go on sending do not keep us here.
+        let mail = std::iter::from_fn(|| self.mailbox.take()).take(self.mailbox.depth());
+        for request in waiting.chain(mail) {
             request.end(reason.clone());
             ended += 1;
         }
@@ -257,13 +291,14 @@ fn fate(
     buffer: AnyBuffer,
     result: Result<u32, CommandError>,
     controller: &Controller,
+    device: &Device,
     now: Time,
 ) -> Fate {
     if let Err(error) = result {
         note.failures = note.failures.saturating_add(1);
         note.last_error = Some(error);
         let delay = note.retry.delay(&error, &note.action, note.failures, controller);
-        if let Some(delay) = delay.filter(|_| controller.check().is_ok()) {
+        if let Some(delay) = delay.filter(|_| device.has_hope() || controller.check().is_ok()) {
             return Fate::Again(now + delay, Request { note, buffer });
         }
     }
@@ -306,6 +341,7 @@ pub(super) fn attach(
         let queue = controller.create_queue_pair(QueuePairOptions {
             depth: options.queue_depth,
             timeout: options.timeout,
+            abort_timeout: options.abort_timeout,
             ..QueuePairOptions::default()
         })?;
         Ok(Lane {
@@ -316,6 +352,9 @@ pub(super) fn attach(
             namespaces: device.namespaces(),
             next_look: Time::ZERO,
             is_keeper: core == 0,
+            recovers: options.auto_recover,
+            next_recovery: Time::ZERO,
+            recovery_wait: RECOVERY_WAIT,
             device: Arc::clone(&device),
             mailbox: Arc::clone(mailbox),
             queue,

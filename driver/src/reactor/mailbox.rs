@@ -59,8 +59,6 @@ impl Request {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Stats {
-    /// Times a request was given to the queue, retries included.
-    pub posted: u64,
     /// Requests that ended, however they did.
     pub ended: u64,
     /// Retries scheduled.
@@ -92,10 +90,11 @@ impl Counter {
 /// What the lane counts, where clients can read it.
 #[derive(Debug, Default)]
 pub(super) struct Counters {
-    pub(super) posted: Counter,
     pub(super) ended: Counter,
     pub(super) retries: Counter,
     pub(super) turns: Counter,
+    /// What the queue had counted at the lane's last look.
+    pub(super) queue: Mutex<crate::Stats>,
 }
 
 /// See the module.
@@ -125,16 +124,13 @@ impl Mailbox {
     }
 
     pub(super) fn stats(&self) -> Stats {
-        let Counters { posted, ended, retries, turns } = &self.counters;
+        let Counters { ended, retries, turns, .. } = &self.counters;
         let (sleeps, wakes) = self.alarm.counts();
-        Stats {
-            posted: posted.get(),
-            ended: ended.get(),
-            retries: retries.get(),
-            turns: turns.get(),
-            sleeps,
-            wakes,
-        }
+        Stats { ended: ended.get(), retries: retries.get(), turns: turns.get(), sleeps, wakes }
+    }
+
+    pub(super) fn queue_stats(&self) -> crate::Stats {
+        *lock(&self.counters.queue)
     }
 
     /// Leaves a request and wakes the poller if it sleeps. Returns what it does not take.
@@ -158,6 +154,11 @@ impl Mailbox {
     #[inline]
     pub(super) fn take(&self) -> Option<Request> {
         self.requests.pop()
+    }
+
+    /// Requests that it holds at most.
+    pub(super) fn depth(&self) -> usize {
+        self.requests.capacity()
     }
 
     pub(super) fn is_empty(&self) -> bool {

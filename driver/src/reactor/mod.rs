@@ -81,7 +81,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-pub use client::{Client, Event, Submitting};
+pub use client::{Client, Submitting};
 pub use cores::Cores;
 pub use idle::Idle;
 pub use lane::{Lane, Turn};
@@ -109,8 +109,16 @@ pub struct ReactorOptions {
     pub mailbox_depth: usize,
     /// How long a command may take, from when it is posted, before it is aborted. Default 10 s.
     pub timeout: Duration,
+    /// How long an aborted command may take to end before its queue is created anew. Default 2 s.
+    pub abort_timeout: Duration,
     /// What becomes of requests that fail, unless the client says otherwise.
     pub retry: Retry,
+    /// Whether a controller that is out of service is brought back with
+    /// [`Controller::recover`] by the first thread, which serves nobody else meanwhile. Requests
+    /// wait for that, and are sent again as `retry` says. Where it does not work, they are refused,
+    /// and it is tried again after a second, two, four, up to a minute. Default false: they are refused
+    /// until somebody recovers it.
+    pub auto_recover: bool,
     /// When an idle thread pauses and sleeps.
     pub idle: Idle,
     /// How long a reactor that is dropped lets requests finish. Default 15 s.
@@ -125,7 +133,9 @@ impl Default for ReactorOptions {
             queue_depth: 256,
             mailbox_depth: 256,
             timeout: Duration::from_secs(10),
+            abort_timeout: Duration::from_secs(2),
             retry: Retry::default(),
+            auto_recover: false,
             idle: Idle::default(),
             drain_timeout: Duration::from_secs(15),
         }

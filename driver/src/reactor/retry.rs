@@ -3,7 +3,8 @@
 //! A status with DNR set, or of a kind that fails the same way again, ends the
 //! request at once. Otherwise the controller may say how long to wait (CRD and CRDT, NVMe Base 2.0
 //! sections 3.3.3.2.1 and 5.17.2.1); where it does not, the first retry comes at
-//! once and the next ones after a delay that doubles.
+//! once and the next ones after a delay that doubles. What was caught in a reset is sent again
+//! once the controller is in service.
 
 use std::time::Duration;
 
@@ -21,10 +22,11 @@ const BACKOFF_MAX: Duration = Duration::from_millis(100);
 pub struct Retry {
     /// Tries after the first; 0 hands every error to the caller. Default 4.
     pub times: u8,
-    /// Whether a request that may have been carried out is sent again. Reads, writes and all
-    /// else that a [`crate::Namespace`] makes leave the same data behind when they are
-    /// carried out twice, so the default is true; set it to false where another writer may come
-    /// between the two. [`crate::Command::raw`] is never sent again then, whatever this says.
+    /// Whether a request that may have written without completing (`may_have_written` of
+    /// [`CommandError`]) is sent again. What a [`crate::Namespace`] makes leaves the same data
+    /// behind when it is carried out twice, so the default is true; set it to false where another
+    /// writer may come between the two. [`crate::Command::raw`] is not sent again then,
+    /// whatever this says.
     pub repeat: bool,
 }
 
@@ -52,32 +54,20 @@ impl Retry {
         if failures > self.times || !self.may_repeat(error, action) {
             return None;
         }
-        let asked = asked_delay(error, controller)?;
-        Some(asked.max(backoff(failures)))
+        Some(controller.retry_delay(error)?.max(backoff(failures)))
     }
 
     fn may_repeat(self, error: &CommandError, action: &Action) -> bool {
         // What a raw command does, the driver does not know.
         let is_known =
             !matches!(action, Action::Raw { bounds: None | Some(Bounds { domain: None, .. }), .. });
-        !may_have_run(error) || (self.repeat && is_known)
-    }
-}
-
-/// Whether the device may have carried out a command that it did not complete.
-fn may_have_run(error: &CommandError) -> bool {
-    matches!(error, CommandError::Reset)
-}
-
-/// What the controller asks for: `None` not to retry.
-fn asked_delay(error: &CommandError, controller: &Controller) -> Option<Duration> {
-    match error {
-        CommandError::Status(status) if status.is_retryable() => {
-            let ms = controller.info().identify.retry_delay_ms(status.crd());
-            Some(Duration::from_millis(ms))
-        }
-        CommandError::Status(_) => None,
-        CommandError::Reset => Some(Duration::ZERO),
+        let may_have_written = match error {
+            CommandError::TimedOut { may_have_written }
+            | CommandError::Reset { may_have_written } => *may_have_written,
+            // The controller says that it failed, and so that nobody saw it succeed.
+            CommandError::Status(_) => false,
+        };
+        !may_have_written || (self.repeat && is_known)
     }
 }
 

@@ -9,17 +9,18 @@ use crate::locality::cores_of_node;
 /// The cores that a reactor's threads are pinned to, one thread each.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Cores {
-    /// This many of those the process may use: near the device first
+    /// This many of those the thread that starts the reactor may use: near the device first
     /// ([`super::ReactorOptions::near`]), and whole cores before second hyperthreads.
     Count(usize),
-    /// These, by the number that the kernel gives them.
+    /// These, by the number that the kernel gives them; the thread that starts the reactor has to
+    /// be allowed on them.
     List(Vec<usize>),
 }
 
 /// Picks the cores.
 ///
 /// # Errors
-/// [`Error::Invalid`] for more cores than there are, for one that this process may not use, for
+/// [`Error::Invalid`] for more cores than there are, for one that the calling thread may not use, for
 /// one that is named twice, and for none.
 pub(super) fn choose(cores: &Cores, near: &Locality) -> Result<Vec<usize>> {
     let allowed: Vec<usize> =
@@ -38,7 +39,7 @@ fn pick(
         let listed = allowed.iter().map(usize::to_string).collect::<Vec<_>>().join(", ");
         Err(Error::invalid(
             "the cores of a reactor",
-            format!("{what}; this process may use {listed}"),
+            format!("{what}; the calling thread may use {listed}"),
         ))
     };
     match cores {
@@ -111,7 +112,7 @@ mod tests {
     fn what_cannot_be_is_refused_with_what_there_is() {
         let refusals = [
             (Cores::Count(0), "none asked for"),
-            (Cores::Count(7), "7 asked for; this process may use 0, 1, 2, 4, 5, 6"),
+            (Cores::Count(7), "7 asked for; the calling thread may use 0, 1, 2, 4, 5, 6"),
             (Cores::List(vec![]), "none asked for"),
             (Cores::List(vec![0, 3]), "core 3 asked for"),
             (Cores::List(vec![1, 1]), "core 1 asked for twice"),

@@ -18,7 +18,7 @@ pub struct Idle {
     pub pause: Duration,
     /// Then it sleeps until a request or an interrupt comes. With commands in flight on a
     /// controller without interrupts nothing would wake it: there it naps, an eighth of the time
-    /// it has been idle so far and at most this long. Default 1 ms.
+    /// it has been idle so far and at most this long. Default 2 ms.
     pub sleep_max: Duration,
 }
 
@@ -27,7 +27,7 @@ impl Default for Idle {
         Idle {
             spin: Duration::from_micros(50),
             pause: Duration::from_micros(50),
-            sleep_max: Duration::from_millis(1),
+            sleep_max: Duration::from_millis(2),
         }
     }
 }

@@ -349,5 +349,5 @@ fn handles_may_go_in_any_order() {
 fn cores_that_are_not_there_are_refused() {
     let options = ReactorOptions { cores: Cores::List(vec![100_000]), ..ReactorOptions::default() };
     let error = Reactor::start(options).expect_err("no such core").to_string();
-    assert!(error.contains("core 100000 asked for; this process may use 0"), "{error}");
+    assert!(error.contains("core 100000 asked for; the calling thread may use 0"), "{error}");
 }

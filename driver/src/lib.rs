@@ -21,6 +21,7 @@ mod locality;
 pub mod memory;
 mod namespace;
 pub mod queue_pair;
+pub mod reactor;
 mod ring;
 #[cfg(feature = "serve")]
 pub mod serve;

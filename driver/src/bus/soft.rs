@@ -125,6 +125,12 @@ impl SoftBus {
         f(&mut self.shared.lock().controller)
     }
 
+    /// Calls `f` with the memory that is mapped for the controller, so that a test can have the
+    /// device write there on its own account.
+    pub fn with_memory<R>(&self, f: impl FnOnce(&dyn HostMemory) -> R) -> R {
+        f(&self.shared.lock().table)
+    }
+
     /// Runs the commands that a hook made wait; returns how many.
     pub fn release_held(&self) -> usize {
         let state = &mut *self.shared.lock();

@@ -264,9 +264,12 @@ impl Controller {
 
     /// When something is due next that no doorbell announces: a command that takes its time, a
     /// change of CSTS, a fault by the clock. `None`: nothing until the host does something.
+    /// After a step at the present, it is in the future.
     pub fn next_due(&self) -> Option<Time> {
+        let runs = self.is_running() && !self.life.is_pausing();
+        let work = self.pending.next_due().filter(|_| runs);
         let faults = self.injector.as_ref().and_then(Injector::next_due);
-        let times = [self.pending.next_due(), self.life.next_due(), faults];
+        let times = [work, self.life.next_due(), faults.filter(|_| !self.life.is_away())];
         times.into_iter().flatten().min()
     }
 }

@@ -3,7 +3,7 @@
 
 use super::command::{Command, Entry};
 use super::controller::{Controller, Held};
-use super::faults::Injector;
+use super::faults::{FaultPlan, Injector};
 use super::hook::Verdict;
 use super::io::{self, Range};
 use super::memory::{Dma, Fault, HostMemory};
@@ -27,6 +27,15 @@ impl Controller {
     pub fn clear_hook(&mut self) {
         self.hook = None;
         self.is_watched = self.injector.is_some() || self.timing.is_some();
+    }
+
+    /// Follows another plan of faults from now on, by the same seed; the empty one lets all
+    /// be well again, but for what is damaged already.
+    pub fn set_faults(&mut self, plan: FaultPlan) {
+        let is_empty = plan.rules.is_empty();
+        self.injector = (!is_empty).then(|| Injector::new(&plan, self.options.seed));
+        self.is_watched = !is_empty || self.hook.is_some() || self.timing.is_some();
+        self.options.faults = plan;
     }
 
     /// How often each rule of the fault plan has fired, in the plan's order.

@@ -6,9 +6,10 @@ use super::controller::{Controller, Held};
 use super::faults::{FaultPlan, Injector};
 use super::hook::Verdict;
 use super::io::{self, Range};
+use super::media::LbaRun;
 use super::memory::{Dma, Fault, HostMemory};
 use super::pending::Work;
-use super::status::{ABORT_REQUESTED, Answer, INVALID_FIELD, Reply, SUCCESS, WRITE_FAULT};
+use super::status::{ABORT_REQUESTED, Answer, Reply, SUCCESS, WRITE_FAULT};
 use crate::spec::{Cid, Cqe, Qid, Sqe, Status};
 use crate::time::Time;
 
@@ -137,21 +138,14 @@ impl Controller {
         }
     }
 
-    /// The range of an I/O command over one; others have none that could go bad.
-    fn range_of(&self, command: &Command) -> Result<(u64, u64), Status> {
-        io::range_of(command).ok_or(INVALID_FIELD)
-    }
-
     fn run_on_bad_media(&mut self, command: &Command, dma: &Dma<'_>) -> Answer {
-        let (first, lba_count) = self.range_of(command)?;
-        let run = self.media_run(command.nsid, Range { first, lba_count })?;
+        let Some(run) = self.run_of(command)? else { return self.carry_out(command, dma) };
         self.media.spoil(run.offset, run.len);
         if io::writes(command.opcode) { Err(WRITE_FAULT) } else { self.carry_out(command, dma) }
     }
 
     fn run_with_rot(&mut self, command: &Command, bit: u64, dma: &Dma<'_>) -> Answer {
-        let (first, lba_count) = self.range_of(command)?;
-        let run = self.media_run(command.nsid, Range { first, lba_count })?;
+        let Some(run) = self.run_of(command)? else { return self.carry_out(command, dma) };
         let bit = bit % (run.len * 8);
         let flip = |controller: &mut Controller| {
             let flipped = controller.media.flip(run.offset + bit / 8, bit as u8);
@@ -166,13 +160,21 @@ impl Controller {
     }
 
     fn run_elsewhere(&mut self, command: &Command, slba: u64, dma: &Dma<'_>) -> Answer {
-        let (first, lba_count) = self.range_of(command)?;
+        let Some((first, lba_count)) = io::range_of(command) else {
+            return self.carry_out(command, dma);
+        };
         let starts = self.namespace(command.nsid)?.lba_count().saturating_sub(lba_count) + 1;
         let slba = match slba % starts {
             same if same == first => (same + 1) % starts,
             other => other,
         };
         self.carry_out(&command.at_lba(slba), dma)
+    }
+
+    /// Where the LBAs of a command over one range lie; other commands have none that could go bad.
+    fn run_of(&self, command: &Command) -> Result<Option<LbaRun>, Status> {
+        let range = io::range_of(command).map(|(first, lba_count)| Range { first, lba_count });
+        range.map(|range| self.media_run(command.nsid, range)).transpose()
     }
 
     fn complete(

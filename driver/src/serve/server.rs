@@ -117,6 +117,7 @@ impl Server {
     pub fn turn(&mut self, now: Time) -> bool {
         let taken = if self.client.is_some() { self.device.step(now) } else { 0 };
         let handled = self.looks.is_due(now) && self.look(now);
+        self.looks.stir();
         taken > 0 || handled
     }
 
@@ -165,17 +166,18 @@ impl Server {
             Rest::Spin => std::hint::spin_loop(),
             Rest::Yield => std::thread::yield_now(),
             Rest::Sleep(time) => {
-                self.sleep(time);
-                self.looks.soon();
+                let until_news = self.sleep(time);
+                self.looks.slept(until_news);
             }
         }
     }
 
-    fn sleep(&self, at_most: Duration) {
+    /// True if something came.
+    fn sleep(&self, at_most: Duration) -> bool {
         let client = self.client.iter().map(|(peer, _)| peer.awaits());
         let waiting = self.waiting.iter().map(|(peer, _)| peer.awaits());
         let listener = self.cannot_accept_until.is_none().then(|| (self.socket.as_fd(), false));
-        system::wait(&client.chain(waiting).chain(listener).collect::<Vec<_>>(), at_most);
+        system::wait(&client.chain(waiting).chain(listener).collect::<Vec<_>>(), at_most)
     }
 
     /// Looks at the sockets; true if there were messages. The present client goes first, so that
@@ -269,6 +271,10 @@ impl Server {
     }
 
     fn welcome(&mut self, mut peer: Peer, message: Message) {
+        // Requests that a client left behind when it went keep nobody waiting.
+        if self.client.as_ref().is_some_and(|(client, _)| client.is_hung_up()) {
+            self.leave_client("it closed the connection");
+        }
         if self.client.is_some() {
             peer.answer(&message.header, Err(Refusal::new(libc::EBUSY, "")));
             // A fresh socket takes a header; if not, the hang-up has to do.

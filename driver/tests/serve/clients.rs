@@ -8,7 +8,9 @@ use adit_driver::serve::{DoorbellAccess, Event};
 use adit_driver::soft::{self, Verdict};
 use adit_driver::sys::{SharedPages, Window};
 
-use crate::raw::{DMA_MAP, GET_REGION_INFO, REPLY, Raw, VERSION, dwords, qwords};
+use crate::raw::{
+    DMA_MAP, GET_REGION_INFO, NO_REPLY, REGION_WRITE, REPLY, Raw, VERSION, dwords, qwords,
+};
 use crate::{Served, file_of, served, small, wait_for, works};
 
 const IOVA: u64 = 1 << 32;
@@ -146,6 +148,20 @@ fn two_clients_at_once_are_one_and_a_reason() {
     assert!(server.events().contains(&Event::TurnedAway));
     drop(first);
     works(server.socket());
+}
+
+#[test]
+fn what_a_client_left_unread_keeps_the_next_one_waiting_for_nothing() {
+    let server = served();
+    for _ in 0..20 {
+        let mut raw = Raw::open(server.socket());
+        // More than the server takes between two looks at who else is there.
+        for _ in 0..1000 {
+            raw.send(REGION_WRITE, NO_REPLY, &[0; 20], &[]);
+        }
+        drop(raw);
+        works(server.socket());
+    }
 }
 
 #[test]

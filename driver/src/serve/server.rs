@@ -69,6 +69,8 @@ pub struct Server {
     waiting: VecDeque<(Peer, Time)>,
     cannot_accept_until: Option<Time>,
     looks: Looks,
+    /// Shadow doorbells are not looked at unless a ring comes, and the client knows.
+    dozes: bool,
     events: VecDeque<Event>,
 }
 
@@ -88,6 +90,7 @@ impl Server {
             waiting: VecDeque::new(),
             cannot_accept_until: None,
             looks: Looks::default(),
+            dozes: false,
             events: VecDeque::new(),
         })
     }
@@ -118,7 +121,11 @@ impl Server {
         let taken = if self.client.is_some() { self.device.step(now) } else { 0 };
         let handled = self.looks.is_due(now) && self.look(now);
         self.looks.stir();
-        taken > 0 || handled
+        let worked = taken > 0 || handled;
+        if worked && self.dozes {
+            self.doze(false);
+        }
+        worked
     }
 
     /// Serves until `stops` is set, which is noticed within a tenth of a second; tells `listener` what
@@ -135,7 +142,7 @@ impl Server {
             if self.turn(now) {
                 last_work = now;
             } else {
-                self.rest(now.since(last_work));
+                self.rest(now, now.since(last_work));
             }
             while let Some(event) = self.take_event() {
                 listener(&event);
@@ -157,7 +164,7 @@ impl Server {
         self.device.shut_down(now)
     }
 
-    fn rest(&mut self, idle: Duration) {
+    fn rest(&mut self, now: Time, idle: Duration) {
         let rest = match &self.client {
             Some(_) => self.options.pace.rest(idle),
             None => Rest::Sleep(STOP_LOOK),
@@ -165,11 +172,22 @@ impl Server {
         match rest {
             Rest::Spin => std::hint::spin_loop(),
             Rest::Yield => std::thread::yield_now(),
+            // What came just before is seen by the step that asks to be rung.
+            Rest::Sleep(_) if !self.dozes => {
+                self.doze(true);
+                self.device.step(now);
+            }
             Rest::Sleep(time) => {
                 let until_news = self.sleep(time);
                 self.looks.slept(until_news);
             }
         }
+    }
+
+    /// Asks clients to ring whatever they put into shadow doorbells, or no more.
+    fn doze(&mut self, dozes: bool) {
+        self.dozes = dozes;
+        self.device.controller.poll_shadow(!dozes);
     }
 
     /// True if something came.

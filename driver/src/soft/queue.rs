@@ -70,6 +70,10 @@ impl Rings<'_> {
         if found != known {
             return Ok(Look::Value(found));
         }
+        if self.shadow.is_some_and(|shadow| shadow.polled) {
+            // It will be looked at again: the host need not ring.
+            return Ok(Look::Same);
+        }
         self.fall_asleep(value, event, awake, known)
     }
 

@@ -27,6 +27,8 @@ const MESSAGES_PER_LOOK: usize = 32;
 const WAITING_MAX: usize = 8;
 /// How long each has.
 const WAITING_TIME: Duration = Duration::from_secs(5);
+/// How often it is looked for others while there is a client.
+const ACCEPT_EVERY: Duration = Duration::from_millis(1);
 /// How long nobody is taken after the system refused to.
 const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
 
@@ -67,7 +69,9 @@ pub struct Server {
     client: Option<(Peer, Session)>,
     /// Connections that have not introduced themselves, and until when they may.
     waiting: VecDeque<(Peer, Time)>,
-    cannot_accept_until: Option<Time>,
+    accepts_from: Time,
+    /// The system refused, so that waiting for the next client would not wait.
+    cannot_accept: bool,
     looks: Looks,
     /// Shadow doorbells are not looked at unless a ring comes, and the client knows.
     dozes: bool,
@@ -88,7 +92,8 @@ impl Server {
             options,
             client: None,
             waiting: VecDeque::new(),
-            cannot_accept_until: None,
+            accepts_from: Time::ZERO,
+            cannot_accept: false,
             looks: Looks::default(),
             dozes: false,
             events: VecDeque::new(),
@@ -194,7 +199,7 @@ impl Server {
     fn sleep(&self, at_most: Duration) -> bool {
         let client = self.client.iter().map(|(peer, _)| peer.awaits());
         let waiting = self.waiting.iter().map(|(peer, _)| peer.awaits());
-        let listener = self.cannot_accept_until.is_none().then(|| (self.socket.as_fd(), false));
+        let listener = (!self.cannot_accept).then(|| (self.socket.as_fd(), false));
         system::wait(&client.chain(waiting).chain(listener).collect::<Vec<_>>(), at_most)
     }
 
@@ -202,7 +207,7 @@ impl Server {
     /// one that hung up is gone before the next is looked at.
     fn look(&mut self, now: Time) -> bool {
         let handled = self.hear_client();
-        let accepted = self.accept(now);
+        let accepted = now >= self.accepts_from && self.accept(now);
         let greeted = self.greet(now);
         self.looks.looked(now, handled || accepted || greeted);
         handled || accepted || greeted
@@ -245,10 +250,8 @@ impl Server {
     }
 
     fn accept(&mut self, now: Time) -> bool {
-        if self.cannot_accept_until.is_some_and(|until| now < until) {
-            return false;
-        }
-        self.cannot_accept_until = None;
+        self.accepts_from = now + ACCEPT_EVERY;
+        self.cannot_accept = false;
         let accepted = self.socket.accept().and_then(|stream| stream.map(Peer::new).transpose());
         match accepted {
             Ok(None) => false,
@@ -263,7 +266,8 @@ impl Server {
                 tracing::warn!(
                     "cannot take a client: {why}; raise the limit of open files (ulimit -n)"
                 );
-                self.cannot_accept_until = Some(now + ACCEPT_PAUSE);
+                self.accepts_from = now + ACCEPT_PAUSE;
+                self.cannot_accept = true;
                 false
             }
         }

@@ -34,6 +34,7 @@ Targets:
 Examples:
   adit demo
   adit identify soft:mem=1G
+  adit softnvme --socket /tmp/drive --media mem=1G
   adit bench --filename=soft:mem=1G --rw=randread --bs=4k --iodepth=32 --time_based --runtime=5";
 
 /// NVMe from user space: looks at controllers and measures them

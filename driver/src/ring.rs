@@ -136,6 +136,11 @@ impl SubmissionRing {
         unsent
     }
 
+    /// Where the next entry goes.
+    pub(crate) fn tail(&self) -> u32 {
+        self.tail
+    }
+
     /// Takes back what was pushed since the last ring.
     pub(crate) fn rewind(&mut self) {
         self.tail = self.bell.last;

@@ -169,7 +169,7 @@ impl Admin {
     /// Takes in completions: the caller's answer, events, aborts.
     pub(crate) fn reap(&mut self) {
         let Admin { core, answered, events, events_spent, aborts_in_flight, .. } = self;
-        core.reap(&mut |completion| match completion.buffer.1 {
+        core.reap(Time::ZERO, &mut |completion| match completion.buffer.1 {
             Purpose::Call(_) => *answered = Some(completion),
             Purpose::Abort => *aborts_in_flight -= 1,
             Purpose::Event => {

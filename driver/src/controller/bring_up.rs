@@ -262,6 +262,7 @@ fn admin_queue(bus: &Arc<dyn Bus>, cap: Cap) -> Result<Admin> {
         lists: pool(rings_bytes, lists_bytes),
         bounces: pool(rings_bytes + lists_bytes, page),
         timeout: Duration::MAX,
+        latencies: false,
     });
     Ok(Admin::new(core, host))
 }

@@ -54,6 +54,8 @@ pub struct QueuePairOptions {
     pub list_pages: usize,
     /// 4 KiB pages for data that neither PRPs nor SGLs can express. Default 4.
     pub bounce_pages: usize,
+    /// Whether to measure how long each command takes, for [`Stats::latencies_ns`]. Default false.
+    pub latencies: bool,
 }
 
 impl Default for QueuePairOptions {
@@ -65,6 +67,7 @@ impl Default for QueuePairOptions {
             placement: Placement::Host,
             list_pages: LIST_PAGES_PER_COMMAND,
             bounce_pages: 4,
+            latencies: false,
         }
     }
 }
@@ -102,6 +105,7 @@ impl<B: IoBuffer> QueuePair<B> {
                 Iova(pages.iova().0 + list_bytes as u64),
             ),
             timeout: options.timeout,
+            latencies: options.latencies,
         });
         Ok(QueuePair {
             core,
@@ -181,7 +185,7 @@ impl<B: IoBuffer> QueuePair<B> {
         let mut finished = 0;
         // Of a controller that was reset there is no news: the ring's memory is not the device's.
         if !self.is_out_of_date() {
-            finished = self.core.reap(&mut done);
+            finished = self.core.reap(now, &mut done);
         }
         if self.core.may_be_overdue(now) || self.is_out_of_date() {
             return finished + self.attend(now, &mut done);
@@ -238,31 +242,34 @@ impl<B: IoBuffer> QueuePair<B> {
         }
         let mut outlived = false;
         for &index in overdue {
-            match self.core.begin_abort(index) {
+            match self.core.begin_abort(index, now, now + self.abort_timeout) {
                 Some(cid) => self.abort(now, index, cid),
                 None => outlived = true,
             }
         }
         // Not if it was taken out of service meanwhile.
-        if outlived && !self.is_out_of_date() { self.create_anew(done) } else { 0 }
+        if outlived && !self.is_out_of_date() { self.create_anew(now, done) } else { 0 }
     }
 
     fn abort(&mut self, now: Time, index: usize, cid: Cid) {
+        probe::probe!(adit, abort, self.qid().0, cid.0);
+        // The controller's limit (ACL) may leave no room for it now.
         let sent = self.shared.try_abort(self.raw.life(), now, self.qid(), cid);
-        tracing::warn!(
-            "{}: command {cid} on I/O queue {} is overdue; abort {}; {}",
-            self.shared.bus().device(),
-            self.qid(),
-            if sent { "sent" } else { "not possible" },
-            describe(&**self.shared.bus())
-        );
-        // Whether or not the abort could be sent: the command's time is bounded.
-        self.core.extend(index, now + self.abort_timeout);
+        if sent {
+            let bus = self.shared.bus();
+            tracing::warn!(
+                "{}: command {cid} on I/O queue {} is overdue; abort sent; {}",
+                bus.device(),
+                self.qid(),
+                describe(&**bus)
+            );
+        }
+        self.core.abort_tried(index, now, sent);
     }
 
     /// Deletes the queue and creates it anew, because a command outlived its abort. Other queues
     /// go on meanwhile. Where nothing has completed since the last time, it is the controller that is ill.
-    fn create_anew(&mut self, done: &mut impl FnMut(Completion<B>)) -> usize {
+    fn create_anew(&mut self, now: Time, done: &mut impl FnMut(Completion<B>)) -> usize {
         let (qid, bus) = (self.qid(), Arc::clone(self.shared.bus()));
         let what = format!("a command on I/O queue {qid} outlived its abort");
         if self.recreated_at == Some(self.core.stats().completed) {
@@ -276,7 +283,7 @@ impl<B: IoBuffer> QueuePair<B> {
             return 0;
         }
         // What completed before the deletion counts.
-        let finished = self.core.reap(done);
+        let finished = self.core.reap(now, done);
         let broken = self.core.take_violation().map(|violation| violation.to_string());
         let deleted = self.raw.delete_completion().map_err(|error| error.to_string());
         if let Some(why) = broken.or(deleted.err()) {
@@ -284,6 +291,7 @@ impl<B: IoBuffer> QueuePair<B> {
             return finished;
         }
         self.core.count_recreation();
+        probe::probe!(adit, recreate, qid.0);
         finished + self.create_again(self.raw.life(), done)
     }
 

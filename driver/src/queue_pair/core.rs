@@ -19,7 +19,7 @@ use crate::time::Time;
 use crate::transfer::{PAGE_BYTES, Segment};
 
 /// What a queue counted since it was made. All counters only grow.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 #[non_exhaustive]
 pub struct Stats {
     /// Commands posted.
@@ -58,7 +58,16 @@ pub struct Stats {
     pub recreations: u64,
     /// Commands that were in flight when their queue was created anew or the controller was reset.
     pub resets: u64,
+    /// Nanoseconds from post to poll of the commands that completed in time, where
+    /// [`crate::QueuePairOptions::latencies`] asks for it.
+    pub latencies_ns: Option<Latencies>,
 }
+
+/// A histogram of nanoseconds, exact to 2 significant digits, up to an hour.
+pub type Latencies = hdrhistogram::Histogram<u64>;
+
+/// An hour, beyond which latencies are counted as one.
+const LATENCY_MAX_NS: u64 = 3600 * 1_000_000_000;
 
 impl Stats {
     /// Completions that break the protocol. Any takes the controller out of service.
@@ -93,6 +102,8 @@ pub(crate) struct Parts {
     pub(crate) bounces: PagePool,
     /// How long a command may take.
     pub(crate) timeout: Duration,
+    /// Whether to measure how long each takes.
+    pub(crate) latencies: bool,
 }
 
 /// See the module.
@@ -115,10 +126,13 @@ pub(crate) struct Core<B> {
 
 impl<B: IoBuffer> Core<B> {
     pub(crate) fn new(parts: Parts) -> Core<B> {
-        let Parts { qid, domain, sq, cq, slots, lists, bounces, timeout } = parts;
+        let Parts { qid, domain, sq, cq, slots, lists, bounces, timeout, latencies } = parts;
         let extras = vec![Extra::default(); slots].into_boxed_slice();
         let slots = Slots::new(slots);
-        let (next_deadline, stats) = (Time::NEVER, Stats::default());
+        let latencies_ns = latencies.then(|| {
+            Latencies::new_with_bounds(1, LATENCY_MAX_NS, 2).expect("bounds that go together")
+        });
+        let (next_deadline, stats) = (Time::NEVER, Stats { latencies_ns, ..Stats::default() });
         let timeout_ns = u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX).min(TIMEOUT_MAX_NS);
         Core {
             sq,
@@ -229,6 +243,7 @@ impl<B: IoBuffer> Core<B> {
     #[inline(always)]
     pub(crate) fn ring(&mut self) {
         self.stats.submission_rings += u64::from(self.sq.ring());
+        probe::probe!(adit, ring, self.qid.0, self.sq.tail());
     }
 
     /// Whether the device has written a completion.
@@ -240,12 +255,33 @@ impl<B: IoBuffer> Core<B> {
     /// Takes in all completions there are and hands each finished request to `done`.
     /// Returns how many requests finished.
     #[inline(always)]
-    pub(crate) fn reap(&mut self, done: &mut impl FnMut(Completion<B>)) -> usize {
+    pub(crate) fn reap(&mut self, now: Time, done: &mut impl FnMut(Completion<B>)) -> usize {
+        if self.stats.latencies_ns.is_some() {
+            return self.reap_timed(now, done);
+        }
+        self.reap_lap::<false>(now, done)
+    }
+
+    /// Another copy of the loop, so that not measuring costs nothing.
+    #[inline(never)]
+    fn reap_timed(&mut self, now: Time, done: &mut impl FnMut(Completion<B>)) -> usize {
+        self.reap_lap::<true>(now, done)
+    }
+
+    #[inline(always)]
+    fn reap_lap<const TIMED: bool>(
+        &mut self,
+        now: Time,
+        done: &mut impl FnMut(Completion<B>),
+    ) -> usize {
         let mut finished = 0;
         // One lap at most: a device that never stops writing does not keep us here.
         let lap = self.cq.depth();
         let mut left = lap;
         while let Some(entry) = self.cq.pop() {
+            if TIMED {
+                self.measure(now, entry.cid());
+            }
             finished += self.accept(entry, done);
             left -= 1;
             if left == 0 {
@@ -255,8 +291,24 @@ impl<B: IoBuffer> Core<B> {
         if left < lap {
             self.cq.ring();
             self.stats.completion_rings += 1;
+            probe::probe!(adit, reap, self.qid.0, finished);
         }
         finished
+    }
+
+    /// Notes how long the command took that is about to end; nothing of one that is being aborted,
+    /// whose deadline says nothing of its beginning.
+    fn measure(&mut self, now: Time, cid: Cid) {
+        let Some(index) = self.slots.find(cid) else { return };
+        if self.is_ending(index) {
+            return;
+        }
+        let deadline = self.slots.get(index).deadline.as_ns();
+        let took_ns = now.as_ns().saturating_sub(deadline.saturating_sub(self.timeout_ns));
+        probe::probe!(adit, complete, self.qid.0, cid.0, took_ns);
+        if let Some(latencies) = &mut self.stats.latencies_ns {
+            latencies.saturating_record(took_ns);
+        }
     }
 
     /// Checks a completion and ends the command it names. Returns the requests that
@@ -392,7 +444,11 @@ impl<B: IoBuffer> Core<B> {
 
     /// What has been counted.
     pub(crate) fn stats(&self) -> Stats {
-        Stats { submitted: self.slots.taken(), completed: self.slots.returned(), ..self.stats }
+        Stats {
+            submitted: self.slots.taken(),
+            completed: self.slots.returned(),
+            ..self.stats.clone()
+        }
     }
 
     /// The queue's identifier.

@@ -111,6 +111,8 @@ pub struct ReactorOptions {
     pub timeout: Duration,
     /// How long an aborted command may take to end before its queue is created anew. Default 2 s.
     pub abort_timeout: Duration,
+    /// Keep a histogram of how long commands take, in [`Client::queue_stats`]. Default false.
+    pub latencies: bool,
     /// What becomes of requests that fail, unless the client says otherwise.
     pub retry: Retry,
     /// Whether a controller that is out of service is brought back with
@@ -134,6 +136,7 @@ impl Default for ReactorOptions {
             mailbox_depth: 256,
             timeout: Duration::from_secs(10),
             abort_timeout: Duration::from_secs(2),
+            latencies: false,
             retry: Retry::default(),
             auto_recover: false,
             idle: Idle::default(),

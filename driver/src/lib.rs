@@ -23,6 +23,8 @@ mod namespace;
 pub mod queue_pair;
 pub mod reactor;
 mod ring;
+#[cfg(feature = "serve")]
+pub mod serve;
 mod slots;
 pub mod soft;
 pub mod spec;

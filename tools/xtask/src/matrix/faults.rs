@@ -144,13 +144,13 @@ pub(super) const CASES: &[Case] = &[
         name: "slow-command",
         guest: &[
             "--qemu-arg",
-            "-blockdev driver=null-co,node-name=slow,size=1G,read-zeroes=on,latency-ns=4000000000",
+            "-blockdev driver=null-co,node-name=slow,size=1073741824,read-zeroes=on,latency-ns=4000000000",
             "--nvme",
-            "mdts=7;drive=slow,nsid=1;nsid=2",
+            "mdts=7;nsid=1;drive=slow,nsid=2",
         ],
         steps: &[
             refused(
-                "adit bench --filename={0} --rw=randwrite --iodepth=4 --size=1M --io_timeout=1 --continue_on_error=io",
+                "adit bench --filename={0},ns=2 --rw=randwrite --iodepth=4 --size=1M --io_timeout=1 --continue_on_error=io",
                 &[
                     "is overdue; abort sent; CAP 0x",
                     "outlived its abort; deleting the queue; CAP 0x",
@@ -161,10 +161,10 @@ pub(super) const CASES: &[Case] = &[
                 ],
             ),
             good(
-                "adit bench --filename={0} --rw=read --iodepth=4 --size=16k",
+                "adit bench --filename={0},ns=2 --rw=read --iodepth=4 --size=16k",
                 &["err= 0", ">=2000=100.00%"],
             ),
-            verified!("{0},ns=2", BY_SGL),
+            verified!("{0},ns=1", BY_SGL),
         ],
     },
     Case {

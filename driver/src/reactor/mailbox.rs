@@ -130,7 +130,7 @@ impl Mailbox {
     }
 
     pub(super) fn queue_stats(&self) -> crate::Stats {
-        *lock(&self.counters.queue)
+        lock(&self.counters.queue).clone()
     }
 
     /// Leaves a request and wakes the poller if it sleeps. Returns what it does not take.

@@ -115,7 +115,9 @@ impl HostileBus {
                 soft.with_controller(|controller| controller.refuse_disable(on));
             }
             Action::Vanish => soft.unplug(),
-            Action::Restart => soft.with_controller(|controller| controller.reset()),
+            Action::Restart => {
+                soft.with_controller(|controller| controller.reset());
+            }
             Action::Report(event) => soft.report(event),
             Action::NamespaceChanged(nsid) => {
                 soft.with_controller(|controller| controller.namespace_changed(nsid));

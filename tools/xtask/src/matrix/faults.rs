@@ -241,6 +241,38 @@ pub(super) const CASES: &[Case] = &[
         ],
     },
     Case {
+        name: "namespace-events",
+        guest: &[
+            "--qemu-arg",
+            "-device nvme-subsys,id=sub",
+            "--nvme",
+            "subsys=sub,serial=one;nsid=1;nsid=2",
+            "--nvme",
+            "subsys=sub,serial=one;none",
+            "--example",
+            "attach_namespace",
+        ],
+        steps: &[
+            good(
+                under_load!(
+                    load!("{0},ns=1", "--runtime=4"),
+                    "attach_namespace {1} detach 2 0\n\
+                     until grep -q 'is gone' /tmp/said; do sleep 0.1; done\n\
+                     attach_namespace {1} attach 2 0"
+                ),
+                &["namespace 2 is gone", "namespace 2 appeared", "err= 0"],
+            ),
+            refused(
+                under_load!(
+                    load!("{0},ns=2", "--runtime=60 --continue_on_error=io"),
+                    "attach_namespace {1} detach 2 0"
+                ),
+                &["Invalid Field in Command", "namespace 2 is gone", "was not taken: LBAs"],
+            ),
+            verified!("{0},ns=1", BY_SGL),
+        ],
+    },
+    Case {
         name: "in-use-and-killed",
         guest: &["--nvme", "mdts=7"],
         steps: &[

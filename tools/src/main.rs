@@ -10,6 +10,7 @@ mod failure;
 mod human;
 mod identify;
 mod interrupt;
+mod log;
 mod output;
 
 use std::error::Error as _;
@@ -21,6 +22,7 @@ use clap::{Parser, Subcommand};
 use bench::options::BenchArgs;
 use failure::Result;
 use identify::IdentifyArgs;
+use log::LogArgs;
 
 const EXAMPLES: &str = "\
 Targets:
@@ -32,6 +34,7 @@ Targets:
 Examples:
   adit demo
   adit identify soft:mem=1G
+  adit log soft:mem=1G --smart
   adit bench --filename=soft:mem=1G --rw=randread --bs=4k --iodepth=32 --time_based --runtime=5";
 
 /// NVMe from user space: looks at controllers and measures them
@@ -45,6 +48,7 @@ struct Cli {
 #[derive(Subcommand)]
 enum Command {
     Identify(IdentifyArgs),
+    Log(LogArgs),
     Bench(Box<BenchArgs>),
     /// Writes and reads a software controller, verified, and shows a table; needs no device
     #[command(after_help = "Example:\n  adit demo")]
@@ -69,6 +73,7 @@ fn main() -> ExitCode {
 fn run(command: &Command) -> Result<()> {
     match command {
         Command::Identify(args) => identify::run(args),
+        Command::Log(args) => log::run(args),
         Command::Bench(args) => bench::run(args),
         Command::Demo => demo::run(),
     }

@@ -34,9 +34,9 @@ const READY_TIMEOUT_MAX: Duration = Duration::from_secs(300);
 /// Controllers of different make.
 const MAKES: [&str; 6] = [
     "mem=1M",
-    "mem=1M,lba=4096,sgl=dword,mdts=1",
+    "mem=1M,lba=4096,sgl=dword,mdts=1,nssr=on",
     "mem=256k,namespaces=3,lba=512+4096+512,cmb=64k",
-    "null,ioqueues=2,mqes=4,dbbuf=off,sgl=off",
+    "null,ioqueues=2,mqes=4,dbbuf=off,sgl=off,crdt=100ms+2s",
     "mem=1M,noiob=8,sgl=off,mdts=0,dstrd=1",
     "mem=1M,cmb=256k,dbbuf=off,mdts=3",
 ];

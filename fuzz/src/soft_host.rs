@@ -217,7 +217,9 @@ impl Host {
             1 => drop(self.controller.attach_namespace(input.edgy() as u32, input.byte() & 1 == 0)),
             2 => self.controller.set_temperature(input.edgy() as u16),
             3 => self.controller.refuse_disable(input.byte() & 1 == 0),
-            _ => self.controller.reset(),
+            _ => {
+                self.controller.reset();
+            }
         }
     }
 }

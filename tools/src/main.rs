@@ -12,6 +12,7 @@ mod identify;
 mod interrupt;
 mod log;
 mod output;
+mod softnvme;
 
 use std::error::Error as _;
 use std::process::ExitCode;
@@ -23,6 +24,7 @@ use bench::options::BenchArgs;
 use failure::Result;
 use identify::IdentifyArgs;
 use log::LogArgs;
+use softnvme::options::SoftnvmeArgs;
 
 const EXAMPLES: &str = "\
 Targets:
@@ -50,6 +52,7 @@ enum Command {
     Identify(IdentifyArgs),
     Log(LogArgs),
     Bench(Box<BenchArgs>),
+    Softnvme(Box<SoftnvmeArgs>),
     /// Writes and reads a software controller, verified, and shows a table; needs no device
     #[command(after_help = "Example:\n  adit demo")]
     Demo,
@@ -75,6 +78,7 @@ fn run(command: &Command) -> Result<()> {
         Command::Identify(args) => identify::run(args),
         Command::Log(args) => log::run(args),
         Command::Bench(args) => bench::run(args),
+        Command::Softnvme(args) => softnvme::run(args),
         Command::Demo => demo::run(),
     }
 }

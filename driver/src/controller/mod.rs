@@ -163,6 +163,7 @@ impl Controller {
     /// driver cannot work with, [`Error::Timeout`] and
     /// [`Error::Status`] for a controller that does not come up. It is then left disabled.
     pub fn attach(bus: Arc<dyn Bus>, options: &ControllerOptions) -> Result<Controller> {
+        let _span = tracing::info_span!("attach", device = bus.device()).entered();
         Ok(Controller { shared: Arc::new(bring_up::bring_up(&bus, options)?) })
     }
 
@@ -399,6 +400,8 @@ impl Controller {
     }
 
     fn create_rings(&self, depth: u32, placement: Placement) -> Result<RawQueuePair> {
+        let device = self.shared.bus().device();
+        let _span = tracing::info_span!("create_queue_pair", device, depth).entered();
         self.shared.check()?;
         RawQueuePair::create(&self.shared, depth, placement)
     }
@@ -416,6 +419,11 @@ impl Controller {
     /// Where the device sits.
     pub fn locality(&self) -> Locality {
         self.shared.bus().locality()
+    }
+
+    /// The address space its buffers are mapped in.
+    pub(crate) fn domain(&self) -> memory::DomainId {
+        memory::DomainId::of(self.shared.bus())
     }
 
     /// An error once the controller was taken out of service.

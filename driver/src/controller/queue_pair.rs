@@ -242,7 +242,7 @@ impl<B: IoBuffer> QueuePair<B> {
         }
         let mut outlived = false;
         for &index in overdue {
-            match self.core.begin_abort(index) {
+            match self.core.begin_abort(index, now, now + self.abort_timeout) {
                 Some(cid) => self.abort(now, index, cid),
                 None => outlived = true,
             }
@@ -253,16 +253,18 @@ impl<B: IoBuffer> QueuePair<B> {
 
     fn abort(&mut self, now: Time, index: usize, cid: Cid) {
         probe::probe!(adit, abort, self.qid().0, cid.0);
+        // The controller's limit (ACL) may leave no room for it now.
         let sent = self.shared.try_abort(self.raw.life(), now, self.qid(), cid);
-        tracing::warn!(
-            "{}: command {cid} on I/O queue {} is overdue; abort {}; {}",
-            self.shared.bus().device(),
-            self.qid(),
-            if sent { "sent" } else { "not possible" },
-            describe(&**self.shared.bus())
-        );
-        // Whether or not the abort could be sent: the command's time is bounded.
-        self.core.extend(index, now + self.abort_timeout);
+        if sent {
+            let bus = self.shared.bus();
+            tracing::warn!(
+                "{}: command {cid} on I/O queue {} is overdue; abort sent; {}",
+                bus.device(),
+                self.qid(),
+                describe(&**bus)
+            );
+        }
+        self.core.abort_tried(index, now, sent);
     }
 
     /// Deletes the queue and creates it anew, because a command outlived its abort. Other queues
@@ -382,6 +384,22 @@ impl<B: IoBuffer> QueuePair<B> {
     /// What the queue has counted.
     pub fn stats(&self) -> Stats {
         self.core.stats()
+    }
+
+    /// No command in flight is overdue before this: with nothing else to do, poll then.
+    /// [`Time::NEVER`] with nothing in flight.
+    pub fn next_deadline(&self) -> Time {
+        self.core.next_deadline()
+    }
+
+    /// Whether the controller is in service; cheaper than [`QueuePair::check`].
+    pub(crate) fn is_in_service(&self) -> bool {
+        self.shared.life().is_running()
+    }
+
+    /// Whether the controller could not be stopped: buffers in flight are not coming back.
+    pub(crate) fn is_stuck(&self) -> bool {
+        self.shared.life().state() == State::Stuck
     }
 
     /// The eventfd that counts this queue's interrupts, if the controller was opened with them.

@@ -134,6 +134,7 @@ impl Shared {
         sqe: Sqe,
         data: Option<Buffer>,
     ) -> Result<(u32, Option<Buffer>)> {
+        let _span = tracing::debug_span!("admin", device = self.bus.device(), name).entered();
         let command = AdminCommand { name, sqe, data };
         // Also while waiting: a failure that another thread met ends the wait, and those in line.
         let check = || if self.is_in(life) { Ok(()) } else { Err(self.failed()) };
@@ -203,6 +204,7 @@ impl Shared {
         *written = reason.to_owned();
         drop(written);
         probe::probe!(adit, fail, reason.as_ptr(), reason.len());
+        let _span = tracing::info_span!("fail", device = self.bus.device()).entered();
         let registers = describe(&*self.bus);
         tracing::error!("{}: out of service: {reason}; {registers}", self.bus.device());
         self.finish(life, quiesce(&*self.bus, &self.info));
@@ -256,6 +258,7 @@ impl Shared {
     }
 
     fn recover_from(&self, life: Life) -> Result<()> {
+        let _span = tracing::info_span!("recover", device = self.bus.device()).entered();
         let begun = self.bus.now();
         let recovered = bring_up::bring_up_again(self, &mut lock(&self.admin));
         match &recovered {

@@ -8,6 +8,7 @@
 //! given back whole.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use super::command::{Bounds, CommandError, Completion, Pointer, RejectReason, Rejected, Transfer};
 use super::core::Core;
@@ -36,14 +37,22 @@ pub(super) struct Extra {
     ending: Ending,
 }
 
+/// When an abort is tried again that the controller had no room for.
+const ABORT_AGAIN: Duration = Duration::from_millis(1);
+
 /// Whether the driver is about to end a command.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Ending {
     /// It is not.
     #[default]
     Not,
-    /// It missed its deadline, and an abort was tried.
-    Overdue,
+    /// It missed its deadline and is to be aborted.
+    Overdue {
+        /// When it has outlived that.
+        until: Time,
+        /// Whether the abort is on its way; before that there was no room for it.
+        sent: bool,
+    },
     /// Its queue is being deleted.
     Deleted,
 }
@@ -322,17 +331,30 @@ impl<B: IoBuffer> Core<B> {
         self.extras[index] = extra;
     }
 
-    /// Marks an overdue command as being aborted. Returns its identifier, or
-    /// `None` if an abort was already tried.
-    pub(crate) fn begin_abort(&mut self, index: usize) -> Option<Cid> {
+    /// Marks an overdue command as to be aborted, `until` then. Returns its identifier, or
+    /// `None` if it has outlived that.
+    pub(crate) fn begin_abort(&mut self, index: usize, now: Time, until: Time) -> Option<Cid> {
         if !self.slots.is_special(index) {
             self.make_special(index);
         }
-        if std::mem::replace(&mut self.extras[index].ending, Ending::Overdue) != Ending::Not {
-            return None;
+        let ending = &mut self.extras[index].ending;
+        match *ending {
+            Ending::Not => *ending = Ending::Overdue { until, sent: false },
+            Ending::Overdue { until, sent: false } if now < until => {}
+            Ending::Overdue { .. } | Ending::Deleted => return None,
         }
-        self.stats.aborts += 1;
         Some(self.slots.get(index).cid())
+    }
+
+    /// Whether the abort was `sent` decides when the command is looked at again: at its end, or
+    /// soon, when the controller may take another abort.
+    pub(crate) fn abort_tried(&mut self, index: usize, now: Time, sent: bool) {
+        let Ending::Overdue { until, .. } = self.extras[index].ending else {
+            unreachable!("only an overdue command is aborted")
+        };
+        self.extras[index].ending = Ending::Overdue { until, sent };
+        self.stats.aborts += u64::from(sent);
+        self.extend(index, if sent { until } else { until.min(now + ABORT_AGAIN) });
     }
 
     /// Whether the driver is about to end a command.
@@ -442,9 +464,9 @@ fn explain(error: CommandError, ending: Ending, may_have_written: bool) -> Comma
         || status.is(Status::COMMAND_ABORTED_BY_HOST)
         || status.is(Status::ABORTED_SQ_DELETION);
     match ending {
-        Ending::Overdue if is_aborted => CommandError::TimedOut { may_have_written },
+        Ending::Overdue { .. } if is_aborted => CommandError::TimedOut { may_have_written },
         Ending::Deleted if is_aborted => CommandError::Reset { may_have_written },
-        Ending::Not | Ending::Overdue | Ending::Deleted => error,
+        Ending::Not | Ending::Overdue { .. } | Ending::Deleted => error,
     }
 }
 

@@ -79,3 +79,30 @@ fn options(input: &mut Input) -> ControllerOptions {
 fn bound(ready: Duration) -> Duration {
     ready * 7 + Duration::from_secs(60) + ADMIN_TIMEOUT * 100
 }
+
+#[cfg(test)]
+mod tests {
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+
+    use adit_driver::bus::Bus;
+    use adit_driver::sys::{Backing, HostMemory};
+
+    use super::*;
+
+    /// A canary: what judges the driver must be able to find it guilty.
+    #[test]
+    fn the_watch_can_fail() {
+        let bus = HostileBus::new("mem=1M", Input::new(&[]));
+        let second = Duration::from_secs(1);
+        let fails = |f: &dyn Fn()| catch_unwind(AssertUnwindSafe(f)).is_err();
+        let late = || bus.bounded("a call", second, || bus.soft.advance(second * 2));
+        assert!(fails(&late), "a call that takes too long");
+        let endless = || bus.bounded("a call", second, || while bus.read32(0x1c) != u32::MAX {});
+        assert!(fails(&endless), "a call that looks for ever");
+        assert!(!fails(&|| bus.check_end()), "nothing is wrong yet");
+        let memory = HostMemory::allocate(4096, Backing::Any, &|_, _| ()).expect("memory");
+        let map = || bus.map(memory.range());
+        bus.bounded("map", second, map).expect("mapped");
+        assert!(fails(&|| bus.check_end()), "memory that is left mapped");
+    }
+}

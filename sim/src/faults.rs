@@ -1,0 +1,332 @@
+//! The faults of a run: which kinds it has, and when each strikes.
+//!
+//! Each seed switches kinds on and off (swarm testing): faults hide one another, so that a
+//! run with all of them meets less than many runs with some. What strikes a
+//! command is decided by the controller's hook as the command is fetched; everything else is an
+//! action of the schedule.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+
+use adit_driver::soft::Verdict;
+use adit_driver::spec::{AdminOpcode, Cqe, IoOpcode, Qid, Sqe, Status};
+
+use crate::bus::{Reach, Reached, Watch, lock};
+use crate::canary::Canary;
+use crate::random::Random;
+
+/// One kind of fault.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Fault {
+    /// An I/O command is neither executed nor completed.
+    LoseIo,
+    /// It waits until it is aborted or released.
+    HoldIo,
+    /// It fails with some status, not executed.
+    FailIo,
+    /// It runs, and its completion names no command in flight.
+    BadCid,
+    /// ... names another submission queue.
+    BadSqid,
+    /// ... has an impossible head of the submission queue.
+    BadSqhead,
+    /// ... has an error of no known status code.
+    BadStatus,
+    /// ... comes twice.
+    Twice,
+    /// ... names another command in flight: nobody can tell, so data is not checked any more.
+    Alias,
+    /// An admin command is lost.
+    LoseAdmin,
+    /// It waits until it is released.
+    HoldAdmin,
+    /// It fails.
+    FailAdmin,
+    /// Its completion is wrong or comes twice.
+    BadAdmin,
+    /// CSTS.CFS.
+    Fatal,
+    /// CC.EN = 0 is ignored.
+    RefuseDisable,
+    /// A function reset fails.
+    RefuseReset,
+    /// The device is pulled out, and perhaps put back.
+    Unplug,
+    /// The bus reports an error or asks for the device.
+    BusEvent,
+    /// A register reads wrong for some time.
+    Lie,
+    /// The namespace is detached and attached.
+    Detach,
+    /// The temperature rises and falls.
+    Heat,
+    /// Nobody looks until deadlines have passed.
+    Overdue,
+    /// Queue pairs are dropped with commands in flight.
+    DropQueue,
+    /// Everything is dropped in the middle.
+    DropAll,
+    /// The controller is opened while faults strike.
+    OpenAmidst,
+}
+
+impl Fault {
+    /// All kinds.
+    pub(crate) const ALL: [Fault; 25] = [
+        Fault::LoseIo,
+        Fault::HoldIo,
+        Fault::FailIo,
+        Fault::BadCid,
+        Fault::BadSqid,
+        Fault::BadSqhead,
+        Fault::BadStatus,
+        Fault::Twice,
+        Fault::Alias,
+        Fault::LoseAdmin,
+        Fault::HoldAdmin,
+        Fault::FailAdmin,
+        Fault::BadAdmin,
+        Fault::Fatal,
+        Fault::RefuseDisable,
+        Fault::RefuseReset,
+        Fault::Unplug,
+        Fault::BusEvent,
+        Fault::Lie,
+        Fault::Detach,
+        Fault::Heat,
+        Fault::Overdue,
+        Fault::DropQueue,
+        Fault::DropAll,
+        Fault::OpenAmidst,
+    ];
+}
+
+/// The kinds that a run has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Swarm(u32);
+
+impl Swarm {
+    /// Draws the kinds of a run: a tenth of all runs have none.
+    pub(crate) fn draw(random: &mut Random) -> Swarm {
+        let mut swarm = Swarm(0);
+        let percent = random.pick(&[0, 8, 8, 15, 15, 25, 25, 40, 40, 60]);
+        for fault in Fault::ALL {
+            let rare = matches!(fault, Fault::RefuseReset) && !random.one_in(8);
+            swarm.set(fault, random.chance(percent) && !rare);
+        }
+        swarm
+    }
+
+    fn set(&mut self, fault: Fault, on: bool) {
+        let bit = 1 << fault as u8;
+        self.0 = if on { self.0 | bit } else { self.0 & !bit };
+    }
+
+    /// Whether the run has this kind.
+    pub(crate) fn has(self, fault: Fault) -> bool {
+        self.0 >> fault as u8 & 1 == 1
+    }
+
+    /// Its kinds.
+    pub(crate) fn kinds(self) -> impl Iterator<Item = Fault> {
+        Fault::ALL.into_iter().filter(move |fault| self.has(*fault))
+    }
+}
+
+/// What strikes commands; see the module.
+#[derive(Debug)]
+pub(crate) struct Plan {
+    swarm: Swarm,
+    random: Random,
+    /// A command is struck once in so many.
+    io_one_in: u64,
+    admin_one_in: u64,
+    is_calm: bool,
+    /// How often each kind struck.
+    struck: [u64; Fault::ALL.len()],
+    /// Completions that break the protocol, by queue, not yet asked for.
+    broken: BTreeMap<u16, u64>,
+    canary: Option<Canary>,
+    watch: Watch,
+}
+
+impl Plan {
+    pub(crate) fn new(
+        swarm: Swarm,
+        mut random: Random,
+        canary: Option<Canary>,
+        watch: Watch,
+    ) -> Arc<Mutex<Plan>> {
+        let io_one_in = random.pick(&[3, 8, 8, 20, 60]);
+        let admin_one_in = random.pick(&[3, 8, 20]);
+        Arc::new(Mutex::new(Plan {
+            swarm,
+            random,
+            io_one_in,
+            admin_one_in,
+            is_calm: true,
+            struck: [0; Fault::ALL.len()],
+            broken: BTreeMap::new(),
+            canary,
+            watch,
+        }))
+    }
+
+    /// Stops or starts striking.
+    pub(crate) fn set_calm(&mut self, is_calm: bool) {
+        self.is_calm = is_calm;
+    }
+
+    /// Notes that a fault struck.
+    pub(crate) fn strike(&mut self, fault: Fault) {
+        self.struck[fault as usize] += 1;
+    }
+
+    /// How often each kind struck, in the order of [`Fault::ALL`].
+    pub(crate) fn struck(&self) -> &[u64; Fault::ALL.len()] {
+        &self.struck
+    }
+
+    pub(crate) fn has_struck(&self, fault: Fault) -> bool {
+        self.struck[fault as usize] > 0
+    }
+
+    /// Whether nothing has gone wrong so far: then nothing may fail.
+    pub(crate) fn is_clean(&self) -> bool {
+        self.struck.iter().all(|count| *count == 0)
+    }
+
+    /// Whether the controller lied in a way that nobody can notice.
+    pub(crate) fn is_tainted(&self) -> bool {
+        self.has_struck(Fault::Alias)
+    }
+
+    /// Takes the number of broken completions that a queue was sent.
+    pub(crate) fn take_violations(&mut self, qid: u16) -> u64 {
+        self.broken.remove(&qid).unwrap_or(0)
+    }
+
+    /// What becomes of a command.
+    pub(crate) fn judge(&mut self, sqe: &Sqe, qid: Qid) -> Verdict {
+        let verdict = match (qid.is_admin(), self.canary.and_then(|canary| canary.verdict(sqe))) {
+            (false, Some(verdict)) if !self.is_calm && self.random.one_in(4) => verdict,
+            (false, _) => self.judge_io(qid),
+            (true, _) => self.judge_admin(sqe.admin_opcode()),
+        };
+        if qid.is_admin() && executes(verdict) {
+            self.follow(sqe);
+        }
+        verdict
+    }
+
+    fn judge_io(&mut self, qid: Qid) -> Verdict {
+        const KINDS: [Fault; 9] = [
+            Fault::LoseIo,
+            Fault::HoldIo,
+            Fault::FailIo,
+            Fault::BadCid,
+            Fault::BadSqid,
+            Fault::BadSqhead,
+            Fault::BadStatus,
+            Fault::Twice,
+            Fault::Alias,
+        ];
+        let Some(fault) = self.draw(&KINDS, self.io_one_in) else { return Verdict::Run };
+        if matches!(fault, Fault::BadCid | Fault::BadSqid | Fault::BadSqhead) {
+            *self.broken.entry(qid.0).or_default() += 1;
+        }
+        match fault {
+            Fault::LoseIo => Verdict::Lose,
+            Fault::HoldIo => Verdict::Hold,
+            Fault::FailIo => Verdict::Fail(some_status(&mut self.random)),
+            Fault::BadCid => Verdict::CorruptCqe(self.random.pick(&BAD_CIDS)),
+            Fault::BadSqid => Verdict::CorruptCqe(|cqe| cqe.sqid = (cqe.sqid.get() ^ 0x40).into()),
+            Fault::BadSqhead => Verdict::CorruptCqe(self.random.pick(&BAD_SQHEADS)),
+            Fault::BadStatus => Verdict::CorruptCqe(|cqe| cqe.status_word = 0xfffe.into()),
+            Fault::Twice => Verdict::Twice,
+            _ => Verdict::CorruptCqe(|cqe| cqe.cid = (cqe.cid.get() ^ 1).into()),
+        }
+    }
+
+    fn judge_admin(&mut self, opcode: AdminOpcode) -> Verdict {
+        const KINDS: [Fault; 4] =
+            [Fault::LoseAdmin, Fault::HoldAdmin, Fault::FailAdmin, Fault::BadAdmin];
+        let Some(fault) = self.draw(&KINDS, self.admin_one_in) else { return Verdict::Run };
+        match fault {
+            Fault::LoseAdmin => Verdict::Lose,
+            // An event request would complete as if something had happened.
+            Fault::HoldAdmin if opcode == AdminOpcode::ASYNC_EVENT_REQUEST => Verdict::Run,
+            Fault::HoldAdmin => Verdict::Hold,
+            Fault::FailAdmin => Verdict::Fail(some_status(&mut self.random)),
+            _ if self.random.one_in(2) => Verdict::Twice,
+            _ => Verdict::CorruptCqe(self.random.pick(&BAD_CIDS)),
+        }
+    }
+
+    /// One of `kinds` that the run has, once in so many commands.
+    fn draw(&mut self, kinds: &[Fault], one_in: u64) -> Option<Fault> {
+        if self.is_calm || !self.random.one_in(one_in) {
+            return None;
+        }
+        let here = kinds.iter().filter(|fault| self.swarm.has(**fault)).count();
+        if here == 0 {
+            return None;
+        }
+        let at = self.random.index(here);
+        let fault = *kinds.iter().filter(|fault| self.swarm.has(**fault)).nth(at)?;
+        self.strike(fault);
+        Some(fault)
+    }
+
+    /// Keeps the watch's books: which rings the device has.
+    fn follow(&self, sqe: &Sqe) {
+        let dwords = sqe.to_dwords();
+        let (qid, entries) = (dwords[10] as u16, u64::from(dwords[10] >> 16) + 1);
+        let ring =
+            |what, entry_bytes| Reach { qid, iova: sqe.prp1().0, len: entries * entry_bytes, what };
+        let mut watch = lock(&self.watch);
+        match sqe.admin_opcode() {
+            AdminOpcode::CREATE_IO_SQ => watch.reach(ring(Reached::Submission, 64)),
+            AdminOpcode::CREATE_IO_CQ => watch.reach(ring(Reached::Completion, 16)),
+            AdminOpcode::DELETE_IO_SQ => watch.forget_submission(qid),
+            AdminOpcode::DELETE_IO_CQ => watch.forget_completion(qid),
+            _ => {}
+        }
+    }
+}
+
+/// Whether the command is carried out when it is fetched.
+fn executes(verdict: Verdict) -> bool {
+    matches!(verdict, Verdict::Run | Verdict::Twice | Verdict::CorruptCqe(_))
+}
+
+/// Identifiers of no command in flight: no slot, or another generation of the same slot.
+const BAD_CIDS: [fn(&mut Cqe); 3] = [
+    |cqe| cqe.cid = 0xffff.into(),
+    |cqe| cqe.cid = (cqe.cid.get() ^ 0x8000).into(),
+    |cqe| cqe.cid = (cqe.cid.get() ^ 0x4000).into(),
+];
+
+const BAD_SQHEADS: [fn(&mut Cqe); 2] =
+    [|cqe| cqe.sqhd = 0xffff.into(), |cqe| cqe.sqhd = (cqe.sqhd.get() ^ 0x8000).into()];
+
+fn some_status(random: &mut Random) -> Status {
+    let status = random.pick(&[
+        Status::INTERNAL_ERROR,
+        Status::DATA_TRANSFER_ERROR,
+        Status::NAMESPACE_NOT_READY,
+        Status::COMMAND_ABORT_REQUESTED,
+        Status::INVALID_FIELD_IN_COMMAND,
+        Status::new(2, 0x80),
+        Status::new(2, 0x81),
+        Status::new(7, 0xff),
+    ]);
+    status.with_dnr(random.one_in(2)).with_crd(random.below(4) as u8)
+}
+
+/// Whether an I/O command writes.
+pub(crate) fn is_write(sqe: &Sqe) -> bool {
+    let opcode = sqe.io_opcode();
+    [IoOpcode::WRITE, IoOpcode::WRITE_ZEROES, IoOpcode::COPY].contains(&opcode)
+}

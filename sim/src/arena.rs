@@ -5,7 +5,7 @@ use adit_driver::{Buffer, Controller};
 use crate::random::Random;
 
 /// Bytes taken from the driver at a time.
-const REGION_BYTES: usize = 64 << 10;
+const REGION_BYTES: usize = 32 << 10;
 const GUARD: u8 = 0xa5;
 const PAGE: u64 = 4096;
 /// Most bytes left unused before a piece.

@@ -50,25 +50,50 @@ impl Counts {
         }
     }
 
+    /// The sums, in the order in which they are passed on.
+    fn sums(&mut self) -> impl Iterator<Item = &mut u64> {
+        let [ended, unwritten] = &mut self.ended;
+        let own = [
+            &mut self.schedules,
+            &mut self.actions,
+            &mut self.requests,
+            &mut self.refused,
+            &mut self.done,
+            &mut self.failed,
+            ended,
+            unwritten,
+            &mut self.swallowed,
+            &mut self.opened,
+            &mut self.failures,
+            &mut self.stuck,
+            &mut self.lbas_checked,
+        ];
+        own.into_iter().chain(&mut self.struck)
+    }
+
     /// Adds another run's.
     pub fn add(&mut self, other: &Counts) {
-        self.schedules += other.schedules;
-        self.actions += other.actions;
-        self.requests += other.requests;
-        self.refused += other.refused;
-        self.done += other.done;
-        self.failed += other.failed;
-        self.ended[0] += other.ended[0];
-        self.ended[1] += other.ended[1];
-        self.swallowed += other.swallowed;
-        self.opened += other.opened;
-        self.failures += other.failures;
-        self.stuck += other.stuck;
-        self.lbas_checked += other.lbas_checked;
+        let mut other = other.clone();
+        self.sums().zip(other.sums()).for_each(|(mine, theirs)| *mine += *theirs);
         self.call_ns_max = self.call_ns_max.max(other.call_ns_max);
-        for (mine, theirs) in self.struck.iter_mut().zip(other.struck) {
-            *mine += theirs;
+    }
+
+    /// As one line of numbers, for another process.
+    pub fn to_line(&self) -> String {
+        let mut copy = self.clone();
+        let mut line = self.call_ns_max.to_string();
+        copy.sums().for_each(|sum| line.push_str(&format!(" {sum}")));
+        line
+    }
+
+    /// What [`Counts::to_line`] wrote; `None` if it is not that.
+    pub fn from_line(line: &str) -> Option<Counts> {
+        let mut words = line.split(' ').map(|word| word.parse().ok());
+        let mut counts = Counts { call_ns_max: words.next()??, ..Counts::default() };
+        for sum in counts.sums() {
+            *sum = words.next()??;
         }
+        words.next().is_none().then_some(counts)
     }
 
     /// Kinds of faults with how often they struck.
@@ -102,5 +127,24 @@ impl fmt::Display for Counts {
         )?;
         let faults: Vec<_> = self.faults().map(|(name, count)| format!("{name} {count}")).collect();
         write!(f, "faults: {}", faults.join(", "))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_are_passed_on_and_added() {
+        let mut counts = Counts::default();
+        counts.sums().enumerate().for_each(|(at, sum)| *sum = at as u64);
+        counts.call_ns_max = 9;
+        let line = counts.to_line();
+        let mut twice = Counts::from_line(&line).expect("its own line");
+        twice.add(&counts);
+        assert_eq!((twice.call_ns_max, twice.refused, twice.struck[0]), (9, 6, 26));
+        for wrong in ["", "1 2", &format!("{line} 1"), &line.replace("0", "x")] {
+            assert!(Counts::from_line(wrong).is_none(), "{wrong}");
+        }
     }
 }

@@ -1,23 +1,26 @@
 //! `cargo xtask sim` runs this.
 #![forbid(unsafe_code)]
 
+mod worker;
+mod workers;
+
 use std::hash::{BuildHasher, RandomState};
 use std::io::{IsTerminal, Write, stderr};
-use std::num::NonZeroUsize;
+use std::num::NonZeroU64;
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
-use adit_sim::{Batch, Canary, Counts, note_panics, run_batch, run_seed};
+use adit_sim::{Canary, Counts, note_panics, run_seed};
 use clap::Parser;
 use signal_hook::consts::{SIGINT, SIGTERM};
 
+use worker::{Batch, Share};
+use workers::End;
+
 /// Schedules where nothing else is said.
 const SCHEDULES: u64 = 100_000;
-/// How often the progress line changes.
-const TELL_EVERY: Duration = Duration::from_millis(500);
 
 /// Run the driver over the software controller in virtual time, with faults, and check its laws.
 #[derive(Parser)]
@@ -43,9 +46,13 @@ struct Cli {
     #[arg(long, value_name = "NAME")]
     canary: Option<Canary>,
 
-    /// Threads [default: one for each core]
-    #[arg(long, value_name = "T")]
-    threads: Option<NonZeroUsize>,
+    /// Processes that share the work [default: one for each core]
+    #[arg(long, value_name = "J")]
+    jobs: Option<NonZeroU64>,
+
+    /// Which share of the work this process has
+    #[arg(long, hide = true, requires = "seed")]
+    worker: Option<Share>,
 }
 
 const EXAMPLES: &str = "Examples:
@@ -71,85 +78,117 @@ fn minutes(text: &str) -> Result<Duration, String> {
 fn main() -> ExitCode {
     let cli = Cli::parse();
     note_panics();
-    if let (true, Some(seed)) = (cli.trace, cli.seed) {
-        return trace(seed, cli.canary);
+    let one_seed = cli.schedules.is_none() && cli.minutes.is_none();
+    match (cli.worker, cli.seed) {
+        (Some(share), Some(seed)) => worker::run(&batch(&cli, seed), share),
+        (None, Some(seed)) if one_seed => show(seed, &cli),
+        _ => search(&cli),
     }
+}
+
+fn batch(cli: &Cli, first: u64) -> Batch {
+    let endless = cli.minutes.is_some();
+    let schedules = cli.schedules.or((!endless).then_some(SCHEDULES));
+    Batch { first, schedules, minutes: cli.minutes, canary: cli.canary }
+}
+
+/// Runs many schedules.
+fn search(cli: &Cli) -> ExitCode {
     let stops = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM] {
         if let Err(why) = signal_hook::flag::register(signal, Arc::clone(&stops)) {
             eprintln!("sim: cannot catch signals: {why}");
         }
     }
-    search(&cli, &stops)
-}
-
-/// Runs many schedules.
-fn search(cli: &Cli, stops: &AtomicBool) -> ExitCode {
     let first = cli.seed.unwrap_or_else(|| RandomState::new().hash_one(std::process::id()));
-    let schedules = match (cli.schedules, cli.minutes, cli.seed) {
-        (Some(schedules), ..) => Some(schedules),
-        (None, Some(_), _) => None,
-        (None, None, Some(_)) => Some(1),
-        (None, None, None) => Some(SCHEDULES),
-    };
-    let threads = cli.threads.or_else(|| std::thread::available_parallelism().ok());
-    let threads = threads.map_or(1, NonZeroUsize::get);
-    let batch = Batch { first, schedules, time: cli.minutes, threads, canary: cli.canary };
-    println!("sim: schedules from seed {first:#x} on, {threads} threads");
-    let told = Mutex::new(Instant::now());
+    let batch = batch(cli, first);
+    let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get() as u64);
+    let jobs = cli.jobs.map_or(cores, NonZeroU64::get);
+    println!("sim: schedules from seed {first:#x} on, {jobs} processes");
     let begun = Instant::now();
-    let (counts, failure) = run_batch(batch, stops, &|counts, elapsed| {
-        progress(&told, counts, schedules, elapsed);
-    });
+    let (counts, end) =
+        workers::run(&batch, jobs, &stops, |counts| progress(counts, &batch, begun.elapsed()));
     if stderr().is_terminal() {
         eprint!("\r\x1b[K");
     }
     let seconds = begun.elapsed().as_secs_f64();
-    println!("{counts}");
     let rate = counts.schedules as f64 / seconds.max(1e-9);
+    println!("{counts}");
     println!("sim: {} schedules in {seconds:.1} s ({rate:.0} per second)", counts.schedules);
-    match failure {
-        Some(failure) => {
-            println!("{failure}");
-            ExitCode::FAILURE
+    match end {
+        End::Done => {
+            println!("sim: no law was broken");
+            ExitCode::SUCCESS
         }
-        None if stops.load(Ordering::Relaxed) => {
+        End::Stopped => {
             println!("sim: interrupted; no law was broken so far");
             ExitCode::from(130)
         }
-        None => {
-            println!("sim: no law was broken");
-            ExitCode::SUCCESS
+        End::Failed(report) => {
+            println!("{report}");
+            ExitCode::FAILURE
         }
     }
 }
 
 /// One line on a terminal, nothing in a pipe.
-fn progress(told: &Mutex<Instant>, counts: &Counts, of: Option<u64>, elapsed: Duration) {
-    let Ok(mut told) = told.try_lock() else { return };
-    if told.elapsed() < TELL_EVERY || !stderr().is_terminal() {
+fn progress(counts: &Counts, batch: &Batch, elapsed: Duration) {
+    if !stderr().is_terminal() {
         return;
     }
-    *told = Instant::now();
-    let of = of.map_or(String::new(), |of| format!(" of {of}"));
+    let of = batch.schedules.map_or(String::new(), |of| format!(" of {of}"));
     let line = format!("\r{}{of} schedules, {} s\x1b[K", counts.schedules, elapsed.as_secs());
     let mut terminal = stderr().lock();
     // Nobody is left to tell when the terminal is gone.
     let _ = terminal.write_all(line.as_bytes()).and_then(|()| terminal.flush());
 }
 
-/// Runs one schedule and prints all of it.
-fn trace(seed: u64, canary: Option<Canary>) -> ExitCode {
-    tracing_subscriber::fmt().without_time().with_writer(stderr).init();
-    match run_seed(seed, canary, true) {
+/// Runs one schedule and prints how it went, or all of it.
+fn show(seed: u64, cli: &Cli) -> ExitCode {
+    if cli.trace {
+        tracing_subscriber::fmt().without_time().with_writer(stderr).init();
+    }
+    // Always kept: the end of it is what a failure shows.
+    match run_seed(seed, cli.canary, true) {
         Ok(report) => {
-            println!("{}\n{}", report.trace.join("\n"), report.counts);
-            println!("sim: no law was broken; hash {:#018x}", report.hash);
+            if cli.trace {
+                println!("{}", report.trace.join("\n"));
+            }
+            println!("{}\nsim: no law was broken; hash {:#018x}", report.counts, report.hash);
             ExitCode::SUCCESS
         }
         Err(failure) => {
-            println!("{}\n{failure}", failure.trace.join("\n"));
+            if cli.trace {
+                println!("{}\n", failure.trace.join("\n"));
+            }
+            println!("{failure}");
             ExitCode::FAILURE
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_sound() {
+        <Cli as clap::CommandFactory>::command().debug_assert();
+    }
+
+    #[test]
+    fn seeds_are_decimal_or_hexadecimal_and_others_are_refused() {
+        assert_eq!((seed("42"), seed("0x2a")), (Ok(42), Ok(42)));
+        for wrong in ["", "0x", "-1", "seven", "0x1ffffffffffffffff"] {
+            assert!(seed(wrong).expect_err(wrong).contains("such as 42 or 0x1f3a"));
+        }
+    }
+
+    #[test]
+    fn minutes_are_positive() {
+        assert_eq!(minutes("0.5"), Ok(Duration::from_secs(30)));
+        for wrong in ["0", "-1", "NaN", "1e300", "soon"] {
+            assert!(minutes(wrong).is_err(), "{wrong}");
         }
     }
 }

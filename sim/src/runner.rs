@@ -1,13 +1,9 @@
-//! Many runs on many threads, and what a failed one says.
+//! One run, and what a failed one says.
 
 use std::any::Any;
 use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::{Duration, Instant};
 
-use crate::bus::lock;
 use crate::canary::Canary;
 use crate::counts::Counts;
 use crate::world::World;
@@ -97,104 +93,4 @@ pub fn note_panics() {
     std::panic::set_hook(Box::new(|info| {
         PANIC.set(info.to_string());
     }));
-}
-
-/// Which seeds are run.
-#[derive(Clone, Copy, Debug)]
-pub struct Batch {
-    /// The first seed; each schedule has the next one.
-    pub first: u64,
-    /// How many; `None` is until `time` is over.
-    pub schedules: Option<u64>,
-    /// How long at most.
-    pub time: Option<Duration>,
-    /// Threads that run them.
-    pub threads: usize,
-    /// The law that is broken on purpose.
-    pub canary: Option<Canary>,
-}
-
-/// What all threads of a batch share.
-struct Shared<'a> {
-    batch: Batch,
-    begun: Instant,
-    next: AtomicU64,
-    stops: &'a AtomicBool,
-    totals: Mutex<Counts>,
-    failure: Mutex<Option<Box<Failure>>>,
-    tell: &'a (dyn Fn(&Counts, Duration) + Sync),
-}
-
-/// Runs a batch until it is done, a seed fails or `stops` is set. `tell` is called now and then
-/// with what was done so far.
-pub fn run_batch(
-    batch: Batch,
-    stops: &AtomicBool,
-    tell: &(dyn Fn(&Counts, Duration) + Sync),
-) -> (Counts, Option<Box<Failure>>) {
-    let shared = Shared {
-        batch,
-        begun: Instant::now(),
-        next: AtomicU64::new(0),
-        stops,
-        totals: Mutex::default(),
-        failure: Mutex::default(),
-        tell,
-    };
-    std::thread::scope(|scope| {
-        (0..batch.threads).for_each(|_| drop(scope.spawn(|| shared.work())));
-    });
-    let Shared { totals, failure, .. } = shared;
-    let into = "no thread of the batch is left";
-    (totals.into_inner().expect(into), failure.into_inner().expect(into))
-}
-
-impl Shared<'_> {
-    fn work(&self) {
-        /// Schedules between two looks at what the others do.
-        const ROUND: u64 = 64;
-        while self.goes_on() {
-            let from = self.next.fetch_add(ROUND, Ordering::Relaxed);
-            let to = (from + ROUND).min(self.batch.schedules.unwrap_or(u64::MAX));
-            let mut counts = Counts::default();
-            for index in from..to {
-                match run_seed(self.batch.first.wrapping_add(index), self.batch.canary, false) {
-                    Ok(report) => counts.add(&report.counts),
-                    Err(failure) => {
-                        self.failed(*failure);
-                        break;
-                    }
-                }
-            }
-            let mut totals = lock(&self.totals);
-            totals.add(&counts);
-            (self.tell)(&totals, self.begun.elapsed());
-            if to < from + ROUND {
-                return;
-            }
-        }
-    }
-
-    fn goes_on(&self) -> bool {
-        let in_time = self.batch.time.is_none_or(|time| self.begun.elapsed() < time);
-        in_time && !self.stops.load(Ordering::Relaxed) && lock(&self.failure).is_none()
-    }
-
-    /// Keeps the first failure, with a trace from a second run of the same seed.
-    fn failed(&self, failure: Failure) {
-        let mut first = lock(&self.failure);
-        if first.is_some() {
-            return;
-        }
-        *first = Some(match run_seed(failure.seed, self.batch.canary, true) {
-            Err(again) => again,
-            Ok(_) => Box::new(Failure {
-                what: format!(
-                    "{}\n(a second run of the same seed passed: it is not deterministic)",
-                    failure.what
-                ),
-                ..failure
-            }),
-        });
-    }
 }

@@ -57,10 +57,10 @@ impl Shape {
     pub(crate) fn queue(&self, random: &mut Random) -> QueuePairOptions {
         let in_cmb = self.soft.cmb_bytes > 0 && random.one_in(2);
         QueuePairOptions {
-            depth: random.pick(&[2, 3, 8, 16]).min(self.soft.queue_entries_max),
+            depth: random.pick(&[2, 4, 8, 8, 16, 16]).min(self.soft.queue_entries_max),
             placement: if in_cmb { Placement::Cmb } else { Placement::Host },
             timeout: self.timeout,
-            bounce_pages: random.between(1, 4) as usize,
+            bounce_pages: random.between(1, 2) as usize,
             ..QueuePairOptions::default()
         }
     }

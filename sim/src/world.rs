@@ -57,7 +57,9 @@ pub(crate) struct World {
     pins: Vec<u16>,
     next_tag: u64,
     next_lane: u64,
-    /// Mappings that a controller kept which could not be stopped.
+    /// Whether the controller failed while nothing could stop it: what it has does not come back.
+    is_stuck: bool,
+    /// Mappings that such a controller kept.
     kept: usize,
     scratch: Vec<u8>,
 }
@@ -96,6 +98,7 @@ impl World {
             arena: Arena::default(),
             next_tag: 0,
             next_lane: 0,
+            is_stuck: false,
             kept: 0,
             scratch: Vec::new(),
         }
@@ -128,6 +131,7 @@ impl World {
 
     /// What must hold after every step.
     pub(crate) fn check(&mut self) {
+        self.is_stuck();
         let tainted = lock(&self.plan).is_tainted();
         if let Some(offence) = self.bus.offence()
             && !tainted
@@ -455,9 +459,10 @@ impl World {
     }
 
     /// Whether requests may never come back: the controller could not be stopped.
-    pub(crate) fn is_stuck(&self) -> bool {
+    pub(crate) fn is_stuck(&mut self) -> bool {
         let out_of_service = self.controller.as_ref().is_some_and(|one| one.check().is_err());
-        out_of_service && self.bus.refuses_reset()
+        self.is_stuck |= out_of_service && self.bus.refuses_reset();
+        self.is_stuck
     }
 
     /// Polls a lane until nothing is in flight on it (law 4).
@@ -537,7 +542,7 @@ impl World {
         if memory_first {
             self.arena.clear();
         }
-        let may_keep = self.bus.refuses_reset();
+        let may_keep = self.is_stuck() || self.bus.refuses_reset();
         if handles_first {
             self.drop_handles();
         }
@@ -553,6 +558,7 @@ impl World {
         if may_keep {
             self.counts.stuck += u64::from(mapped > self.kept);
             self.kept = mapped;
+            self.is_stuck = false;
         } else if mapped != self.kept {
             violated(3, format_args!("{mapped} mappings are left of {} allowed", self.kept));
         }

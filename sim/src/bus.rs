@@ -69,6 +69,8 @@ pub(crate) struct Watched {
     mapped: BTreeMap<u64, u64>,
     reachable: Vec<Reach>,
     offences: Vec<String>,
+    /// Addresses that the device met and that were not mapped, of which nothing is to be said.
+    forgiven: u64,
     is_gone: bool,
     refuses_reset: bool,
     lie: Option<Lie>,
@@ -213,11 +215,17 @@ impl SimBus {
 
     /// The first offence seen, if any.
     pub(crate) fn offence(&self) -> Option<String> {
-        let stray = self.soft.dma_faults();
+        let stray = self.soft.dma_faults() - self.watch().forgiven;
         if stray > 0 {
             return Some(format!("the device met {stray} addresses that were not mapped"));
         }
         self.watch().offences.first().cloned()
+    }
+
+    /// Says nothing of the addresses that the device met so far and that were not mapped.
+    pub(crate) fn forgive_strays(&self) {
+        let strays = self.soft.dma_faults();
+        self.watch().forgiven = strays;
     }
 
     /// Whether the device may be reading and writing memory.

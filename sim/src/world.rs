@@ -131,7 +131,10 @@ impl World {
 
     /// What must hold after every step.
     pub(crate) fn check(&mut self) {
-        self.is_stuck();
+        // From a device that nothing stops, memory is unmapped all the same: then it cannot reach it.
+        if self.is_stuck() || self.bus.refuses_reset() {
+            self.bus.forgive_strays();
+        }
         let tainted = lock(&self.plan).is_tainted();
         if let Some(offence) = self.bus.offence()
             && !tainted
@@ -559,6 +562,7 @@ impl World {
             self.counts.stuck += u64::from(mapped > self.kept);
             self.kept = mapped;
             self.is_stuck = false;
+            self.bus.forgive_strays();
         } else if mapped != self.kept {
             violated(3, format_args!("{mapped} mappings are left of {} allowed", self.kept));
         }

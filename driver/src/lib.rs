@@ -31,7 +31,7 @@ mod time;
 pub mod transfer;
 
 pub use controller::{
-    Controller, ControllerInfo, ControllerOptions, Placement, QueuePair, QueuePairOptions,
+    Controller, ControllerInfo, ControllerOptions, Event, Placement, QueuePair, QueuePairOptions,
 };
 pub use error::{Error, Result};
 pub use memory::{Buffer, IoBuffer};

@@ -35,6 +35,8 @@ const PAGE: u64 = 4096;
 const SPINS: u32 = 500;
 const YIELDS: u32 = 2_000;
 const SLEEP: Duration = Duration::from_micros(50);
+/// How much virtual time a pause lets pass where there was work.
+const WORK_TAKES: Duration = Duration::from_micros(1);
 
 /// Who runs the controller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,6 +52,7 @@ struct State {
     table: DmaTable,
     iova_next: u64,
     events: VecDeque<BusEvent>,
+    /// Whether [`BusEvent::Gone`] was reported since the device was last put in.
     is_gone: bool,
 }
 
@@ -138,11 +141,39 @@ impl SoftBus {
         self.shared.lock().table.mapped_bytes()
     }
 
-    /// Pulls the device out: registers read all ones, nothing is executed any more.
+    /// Pulls the device out: registers read all ones, nothing is executed any more. It
+    /// loses its power with that, as in [`SoftBus::cut_power`].
     pub fn unplug(&self) {
+        let state = &mut *self.shared.lock();
+        state.controller.remove(&state.table);
+        state.notice_removal();
+    }
+
+    /// Puts the device back in: it waits to be brought up anew.
+    pub fn replug(&self) {
         let mut state = self.shared.lock();
-        state.is_gone = true;
-        state.events.push_back(BusEvent::Gone);
+        state.controller.restore_power();
+        state.is_gone = false;
+    }
+
+    /// Cuts the device's power, of which the bus reports nothing: registers read all ones.
+    /// What the write cache and commands in flight leave on the media follows from the
+    /// controller's seed and how often its power was cut before.
+    pub fn cut_power(&self) {
+        let state = &mut *self.shared.lock();
+        let seed = state.controller.cut_seed();
+        state.controller.cut_power(&state.table, seed);
+    }
+
+    /// Gives the power back: the device waits to be brought up anew.
+    pub fn restore_power(&self) {
+        self.replug();
+    }
+
+    /// When the controller does something by itself, if nobody asks it to do more; see
+    /// [`Controller::next_due`].
+    pub fn next_due(&self) -> Option<Time> {
+        self.shared.lock().controller.next_due()
     }
 
     /// Makes [`Bus::take_event`] report `event`.
@@ -151,15 +182,19 @@ impl SoftBus {
     }
 
     fn read(&self, offset: u32, width: u32) -> u64 {
-        let state = self.shared.lock();
-        if state.is_gone { u64::MAX } else { state.controller.read_register(offset, width) }
+        self.shared.lock().controller.read_register(offset, width)
     }
 
     fn write(&self, offset: u32, width: u32, value: u64) {
-        let mut state = self.shared.lock();
-        if !state.is_gone {
-            state.controller.write_register(offset, width, value);
-        }
+        self.shared.lock().controller.write_register(offset, width, value);
+    }
+
+    /// A step, then time: hardly any where there was work, else up to what is due next.
+    fn step_and_advance(&self, at_most: Duration) {
+        let at_most = if self.step() > 0 { at_most.min(WORK_TAKES) } else { at_most };
+        let now = self.shared.now();
+        let until = self.next_due().filter(|due| *due > now);
+        self.advance(until.map_or(at_most, |due| at_most.min(due.since(now))));
     }
 
     fn refused(&self, what: &str, why: impl ToString, fix: &str) -> Error {
@@ -213,7 +248,18 @@ impl Shared {
 
 impl State {
     fn step(&mut self, now: Time) -> usize {
-        if self.is_gone { 0 } else { self.controller.step(&self.table, now) }
+        let taken = self.controller.step(&self.table, now);
+        if self.controller.is_removed() {
+            self.notice_removal();
+        }
+        taken
+    }
+
+    /// Reports that the device is gone, once.
+    fn notice_removal(&mut self) {
+        if !std::mem::replace(&mut self.is_gone, true) {
+            self.events.push_back(BusEvent::Gone);
+        }
     }
 
     /// Takes `len` bytes of device address space, with a gap after them.
@@ -340,8 +386,10 @@ unsafe impl Bus for SoftBus {
     }
 
     fn reset(&self) -> Result<()> {
-        self.shared.lock().controller.reset();
-        Ok(())
+        if self.shared.lock().controller.reset() {
+            return Ok(());
+        }
+        Err(self.refused("reset the function", "the controller refuses", "cut its power"))
     }
 
     fn vector_count(&self) -> u16 {
@@ -380,9 +428,7 @@ unsafe impl Bus for SoftBus {
         match self.shared.drive {
             Drive::Thread if at_most < SLEEP => std::thread::yield_now(),
             Drive::Thread => std::thread::sleep(at_most),
-            // Where there was work, hardly any time has passed.
-            Drive::Manual if self.step() > 0 => self.advance(at_most.min(Duration::from_micros(1))),
-            Drive::Manual => self.advance(at_most),
+            Drive::Manual => self.step_and_advance(at_most),
         }
     }
 
@@ -514,5 +560,34 @@ mod tests {
         assert_eq!(bus.take_event(), Some(BusEvent::Gone));
         assert_eq!(bus.take_event(), None);
         assert_eq!(bus.step(), 0);
+        bus.replug();
+        assert_eq!(bus.read32(0x1c), 0);
+    }
+
+    #[test]
+    fn a_removal_by_plan_is_reported_once_and_a_power_cut_is_not() {
+        let bus = bus("mem=1M,faults=remove@t=2ms", Drive::Manual);
+        let memory = Arc::new(Memory::allocate(8192, Backing::Any, &|_, _| ()).expect("memory"));
+        enable(&*bus, &memory);
+        bus.pause(Duration::from_secs(1));
+        assert_eq!(bus.now(), Time::from_ns(2_000_000), "a pause ends when something is due");
+        bus.step();
+        assert_eq!((bus.read32(0x1c), bus.take_event()), (u32::MAX, Some(BusEvent::Gone)));
+        bus.unplug();
+        assert_eq!(bus.take_event(), None);
+        bus.replug();
+        enable(&*bus, &memory);
+        bus.cut_power();
+        assert_eq!((bus.read32(0x1c), bus.take_event()), (u32::MAX, None));
+        bus.restore_power();
+        enable(&*bus, &memory);
+    }
+
+    #[test]
+    fn a_function_reset_that_is_refused_fails() {
+        let bus = bus("mem=1M,faults=refuse-reset@n=2", Drive::Manual);
+        bus.reset().expect("the first");
+        assert!(bus.reset().expect_err("the second").to_string().contains("refuses"));
+        bus.reset().expect("the third");
     }
 }

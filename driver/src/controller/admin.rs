@@ -10,11 +10,11 @@ use std::time::Duration;
 use crate::bus::Bus;
 use crate::error::{Error, Result};
 use crate::memory::{Buffer, Mapping};
-use crate::queue_pair::core::Core;
+use crate::queue_pair::core::{Core, Violation};
 use crate::queue_pair::{Command, CommandError, Completion, RejectReason};
 use crate::ring::Shadow;
 use crate::spec::feature::AsyncEvent;
-use crate::spec::{Cid, Qid, Sqe};
+use crate::spec::{Cid, Iova, Qid, Sqe};
 use crate::time::Time;
 
 /// How long to let pass between two looks at the completion queue.
@@ -66,8 +66,9 @@ pub(crate) struct Admin {
     events_spent: usize,
     aborts_in_flight: usize,
     aborts_max: usize,
+    violation: Option<Violation>,
     // Dropped last: the core's rings and pages lie in it.
-    _host: Mapping,
+    host: Mapping,
 }
 
 impl Admin {
@@ -81,8 +82,29 @@ impl Admin {
             events_spent: 0,
             aborts_in_flight: 0,
             aborts_max: 1,
-            _host: host,
+            violation: None,
+            host,
         }
+    }
+
+    /// Empties the rings for a controller that is about to be enabled. Nothing is in flight.
+    pub(crate) fn restart(&mut self) {
+        self.host.atomics().clear();
+        self.core.restart(&[]);
+        self.answered = None;
+        (self.events_spent, self.aborts_in_flight) = (0, 0);
+        self.violation = None;
+    }
+
+    /// Where the controller finds the submission and the completion ring.
+    pub(crate) fn rings(&self) -> (Iova, Iova) {
+        let sq = self.host.iova();
+        (sq, sq.checked_add(super::queues::ADMIN_CQ_OFFSET).expect("inside the mapping"))
+    }
+
+    /// The first completion that broke the protocol since the last call.
+    pub(crate) fn take_violation(&mut self) -> Option<Violation> {
+        self.violation.take()
     }
 
     /// Most aborts the controller takes at a time (Identify Controller, ACL, converted).
@@ -125,6 +147,9 @@ impl Admin {
                 break answer;
             }
             check()?;
+            if let Some(violation) = self.violation {
+                return Err(broken(bus, violation));
+            }
             if bus.now() >= started + timeout {
                 return Err(overdue(bus, name, timeout));
             }
@@ -135,8 +160,8 @@ impl Admin {
             Err(CommandError::Status(status)) => {
                 Err(Error::Status { device: bus.device().to_owned(), command: name, status })
             }
-            Err(CommandError::Reset) => {
-                unreachable!("a reset ends commands only after the admin queue is closed")
+            Err(CommandError::Reset { .. } | CommandError::TimedOut { .. }) => {
+                unreachable!("nobody aborts a call, and a reset ends commands only after it")
             }
         }
     }
@@ -144,7 +169,7 @@ impl Admin {
     /// Takes in completions: the caller's answer, events, aborts.
     pub(crate) fn reap(&mut self) {
         let Admin { core, answered, events, events_spent, aborts_in_flight, .. } = self;
-        core.reap(&mut |completion| match completion.buffer.1 {
+        core.reap(Time::ZERO, &mut |completion| match completion.buffer.1 {
             Purpose::Call(_) => *answered = Some(completion),
             Purpose::Abort => *aborts_in_flight -= 1,
             Purpose::Event => {
@@ -156,6 +181,9 @@ impl Admin {
                 }
             }
         });
+        if let Some(violation) = core.take_violation() {
+            self.violation.get_or_insert(violation);
+        }
     }
 
     /// Posts `count` asynchronous event requests; they wait as long as it takes.
@@ -226,6 +254,15 @@ impl Admin {
 
 fn refusal(bus: &dyn Bus, name: &str, reason: RejectReason) -> Error {
     Error::invalid(format!("{}: admin command {name}", bus.device()), reason)
+}
+
+fn broken(bus: &dyn Bus, violation: Violation) -> Error {
+    let what = format!("it breaks the protocol on its admin queue: {violation}");
+    Error::device(
+        bus.device(),
+        what,
+        "recover it or open it again; update its firmware if it stays",
+    )
 }
 
 fn overdue(bus: &dyn Bus, name: &str, timeout: Duration) -> Error {

@@ -17,5 +17,5 @@ mod lists;
 mod slow;
 
 pub use self::command::{Command, CommandError, Completion, RejectReason, Rejected};
-pub use self::core::Stats;
+pub use self::core::{Latencies, Stats};
 pub(crate) use self::lists::PagePool;

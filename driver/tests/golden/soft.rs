@@ -101,6 +101,8 @@ fn soft() -> Vec<Item> {
     let options = Options {
         lba_bytes: vec![512, 4096, 512],
         namespace_count: 3,
+        // As QEMU's: a cache whose feature the commands read and set.
+        vwc_bytes: 16 << 20,
         ..Options::over(Storage::Memory { bytes: 3 << 30 })
     };
     let bus = SoftBus::new(options, Drive::Manual).expect("a software controller");

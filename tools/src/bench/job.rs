@@ -315,7 +315,7 @@ impl<'a> Job<'a> {
     #[cold]
     fn reason_for(&self, error: CommandError) -> String {
         match (error, self.queue.check()) {
-            (CommandError::Reset, Err(Error::Failed { reason, .. })) => {
+            (CommandError::Reset { .. }, Err(Error::Failed { reason, .. })) => {
                 format!("{error}: {reason}")
             }
             _ => error.to_string(),
@@ -421,7 +421,7 @@ impl Outcome {
 }
 
 fn merge_stats(ours: &mut Stats, theirs: &Stats) {
-    ours.commands += theirs.commands;
+    ours.submitted += theirs.submitted;
     ours.sgl_commands += theirs.sgl_commands;
     ours.prebuilt_lists += theirs.prebuilt_lists;
     ours.built_lists += theirs.built_lists;

@@ -206,7 +206,7 @@ fn percent(part: u64, whole: u64) -> f64 {
 
 fn driver(stats: &Stats, failure: Option<&JobFailure>) -> Value {
     json!({
-        "commands": stats.commands,
+        "commands": stats.submitted,
         "sgl_commands": stats.sgl_commands,
         "prebuilt_lists": stats.prebuilt_lists,
         "built_lists": stats.built_lists,

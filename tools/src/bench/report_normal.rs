@@ -228,7 +228,7 @@ fn driver(out: &mut String, outcome: &Outcome) -> Written {
     writeln!(
         out,
         "  driver       : commands={}, sgl={}, prp lists={} built+{} prebuilt, bounced={} ({}), doorbells={}+{}, aborts={}, violations={}",
-        stats.commands,
+        stats.submitted,
         stats.sgl_commands,
         stats.built_lists,
         stats.prebuilt_lists,

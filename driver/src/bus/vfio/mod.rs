@@ -184,6 +184,10 @@ unsafe impl Bus for Vfio {
         })
     }
 
+    fn cut_off(&self) -> Result<()> {
+        self.dma.cut_off()
+    }
+
     fn vector_count(&self) -> u16 {
         interrupts::vector_count(&self.device)
     }

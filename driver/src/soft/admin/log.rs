@@ -52,6 +52,10 @@ pub(in crate::soft) struct Statistics {
     writes: u64,
     error_count: u64,
     errors: VecDeque<ErrorEntry>,
+    /// Times that it was given power.
+    pub(in crate::soft) power_cycles: u64,
+    /// Times that power went without a shutdown before.
+    pub(in crate::soft) unsafe_shutdowns: u64,
 }
 
 impl Default for Statistics {
@@ -64,6 +68,8 @@ impl Default for Statistics {
             writes: 0,
             error_count: 0,
             errors: VecDeque::with_capacity(ERROR_ENTRIES),
+            power_cycles: 1,
+            unsafe_shutdowns: 0,
         }
     }
 }
@@ -120,6 +126,8 @@ impl Statistics {
         put(page, 48, self.bytes_written.div_ceil(DATA_UNIT_BYTES).to_le_bytes());
         put(page, 64, self.reads.to_le_bytes());
         put(page, 80, self.writes.to_le_bytes());
+        put(page, 112, self.power_cycles.to_le_bytes());
+        put(page, 144, self.unsafe_shutdowns.to_le_bytes());
         put(page, 176, self.error_count.to_le_bytes());
     }
 }

@@ -28,11 +28,40 @@ pub(in crate::soft) const SUPPORTED: [(u8, bool); 8] = [
     (COPY, true),
 ];
 
+/// What fault plans call them.
+pub(in crate::soft) const NAMES: [(u8, &str); 8] = [
+    (FLUSH, "flush"),
+    (WRITE, "write"),
+    (READ, "read"),
+    (COMPARE, "compare"),
+    (WRITE_ZEROES, "zeroes"),
+    (DATASET_MANAGEMENT, "dsm"),
+    (VERIFY, "verify"),
+    (COPY, "copy"),
+];
+
+/// First LBA and count of a command over one range; `None` for all others.
+pub(in crate::soft) fn range_of(command: &Command) -> Option<(u64, u64)> {
+    let is_over_one = matches!(command.opcode, READ | WRITE | COMPARE | WRITE_ZEROES | VERIFY);
+    (is_over_one && !command.sqid.is_admin())
+        .then(|| (command.qword(10), u64::from(command.low(12)) + 1))
+}
+
+/// Whether an I/O command over one range writes it.
+pub(in crate::soft) fn writes(opcode: u8) -> bool {
+    matches!(opcode, WRITE | WRITE_ZEROES)
+}
+
+/// Whether an I/O command changes data.
+pub(in crate::soft) fn changes_data(opcode: u8) -> bool {
+    SUPPORTED.iter().any(|(known, changes)| *known == opcode && *changes)
+}
+
 /// A run of LBAs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Range {
-    pub(super) first: u64,
-    pub(super) lba_count: u64,
+pub(in crate::soft) struct Range {
+    pub(in crate::soft) first: u64,
+    pub(in crate::soft) lba_count: u64,
 }
 
 /// What Copy says besides its ranges.
@@ -47,7 +76,7 @@ pub(super) struct CopyTo {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum IoCommand {
     Flush,
-    Read(Range),
+    Read { range: Range, fua: bool },
     Write { range: Range, fua: bool },
     Compare(Range),
     WriteZeroes { range: Range, fua: bool },
@@ -65,7 +94,7 @@ impl IoCommand {
         }
         let fua = command.cdw(12) >> 30 & 1 != 0;
         Ok(match command.opcode {
-            READ => IoCommand::Read(range(command)?),
+            READ => IoCommand::Read { range: range(command)?, fua },
             WRITE => IoCommand::Write { range: range(command)?, fua },
             FLUSH => IoCommand::Flush,
             COMPARE => IoCommand::Compare(range(command)?),

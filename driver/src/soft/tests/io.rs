@@ -8,6 +8,8 @@ fn what_was_written_reads_back_on_every_storage() {
     for tail in [
         "mem=4M".to_owned(),
         "mem=4M,lba=4096".to_owned(),
+        "mem=4M,vwc=on".to_owned(),
+        "mem=4M,lba=4096,vwc=16k".to_owned(),
         format!("file={},size=4M", path.display()),
     ] {
         let mut rig = Rig::new(&tail);

@@ -11,6 +11,7 @@ mod fuzz;
 mod independence;
 mod io;
 mod namespaces;
+mod power;
 mod queues;
 mod registers;
 mod shadow;

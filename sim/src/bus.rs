@@ -7,7 +7,7 @@
 //! half a minute costs a hundred steps and not a hundred thousand.
 #![allow(unsafe_code)]
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -71,10 +71,13 @@ pub(crate) struct Watched {
     offences: Vec<String>,
     /// Addresses that the device met and that were not mapped, of which nothing is to be said.
     forgiven: u64,
-    is_gone: bool,
+    /// Whether it was pulled out or has no power.
+    is_away: bool,
     refuses_reset: bool,
+    /// Whether the bus can cut the device off, and has.
+    can_cut_off: bool,
+    is_cut_off: bool,
     lie: Option<Lie>,
-    events: VecDeque<BusEvent>,
     idle: u32,
 }
 
@@ -149,9 +152,6 @@ impl SimBus {
 
     /// Steps the controller; returns the commands it took.
     pub(crate) fn step(&self) -> usize {
-        if self.watch().is_gone {
-            return 0;
-        }
         let taken = self.soft.step();
         self.forget_if_disabled();
         taken
@@ -162,34 +162,35 @@ impl SimBus {
         while self.step() > 0 {}
     }
 
-    /// Lets held commands run, unless the device is away.
+    /// Lets held commands run.
     pub(crate) fn release_held(&self) -> usize {
-        if self.watch().is_gone { 0 } else { self.soft.release_held() }
+        self.soft.release_held()
     }
 
     pub(crate) fn advance(&self, duration: Duration) {
         self.soft.advance(duration);
     }
 
-    /// Takes the device away: it reads as all ones and does nothing.
-    pub(crate) fn unplug(&self) {
+    /// Pulls the device out, or only cuts its power: it reads as all ones and does nothing.
+    pub(crate) fn take_away(&self, pulls_out: bool) {
+        if pulls_out {
+            self.soft.unplug()
+        } else {
+            self.soft.cut_power()
+        }
         let mut watch = self.watch();
-        watch.is_gone = true;
+        watch.is_away = true;
         watch.reachable.clear();
-        watch.events.push_back(BusEvent::Gone);
     }
 
-    /// Puts it back, as after power-on with its media as it was.
-    pub(crate) fn replug(&self) {
-        self.soft.reset().expect("a software controller resets");
-        let mut watch = self.watch();
-        watch.is_gone = false;
-        watch.events.clear();
-        watch.lie = None;
+    /// Puts it back: it waits to be enabled.
+    pub(crate) fn bring_back(&self) {
+        self.soft.replug();
+        self.watch().is_away = false;
     }
 
-    pub(crate) fn is_gone(&self) -> bool {
-        self.watch().is_gone
+    pub(crate) fn is_away(&self) -> bool {
+        self.watch().is_away
     }
 
     pub(crate) fn refuse_reset(&self, refuses: bool) {
@@ -200,8 +201,20 @@ impl SimBus {
         self.watch().refuses_reset
     }
 
+    /// Lets the bus cut the device off from memory where nothing else stops it, or not.
+    pub(crate) fn allow_cut_off(&self, allows: bool) {
+        let mut watch = self.watch();
+        watch.can_cut_off = allows;
+        // As on a bus that was opened anew.
+        watch.is_cut_off = false;
+    }
+
+    pub(crate) fn is_cut_off(&self) -> bool {
+        self.watch().is_cut_off
+    }
+
     pub(crate) fn report(&self, event: BusEvent) {
-        self.watch().events.push_back(event);
+        self.soft.report(event);
     }
 
     pub(crate) fn lie(&self, lie: Option<Lie>) {
@@ -230,7 +243,7 @@ impl SimBus {
 
     /// Whether the device may be reading and writing memory.
     pub(crate) fn is_live(&self) -> bool {
-        !self.is_gone() && (self.soft.read32(CC) & 1 == 1 || self.soft.read32(CSTS) & 1 == 1)
+        !self.is_away() && (self.soft.read32(CC) & 1 == 1 || self.soft.read32(CSTS) & 1 == 1)
     }
 
     /// Breaks law 3 on purpose: unmaps a ring, as a driver would that frees it too early.
@@ -266,33 +279,23 @@ unsafe impl Bus for SimBus {
     }
 
     fn read32(&self, offset: u32) -> u32 {
-        if self.is_gone() {
-            return u32::MAX;
-        }
         let truth = self.soft.read32(offset);
         self.watch().shown(offset, truth.into()) as u32
     }
 
     fn write32(&self, offset: u32, value: u32) {
         self.watch().idle = 0;
-        if !self.is_gone() {
-            self.soft.write32(offset, value);
-        }
+        self.soft.write32(offset, value);
     }
 
     fn read64(&self, offset: u32) -> u64 {
-        if self.is_gone() {
-            return u64::MAX;
-        }
         let truth = self.soft.read64(offset);
         self.watch().shown(offset, truth)
     }
 
     fn write64(&self, offset: u32, value: u64) {
         self.watch().idle = 0;
-        if !self.is_gone() {
-            self.soft.write64(offset, value);
-        }
+        self.soft.write64(offset, value);
     }
 
     fn doorbell(self: Arc<Self>, offset: u32) -> Result<Doorbell> {
@@ -304,21 +307,40 @@ unsafe impl Bus for SimBus {
     }
 
     fn map(&self, memory: HostRange<'_>) -> Result<Iova> {
-        let before = self.soft.mapped_bytes();
+        if self.is_cut_off() {
+            return Err(Error::device(self.device(), "it is cut off from memory", "none"));
+        }
+        let len = memory.bytes();
         let iova = self.soft.map(memory)?;
-        let len = self.soft.mapped_bytes() - before;
         self.watch().mapped.insert(iova.0, len);
         Ok(iova)
     }
 
     fn unmap(&self, iova: Iova, len: u64) -> Result<()> {
+        let mut watch = self.watch();
+        // Whatever was mapped when the device was cut off is not any more.
+        let Some(mapped) = watch.mapped.remove(&iova.0) else { return Ok(()) };
+        if mapped != len {
+            watch.offences.push(format!("{iova} was mapped with {mapped} bytes, not {len}"));
+        }
+        drop(watch);
         if self.is_live() {
             self.watch().check_unmap(iova.0, len);
         }
-        self.soft.unmap(iova, len)?;
-        if self.watch().mapped.remove(&iova.0).is_none() {
-            self.watch().offences.push(format!("{iova} was unmapped and not mapped"));
+        self.soft.unmap(iova, len)
+    }
+
+    fn cut_off(&self) -> Result<()> {
+        if !self.watch().can_cut_off {
+            return Err(Error::device(self.device(), "it cannot be cut off from memory", "none"));
         }
+        let mapped = std::mem::take(&mut self.watch().mapped);
+        for (iova, len) in mapped {
+            self.soft.unmap(Iova(iova), len)?;
+        }
+        let mut watch = self.watch();
+        watch.reachable.clear();
+        watch.is_cut_off = true;
         Ok(())
     }
 
@@ -330,10 +352,7 @@ unsafe impl Bus for SimBus {
         if self.watch().refuses_reset {
             return Err(Error::device(self.device(), "it refuses to be reset", "none"));
         }
-        // Of a device that is gone nothing is left to reset, and nothing reaches memory.
-        if !self.is_gone() {
-            self.soft.reset()?;
-        }
+        self.soft.reset()?;
         self.forget_if_disabled();
         Ok(())
     }
@@ -347,7 +366,7 @@ unsafe impl Bus for SimBus {
     }
 
     fn take_event(&self) -> Option<BusEvent> {
-        self.watch().events.pop_front()
+        self.soft.take_event()
     }
 
     fn now(&self) -> Time {

@@ -3,9 +3,7 @@
 use std::str::FromStr;
 
 use adit_driver::soft::Verdict;
-use adit_driver::spec::{IoOpcode, Sqe, Status};
-
-use crate::faults::is_write;
+use adit_driver::spec::{IoOpcode, Sqe};
 
 /// A fault that is in nobody's contract.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,6 +14,10 @@ pub enum Canary {
     EmptyRead,
     /// Law 1: the checker forgets that a write was acknowledged, and takes what it wrote for wrong.
     ForgetWrite,
+    /// Law 1: a Flush is acknowledged and not carried out, and power is lost.
+    LostFlush,
+    /// Law 1: a bit on the medium flips.
+    BitRot,
     /// Law 2: memory beside a buffer is written.
     Scribble,
     /// Law 3: a queue's ring is unmapped while the device has it.
@@ -28,10 +30,12 @@ pub enum Canary {
 
 impl Canary {
     /// All of them.
-    pub const ALL: [Canary; 7] = [
+    pub const ALL: [Canary; 9] = [
         Canary::LostWrite,
         Canary::EmptyRead,
         Canary::ForgetWrite,
+        Canary::LostFlush,
+        Canary::BitRot,
         Canary::Scribble,
         Canary::EarlyUnmap,
         Canary::Leak,
@@ -44,6 +48,8 @@ impl Canary {
             Canary::LostWrite => "lost-write",
             Canary::EmptyRead => "empty-read",
             Canary::ForgetWrite => "forget-write",
+            Canary::LostFlush => "lost-flush",
+            Canary::BitRot => "bit-rot",
             Canary::Scribble => "scribble",
             Canary::EarlyUnmap => "early-unmap",
             Canary::Leak => "leak",
@@ -54,7 +60,11 @@ impl Canary {
     /// The law it breaks.
     pub fn law(self) -> u8 {
         match self {
-            Canary::LostWrite | Canary::EmptyRead | Canary::ForgetWrite => 1,
+            Canary::LostWrite
+            | Canary::EmptyRead
+            | Canary::ForgetWrite
+            | Canary::LostFlush
+            | Canary::BitRot => 1,
             Canary::Scribble => 2,
             Canary::EarlyUnmap | Canary::Leak => 3,
             Canary::FrozenTime => 4,
@@ -63,12 +73,14 @@ impl Canary {
 
     /// What it makes of an I/O command, where it acts on commands.
     pub(crate) fn verdict(self, sqe: &Sqe) -> Option<Verdict> {
-        let strikes = match self {
-            Canary::LostWrite => is_write(sqe),
-            Canary::EmptyRead => sqe.io_opcode() == IoOpcode::READ,
-            _ => false,
-        };
-        strikes.then_some(Verdict::Fail(Status::SUCCESS))
+        let opcode = sqe.io_opcode();
+        match self {
+            Canary::LostWrite if opcode == IoOpcode::WRITE => Some(Verdict::Answer(0)),
+            Canary::EmptyRead if opcode == IoOpcode::READ => Some(Verdict::Answer(0)),
+            Canary::LostFlush if opcode == IoOpcode::FLUSH => Some(Verdict::Answer(0)),
+            Canary::BitRot if opcode == IoOpcode::READ => Some(Verdict::Rot { bit: 77 }),
+            _ => None,
+        }
     }
 }
 

@@ -28,6 +28,8 @@ pub struct Counts {
     pub opened: u64,
     /// Controllers that were found out of service.
     pub failures: u64,
+    /// Times that a controller was brought back into service.
+    pub recovered: u64,
     /// Controllers that kept memory because nothing could stop them.
     pub stuck: u64,
     /// LBAs whose data was held against the model.
@@ -35,7 +37,7 @@ pub struct Counts {
     /// Longest call of the driver in virtual time, in nanoseconds.
     pub call_ns_max: u64,
     /// How often each kind of fault struck, in the order of [`Fault::ALL`].
-    pub(crate) struck: [u64; Fault::ALL.len()],
+    pub(crate) struck: Vec<u64>,
 }
 
 impl Counts {
@@ -65,9 +67,11 @@ impl Counts {
             &mut self.swallowed,
             &mut self.opened,
             &mut self.failures,
+            &mut self.recovered,
             &mut self.stuck,
             &mut self.lbas_checked,
         ];
+        self.struck.resize(Fault::ALL.len(), 0);
         own.into_iter().chain(&mut self.struck)
     }
 
@@ -98,7 +102,7 @@ impl Counts {
 
     /// Kinds of faults with how often they struck.
     pub fn faults(&self) -> impl Iterator<Item = (String, u64)> + '_ {
-        Fault::ALL.iter().zip(self.struck).map(|(fault, count)| (format!("{fault:?}"), count))
+        Fault::ALL.iter().zip(&self.struck).map(|(fault, count)| (format!("{fault:?}"), *count))
     }
 }
 
@@ -119,9 +123,10 @@ impl fmt::Display for Counts {
         )?;
         writeln!(
             f,
-            "controllers: opened {} times, out of service {} times, {} kept memory; longest call {:.1} s of virtual time",
+            "controllers: opened {} times, out of service {} times, {} times brought back, {} kept memory; longest call {:.1} s of virtual time",
             self.opened,
             self.failures,
+            self.recovered,
             self.stuck,
             self.call_ns_max as f64 / 1e9
         )?;
@@ -142,7 +147,7 @@ mod tests {
         let line = counts.to_line();
         let mut twice = Counts::from_line(&line).expect("its own line");
         twice.add(&counts);
-        assert_eq!((twice.call_ns_max, twice.refused, twice.struck[0]), (9, 6, 26));
+        assert_eq!((twice.call_ns_max, twice.refused, twice.struck[0]), (9, 6, 28));
         for wrong in ["", "1 2", &format!("{line} 1"), &line.replace("0", "x")] {
             assert!(Counts::from_line(wrong).is_none(), "{wrong}");
         }

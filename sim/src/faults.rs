@@ -5,8 +5,9 @@
 //! command is decided by the controller's hook as the command is fetched; everything else is an
 //! action of the schedule.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use adit_driver::soft::Verdict;
 use adit_driver::spec::{AdminOpcode, Cqe, IoOpcode, Qid, Sqe, Status};
@@ -37,6 +38,20 @@ pub(crate) enum Fault {
     Twice,
     /// ... names another command in flight: nobody can tell, so data is not checked any more.
     Alias,
+    /// It waits for some time, then runs.
+    DelayIo,
+    /// It runs, and its completion never comes.
+    Mute,
+    /// It runs, and its completion comes once more, later.
+    Again,
+    /// It runs, and its completion and all after it are written so that they are not seen.
+    WrongPhase,
+    /// Its LBAs become unreadable.
+    Media,
+    /// A bit of its LBAs flips on the medium; what they hold is not checked any more.
+    Rot,
+    /// It runs at other LBAs; what either hold is not checked any more.
+    Misdirect,
     /// An admin command is lost.
     LoseAdmin,
     /// It waits until it is released.
@@ -45,14 +60,24 @@ pub(crate) enum Fault {
     FailAdmin,
     /// Its completion is wrong or comes twice.
     BadAdmin,
+    /// An Abort is refused.
+    RefuseAbort,
     /// CSTS.CFS.
     Fatal,
+    /// CSTS.RDY stays clear.
+    HangEnable,
+    /// CSTS.RDY takes its time, up and down.
+    Slow,
     /// CC.EN = 0 is ignored.
     RefuseDisable,
+    /// A subsystem reset does nothing.
+    RefuseSubsystem,
     /// A function reset fails.
     RefuseReset,
     /// The device is pulled out, and perhaps put back.
     Unplug,
+    /// Its power is cut, and perhaps given back.
+    PowerCut,
     /// The bus reports an error or asks for the device.
     BusEvent,
     /// A register reads wrong for some time.
@@ -73,7 +98,7 @@ pub(crate) enum Fault {
 
 impl Fault {
     /// All kinds.
-    pub(crate) const ALL: [Fault; 25] = [
+    pub(crate) const ALL: [Fault; 37] = [
         Fault::LoseIo,
         Fault::HoldIo,
         Fault::FailIo,
@@ -83,14 +108,26 @@ impl Fault {
         Fault::BadStatus,
         Fault::Twice,
         Fault::Alias,
+        Fault::DelayIo,
+        Fault::Mute,
+        Fault::Again,
+        Fault::WrongPhase,
+        Fault::Media,
+        Fault::Rot,
+        Fault::Misdirect,
         Fault::LoseAdmin,
         Fault::HoldAdmin,
         Fault::FailAdmin,
         Fault::BadAdmin,
+        Fault::RefuseAbort,
         Fault::Fatal,
+        Fault::HangEnable,
+        Fault::Slow,
         Fault::RefuseDisable,
+        Fault::RefuseSubsystem,
         Fault::RefuseReset,
         Fault::Unplug,
+        Fault::PowerCut,
         Fault::BusEvent,
         Fault::Lie,
         Fault::Detach,
@@ -104,7 +141,7 @@ impl Fault {
 
 /// The kinds that a run has.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Swarm(u32);
+pub(crate) struct Swarm(u64);
 
 impl Swarm {
     /// Draws the kinds of a run: a tenth of all runs have none.
@@ -112,14 +149,19 @@ impl Swarm {
         let mut swarm = Swarm(0);
         let percent = random.pick(&[0, 8, 8, 15, 15, 25, 25, 40, 40, 60]);
         for fault in Fault::ALL {
-            let rare = matches!(fault, Fault::RefuseReset) && !random.one_in(8);
-            swarm.set(fault, random.chance(percent) && !rare);
+            // What ends all checking, or most runs, is rarer.
+            let rare = match fault {
+                Fault::RefuseReset => 8,
+                Fault::Alias | Fault::HangEnable => 3,
+                _ => 1,
+            };
+            swarm.set(fault, random.chance(percent) && random.one_in(rare));
         }
         swarm
     }
 
     fn set(&mut self, fault: Fault, on: bool) {
-        let bit = 1 << fault as u8;
+        let bit = 1 << fault as u64;
         self.0 = if on { self.0 | bit } else { self.0 & !bit };
     }
 
@@ -147,6 +189,11 @@ pub(crate) struct Plan {
     struck: [u64; Fault::ALL.len()],
     /// Completions that break the protocol, by queue, not yet asked for.
     broken: BTreeMap<u16, u64>,
+    /// Queues that see no completion any more, because one had the wrong phase.
+    blind: BTreeSet<u16>,
+    /// LBAs whose data may be wrong without anybody's fault but the medium's, as bits.
+    damaged: u64,
+    lbas: u64,
     canary: Option<Canary>,
     watch: Watch,
 }
@@ -154,6 +201,7 @@ pub(crate) struct Plan {
 impl Plan {
     pub(crate) fn new(
         swarm: Swarm,
+        lbas: u64,
         mut random: Random,
         canary: Option<Canary>,
         watch: Watch,
@@ -168,6 +216,9 @@ impl Plan {
             is_calm: true,
             struck: [0; Fault::ALL.len()],
             broken: BTreeMap::new(),
+            blind: BTreeSet::new(),
+            damaged: 0,
+            lbas,
             canary,
             watch,
         }))
@@ -202,6 +253,26 @@ impl Plan {
         self.has_struck(Fault::Alias)
     }
 
+    /// Whether what an LBA holds may be wrong.
+    pub(crate) fn is_damaged(&self, lba: u64) -> bool {
+        self.damaged >> lba & 1 == 1
+    }
+
+    /// Whether any LBA's data may be wrong.
+    pub(crate) fn has_damage(&self) -> bool {
+        self.damaged != 0
+    }
+
+    /// Passes damage on to an LBA.
+    pub(crate) fn damage(&mut self, lba: u64) {
+        self.damaged |= 1 << lba;
+    }
+
+    /// Forgets completions that no queue will see any more.
+    pub(crate) fn forget_violations(&mut self) {
+        self.broken.clear();
+    }
+
     /// Takes the number of broken completions that a queue was sent.
     pub(crate) fn take_violations(&mut self, qid: u16) -> u64 {
         self.broken.remove(&qid).unwrap_or(0)
@@ -211,7 +282,7 @@ impl Plan {
     pub(crate) fn judge(&mut self, sqe: &Sqe, qid: Qid) -> Verdict {
         let verdict = match (qid.is_admin(), self.canary.and_then(|canary| canary.verdict(sqe))) {
             (false, Some(verdict)) if !self.is_calm && self.random.one_in(4) => verdict,
-            (false, _) => self.judge_io(qid),
+            (false, _) => self.judge_io(sqe, qid),
             (true, _) => self.judge_admin(sqe.admin_opcode()),
         };
         if qid.is_admin() && executes(verdict) {
@@ -220,20 +291,15 @@ impl Plan {
         verdict
     }
 
-    fn judge_io(&mut self, qid: Qid) -> Verdict {
-        const KINDS: [Fault; 9] = [
-            Fault::LoseIo,
-            Fault::HoldIo,
-            Fault::FailIo,
-            Fault::BadCid,
-            Fault::BadSqid,
-            Fault::BadSqhead,
-            Fault::BadStatus,
-            Fault::Twice,
-            Fault::Alias,
-        ];
-        let Some(fault) = self.draw(&KINDS, self.io_one_in) else { return Verdict::Run };
-        if matches!(fault, Fault::BadCid | Fault::BadSqid | Fault::BadSqhead) {
+    fn judge_io(&mut self, sqe: &Sqe, qid: Qid) -> Verdict {
+        let Some(fault) = self.draw(&IO_KINDS, self.io_one_in) else { return Verdict::Run };
+        let moves = [IoOpcode::READ, IoOpcode::WRITE].contains(&sqe.io_opcode());
+        if !moves && matches!(fault, Fault::Media | Fault::Rot | Fault::Misdirect) {
+            return Verdict::Run;
+        }
+        self.strike(fault);
+        let breaks = matches!(fault, Fault::BadCid | Fault::BadSqid | Fault::BadSqhead);
+        if breaks && !self.blind.contains(&qid.0) {
             *self.broken.entry(qid.0).or_default() += 1;
         }
         match fault {
@@ -245,15 +311,60 @@ impl Plan {
             Fault::BadSqhead => Verdict::CorruptCqe(self.random.pick(&BAD_SQHEADS)),
             Fault::BadStatus => Verdict::CorruptCqe(|cqe| cqe.status_word = 0xfffe.into()),
             Fault::Twice => Verdict::Twice,
+            Fault::DelayIo => Verdict::Delay(self.some_time()),
+            Fault::Mute => Verdict::Mute,
+            Fault::Again => Verdict::Again(self.some_time()),
+            Fault::WrongPhase => {
+                self.blind.insert(qid.0);
+                Verdict::WrongPhase
+            }
+            Fault::Media => Verdict::MediaError,
+            Fault::Rot => {
+                self.damage_run(first_lba(sqe), sqe);
+                Verdict::Rot { bit: self.random.next() }
+            }
+            Fault::Misdirect => self.misdirect(sqe),
             _ => Verdict::CorruptCqe(|cqe| cqe.cid = (cqe.cid.get() ^ 1).into()),
         }
     }
 
+    /// Somewhere inside the LBAs that are used.
+    fn misdirect(&mut self, sqe: &Sqe) -> Verdict {
+        let room = self.lbas.saturating_sub(lba_count(sqe)) + 1;
+        let first = first_lba(sqe);
+        let slba = match self.random.below(room) {
+            same if same == first => (same + 1) % room,
+            other => other,
+        };
+        self.damage_run(slba, sqe);
+        self.damage_run(first, sqe);
+        Verdict::Misdirect { slba }
+    }
+
+    fn damage_run(&mut self, first: u64, sqe: &Sqe) {
+        (first..first + lba_count(sqe)).for_each(|lba| self.damage(lba));
+    }
+
+    /// From far less to more than a command has.
+    fn some_time(&mut self) -> Duration {
+        Duration::from_micros(1 << self.random.below(24))
+    }
+
     fn judge_admin(&mut self, opcode: AdminOpcode) -> Verdict {
-        const KINDS: [Fault; 4] =
-            [Fault::LoseAdmin, Fault::HoldAdmin, Fault::FailAdmin, Fault::BadAdmin];
+        const KINDS: [Fault; 5] = [
+            Fault::LoseAdmin,
+            Fault::HoldAdmin,
+            Fault::FailAdmin,
+            Fault::BadAdmin,
+            Fault::RefuseAbort,
+        ];
         let Some(fault) = self.draw(&KINDS, self.admin_one_in) else { return Verdict::Run };
+        if fault == Fault::RefuseAbort && opcode != AdminOpcode::ABORT {
+            return Verdict::Run;
+        }
+        self.strike(fault);
         match fault {
+            Fault::RefuseAbort => Verdict::Answer(1),
             Fault::LoseAdmin => Verdict::Lose,
             // An event request would complete as if something had happened.
             Fault::HoldAdmin if opcode == AdminOpcode::ASYNC_EVENT_REQUEST => Verdict::Run,
@@ -274,13 +385,11 @@ impl Plan {
             return None;
         }
         let at = self.random.index(here);
-        let fault = *kinds.iter().filter(|fault| self.swarm.has(**fault)).nth(at)?;
-        self.strike(fault);
-        Some(fault)
+        kinds.iter().filter(|fault| self.swarm.has(**fault)).nth(at).copied()
     }
 
     /// Keeps the watch's books: which rings the device has.
-    fn follow(&self, sqe: &Sqe) {
+    fn follow(&mut self, sqe: &Sqe) {
         let dwords = sqe.to_dwords();
         let (qid, entries) = (dwords[10] as u16, u64::from(dwords[10] >> 16) + 1);
         let ring =
@@ -288,12 +397,46 @@ impl Plan {
         let mut watch = lock(&self.watch);
         match sqe.admin_opcode() {
             AdminOpcode::CREATE_IO_SQ => watch.reach(ring(Reached::Submission, 64)),
-            AdminOpcode::CREATE_IO_CQ => watch.reach(ring(Reached::Completion, 16)),
+            AdminOpcode::CREATE_IO_CQ => {
+                self.blind.remove(&qid);
+                watch.reach(ring(Reached::Completion, 16));
+            }
             AdminOpcode::DELETE_IO_SQ => watch.forget_submission(qid),
             AdminOpcode::DELETE_IO_CQ => watch.forget_completion(qid),
             _ => {}
         }
     }
+}
+
+/// What may strike an I/O command.
+const IO_KINDS: [Fault; 16] = [
+    Fault::LoseIo,
+    Fault::HoldIo,
+    Fault::FailIo,
+    Fault::BadCid,
+    Fault::BadSqid,
+    Fault::BadSqhead,
+    Fault::BadStatus,
+    Fault::Twice,
+    Fault::DelayIo,
+    Fault::Mute,
+    Fault::Again,
+    Fault::WrongPhase,
+    Fault::Media,
+    Fault::Rot,
+    Fault::Misdirect,
+    Fault::Alias,
+];
+
+/// First LBA of a read or write.
+fn first_lba(sqe: &Sqe) -> u64 {
+    let dwords = sqe.to_dwords();
+    u64::from(dwords[11]) << 32 | u64::from(dwords[10])
+}
+
+/// LBAs of a read or write.
+fn lba_count(sqe: &Sqe) -> u64 {
+    u64::from(sqe.to_dwords()[12] & 0xffff) + 1
 }
 
 /// Whether the command is carried out when it is fetched.
@@ -323,10 +466,4 @@ fn some_status(random: &mut Random) -> Status {
         Status::new(7, 0xff),
     ]);
     status.with_dnr(random.one_in(2)).with_crd(random.below(4) as u8)
-}
-
-/// Whether an I/O command writes.
-pub(crate) fn is_write(sqe: &Sqe) -> bool {
-    let opcode = sqe.io_opcode();
-    [IoOpcode::WRITE, IoOpcode::WRITE_ZEROES, IoOpcode::COPY].contains(&opcode)
 }

@@ -35,7 +35,7 @@ struct Candidate {
     gone: u64,
     /// Whether not even a power loss can bring it back.
     buried: bool,
-    /// Whether a read returned it.
+    /// Whether a read returned it, and no other can have written the same.
     seen: bool,
 }
 
@@ -136,9 +136,13 @@ impl Model {
             ));
         }
         let (now, cut, cached) = (self.clock, self.cut, self.cached);
+        let all = self.lbas[lba as usize].iter();
+        let is_it = |one: &&Candidate| one.value == value && one.gone >= began;
+        // Zeros can be anybody's.
+        let is_only = all.filter(is_it).count() == 1;
         for candidate in &mut self.lbas[lba as usize] {
             if candidate.value == value {
-                candidate.seen = true;
+                candidate.seen |= is_only && candidate.gone >= began;
             } else if candidate.ended < began {
                 candidate.gone = candidate.gone.min(now);
                 // What the power loss did not leave is not in a cache either.
@@ -299,6 +303,14 @@ mod tests {
         let mut run = Run::new();
         run.write(5, Written::No);
         assert!(run.read(5).is_err());
+    }
+
+    #[test]
+    fn what_was_there_before_is_no_broken_promise() {
+        let mut run = Run::new();
+        let zeroes = run.begin(0);
+        run.read(0).expect("still zeros");
+        run.end(zeroes, Written::No);
     }
 
     #[test]

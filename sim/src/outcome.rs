@@ -21,7 +21,10 @@ impl Ending {
         match result {
             Ok(_) => Ending::Done,
             Err(CommandError::Status(_)) => Ending::Failed,
-            Err(CommandError::Reset) => Ending::Ended { may_have_written: true },
+            Err(
+                CommandError::TimedOut { may_have_written }
+                | CommandError::Reset { may_have_written },
+            ) => Ending::Ended { may_have_written: *may_have_written },
         }
     }
 }
@@ -31,7 +34,8 @@ pub(crate) fn code(result: &Result<u32, CommandError>) -> u64 {
     match result {
         Ok(_) => 0,
         Err(CommandError::Status(status)) => 1 << 16 | u64::from(status.bits()),
-        Err(CommandError::Reset) => 2 << 16,
+        Err(CommandError::TimedOut { may_have_written }) => 2 << 16 | u64::from(*may_have_written),
+        Err(CommandError::Reset { may_have_written }) => 3 << 16 | u64::from(*may_have_written),
     }
 }
 

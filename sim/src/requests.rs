@@ -61,6 +61,9 @@ pub(crate) struct Pending {
     pub(crate) at: Time,
     /// When a poll first found it overdue.
     pub(crate) late: Option<Time>,
+    /// Whether the device was told of it, and how often it was not and that excused it.
+    pub(crate) rung: bool,
+    pub(crate) spared: u32,
     /// The pieces of the buffer by address and length.
     pub(crate) layout: Vec<(u64, usize)>,
     pub(crate) guards: Vec<Buffer>,
@@ -73,9 +76,13 @@ const COMPARE_FAILURE: Status = Status::new(2, 0x85);
 pub(crate) type Parcel = (Vec<Buffer>, u64);
 
 impl Ask {
-    /// Draws a request to the first LBAs of a namespace; `None` where what was drawn cannot be
-    /// asked for now.
-    pub(crate) fn draw(random: &mut Random, model: &Model, most: u64) -> Ask {
+    /// Draws a request to the LBAs of the model.
+    pub(crate) fn draw(
+        random: &mut Random,
+        model: &Model,
+        most: u64,
+        is_damaged: impl Fn(u64) -> bool,
+    ) -> Ask {
         let lbas = model.lba_count();
         let run = Run::draw(random, lbas, most);
         match random.below(100) {
@@ -87,6 +94,7 @@ impl Ask {
                 let count = random.between(1, 4);
                 Ask::Deallocate((0..count).map(|_| Run::draw(random, lbas, 3)).collect())
             }
+            84..89 if run.iter().any(is_damaged) => Ask::Flush,
             84..89 => Ask::copy(random, model, run),
             89..91 => Ask::Verify(run),
             91..99 => Ask::Flush,

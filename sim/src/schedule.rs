@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use adit_driver::bus::BusEvent;
-use adit_driver::spec::{Lid, Nsid};
+use adit_driver::controller::Event;
+use adit_driver::soft::Controller;
+use adit_driver::spec::Nsid;
 
 use crate::bus::{Lie, lock};
 use crate::canary::Canary;
@@ -35,7 +37,7 @@ impl World {
         self.check();
         self.counts.schedules = 1;
         self.counts.actions = self.shape.actions;
-        self.counts.struck = *lock(&self.plan).struck();
+        self.counts.struck = lock(&self.plan).struck().to_vec();
     }
 
     /// One action.
@@ -76,7 +78,9 @@ impl World {
         self.with_lane(|world, lane| {
             for _ in 0..world.random.between(1, 3) {
                 let most = world.shape.lbas_max;
-                let ask = Ask::draw(&mut world.random, &world.model, most);
+                let plan = std::sync::Arc::clone(&world.plan);
+                let is_damaged = |lba| lock(&plan).is_damaged(lba);
+                let ask = Ask::draw(&mut world.random, &world.model, most, is_damaged);
                 let rings = world.random.chance(80);
                 world.submit(lane, ask, rings);
             }
@@ -97,18 +101,10 @@ impl World {
 
     fn act_events(&mut self) {
         let Some(controller) = self.controller.clone() else { return };
-        let event = self.bounded("take_event", |_| controller.take_event());
-        let bus_event = controller.take_bus_event();
-        self.note(
-            &[12, u64::from(event.is_some()), u64::from(bus_event.is_some())],
-            format_args!("events: {event:?} {bus_event:?}"),
-        );
-        if event.is_some() && self.random.one_in(2) {
-            let log = self.bounded("log_page", |_| {
-                controller.log_page(Lid::CHANGED_NAMESPACES, Nsid::ALL, 4096).map(drop)
-            });
-            self.note(&[13, u64::from(log.is_ok())], format_args!("log page: {log:?}"));
-        }
+        let now = self.now();
+        let event = self.bounded("Controller::poll", |_| controller.poll(now));
+        self.given_up |= event == Some(Event::Bus(BusEvent::RemovalRequested));
+        self.note(&[12, u64::from(event.is_some())], format_args!("event: {event:?}"));
     }
 
     fn act_lanes(&mut self) {
@@ -132,10 +128,10 @@ impl World {
         });
     }
 
-    /// What a caller does about a controller that is out of service: sooner or later opens it anew.
+    /// What a caller does about a controller that is out of service: sooner or later brings it
+    /// back, or opens it anew.
     fn act_recover(&mut self) {
-        let failed = self.controller.as_ref().is_some_and(|controller| controller.check().is_err());
-        if !failed {
+        if self.in_service() {
             return;
         }
         self.counts.failures += 1;
@@ -144,9 +140,20 @@ impl World {
                 self.drain(lane);
             }
         }
-        self.drop_all();
-        self.open();
-        self.create_lane();
+        if self.random.one_in(2) {
+            self.heal();
+            let must = self.is_recoverable();
+            if !self.recover() && must {
+                violated(2, "a healthy controller cannot be recovered");
+            }
+            lock(&self.plan).set_calm(false);
+        } else if self.random.chance(60) {
+            self.recover();
+        } else {
+            self.drop_all();
+            self.open();
+            self.create_lane();
+        }
     }
 
     fn act_canary(&mut self) {
@@ -165,11 +172,15 @@ impl World {
 
     /// One of the faults that strike no command.
     fn act_fault(&mut self) {
-        const KINDS: [Fault; 9] = [
+        const KINDS: [Fault; 13] = [
             Fault::Fatal,
+            Fault::HangEnable,
+            Fault::Slow,
             Fault::RefuseDisable,
+            Fault::RefuseSubsystem,
             Fault::RefuseReset,
             Fault::Unplug,
+            Fault::PowerCut,
             Fault::BusEvent,
             Fault::Lie,
             Fault::Detach,
@@ -183,11 +194,19 @@ impl World {
         self.note(&[14, fault as u64], format_args!("fault: {fault:?}"));
         lock(&self.plan).strike(fault);
         match fault {
-            Fault::Fatal => self.bus.soft.with_controller(|controller| controller.fail()),
-            Fault::RefuseDisable => self.bus.soft.with_controller(|one| one.refuse_disable(true)),
+            Fault::Fatal => self.strike(|controller| controller.fail()),
+            Fault::HangEnable => self.strike(|controller| controller.hang_enable(true)),
+            Fault::Slow => {
+                let [up, down] = [0; 2].map(|_| Duration::from_millis(self.random.below(2000)));
+                self.strike(|controller| controller.set_delays(up, down));
+            }
+            Fault::RefuseDisable => self.strike(|controller| controller.refuse_disable(true)),
+            Fault::RefuseSubsystem => {
+                self.strike(|controller| controller.refuse_subsystem_reset(true));
+            }
             Fault::RefuseReset => self.bus.refuse_reset(true),
-            Fault::Unplug if self.bus.is_gone() => self.bus.replug(),
-            Fault::Unplug => self.bus.unplug(),
+            Fault::Unplug | Fault::PowerCut if self.bus.is_away() => self.bus.bring_back(),
+            Fault::Unplug | Fault::PowerCut => self.take_power(fault == Fault::Unplug),
             Fault::BusEvent => {
                 let events = [BusEvent::Error, BusEvent::RemovalRequested, BusEvent::Gone];
                 self.bus.report(self.random.pick(&events));
@@ -199,14 +218,20 @@ impl World {
             }
             Fault::Detach => {
                 let attached = self.random.one_in(2);
-                self.bus.soft.with_controller(|one| one.attach_namespace(1, attached));
+                self.strike(|controller| {
+                    controller.attach_namespace(1, attached);
+                });
             }
             Fault::Heat => {
                 let kelvin = self.random.pick(&[HOT, COOL]);
-                self.bus.soft.with_controller(|one| one.set_temperature(kelvin));
+                self.strike(|controller| controller.set_temperature(kelvin));
             }
             _ => self.drop_all(),
         }
+    }
+
+    fn strike(&mut self, fault: impl FnOnce(&mut Controller)) {
+        self.bus.soft.with_controller(fault);
     }
 
     /// The end: everything goes, in order or not, and what is on the medium is read once more.
@@ -219,8 +244,17 @@ impl World {
             }
             self.sweep();
         }
+        let is_healthy = in_order && self.in_service();
         self.drop_all();
-        if !in_order && self.random.one_in(2) {
+        // A controller that was shut down has written its cache out.
+        if is_healthy {
+            let now = self.model.tick();
+            self.model.flushed(now);
+        }
+        if self.random.one_in(if in_order { 4 } else { 2 }) {
+            if self.random.one_in(2) {
+                self.take_power(false);
+            }
             self.sweep();
             self.drop_all();
         }
@@ -243,7 +277,12 @@ impl World {
             self.open();
         }
         self.heal();
-        if self.lanes.is_empty() && !self.create_lane() {
+        if !self.in_service() && !(self.is_recoverable() && self.recover()) {
+            return false;
+        }
+        // What is known of the namespace may be of a time when it was not there.
+        self.namespace = self.controller.as_ref().and_then(|one| one.namespace(Nsid(1)).ok());
+        if self.namespace.is_none() || (self.lanes.is_empty() && !self.create_lane()) {
             return false;
         }
         let failed = self.counts.failed + self.counts.ended[0];
@@ -256,7 +295,9 @@ impl World {
             }
             self.drain(0);
         }
-        failed == self.counts.failed + self.counts.ended[0]
+        // An LBA that cannot be read stays that until it is written.
+        let unreadable = lock(&self.plan).has_struck(Fault::Media);
+        unreadable || failed == self.counts.failed + self.counts.ended[0]
     }
 
     /// For queues that are too small for more.

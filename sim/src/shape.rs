@@ -23,6 +23,10 @@ pub(crate) struct Shape {
     pub(crate) lanes_max: usize,
     /// How long a command may take before it is aborted.
     pub(crate) timeout: Duration,
+    /// How long it may take to end then.
+    pub(crate) abort_timeout: Duration,
+    /// Whether the bus can cut a device off that nothing else stops.
+    pub(crate) can_cut_off: bool,
     /// Most LBAs of a request.
     pub(crate) lbas_max: u64,
 }
@@ -38,6 +42,7 @@ impl Shape {
             shadow_doorbells: random.chance(60),
             cmb: soft.cmb_bytes > 0,
             interrupts: random.one_in(16),
+            subsystem_reset: random.chance(80),
             admin_timeout: random.pick(&[Duration::from_secs(1), Duration::from_secs(10)]),
         };
         Shape {
@@ -47,6 +52,8 @@ impl Shape {
             actions: random.between(30, 80),
             lanes_max: usize::from(soft.io_queue_count.min(options.io_queues)),
             timeout: random.pick(&[Duration::from_millis(100), Duration::from_secs(10)]),
+            abort_timeout: random.pick(&[Duration::from_millis(50), Duration::from_secs(2)]),
+            can_cut_off: random.one_in(2),
             lbas_max: random.pick(&[1, 4, 4, 16, 40]).min(lbas),
             soft,
             options,
@@ -60,6 +67,8 @@ impl Shape {
             depth: random.pick(&[2, 4, 8, 8, 16, 16]).min(self.soft.queue_entries_max),
             placement: if in_cmb { Placement::Cmb } else { Placement::Host },
             timeout: self.timeout,
+            abort_timeout: self.abort_timeout,
+            latencies: random.one_in(4),
             bounce_pages: random.between(1, 2) as usize,
             ..QueuePairOptions::default()
         }
@@ -78,6 +87,9 @@ fn controller(random: &mut Random, lba_bytes: u32, lbas: u64) -> Options {
         queue_entries_max: random.pick(&[8, 64]),
         noiob_lbas: random.pick(&[0, 0, 0, 5, 8]),
         dstrd: random.pick(&[0, 0, 0, 1]),
+        vwc_bytes: random.pick(&[0, 16 << 10]),
+        nssr: random.one_in(2),
+        seed: random.next(),
         ..Options::memory(bytes)
     }
 }

@@ -25,12 +25,12 @@ use crate::requests::{Ask, Parcel, Pending, Run, differs, is_ordinary};
 use crate::shape::Shape;
 use crate::trace::Trace;
 
-/// How long an aborted command has (the driver's constant).
-const ABORT_TIMEOUT: Duration = Duration::from_secs(2);
 /// Admin commands that one call of the driver may wait for, at most.
 const CALLS_MAX: u32 = 16;
 /// What one call may spend on disabling, resetting and shutting down, at most.
-const RESET_MAX: Duration = Duration::from_secs(400);
+const RESET_MAX: Duration = Duration::from_secs(60);
+/// How often a request that the device was not told of may outlive its time: each time its queue is created anew.
+const SPARED_MAX: u32 = 2;
 
 /// A queue pair with its number.
 pub(crate) struct Lane {
@@ -59,6 +59,8 @@ pub(crate) struct World {
     next_lane: u64,
     /// Whether the controller failed while nothing could stop it: what it has does not come back.
     is_stuck: bool,
+    /// Whether the controller is not to be brought back: the system asked for it, or it was cut off.
+    pub(crate) given_up: bool,
     /// Mappings that such a controller kept.
     kept: usize,
     scratch: Vec<u8>,
@@ -75,7 +77,8 @@ impl World {
         let mut random = Random::new(seed);
         let shape = Shape::draw(&mut random);
         let bus = SimBus::new(shape.soft.clone());
-        let plan = Plan::new(shape.swarm, random.fork(), canary, bus.share());
+        bus.allow_cut_off(shape.can_cut_off);
+        let plan = Plan::new(shape.swarm, shape.lbas, random.fork(), canary, bus.share());
         let judge = Arc::clone(&plan);
         bus.soft.with_controller(|controller| {
             controller.poll_shadow(shape.polls_shadow);
@@ -83,7 +86,7 @@ impl World {
         });
         World {
             random,
-            model: Model::new(shape.lbas as usize, false),
+            model: Model::new(shape.lbas as usize, shape.soft.vwc_bytes > 0),
             pins: vec![0; shape.lbas as usize],
             shape,
             bus,
@@ -99,6 +102,7 @@ impl World {
             next_tag: 0,
             next_lane: 0,
             is_stuck: false,
+            given_up: false,
             kept: 0,
             scratch: Vec::new(),
         }
@@ -190,6 +194,9 @@ impl World {
         }
         self.counts.requests += 1;
         self.pin(&ask, 1);
+        if rings {
+            self.rung(id);
+        }
         let mut watch = self.bus.watch();
         for (iova, len) in &layout {
             let what = Reached::Data(tag);
@@ -198,8 +205,19 @@ impl World {
         drop(watch);
         let began = self.model.tick();
         writes.iter().for_each(|(lba, value)| self.model.begin(tag, *lba, *value));
-        let pending =
-            Pending { tag, ask, fua, lane: id, began, at: now, late: None, layout, guards };
+        let pending = Pending {
+            tag,
+            ask,
+            fua,
+            lane: id,
+            began,
+            at: now,
+            late: None,
+            rung: rings,
+            spared: 0,
+            layout,
+            guards,
+        };
         self.pending.insert(tag, pending);
         true
     }
@@ -237,9 +255,23 @@ impl World {
         Some(memory)
     }
 
+    /// The device was told of all that a lane has.
+    fn rung(&mut self, id: u64) {
+        let here = self.pending.values_mut().filter(|pending| pending.lane == id);
+        here.for_each(|pending| pending.rung = true);
+    }
+
+    pub(crate) fn ring(&mut self, lane: usize) {
+        self.lanes[lane].queue.ring();
+        // A queue that the controller does not know is not rung.
+        if self.controller.as_ref().is_some_and(|controller| controller.check().is_ok()) {
+            self.rung(self.lanes[lane].id);
+        }
+    }
+
     /// What a caller does whose queue is full.
     fn make_room(&mut self, lane: usize) {
-        self.lanes[lane].queue.ring();
+        self.ring(lane);
         self.bus.step();
         self.poll(lane);
     }
@@ -249,7 +281,9 @@ impl World {
         let fits = match reason {
             RejectReason::Full => !idle,
             RejectReason::TooLarge { .. } => true,
-            RejectReason::OutOfRange { .. } => matches!(ask, Ask::Beyond),
+            RejectReason::OutOfRange { .. } => {
+                matches!(ask, Ask::Beyond) || lock(&self.plan).has_struck(Fault::Detach)
+            }
             _ => false,
         };
         if !fits {
@@ -275,6 +309,7 @@ impl World {
     /// Polls a lane and takes in what finished.
     pub(crate) fn poll(&mut self, lane: usize) -> usize {
         let now = self.now();
+        let in_service = self.in_service();
         let mut done = Vec::new();
         let finished = self.bounded("QueuePair::poll", |world| {
             world.lanes[lane].queue.poll(now, |completion| done.push(completion))
@@ -287,12 +322,32 @@ impl World {
             &[id, finished as u64],
             format_args!("queue {id}: polled at {now}, {finished} finished"),
         );
+        self.spread_damage();
         for completion in done {
             self.finish(completion);
         }
         self.check_deadlines(lane, now);
-        self.check_violations(lane);
+        self.check_violations(lane, in_service);
         finished
+    }
+
+    pub(crate) fn in_service(&self) -> bool {
+        self.controller.as_ref().is_some_and(|controller| controller.check().is_ok())
+    }
+
+    /// What a copy takes from a damaged LBA may be wrong where it puts it.
+    fn spread_damage(&mut self) {
+        let mut plan = lock(&self.plan);
+        if !plan.has_damage() {
+            return;
+        }
+        for pending in self.pending.values() {
+            if let Ask::Copy { to, source, .. } = pending.ask {
+                let damaged = source.iter().filter(|lba| plan.is_damaged(*lba));
+                let onto: Vec<u64> = damaged.map(|lba| lba - source.first + to).collect();
+                onto.into_iter().for_each(|lba| plan.damage(lba));
+            }
+        }
     }
 
     /// Law 4: once it was aborted, a request ends with the poll after the abort's time.
@@ -301,10 +356,18 @@ impl World {
             return;
         }
         let Lane { id, queue } = &self.lanes[lane];
-        let timeout = self.shape.timeout;
+        let Shape { timeout, abort_timeout, .. } = self.shape;
         for pending in self.pending.values_mut().filter(|pending| pending.lane == *id) {
             match pending.late {
-                Some(late) if now >= late + ABORT_TIMEOUT => {
+                Some(late)
+                    if now >= late + abort_timeout
+                        && !pending.rung
+                        && pending.spared < SPARED_MAX =>
+                {
+                    pending.spared += 1;
+                    pending.late = Some(now);
+                }
+                Some(late) if now >= late + abort_timeout => {
                     let Pending { tag, ask, at, .. } = pending;
                     let took = now.since(*at);
                     let stats = queue.stats();
@@ -322,14 +385,14 @@ impl World {
     }
 
     /// Law 2: what breaks the protocol is noticed, and nothing else is taken for it.
-    fn check_violations(&mut self, lane: usize) {
+    fn check_violations(&mut self, lane: usize, was_in_service: bool) {
+        let in_service = was_in_service && self.in_service() && !self.bus.is_away();
         let Lane { id, queue } = &self.lanes[lane];
         let seen = queue.stats().violations();
         let mut plan = lock(&self.plan);
         let made = plan.take_violations(queue.qid().0);
-        let in_service = self.controller.as_ref().is_some_and(|one| one.check().is_ok());
-        if made > 0 && seen == 0 && in_service && !self.bus.is_gone() {
-            violated(2, format_args!("queue {id} did not notice {made} broken completions"));
+        if made > 0 && in_service {
+            violated(2, format_args!("queue {id} goes on after {made} broken completions"));
         }
         if seen > 0 && plan.is_clean() {
             violated(2, format_args!("queue {id} takes honest completions for violations"));
@@ -378,7 +441,7 @@ impl World {
     /// Tells the model how the writing of a request ended.
     fn wrote(&mut self, pending: &Pending, ending: Ending, tainted: bool) {
         let is_write = matches!(pending.ask, Ask::Write(_));
-        let durable = !self.has_cache() || (pending.fua && is_write);
+        let durable = self.shape.soft.vwc_bytes == 0 || (pending.fua && is_write);
         let forgets = self.canary == Some(Canary::ForgetWrite) && is_write;
         let written = match ending {
             _ if tainted => Written::Maybe,
@@ -427,7 +490,8 @@ impl World {
     /// Whether a status may be made up.
     fn may_lie(&self) -> bool {
         let plan = lock(&self.plan);
-        plan.has_struck(Fault::FailIo) || plan.has_struck(Fault::BadStatus)
+        let made_up = [Fault::FailIo, Fault::BadStatus];
+        made_up.into_iter().any(|fault| plan.has_struck(fault)) || plan.has_damage()
     }
 
     fn check_read(&mut self, pending: &Pending, run: Run, pieces: &[adit_driver::Buffer]) {
@@ -435,6 +499,9 @@ impl World {
         gather(pieces, &mut scratch);
         let lba_bytes = scratch.len() / run.lbas as usize;
         for (lba, bytes) in run.iter().zip(scratch.chunks_exact(lba_bytes)) {
+            if lock(&self.plan).is_damaged(lba) {
+                continue;
+            }
             let Some(value) = decode(bytes) else {
                 let start = &bytes[..16];
                 violated(
@@ -452,13 +519,12 @@ impl World {
     }
 
     fn observe(&mut self, pending: &Pending, lba: u64, value: u64) {
+        if lock(&self.plan).is_damaged(lba) {
+            return;
+        }
         if let Err(what) = self.model.observe(pending.began, lba, value) {
             violated(1, format_args!("request {}: {what}", pending.tag));
         }
-    }
-
-    fn has_cache(&self) -> bool {
-        false
     }
 
     /// Whether requests may never come back: the controller could not be stopped.
@@ -471,10 +537,10 @@ impl World {
     /// Polls a lane until nothing is in flight on it (law 4).
     pub(crate) fn drain(&mut self, lane: usize) {
         let started = self.bus.now();
-        let limit = self.shape.timeout + ABORT_TIMEOUT + RESET_MAX;
+        let limit = (self.shape.timeout + self.shape.abort_timeout + RESET_MAX) * (SPARED_MAX + 1);
         let id = self.lanes[lane].id;
         while self.pending.values().any(|pending| pending.lane == id) && !self.is_stuck() {
-            self.lanes[lane].queue.ring();
+            self.ring(lane);
             self.poll(lane);
             let took = self.bus.now().since(started);
             if took > limit {
@@ -526,6 +592,7 @@ impl World {
     /// Requests whose queue is gone: nobody will say how they ended.
     fn swallow(&mut self, is_gone: impl Fn(&Pending) -> bool) {
         self.model.tick();
+        self.spread_damage();
         let (over, pending): (BTreeMap<u64, Pending>, _) =
             std::mem::take(&mut self.pending).into_iter().partition(|(_, one)| is_gone(one));
         self.pending = pending;
@@ -592,6 +659,9 @@ impl World {
     }
 
     fn try_open(&mut self) -> bool {
+        lock(&self.plan).forget_violations();
+        self.bus.allow_cut_off(self.shape.can_cut_off);
+        self.given_up = false;
         let bus: Arc<dyn Bus> = Arc::<SimBus>::clone(&self.bus);
         let options = self.shape.options.clone();
         let opened = self.bounded("opening the controller", |_| {
@@ -614,17 +684,53 @@ impl World {
         }
     }
 
+    /// Brings a controller back that is out of service; `false` if that did not work.
+    pub(crate) fn recover(&mut self) -> bool {
+        let Some(controller) = self.controller.clone() else { return false };
+        lock(&self.plan).forget_violations();
+        let recovered = self.bounded("recover", |_| controller.recover());
+        self.note(
+            &[6, u64::from(recovered.is_ok())],
+            format_args!(
+                "recover: {}",
+                recovered.as_ref().map_or_else(|why| why.to_string(), |()| "done".to_owned())
+            ),
+        );
+        match recovered {
+            Ok(()) => {
+                self.counts.recovered += 1;
+                self.is_stuck = false;
+                true
+            }
+            Err(_) => false,
+        }
+    }
+
+    /// Whether nothing excuses a controller that cannot be brought back.
+    pub(crate) fn is_recoverable(&self) -> bool {
+        !self.given_up && !self.bus.is_cut_off()
+    }
+
+    /// Takes the device's power, perhaps by pulling it out: so goes what no Flush covered.
+    pub(crate) fn take_power(&mut self, pulls_out: bool) {
+        self.bus.take_away(pulls_out);
+        self.model.lose_power();
+    }
+
     /// Ends all faults: what is wrong with the device is put right.
     pub(crate) fn heal(&mut self) {
         self.note(&[5], format_args!("all faults end"));
         lock(&self.plan).set_calm(true);
         self.bus.refuse_reset(false);
         self.bus.lie(None);
-        if self.bus.is_gone() {
-            self.bus.replug();
+        if self.bus.is_away() {
+            self.bus.bring_back();
         }
         self.bus.soft.with_controller(|controller| {
             controller.refuse_disable(false);
+            controller.refuse_subsystem_reset(false);
+            controller.hang_enable(false);
+            controller.set_delays(Duration::ZERO, Duration::ZERO);
             controller.attach_namespace(1, true);
         });
     }

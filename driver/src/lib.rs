@@ -21,7 +21,10 @@ mod locality;
 pub mod memory;
 mod namespace;
 pub mod queue_pair;
+pub mod reactor;
 mod ring;
+#[cfg(feature = "serve")]
+pub mod serve;
 mod slots;
 pub mod soft;
 pub mod spec;

@@ -1,8 +1,8 @@
-//! The vfio-user bus against a server of another make, and against liars.
+//! The vfio-user bus against our own server, against one of another make, and against liars.
 #![allow(missing_docs)]
 
-#[path = "support/vfio_user_server.rs"]
-mod server;
+#[path = "support/served.rs"]
+mod served;
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -18,7 +18,8 @@ use adit_driver::bus::{Bus, BusEvent, Doorbell};
 use adit_driver::soft;
 use adit_driver::sys::{Backing, HostMemory};
 
-use server::{DoorbellPage, VfioUserServer};
+use adit_driver::serve::DoorbellAccess;
+use served::Served;
 
 const CAP: u32 = 0x00;
 const VS: u32 = 0x08;
@@ -58,30 +59,44 @@ struct Enabled {
 fn enable(bus: Arc<VfioUser>) -> Enabled {
     let memory = shared_memory(3 * PAGE);
     let iova = bus.map(memory.range()).expect("mapped").0;
+    set_up(&bus, iova);
+    Enabled { bus, memory, iova }
+}
+
+fn set_up(bus: &VfioUser, iova: u64) {
     bus.write32(AQA, 0x000f_000f);
     bus.write64(ASQ, iova);
     bus.write64(ACQ, iova + PAGE as u64);
     bus.write32(CC, 0x0046_0001);
     wait_for("CSTS.RDY", || bus.read32(CSTS) & 1 == 1);
-    Enabled { bus, memory, iova }
 }
 
 impl Enabled {
     /// Identify Controller by hand, the first command of the queue.
     fn identify(&self) -> Doorbell {
+        let bus: Arc<dyn Bus> = Arc::<VfioUser>::clone(&self.bus);
+        let doorbell = bus.doorbell(ADMIN_TAIL).expect("doorbell");
+        self.identify_by(&doorbell);
+        doorbell
+    }
+
+    fn identify_by(&self, doorbell: &Doorbell) {
         let words = self.memory.atomics();
         let data = self.iova + 2 * PAGE as u64;
         let dwords = [(0, 0x06), (6, data as u32), (7, (data >> 32) as u32), (10, 1)];
         for (index, value) in dwords {
             words.dwords()[index].store(value, Ordering::Relaxed);
         }
-        let bus: Arc<dyn Bus> = Arc::<VfioUser>::clone(&self.bus);
-        let doorbell = bus.doorbell(ADMIN_TAIL).expect("doorbell");
         doorbell.ring(1);
         let phase = &words.dwords()[PAGE / 4 + 3];
         wait_for("a completion", || phase.load(Ordering::Acquire) & 1 << 16 != 0);
         assert_eq!(phase.load(Ordering::Relaxed) >> 17, 0, "status");
-        doorbell
+    }
+
+    /// Sets the controller up once more, with the memory that it has.
+    fn start_over(&self) {
+        self.memory.atomics().clear();
+        set_up(&self.bus, self.iova);
     }
 
     fn data(&self) -> Vec<u8> {
@@ -92,10 +107,10 @@ impl Enabled {
 
 #[test]
 fn registers_are_the_controllers() {
-    let server = VfioUserServer::start(small(), DoorbellPage::Mappable);
+    let server = Served::start(small(), DoorbellAccess::Mapped);
     let bus = VfioUser::open(server.socket()).expect("open");
-    let (cap, vs) =
-        server.with_controller(|it| (it.read_register(CAP, 8), it.read_register(VS, 4)));
+    let (cap, vs) = server
+        .with(|it| (it.controller().read_register(CAP, 8), it.controller().read_register(VS, 4)));
     assert_eq!(bus.read64(CAP), cap);
     assert_eq!(u64::from(bus.read32(VS)), vs);
     assert_eq!(bus.read32(0xffff_fff0), u32::MAX, "outside the BAR");
@@ -105,7 +120,7 @@ fn registers_are_the_controllers() {
 
 #[test]
 fn a_command_runs_over_a_mapped_doorbell() {
-    let server = VfioUserServer::start(small(), DoorbellPage::Mappable);
+    let server = Served::start(small(), DoorbellAccess::Mapped);
     let enabled = enable(VfioUser::open(server.socket()).expect("open"));
     assert!(matches!(enabled.identify(), Doorbell::Mapped(_)));
     assert!(enabled.data().iter().any(|byte| *byte != 0), "identify data came");
@@ -113,8 +128,8 @@ fn a_command_runs_over_a_mapped_doorbell() {
 
 #[test]
 fn a_command_runs_over_messages_and_both_ways_give_the_same() {
-    let mappable = VfioUserServer::start(small(), DoorbellPage::Mappable);
-    let messages = VfioUserServer::start(small(), DoorbellPage::Messages);
+    let mappable = Served::start(small(), DoorbellAccess::Mapped);
+    let messages = Served::start(small(), DoorbellAccess::Messages);
     let first = enable(VfioUser::open(messages.socket()).expect("open"));
     assert!(matches!(first.identify(), Doorbell::Message { .. }));
     let options = Options { map_doorbells: false, ..Options::default() };
@@ -125,7 +140,7 @@ fn a_command_runs_over_messages_and_both_ways_give_the_same() {
 
 #[test]
 fn interrupts_arrive_by_eventfd() {
-    let server = VfioUserServer::start(small(), DoorbellPage::Mappable);
+    let server = Served::start(small(), DoorbellAccess::Mapped);
     let bus = VfioUser::open(server.socket()).expect("open");
     let count = bus.vector_count();
     assert!(count >= 2);
@@ -142,27 +157,27 @@ fn interrupts_arrive_by_eventfd() {
 
 #[test]
 fn memory_comes_and_goes() {
-    let server = VfioUserServer::start(small(), DoorbellPage::Messages);
+    let server = Served::start(small(), DoorbellAccess::Messages);
     let bus = VfioUser::open(server.socket()).expect("open");
     assert_eq!(bus.backing(), Backing::SharedFile);
     let memory = shared_memory(2 * PAGE);
     let iova = bus.map(memory.range()).expect("mapped");
     assert_ne!(bus.map(memory.range()).expect("twice is fine").0, iova.0);
     assert_ne!(bus.reserve(1 << 20).expect("reserved").0, iova.0);
-    assert_eq!(server.mapping_count(), 2);
+    assert_eq!(server.with(|it| it.mapping_count()), 2);
     assert!(bus.unmap(iova, PAGE as u64).is_err(), "half a mapping");
     bus.unmap(iova, 2 * PAGE as u64).expect("unmapped");
-    assert_eq!(server.mapping_count(), 1);
+    assert_eq!(server.with(|it| it.mapping_count()), 1);
     let plain = HostMemory::allocate(PAGE, Backing::Any, &|_, _| ()).expect("memory");
     let error = bus.map(plain.range()).expect_err("no file").to_string();
     assert!(error.contains("memfd"), "{error}");
     drop(bus);
-    wait_for("the server to let go", || server.mapping_count() == 0);
+    wait_for("the server to let go", || server.with(|it| it.mapping_count()) == 0);
 }
 
 #[test]
 fn a_reset_starts_over_and_the_next_client_finds_a_fresh_controller() {
-    let server = VfioUserServer::start(small(), DoorbellPage::Mappable);
+    let server = Served::start(small(), DoorbellAccess::Mapped);
     let enabled = enable(VfioUser::open(server.socket()).expect("open"));
     enabled.bus.reset().expect("reset");
     assert_eq!(enabled.bus.read32(CSTS) & 1, 0);
@@ -174,12 +189,13 @@ fn a_reset_starts_over_and_the_next_client_finds_a_fresh_controller() {
 #[test]
 fn the_controller_memory_buffer_is_mapped() {
     let options = soft::Options { cmb_bytes: 1 << 20, ..small() };
-    let server = VfioUserServer::start(options, DoorbellPage::Mappable);
+    let server = Served::start(options, DoorbellAccess::Mapped);
     let bus = VfioUser::open(server.socket()).expect("open");
     let window = bus.bar_window(soft::CMB_BAR, PAGE as u64, PAGE as u64).expect("mapped");
     window.write32(8, 0x1234_5678);
-    let seen = server.with_controller(|it| {
-        it.cmb().map(|cmb| cmb.pages().window().read32(PAGE + 8)).expect("a buffer")
+    let seen = server.with(|it| {
+        let cmb = it.controller().cmb().map(|cmb| cmb.pages().window().read32(PAGE + 8));
+        cmb.expect("a buffer")
     });
     assert_eq!(seen, 0x1234_5678);
     assert!(bus.bar_window(soft::CMB_BAR, 1 << 20, 8).is_err(), "past its end");
@@ -189,9 +205,93 @@ fn the_controller_memory_buffer_is_mapped() {
 
 #[test]
 fn a_doorbell_outside_the_bar_is_refused() {
-    let server = VfioUserServer::start(small(), DoorbellPage::Mappable);
+    let server = Served::start(small(), DoorbellAccess::Mapped);
     let bus: Arc<dyn Bus> = VfioUser::open(server.socket()).expect("open");
     assert!(bus.doorbell(0x10_0000).is_err());
+}
+
+/// A server that ends, and another at the same socket.
+fn replaced(server: Served, options: soft::Options, doorbells: DoorbellAccess) -> Served {
+    let socket = server.socket().to_owned();
+    drop(server);
+    let serving = adit_driver::serve::Options { doorbells, ..Default::default() };
+    Served::start_at(socket, options, serving)
+}
+
+#[test]
+fn a_server_that_came_back_is_met_again() {
+    let options = || soft::Options { cmb_bytes: 1 << 20, ..small() };
+    for doorbells in [DoorbellAccess::Mapped, DoorbellAccess::Messages] {
+        let server = Served::start(options(), doorbells);
+        let enabled = enable(VfioUser::open(server.socket()).expect("open"));
+        let vectors = enabled.bus.enable_vectors(2).expect("vectors");
+        let cmb = enabled.bus.bar_window(soft::CMB_BAR, 0, 1 << 20).expect("mapped");
+        let doorbell = enabled.identify();
+        let before = enabled.data();
+        // Done: another process serves there, which knows nothing of us.
+        let server = replaced(server, options(), doorbells);
+        assert_eq!(enabled.bus.read32(CSTS), u32::MAX);
+        assert_eq!(enabled.bus.take_event(), Some(BusEvent::Gone));
+        enabled.bus.reset().expect("met again");
+        // Asserted: everything that was handed out before goes on working.
+        assert_eq!(server.with(|it| it.mapping_count()), 1);
+        let mut admin = File::from(vectors.into_iter().next().expect("vector 0"));
+        let mut signals = [0; 8];
+        while admin.read_exact(&mut signals).is_ok() {}
+        enabled.start_over();
+        enabled.identify_by(&doorbell);
+        assert_eq!(enabled.data(), before);
+        wait_for("an interrupt", || admin.read_exact(&mut signals).is_ok());
+        cmb.write32(8, 0x1234_5678);
+        let seen = server.with(|it| {
+            it.controller().cmb().map(|cmb| cmb.pages().window().read32(8)).expect("a buffer")
+        });
+        assert_eq!(seen, 0x1234_5678);
+        enabled
+            .bus
+            .unmap(adit_driver::spec::Iova(enabled.iova), 3 * PAGE as u64)
+            .expect("unmapped");
+        assert_eq!(server.with(|it| it.mapping_count()), 0);
+        drop(server);
+        wait_for("the loss", || enabled.bus.take_event() == Some(BusEvent::Gone));
+    }
+}
+
+#[test]
+fn another_device_is_not_taken_for_the_old_one() {
+    let server = Served::start(small(), DoorbellAccess::Mapped);
+    let enabled = enable(VfioUser::open(server.socket()).expect("open"));
+    let fewer = soft::Options { io_queue_count: 3, ..small() };
+    let server = replaced(server, fewer, DoorbellAccess::Mapped);
+    let error = enabled.bus.reset().expect_err("fewer vectors").to_string();
+    assert!(error.contains("another device"), "{error}");
+    let server = replaced(server, small(), DoorbellAccess::Messages);
+    let error = enabled.bus.reset().expect_err("nothing to map").to_string();
+    assert!(error.contains("another device"), "{error}");
+    assert_eq!(enabled.bus.read32(CSTS), u32::MAX, "gone as before");
+    assert_eq!(server.with(|it| it.mapping_count()), 0, "it was not given any memory");
+    let _server = replaced(server, small(), DoorbellAccess::Mapped);
+    enabled.bus.reset().expect("the right one again");
+}
+
+#[test]
+fn a_server_that_is_busy_or_mute_is_not_waited_for_long() {
+    let server = Served::start(small(), DoorbellAccess::Mapped);
+    let socket = server.socket().to_owned();
+    let options = Options { deadline: Duration::from_millis(200), ..Options::default() };
+    let enabled = enable(VfioUser::open_with(&socket, options).expect("open"));
+    let server = replaced(server, small(), DoorbellAccess::Mapped);
+    let other = VfioUser::open(&socket).expect("faster than us");
+    let error = enabled.bus.reset().expect_err("busy").to_string();
+    assert!(error.contains("busy") && error.contains("no other client"), "{error}");
+    drop(other);
+    drop(server);
+    let _mute = UnixListener::bind(&socket).expect("socket");
+    let started = Instant::now();
+    let error = enabled.bus.reset().expect_err("mute").to_string();
+    assert!(error.contains("within 200 ms"), "{error}");
+    assert!(started.elapsed() < Duration::from_secs(5));
+    std::fs::remove_file(&socket).expect("removed");
 }
 
 /// What a scripted server does with one request.
@@ -332,7 +432,7 @@ fn a_server_that_goes_away_reads_as_all_ones_and_is_told_once() {
     assert_eq!(bus.take_event(), Some(BusEvent::Gone));
     assert_eq!(bus.take_event(), None);
     let error = bus.reset().expect_err("gone").to_string();
-    assert!(error.contains("closed the connection"), "{error}");
+    assert!(error.contains("cannot be made anew") && error.contains("start the server"), "{error}");
     let memory = shared_memory(PAGE);
     assert!(bus.map(memory.range()).is_err());
 }

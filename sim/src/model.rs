@@ -58,7 +58,7 @@ pub(crate) enum Written {
 pub(crate) struct Model {
     lbas: Vec<Vec<Candidate>>,
     clock: u64,
-    /// When power was last lost.
+    /// When power was last lost; 0 if it never was.
     cut: u64,
     /// Whether there is a volatile write cache.
     cached: bool,
@@ -111,6 +111,8 @@ impl Model {
                     ));
                 }
             }
+            // What the cache took before power was lost may have gone with it.
+            Written::Yes { durable: false } if began < self.cut => {}
             Written::Yes { durable } => {
                 for other in all.iter_mut().filter(|other| other.ended < began) {
                     other.gone = other.gone.min(now);
@@ -143,10 +145,10 @@ impl Model {
         for candidate in &mut self.lbas[lba as usize] {
             if candidate.value == value {
                 candidate.seen |= is_only && candidate.gone >= began;
-            } else if candidate.ended < began {
+            } else if candidate.ended < began && (!cached || cut < began) {
                 candidate.gone = candidate.gone.min(now);
                 // What the power loss did not leave is not in a cache either.
-                candidate.buried |= !cached || candidate.ended <= cut && cut < began;
+                candidate.buried |= !cached || (cut > 0 && candidate.ended <= cut);
             }
         }
         Ok(())
@@ -324,6 +326,29 @@ mod tests {
         run.read(2).expect("possible");
         run.model.lose_power();
         assert_eq!(run.may_hold(), [2], "the others were lost the first time");
+    }
+
+    #[test]
+    fn what_a_read_finds_in_the_cache_is_not_durable() {
+        let mut run = Run::new();
+        run.write(1, CACHED);
+        run.read(1).expect("written");
+        run.model.lose_power();
+        assert_eq!(run.may_hold(), [0, 1]);
+    }
+
+    #[test]
+    fn what_is_learnt_after_a_power_loss_of_before_it_is_of_before_it() {
+        let mut run = Run::new();
+        let (write, read) = (run.begin(1), run.model.tick());
+        run.model.lose_power();
+        run.end(write, CACHED);
+        run.model.observe(read, 0, 1).expect("written before");
+        assert_eq!(run.may_hold(), [0, 1]);
+        let write = run.begin(2);
+        run.model.lose_power();
+        run.end(write, DURABLE);
+        assert_eq!(run.may_hold(), [2]);
     }
 
     #[test]

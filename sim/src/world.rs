@@ -282,7 +282,11 @@ impl World {
             RejectReason::Full => !idle,
             RejectReason::TooLarge { .. } => true,
             RejectReason::OutOfRange { .. } => {
-                matches!(ask, Ask::Beyond) || lock(&self.plan).has_struck(Fault::Detach)
+                let plan = lock(&self.plan);
+                // A namespace that Identify fails for has no LBAs, either.
+                let may_be_away = [Fault::Detach, Fault::FailAdmin];
+                matches!(ask, Ask::Beyond)
+                    || may_be_away.into_iter().any(|fault| plan.has_struck(fault))
             }
             _ => false,
         };
@@ -713,6 +717,7 @@ impl World {
 
     /// Takes the device's power, perhaps by pulling it out: so goes what no Flush covered.
     pub(crate) fn take_power(&mut self, pulls_out: bool) {
+        self.note(&[7, u64::from(pulls_out)], format_args!("power is lost"));
         self.bus.take_away(pulls_out);
         self.model.lose_power();
     }

@@ -33,6 +33,11 @@ impl Interrupt {
         Ok(interrupt)
     }
 
+    /// The flag itself, for whoever looks at it often.
+    pub(crate) fn flag(&self) -> &AtomicBool {
+        &self.0
+    }
+
     /// Whether to end.
     #[inline]
     pub(crate) fn requested(&self) -> bool {

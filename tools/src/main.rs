@@ -11,6 +11,7 @@ mod human;
 mod identify;
 mod interrupt;
 mod output;
+mod softnvme;
 
 use std::error::Error as _;
 use std::process::ExitCode;
@@ -21,6 +22,7 @@ use clap::{Parser, Subcommand};
 use bench::options::BenchArgs;
 use failure::Result;
 use identify::IdentifyArgs;
+use softnvme::options::SoftnvmeArgs;
 
 const EXAMPLES: &str = "\
 Targets:
@@ -46,6 +48,7 @@ struct Cli {
 enum Command {
     Identify(IdentifyArgs),
     Bench(Box<BenchArgs>),
+    Softnvme(Box<SoftnvmeArgs>),
     /// Writes and reads a software controller, verified, and shows a table; needs no device
     #[command(after_help = "Example:\n  adit demo")]
     Demo,
@@ -70,6 +73,7 @@ fn run(command: &Command) -> Result<()> {
     match command {
         Command::Identify(args) => identify::run(args),
         Command::Bench(args) => bench::run(args),
+        Command::Softnvme(args) => softnvme::run(args),
         Command::Demo => demo::run(),
     }
 }

@@ -1,28 +1,16 @@
-//! The same binary on a controller in another thread behind a vfio-user socket, by a
-//! server of another make than the driver's client.
+//! The same binary at both ends: `adit bench` and `adit identify` on what `adit softnvme` serves.
 #![allow(missing_docs)]
 
-#[path = "../../driver/tests/support/vfio_user_server.rs"]
-mod server;
+#[path = "support/softnvme.rs"]
+mod softnvme;
 
-use std::process::{Command, Output};
+use softnvme::{Scratch, Softnvme, adit, text};
 
-use adit_driver::soft::Options;
-use server::{DoorbellPage, VfioUserServer};
-
-fn adit(words: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_adit")).args(words).output().expect("adit runs")
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
-}
-
-/// Writes, reads back and verifies on a server made of `options`.
-fn verified(options: &str, doorbells: DoorbellPage, settings: &str) -> serde_json::Value {
-    let options: Options = options.parse().expect("valid options");
-    let server = VfioUserServer::start(options, doorbells);
-    let filename = format!("--filename=vfio-user:{}{settings}", server.socket().display());
+/// Writes, reads back and verifies on a server of these options.
+fn verified(serving: &[&str], settings: &str) -> serde_json::Value {
+    let scratch = Scratch::new();
+    let server = Softnvme::start(&scratch.path("drive"), serving);
+    let filename = format!("--filename={}{settings}", server.target());
     let ended = adit(&[
         "bench",
         &filename,
@@ -46,26 +34,32 @@ fn violations(report: &serde_json::Value) -> u64 {
 
 #[test]
 fn identify_shows_what_the_server_serves() {
-    let options = "mem=8M,serial=ACROSS".parse().expect("valid options");
-    let server = VfioUserServer::start(options, DoorbellPage::Mappable);
-    let ended = adit(&["identify", &format!("vfio-user:{}", server.socket().display())]);
+    let scratch = Scratch::new();
+    let words = ["--media", "mem=8M", "--serial", "ACROSS"];
+    let server = Softnvme::start(&scratch.path("drive"), &words);
+    let ended = adit(&["identify", &server.target()]);
     assert!(ended.status.success(), "{}", text(&ended.stderr));
     assert!(text(&ended.stdout).contains("ACROSS"), "{}", text(&ended.stdout));
 }
 
 #[test]
 fn data_survives_with_doorbells_mapped() {
-    assert_eq!(violations(&verified("mem=8M", DoorbellPage::Mappable, "")), 0);
-    assert_eq!(
-        violations(&verified("mem=8M,mdts=1,lba=4096", DoorbellPage::Mappable, ",sgl=off")),
-        0
-    );
+    assert_eq!(violations(&verified(&["--media", "mem=8M"], "")), 0);
+    let words = ["--media", "mem=8M", "--mdts", "1", "--lba", "4096"];
+    assert_eq!(violations(&verified(&words, ",sgl=off")), 0);
+}
+
+#[test]
+fn data_survives_with_queues_in_the_controller_memory_buffer() {
+    let words = ["--media", "mem=8M", "--cmb", "1M"];
+    assert_eq!(violations(&verified(&words, ",queues=cmb")), 0);
 }
 
 #[test]
 fn data_survives_with_doorbells_by_message() {
-    assert_eq!(violations(&verified("mem=8M", DoorbellPage::Messages, "")), 0);
-    assert_eq!(violations(&verified("mem=8M", DoorbellPage::Messages, ",dbbuf=off")), 0);
+    let words = ["--media", "mem=8M", "--doorbells", "messages"];
+    assert_eq!(violations(&verified(&words, "")), 0);
+    assert_eq!(violations(&verified(&words, ",dbbuf=off")), 0);
 }
 
 #[test]

@@ -16,6 +16,11 @@ impl MappedRuns {
         self.0.push((offset, window));
     }
 
+    /// Each run: where it starts in the region, and its window.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (u64, &Window)> {
+        self.0.iter().map(|(start, window)| (*start, window))
+    }
+
     /// The window that holds `width` bytes at `offset` of the region, and where in it.
     pub(super) fn find(&self, offset: u64, width: u64) -> Option<(&Window, usize)> {
         self.0.iter().find_map(|(start, window)| {

@@ -111,8 +111,9 @@ pub(super) fn bring_up(bus: &Arc<dyn Bus>, options: &ControllerOptions) -> Resul
 /// As [`bring_up`]; [`Error::Device`] when another device answers, or the same one in another way.
 pub(super) fn bring_up_again(shared: &Shared, admin: &mut Admin) -> Result<()> {
     let (bus, info) = (shared.bus(), &shared.info);
-    // Whatever the link went through: a reset sets the function up again.
-    if read(&**bus, CSTS).is_all_ones() {
+    // Whatever the link went through: a reset sets the function up again. One that lost its
+    // address to a reset of the link may read as anything.
+    if read(&**bus, CSTS).is_all_ones() || read(&**bus, CAP) != info.cap {
         bus.reset()?;
     }
     if capabilities(&**bus)? != info.cap {

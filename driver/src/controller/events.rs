@@ -254,10 +254,12 @@ impl Shared {
         let sqe = sqe.expect("a multiple of 4");
         let log = self.read_page("Get Log Page", sqe, PAGE_BYTES as usize)?;
         let log = ChangedNamespaces::view(&log).expect("a page is as long as the log");
-        if log.overflowed() {
-            return self.look_at(lock(&self.sizes).open());
-        }
-        self.look_at(log.iter().collect())
+        // Too many to name: any of those that are open may be among them.
+        let changed = match log.overflowed() {
+            true => lock(&self.sizes).open(),
+            false => log.iter().collect(),
+        };
+        self.look_at(changed)
     }
 
     /// Looks at all open namespaces, after a time when nothing was reported.

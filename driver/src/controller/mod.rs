@@ -421,6 +421,11 @@ impl Controller {
         self.shared.bus().locality()
     }
 
+    /// The address space its buffers are mapped in.
+    pub(crate) fn domain(&self) -> memory::DomainId {
+        memory::DomainId::of(self.shared.bus())
+    }
+
     /// An error once the controller was taken out of service.
     ///
     /// # Errors

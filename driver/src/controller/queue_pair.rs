@@ -386,6 +386,22 @@ impl<B: IoBuffer> QueuePair<B> {
         self.core.stats()
     }
 
+    /// No command in flight is overdue before this: with nothing else to do, poll then.
+    /// [`Time::NEVER`] with nothing in flight.
+    pub fn next_deadline(&self) -> Time {
+        self.core.next_deadline()
+    }
+
+    /// Whether the controller is in service; cheaper than [`QueuePair::check`].
+    pub(crate) fn is_in_service(&self) -> bool {
+        self.shared.life().is_running()
+    }
+
+    /// Whether the controller could not be stopped: buffers in flight are not coming back.
+    pub(crate) fn is_stuck(&self) -> bool {
+        self.shared.life().state() == State::Stuck
+    }
+
     /// The eventfd that counts this queue's interrupts, if the controller was opened with them.
     pub fn interrupt(&self) -> Option<BorrowedFd<'_>> {
         self.raw.interrupt()

@@ -412,6 +412,11 @@ impl<B: IoBuffer> Core<B> {
         now >= self.next_deadline
     }
 
+    /// No command in flight is overdue before this.
+    pub(crate) fn next_deadline(&self) -> Time {
+        if self.slots.in_flight() == 0 { Time::NEVER } else { self.next_deadline }
+    }
+
     /// Appends the slots of all overdue commands to `overdue` and finds the next deadline.
     pub(crate) fn take_overdue(&mut self, now: Time, overdue: &mut Vec<usize>) {
         let mut next = Time::NEVER;

@@ -23,6 +23,7 @@ use super::pending::Pending;
 use super::queue::{CompletionQueue, Rings, Shadow, SubmissionQueue};
 use super::registers::Registers;
 use super::run::Served;
+use super::timing::Timing;
 use super::transfer::{Rules, Transfer};
 use crate::error::Result;
 use crate::spec::Qid;
@@ -60,10 +61,11 @@ pub struct Controller {
     pub(super) held: Vec<Held>,
     pub(super) pending: Pending,
     pub(super) life: Life,
-    /// Whether `hook` or `injector` have a say in commands.
+    /// Whether `hook`, `injector` or `timing` have a say in commands.
     pub(super) is_watched: bool,
     pub(super) hook: Option<CommandHook>,
     pub(super) injector: Option<Injector>,
+    pub(super) timing: Option<Box<Timing>>,
     /// While a power cut decides about commands in flight: nothing becomes durable.
     pub(super) is_losing_power: bool,
     pub(super) now: Time,
@@ -108,9 +110,10 @@ impl Controller {
             held: Vec::new(),
             pending: Pending::default(),
             life: Life::default(),
-            is_watched: has_faults,
+            is_watched: has_faults || options.model.is_some(),
             hook: None,
             injector,
+            timing: options.model.map(|model| Box::new(Timing::new(model.profile()))),
             is_losing_power: false,
             now: Time::ZERO,
             page: Box::new([0; 4096]),
@@ -128,12 +131,23 @@ impl Controller {
 
     /// Length of BAR0 in bytes: registers and doorbells.
     pub fn bar0_bytes(&self) -> u64 {
-        u64::from(DOORBELLS_OFFSET) + self.doorbells.pages().len() as u64
+        self.doorbells.pages().len() as u64
     }
 
-    /// The doorbell page, which starts at [`DOORBELLS_OFFSET`] of BAR0. Only ever written by the host.
+    /// The memory behind BAR0, of which only the doorbells, from [`DOORBELLS_OFFSET`] on, mean
+    /// anything. Only ever written by the host.
     pub fn doorbells(&self) -> &SharedPages {
         self.doorbells.pages()
+    }
+
+    /// Resets the controller and gives it fresh memory for its doorbells: a host that still has the old
+    /// mapped rings nothing any more.
+    ///
+    /// # Errors
+    /// [`crate::Error::Refused`] when the system has no memory; the old doorbells stay then.
+    pub fn renew_doorbells(&mut self) -> Result<()> {
+        self.reset();
+        self.doorbells.renew()
     }
 
     /// The controller memory buffer, the whole of BAR [`super::CMB_BAR`].
@@ -271,6 +285,9 @@ impl Controller {
     fn serve_all(&mut self, dma: &Dma<'_>) -> Served<usize> {
         for index in 0..self.completion_ids.len() {
             self.post_waiting(self.completion_ids[index], dma)?;
+        }
+        if self.is_paused(dma)? {
+            return Ok(0);
         }
         let mut taken = self.run_due(dma)?;
         self.next = self.next.wrapping_add(1);

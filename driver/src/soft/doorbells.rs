@@ -3,6 +3,9 @@
 //! Plain shared memory that the host stores to and the controller polls. A
 //! doorbell that was looked at is set to [`SILENT`], a value no queue is long
 //! enough for, so each ring is seen even if it repeats the value before.
+//!
+//! The memory is laid out as BAR0 is: a page of nothing where the registers would be, then the
+//! doorbells. So whoever shows it to a host as a BAR needs no other offsets.
 
 use std::sync::atomic::Ordering;
 
@@ -12,6 +15,8 @@ use crate::sys::SharedPages;
 /// Offset of the doorbells in BAR0.
 pub const DOORBELLS_OFFSET: u32 = 0x1000;
 const SILENT: u32 = u32::MAX;
+/// The dword of BAR0 that is the first doorbell.
+const FIRST: usize = DOORBELLS_OFFSET as usize / 4;
 
 /// Which doorbell of a queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,17 +37,24 @@ pub(super) struct Doorbells {
 impl Doorbells {
     /// Doorbells of queues `0..queue_count`.
     pub(super) fn new(queue_count: u16, stride: u8) -> Result<Doorbells> {
-        let dwords = (usize::from(queue_count) * 2) << stride;
+        let dwords = FIRST + ((usize::from(queue_count) * 2) << stride);
         let doorbells = Doorbells { pages: SharedPages::allocate(dwords * 4)?, stride };
         doorbells.silence();
         Ok(doorbells)
+    }
+
+    /// Goes on with fresh memory: who has the old mapped rings nothing any more.
+    pub(super) fn renew(&mut self) -> Result<()> {
+        self.pages = SharedPages::allocate(self.pages.len())?;
+        self.silence();
+        Ok(())
     }
 
     pub(super) fn pages(&self) -> &SharedPages {
         &self.pages
     }
 
-    /// The dword of a doorbell, counted from the start of the page; the shadow
+    /// The dword of a doorbell, counted from the first; the shadow
     /// buffers have the same layout.
     #[inline]
     pub(super) fn index(&self, qid: u16, side: Side) -> usize {
@@ -52,7 +64,7 @@ impl Doorbells {
     /// The queue and side of the doorbell at `index`, where one is.
     pub(super) fn at_index(&self, index: usize) -> Option<(u16, Side)> {
         let number = index >> self.stride;
-        if number << self.stride != index || index >= self.pages.len() / 4 {
+        if number << self.stride != index || index >= self.pages.len() / 4 - FIRST {
             return None;
         }
         let side = if number.is_multiple_of(2) { Side::Tail } else { Side::Head };
@@ -62,7 +74,7 @@ impl Doorbells {
     /// The value last written, if the doorbell was rung since the last look.
     #[inline]
     pub(super) fn take(&self, qid: u16, side: Side) -> Option<u32> {
-        let slot = self.pages.atomics().dwords().get(self.index(qid, side))?;
+        let slot = self.pages.atomics().dwords().get(FIRST + self.index(qid, side))?;
         if slot.load(Ordering::Relaxed) == SILENT {
             return None;
         }
@@ -72,7 +84,7 @@ impl Doorbells {
 
     /// Rings a doorbell for a host that cannot map the page.
     pub(super) fn ring(&self, index: usize, value: u32) {
-        if let Some(slot) = self.pages.atomics().dwords().get(index) {
+        if let Some(slot) = self.pages.atomics().dwords().get(FIRST + index) {
             slot.store(value.to_le(), Ordering::Release);
         }
     }
@@ -84,7 +96,7 @@ impl Doorbells {
 
     /// Forgets all rings.
     pub(super) fn silence(&self) {
-        for slot in self.pages.atomics().dwords() {
+        for slot in &self.pages.atomics().dwords()[FIRST..] {
             slot.store(SILENT, Ordering::Release);
         }
     }
@@ -104,6 +116,17 @@ mod tests {
             assert_eq!(doorbells.take(2, Side::Tail), None);
         }
         assert_eq!(doorbells.take(999, Side::Head), None);
+    }
+
+    #[test]
+    fn memory_is_laid_out_as_bar0_and_can_be_renewed() {
+        let mut doorbells = Doorbells::new(2, 0).expect("memory");
+        let old = doorbells.pages().window().clone();
+        old.write32(DOORBELLS_OFFSET as usize + 8, 7);
+        assert_eq!(doorbells.take(1, Side::Tail), Some(7));
+        doorbells.renew().expect("memory");
+        old.write32(DOORBELLS_OFFSET as usize + 8, 8);
+        assert_eq!(doorbells.take(1, Side::Tail), None, "the old memory is nobody's");
     }
 
     #[test]

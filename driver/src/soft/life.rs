@@ -16,6 +16,7 @@ use super::pending::Work;
 use super::queue::{CompletionQueue, SubmissionQueue};
 use super::registers::Registers;
 use super::rng::Rng;
+use super::run::Served;
 use crate::spec::Qid;
 use crate::spec::register::{ShutdownNotification, ShutdownStatus};
 use crate::time::Time;
@@ -48,6 +49,10 @@ pub(super) struct Life {
     enable_at: Option<Time>,
     /// When CSTS.RDY will be cleared, once that is decided.
     disable_at: Option<Time>,
+    /// For how long commands shall wait, from the next step on.
+    pause_next: Option<Duration>,
+    /// Until when commands wait (CSTS.PP).
+    paused_until: Option<Time>,
 }
 
 impl Life {
@@ -57,8 +62,13 @@ impl Life {
         self.presence != Presence::Here
     }
 
+    /// Makes commands wait from the next step on.
+    pub(super) fn pause_next(&mut self, duration: Duration) {
+        self.pause_next = Some(duration);
+    }
+
     pub(super) fn next_due(&self) -> Option<Time> {
-        let times = [self.enable_at, self.disable_at];
+        let times = [self.enable_at, self.disable_at, self.paused_until];
         times.into_iter().flatten().filter(|time| *time != Time::NEVER).min()
     }
 }
@@ -153,6 +163,25 @@ impl Controller {
         csts.rdy() && !csts.cfs() && matches!(csts.shst(), ShutdownStatus::Normal)
     }
 
+    /// Whether commands wait while firmware is activated. The notice goes out before.
+    #[inline]
+    pub(super) fn is_paused(&mut self, dma: &Dma<'_>) -> Served<bool> {
+        if let Some(duration) = self.life.pause_next.take() {
+            self.deliver_events(dma)?;
+            self.life.paused_until = Some(self.now + duration);
+            self.registers.set_paused(true);
+        }
+        match self.life.paused_until {
+            None => Ok(false),
+            Some(until) if self.now < until => Ok(true),
+            Some(_) => {
+                self.life.paused_until = None;
+                self.registers.set_paused(false);
+                Ok(false)
+            }
+        }
+    }
+
     /// Lets the faults happen that wait for no command.
     #[inline]
     pub(super) fn follow_clock(&mut self, dma: &Dma<'_>) {
@@ -207,6 +236,7 @@ impl Controller {
             self.registers.controller_reset();
             self.life.must_disable = false;
             (self.life.disable_at, self.life.enable_at) = (None, None);
+            (self.life.pause_next, self.life.paused_until) = (None, None);
         }
     }
 

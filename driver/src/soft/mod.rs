@@ -19,6 +19,7 @@
 //! | `admin/`, `io/` | commands |
 //! | `namespace`, `media/` | data |
 //! | `hook`, `faults/` | what goes wrong, by script or by plan |
+//! | `timing` | how long commands take |
 //! | `rng`, `words` | chance from a seed; values as people write them |
 //!
 //! Nothing here starts a thread or reads a clock: somebody calls
@@ -48,6 +49,7 @@ mod sgl;
 mod status;
 #[cfg(test)]
 mod tests;
+mod timing;
 mod transfer;
 mod words;
 
@@ -60,3 +62,4 @@ pub use faults::{
 pub use hook::Verdict;
 pub use memory::{DmaResult, Fault, HostMemory};
 pub use options::{Options, SglSupport, Storage};
+pub use timing::{TimingModel, TimingProfile};

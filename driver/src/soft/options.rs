@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use super::faults::FaultPlan;
+use super::timing::TimingModel;
 use super::words::{duration, number, size, switch, unknown};
 use crate::error::{Error, Result};
 
@@ -92,6 +93,8 @@ pub struct Options {
     pub faults: FaultPlan,
     /// Decides all that chance decides: which faults, what a power cut takes.
     pub seed: u64,
+    /// Whose pace it keeps; `None` is as fast as it can.
+    pub model: Option<TimingModel>,
     /// Whether a subsystem reset is supported (CAP.NSSRS).
     pub nssr: bool,
     /// Command Retry Delay Times 1 to 3 in units of 100 ms; 0 is none.
@@ -99,7 +102,7 @@ pub struct Options {
 }
 
 const DEFAULT_NULL_BYTES: u64 = 1 << 40;
-const NAMES: [&str; 20] = [
+const NAMES: [&str; 21] = [
     "mem",
     "file",
     "null",
@@ -118,6 +121,7 @@ const NAMES: [&str; 20] = [
     "vwc",
     "faults",
     "seed",
+    "model",
     "nssr",
     "crdt",
 ];
@@ -157,6 +161,7 @@ impl Options {
             vwc_bytes: 0,
             faults: FaultPlan::default(),
             seed: 0,
+            model: None,
             nssr: true,
             crdt_100ms: [0; 3],
         }
@@ -233,6 +238,7 @@ impl Options {
             "vwc" => self.vwc_bytes = write_cache(value)?,
             "faults" => self.faults = value.parse().map_err(|why: Error| why.to_string())?,
             "seed" => self.seed = number(value)?,
+            "model" => self.model = Some(value.parse().map_err(|why: Error| why.to_string())?),
             "nssr" => self.nssr = switch(value)?,
             "crdt" => self.crdt_100ms = retry_delays(value)?,
             "mem" | "file" | "null" => return Err("the storage comes first and once".to_owned()),
@@ -370,10 +376,11 @@ mod tests {
     #[test]
     fn what_goes_wrong_parses_with_the_rest() {
         let options: Options =
-            "mem=1G,seed=7,vwc=64k,nssr=off,crdt=100ms+2s,faults=lose@p=0.001+status(2:81)@read:n=100"
+            "mem=1G,seed=7,vwc=64k,nssr=off,model=990pro,crdt=100ms+2s,faults=lose@p=0.001+status(2:81)@read:n=100"
                 .parse()
                 .expect("valid");
         assert_eq!((options.seed, options.vwc_bytes, options.nssr), (7, 64 << 10, false));
+        assert_eq!(options.model, Some(TimingModel::Samsung990Pro));
         assert_eq!((options.crdt_100ms, options.faults.rules.len()), ([1, 20, 0], 2));
         assert!(options.has_write_cache() && !Options::memory(1 << 20).has_write_cache());
         assert_eq!("mem=1M,vwc=on".parse::<Options>().expect("valid").vwc_bytes, VWC_BYTES);
@@ -382,6 +389,7 @@ mod tests {
         assert!(refusal("mem=1M,vwc=maybe").contains("'on', 'off' nor a size"));
         assert!(refusal("mem=1M,crdt=50ms").contains("multiple of 100ms"));
         assert!(refusal("mem=1M,crdt=1s+1s+1s+1s").contains("three at most"));
+        assert!(refusal("mem=1M,model=pm9").contains("there are pm9d3a"));
         assert!(refusal("mem=1M,faults=loose").contains("did you mean 'lose'?"));
     }
 

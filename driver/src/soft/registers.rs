@@ -30,6 +30,8 @@ const CRTO: u32 = reg::CRTO.offset();
 
 /// CSTS: a subsystem reset occurred; writing a one clears it.
 const NSSRO: u32 = 1 << 4;
+/// CSTS: command processing is paused.
+const PP: u32 = 1 << 5;
 /// Largest CC.MPS taken: pages of 64 KiB.
 const MPS_MAX: u64 = 4;
 const VERSION: u32 = 0x0002_0000;
@@ -182,6 +184,10 @@ impl Registers {
 
     pub(super) fn set_ready(&mut self) {
         self.csts = self.kept_status().with_rdy(true);
+    }
+
+    pub(super) fn set_paused(&mut self, is_paused: bool) {
+        self.csts = Csts(self.csts.0 & !PP | if is_paused { PP } else { 0 });
     }
 
     pub(super) fn set_fatal(&mut self) {

@@ -26,7 +26,7 @@ impl Controller {
     /// Lets all commands run again, as far as the fault plan does.
     pub fn clear_hook(&mut self) {
         self.hook = None;
-        self.is_watched = self.injector.is_some();
+        self.is_watched = self.injector.is_some() || self.timing.is_some();
     }
 
     /// How often each rule of the fault plan has fired, in the plan's order.
@@ -58,15 +58,29 @@ impl Controller {
         match verdict {
             Verdict::Lose => {}
             Verdict::Hold => self.held.push(Held { entry: *entry, sqid }),
-            Verdict::Fatal => self.registers.set_fatal(),
+            // Ends the step: nothing after it is looked at.
+            Verdict::Fatal => return Err(Fault),
             Verdict::Remove => self.pull_out(dma),
             Verdict::Delay(time) => {
+                let due = self.done_at(&command).unwrap_or(self.now) + time;
                 let work = Work::Execute { entry: *entry, sqid, verdict: Verdict::Run };
-                self.pending.push(self.now + time, work);
+                self.pending.push(due, work);
             }
-            verdict => return self.execute(&command, verdict, dma),
+            verdict => match self.done_at(&command) {
+                Some(due) => self.pending.push(due, Work::Execute { entry: *entry, sqid, verdict }),
+                None => return self.execute(&command, verdict, dma),
+            },
         }
         Ok(())
+    }
+
+    /// When a command is done that takes its time. Its data moves then, not now: until
+    /// it is completed, Abort or a reset leave nothing of it, and reads do not see it.
+    fn done_at(&mut self, command: &Command) -> Option<Time> {
+        let timing = self.timing.as_mut().filter(|_| !command.sqid.is_admin())?;
+        let lba_shift =
+            self.namespaces.active(command.nsid).map_or(0, |namespace| namespace.lba_shift);
+        Some(timing.due(self.now, io::effort_of(command, lba_shift)))
     }
 
     /// Does what is due; returns how much that was.

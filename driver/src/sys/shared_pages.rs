@@ -2,12 +2,12 @@
 //! doorbell page and its controller memory buffer.
 //!
 //! Backed by an unlinked memory file, so that a server can hand it to another
-//! process. One side maps it as registers ([`Window`]), the other polls it as
+//! process, which cannot make it shorter under us. One side maps it as registers ([`Window`]), the other polls it as
 //! [`Atomics`].
 #![allow(unsafe_code)]
 
 use std::fs::File;
-use std::os::fd::{AsFd, BorrowedFd, FromRawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd};
 use std::sync::Arc;
 
 use memmap2::{MmapOptions, MmapRaw};
@@ -65,15 +65,22 @@ impl SharedPages {
     }
 }
 
+const FLAGS: libc::c_uint = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
+const SEALS: libc::c_int = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
+
 fn mapped_file(len: usize) -> std::io::Result<(File, MmapRaw)> {
     // SAFETY: the name is a NUL-terminated literal; the result is checked.
-    let fd = unsafe { libc::memfd_create(c"adit-device".as_ptr(), libc::MFD_CLOEXEC) };
+    let fd = unsafe { libc::memfd_create(c"adit-device".as_ptr(), FLAGS) };
     if fd < 0 {
         return Err(std::io::Error::last_os_error());
     }
     // SAFETY: a fresh descriptor that nobody else owns.
     let file = unsafe { File::from_raw_fd(fd) };
     file.set_len(len as u64)?;
+    // SAFETY: an integer operation on a descriptor we own; the result is checked.
+    if unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, SEALS) } < 0 {
+        return Err(std::io::Error::last_os_error());
+    }
     let map = MmapOptions::new().len(len).map_raw(&file)?;
     Ok((file, map))
 }
@@ -89,5 +96,12 @@ mod tests {
         assert_eq!((pages.len(), pages.is_empty()), (4096, false));
         pages.window().write32(8, 7);
         assert_eq!(pages.atomics().dwords()[2].load(Ordering::Acquire), 7);
+    }
+
+    #[test]
+    fn whoever_is_handed_the_file_cannot_cut_it() {
+        let pages = SharedPages::allocate(8192).expect("memory");
+        let file = File::from(pages.file().try_clone_to_owned().expect("a second descriptor"));
+        assert!(file.set_len(4096).is_err() && file.set_len(1 << 20).is_err());
     }
 }

@@ -8,6 +8,9 @@
 #![allow(unsafe_code)]
 
 use std::fmt;
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd;
 use std::sync::Arc;
 
 use memmap2::MmapRaw;
@@ -91,6 +94,28 @@ impl Window {
         let end = offset.checked_add(4)?;
         (end <= self.len && (self.offset + offset).is_multiple_of(4))
             .then(|| Register32 { at: self.at(offset), _window: self.clone() })
+    }
+
+    /// Maps `file` from `offset` on where the window is now: every clone, slice and register of it is
+    /// in the new memory from then on. The device behind it was replaced by an equal one.
+    ///
+    /// # Errors
+    /// What the system says; the window stays what it was. Offset and window must be whole pages.
+    pub(crate) fn replace(&self, file: &File, offset: u64) -> io::Result<()> {
+        let at = self.as_ptr();
+        let whole = (at.addr() as u64 | self.len as u64 | offset).is_multiple_of(4096);
+        if !whole || self.len == 0 {
+            return Err(io::Error::other("only whole pages can be mapped anew"));
+        }
+        let offset = libc::off_t::try_from(offset).map_err(io::Error::other)?;
+        let (access, how) =
+            (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_FIXED);
+        // SAFETY: these pages are inside the mapping that `self.map` owns, and stay mapped throughout:
+        // the kernel replaces them in one step. They are registers or shared memory, only accessed
+        // volatile or atomically, so that they change is nothing new to whoever uses them.
+        let mapped =
+            unsafe { libc::mmap(at.cast(), self.len, access, how, file.as_raw_fd(), offset) };
+        if mapped == libc::MAP_FAILED { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
 
     /// The window as shared memory; only for memory behind a BAR (a controller
@@ -179,6 +204,30 @@ mod tests {
         assert!(w.slice(usize::MAX, 2).is_none());
         assert!(s.register32(4096).is_none());
         assert!(s.register32(2).is_none());
+    }
+
+    #[test]
+    fn a_replaced_window_keeps_its_registers() {
+        let pages = |value| {
+            let pages = crate::sys::SharedPages::allocate(8192).expect("memory");
+            pages.window().write32(4096, value);
+            pages
+        };
+        let (old, new) = (pages(1), pages(2));
+        let file = |pages: &crate::sys::SharedPages| {
+            File::from(pages.file().try_clone_to_owned().expect("descriptor"))
+        };
+        let map = MmapOptions::new().len(8192).map_raw(&file(&old)).expect("mapped");
+        let whole = Window::new(Arc::new(map));
+        let second = whole.slice(4096, 4096).expect("a page");
+        let register = second.register32(0).expect("a register");
+        assert_eq!(second.read32(0), 1);
+        whole.replace(&file(&new), 0).expect("replaced");
+        assert_eq!(second.read32(0), 2);
+        register.write(3);
+        assert_eq!((old.window().read32(4096), new.window().read32(4096)), (1, 3));
+        assert!(whole.replace(&file(&new), 1).is_err(), "inside a page");
+        assert!(whole.slice(0, 8).expect("inside").replace(&file(&new), 0).is_err());
     }
 
     #[test]

@@ -90,6 +90,10 @@ const RESULTS: &[(&str, &str)] = &[
     ("get arbitration", "the burst is the controller's recommendation"),
     ("get temperature threshold", "the default is the controller's warning temperature"),
     ("get default temperature threshold", "the default is the controller's warning temperature"),
+    (
+        "get asynchronous event configuration",
+        "the driver asked for the firmware activation notices that OAES bit 9 offers and QEMU's does not",
+    ),
     ("get interrupt vector configuration", "whether the admin queue's vector is coalesced is open"),
     (
         "read lbas 16 to 23 after deallocate",

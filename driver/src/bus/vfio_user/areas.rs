@@ -29,6 +29,20 @@ pub(super) fn doorbell_areas(bar0: &Region) -> Vec<Range<u64>> {
 
 /// Maps a part of a region from the server's file.
 pub(super) fn map_area(region: &Region, area: Range<u64>) -> io::Result<Window> {
+    let (file, at, len) = locate(region, area)?;
+    let map: MmapRaw = MmapOptions::new().offset(at).len(len).map_raw(file)?;
+    Ok(Window::new(Arc::new(map)))
+}
+
+/// Maps the part of a region that starts at `start` where `window` is now.
+pub(super) fn map_again(region: &Region, start: u64, window: &Window) -> io::Result<()> {
+    let end = start.saturating_add(window.len() as u64);
+    let (file, at, _) = locate(region, start..end)?;
+    window.replace(file, at)
+}
+
+/// Where an area is in the server's file: whole pages that the file has.
+fn locate(region: &Region, area: Range<u64>) -> io::Result<(&File, u64, usize)> {
     let missing = || io::Error::other("the server sent no file for it");
     let (file, start) = region.file.as_ref().ok_or_else(missing)?;
     let at = start.checked_add(area.start).ok_or_else(missing)?;
@@ -39,9 +53,7 @@ pub(super) fn map_area(region: &Region, area: Range<u64>) -> io::Result<Window> 
     }
     let len = area.end - area.start;
     check_file(file, at, len)?;
-    let len = usize::try_from(len).map_err(io::Error::other)?;
-    let map: MmapRaw = MmapOptions::new().offset(at).len(len).map_raw(file)?;
-    Ok(Window::new(Arc::new(map)))
+    Ok((file, at, usize::try_from(len).map_err(io::Error::other)?))
 }
 
 /// A page beyond the file's end could be mapped but not touched.

@@ -40,6 +40,8 @@ pub(super) type Answer<T> = std::result::Result<T, Failure>;
 pub(super) struct Connection {
     stream: UnixStream,
     deadline: Duration,
+    /// When everything that is asked must be answered, however long each answer may take.
+    limit: Option<Instant>,
     next_id: u16,
     broken: Option<String>,
     /// The message that is sent; kept to be reused.
@@ -56,7 +58,8 @@ impl Connection {
 
     fn over(stream: UnixStream, deadline: Duration) -> Connection {
         let (next_id, broken, outgoing, body) = (0, None, Vec::new(), Vec::new());
-        Connection { stream, deadline, next_id, broken, outgoing, body }
+        let limit = None;
+        Connection { stream, deadline, limit, next_id, broken, outgoing, body }
     }
 
     /// Sends a request of some parts and waits for the body of its reply.
@@ -89,6 +92,11 @@ impl Connection {
         self.broken.is_some()
     }
 
+    /// Has all requests from now on share one limit of time, or none.
+    pub(super) fn limit_to(&mut self, limit: Option<Instant>) {
+        self.limit = limit;
+    }
+
     /// Ends the connection; every later request fails with `reason`.
     pub(super) fn give_up(&mut self, reason: String) -> String {
         let _ = self.stream.shutdown(Shutdown::Both);
@@ -104,7 +112,11 @@ impl Connection {
         parts: &[&[u8]],
         files: &[RawFd],
     ) -> Result<Result<Option<File>, i32>, String> {
-        let end = Instant::now() + self.deadline;
+        let now = Instant::now();
+        let end = self.limit.map_or(now + self.deadline, |limit| limit.min(now + self.deadline));
+        if now > end {
+            return Err("the time for all of it is over".to_owned());
+        }
         let id = self.next_id;
         self.next_id = id.wrapping_add(1);
         self.compose(id, command, parts);

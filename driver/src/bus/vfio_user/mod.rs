@@ -6,6 +6,8 @@
 //! Registers below the doorbells are always messages: the server must see each
 //! access.
 //!
+//! A server that went away and came back is met again by [`Bus::reset`]: see `reconnect.rs`.
+//!
 //! The server is not trusted: see `connection.rs`. What this cannot guard
 //! against is a server that shrinks the file behind the mapped doorbells, whose
 //! next ring would be a bus error; [`Options::map_doorbells`] turns the mapping
@@ -15,15 +17,19 @@ mod areas;
 mod connection;
 mod describe;
 mod open;
+mod reconnect;
 mod socket;
-mod wire;
+pub(crate) mod wire;
+
+#[cfg(feature = "serve")]
+pub(crate) use self::socket::connect;
 
 use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
 use std::ops::Range;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -33,7 +39,7 @@ use vmm_sys_util::eventfd::EventFd;
 use zerocopy::IntoBytes;
 
 use self::connection::{Answer, Connection, Failure};
-use self::describe::Limits;
+use self::open::Shape;
 use self::wire::{Command, DmaMap, DmaUnmap, RegionAccess, SetIrqs};
 use super::clock::Clock;
 use super::iova::IovaSpace;
@@ -69,23 +75,40 @@ impl Default for Options {
 /// An NVMe controller behind a vfio-user socket.
 pub struct VfioUser {
     name: String,
+    socket: PathBuf,
+    options: Options,
     clock: Clock,
-    limits: Limits,
-    can_reset: bool,
-    vector_count: u16,
-    bar0_len: u64,
+    shape: Shape,
     doorbells: MappedRuns,
     notices: Notices,
     /// Whether the loss of the connection was told by [`Bus::take_event`].
     loss_told: AtomicBool,
-    connection: Mutex<Connection>,
     addresses: Mutex<Addresses>,
+    given: Mutex<Given>,
+    connection: Mutex<Connection>,
 }
 
 struct Addresses {
     space: IovaSpace,
-    /// Address -> length of what is mapped.
-    live: BTreeMap<u64, u64>,
+    /// What is mapped, by address.
+    live: BTreeMap<u64, Mapping>,
+}
+
+/// A piece of our memory that the server has, and how to hand it over again.
+struct Mapping {
+    len: u64,
+    file: OwnedFd,
+    offset: u64,
+}
+
+/// What users of the bus were given that a new connection must go on serving. Locks are taken in the order
+/// addresses, given, connection.
+#[derive(Default)]
+struct Given {
+    /// Our descriptors of the eventfds of vectors `0..`.
+    vectors: Vec<OwnedFd>,
+    /// Parts of BARs, each with its BAR and where it starts there.
+    windows: Vec<(u8, u64, Window)>,
 }
 
 impl VfioUser {
@@ -114,6 +137,11 @@ impl VfioUser {
     fn addresses(&self) -> MutexGuard<'_, Addresses> {
         // Both maps change together, without a panic between.
         self.addresses.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn given(&self) -> MutexGuard<'_, Given> {
+        // Both lists are replaced or pushed to as a whole.
+        self.given.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Reads a register; all ones if that fails.
@@ -158,9 +186,9 @@ impl VfioUser {
         })
     }
 
-    fn check_mappable(&self, memory: HostRange<'_>, live: usize) -> Result<(RawFd, u64)> {
+    fn check_mappable(&self, memory: HostRange<'_>, live: usize) -> Result<(OwnedFd, u64)> {
         let what = || format!("cannot map {} bytes for DMA", memory.len);
-        if live as u64 >= self.limits.dma_maps {
+        if live as u64 >= self.shape.limits.dma_maps {
             let why = format!("all {} mappings of the server's max_dma_maps are in use", live);
             return Err(Error::refused(&self.name, what(), why, "map fewer, larger regions"));
         }
@@ -172,7 +200,10 @@ impl VfioUser {
                 "register a mapping of a memfd instead",
             )
         })?;
-        Ok((file.as_raw_fd(), offset))
+        let file = file.try_clone_to_owned().map_err(|why| {
+            Error::refused(&self.name, what(), why, "raise the limit of open files (ulimit -n)")
+        })?;
+        Ok((file, offset))
     }
 
     fn unmap_now(&self, address: u64, len: u64) -> Result<()> {
@@ -217,23 +248,52 @@ impl VfioUser {
         }
         let eventfd = new_eventfd(&self.name)?;
         // A server may count an interrupt that it cannot signal; then nobody hears it.
-        let set = self.set_irqs(index, 0, &[eventfd.as_raw_fd()]);
+        let set = set_irqs(&mut self.connection(), index, 0, &[eventfd.as_raw_fd()]);
         Ok(set.is_ok().then_some(eventfd))
     }
 
-    /// Hands eventfds over, or disables the whole kind with none.
-    fn set_irqs(&self, index: u32, start: u32, files: &[RawFd]) -> Answer<()> {
-        let data = if files.is_empty() { wire::IRQ_DATA_NONE } else { wire::IRQ_DATA_EVENTFD };
-        let ask = SetIrqs {
-            argsz: size_of::<SetIrqs>() as u32,
-            flags: data | wire::IRQ_ACTION_TRIGGER,
-            index,
-            start,
-            count: files.len() as u32,
-        };
-        let command = Command::DeviceSetIrqs;
-        self.connection().request_with_files(command, &[ask.as_bytes()], files).map(drop)
+    fn reset_device(&self, connection: &mut Connection) -> Result<()> {
+        let what = || "cannot reset the controller".to_owned();
+        if !self.shape.can_reset {
+            let why = "the server does not offer a reset";
+            return Err(Error::refused(&self.name, what(), why, "restart the server"));
+        }
+        let answer = connection.request(Command::DeviceReset, &[]).map(drop);
+        answer.map_err(|failure| self.failed(what(), &failure))
     }
+
+    /// Hands the eventfds of vectors `0..` over, in as many messages as it takes.
+    fn set_vectors(&self, connection: &mut Connection, vectors: &[OwnedFd]) -> Answer<()> {
+        let files: Vec<RawFd> = vectors.iter().map(AsRawFd::as_raw_fd).collect();
+        let mut start = 0;
+        for some in files.chunks(self.shape.limits.files) {
+            set_irqs(connection, VFIO_PCI_MSIX_IRQ_INDEX, start, some)?;
+            start += some.len() as u32;
+        }
+        Ok(())
+    }
+}
+
+/// Hands eventfds over, or disables the whole kind with none.
+fn set_irqs(connection: &mut Connection, index: u32, start: u32, files: &[RawFd]) -> Answer<()> {
+    let data = if files.is_empty() { wire::IRQ_DATA_NONE } else { wire::IRQ_DATA_EVENTFD };
+    let ask = SetIrqs {
+        argsz: size_of::<SetIrqs>() as u32,
+        flags: data | wire::IRQ_ACTION_TRIGGER,
+        index,
+        start,
+        count: files.len() as u32,
+    };
+    connection.request_with_files(Command::DeviceSetIrqs, &[ask.as_bytes()], files).map(drop)
+}
+
+/// Hands memory over, to be found at `address`.
+fn map_memory(connection: &mut Connection, address: u64, mapping: &Mapping) -> Answer<()> {
+    let argsz = size_of::<DmaMap>() as u32;
+    let Mapping { len, offset, .. } = *mapping;
+    let ask = DmaMap { argsz, flags: wire::DMA_READ_WRITE, offset, address, size: len };
+    let files = [mapping.file.as_raw_fd()];
+    connection.request_with_files(Command::DmaMap, &[ask.as_bytes()], &files).map(drop)
 }
 
 // SAFETY: addresses come from one allocator and are mapped and unmapped by the server's word,
@@ -262,7 +322,7 @@ unsafe impl Bus for VfioUser {
 
     fn doorbell(self: Arc<Self>, offset: u32) -> Result<Doorbell> {
         let mapped = self.doorbells.find(offset.into(), 4);
-        mapped::doorbell(Arc::<Self>::clone(&self), self.bar0_len, offset, mapped)
+        mapped::doorbell(Arc::<Self>::clone(&self), self.shape.bar0_len, offset, mapped)
     }
 
     fn bar_window(&self, bar: u8, offset: u64, len: u64) -> Result<Window> {
@@ -281,7 +341,10 @@ unsafe impl Bus for VfioUser {
         if !region.areas.iter().any(|area| area.start <= offset && end <= area.end) {
             return Err(cannot(format!("{len} bytes at {offset:#x} may not be mapped")));
         }
-        areas::map_area(&region, offset..end).map_err(|why| cannot(why.to_string()))
+        let window =
+            areas::map_area(&region, offset..end).map_err(|why| cannot(why.to_string()))?;
+        self.given().windows.push((bar, offset, window.clone()));
+        Ok(window)
     }
 
     fn map(&self, memory: HostRange<'_>) -> Result<Iova> {
@@ -289,12 +352,11 @@ unsafe impl Bus for VfioUser {
         let mut addresses = self.addresses();
         let (file, offset) = self.check_mappable(memory, addresses.live.len())?;
         let address = self.take(&mut addresses, size)?;
-        let argsz = size_of::<DmaMap>() as u32;
-        let ask = DmaMap { argsz, flags: wire::DMA_READ_WRITE, offset, address, size };
-        let mut connection = self.connection();
-        match connection.request_with_files(Command::DmaMap, &[ask.as_bytes()], &[file]) {
-            Ok(_) => {
-                addresses.live.insert(address, size);
+        let mapping = Mapping { len: size, file, offset };
+        let answer = map_memory(&mut self.connection(), address, &mapping);
+        match answer {
+            Ok(()) => {
+                addresses.live.insert(address, mapping);
                 Ok(Iova(address))
             }
             Err(failure) => {
@@ -309,7 +371,7 @@ unsafe impl Bus for VfioUser {
 
     fn unmap(&self, iova: Iova, len: u64) -> Result<()> {
         let mut addresses = self.addresses();
-        if addresses.live.get(&iova.0) != Some(&len) {
+        if addresses.live.get(&iova.0).is_none_or(|mapping| mapping.len != len) {
             let what = format!("unmapping {len} bytes at device address {:#x}", iova.0);
             return Err(Error::invalid(what, "no such mapping was made"));
         }
@@ -328,38 +390,47 @@ unsafe impl Bus for VfioUser {
     }
 
     fn reset(&self) -> Result<()> {
-        let what = || "cannot reset the controller".to_owned();
-        if !self.can_reset {
-            let why = "the server does not offer a reset";
-            return Err(Error::refused(&self.name, what(), why, "restart the server"));
+        let mut connection = self.connection();
+        if !connection.is_gone() {
+            let done = self.reset_device(&mut connection);
+            if !connection.is_gone() {
+                return done;
+            }
         }
-        let answer = self.connection().request(Command::DeviceReset, &[]).map(drop);
-        answer.map_err(|failure| self.failed(what(), &failure))
+        drop(connection);
+        reconnect::reconnect(self)
     }
 
     fn vector_count(&self) -> u16 {
-        self.vector_count
+        self.shape.vector_count
     }
 
     fn enable_vectors(&self, count: u16) -> Result<Vec<OwnedFd>> {
-        if count > self.vector_count {
+        if count > self.shape.vector_count {
             let what = format!("{}: {count} interrupt vectors", self.name);
-            return Err(Error::invalid(what, format!("the device has {}", self.vector_count)));
+            return Err(Error::invalid(
+                what,
+                format!("the device has {}", self.shape.vector_count),
+            ));
         }
         let what = |failure| self.failed(format!("cannot enable {count} interrupts"), &failure);
-        let index = VFIO_PCI_MSIX_IRQ_INDEX;
+        let mut given = self.given();
         if count == 0 {
-            return self.set_irqs(index, 0, &[]).map(|()| Vec::new()).map_err(what);
+            let disabled = set_irqs(&mut self.connection(), VFIO_PCI_MSIX_IRQ_INDEX, 0, &[]);
+            disabled.map_err(what)?;
+            given.vectors.clear();
+            return Ok(Vec::new());
         }
-        let eventfds: Vec<EventFd> =
-            (0..count).map(|_| new_eventfd(&self.name)).collect::<Result<_>>()?;
-        let files: Vec<RawFd> = eventfds.iter().map(AsRawFd::as_raw_fd).collect();
-        let mut start = 0;
-        for some in files.chunks(self.limits.files) {
-            self.set_irqs(index, start, some).map_err(what)?;
-            start += some.len() as u32;
-        }
-        Ok(eventfds.into_iter().map(into_owned).collect())
+        let ours: Vec<OwnedFd> =
+            (0..count).map(|_| new_eventfd(&self.name).map(into_owned)).collect::<Result<_>>()?;
+        let theirs = ours.iter().map(OwnedFd::try_clone).collect::<io::Result<Vec<OwnedFd>>>();
+        let theirs = theirs.map_err(|why| {
+            let what = format!("cannot enable {count} interrupts");
+            Error::refused(&self.name, what, why, "raise the limit of open files (ulimit -n)")
+        })?;
+        self.set_vectors(&mut self.connection(), &ours).map_err(what)?;
+        given.vectors = ours;
+        Ok(theirs)
     }
 
     fn take_event(&self) -> Option<BusEvent> {
@@ -385,9 +456,9 @@ unsafe impl Bus for VfioUser {
 impl Drop for VfioUser {
     fn drop(&mut self) {
         let live = std::mem::take(&mut self.addresses().live);
-        for (address, len) in live {
+        for (address, mapping) in live {
             // Closing the connection ends the mapping too, if the server is well.
-            if self.unmap_now(address, len).is_err() {
+            if self.unmap_now(address, mapping.len).is_err() {
                 break;
             }
         }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io;
+use std::ops::Range;
 use std::path::Path;
 use std::sync::Mutex;
 use std::sync::atomic::AtomicBool;
@@ -29,11 +30,17 @@ pub(super) fn open(socket: &Path, options: Options) -> Result<VfioUser> {
         let fix = "check that the socket is a vfio-user server's and that no other client has it";
         Error::refused(&name, "cannot open", in_words(&failure), fix)
     })?;
-    described.into_bus(name, connection, options)
+    described.into_bus(name, socket, connection, options)
 }
 
 fn connect_failed(name: &str, why: &io::Error, deadline: Duration) -> Error {
-    let (why, fix) = match why.kind() {
+    let (why, fix) = why_not_connected(why, deadline);
+    Error::refused(name, "cannot connect", why, fix)
+}
+
+/// Why there is no connection, and what helps.
+pub(super) fn why_not_connected(why: &io::Error, deadline: Duration) -> (String, &'static str) {
+    match why.kind() {
         io::ErrorKind::NotFound => ("there is no such socket".to_owned(), "start the server first"),
         io::ErrorKind::ConnectionRefused => {
             ("no server listens there any more".to_owned(), "start the server again")
@@ -47,20 +54,28 @@ fn connect_failed(name: &str, why: &io::Error, deadline: Duration) -> Error {
             "end the other client first: a controller has one",
         ),
         _ => (why.to_string(), "name the socket that the server made"),
-    };
-    Error::refused(name, "cannot connect", why, fix)
+    }
 }
 
 /// Everything that is asked while opening.
-struct Described {
-    limits: Limits,
-    can_reset: bool,
-    bar0: describe::Region,
-    vector_count: u16,
-    notices: [bool; 2],
+pub(super) struct Described {
+    pub(super) shape: Shape,
+    pub(super) bar0: describe::Region,
 }
 
-fn describe_all(connection: &mut Connection) -> Answer<Described> {
+/// What the driver relies on for as long as it has the device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Shape {
+    pub(super) limits: Limits,
+    pub(super) can_reset: bool,
+    pub(super) bar0_len: u64,
+    pub(super) doorbells: Vec<Range<u64>>,
+    pub(super) vector_count: u16,
+    /// Whether there are interrupts for errors and for requests.
+    pub(super) notices: [bool; 2],
+}
+
+pub(super) fn describe_all(connection: &mut Connection) -> Answer<Described> {
     let limits = describe::negotiate(connection)?;
     let info = describe::device_info(connection)?;
     let bar0 = describe::region(connection, 0)?;
@@ -72,20 +87,28 @@ fn describe_all(connection: &mut Connection) -> Answer<Described> {
         }
     }
     let [vectors, errors, requests] = irqs;
-    Ok(Described {
+    let shape = Shape {
         limits,
         can_reset: info.flags & wire::DEVICE_CAN_RESET != 0,
-        bar0,
+        bar0_len: bar0.len,
+        doorbells: areas::doorbell_areas(&bar0),
         vector_count: u16::try_from(vectors).unwrap_or(u16::MAX),
         notices: [errors > 0, requests > 0],
-    })
+    };
+    Ok(Described { shape, bar0 })
 }
 
 impl Described {
-    fn into_bus(self, name: String, connection: Connection, options: Options) -> Result<VfioUser> {
+    fn into_bus(
+        self,
+        name: String,
+        socket: &Path,
+        connection: Connection,
+        options: Options,
+    ) -> Result<VfioUser> {
         let mut doorbells = MappedRuns::default();
         if options.map_doorbells {
-            for area in areas::doorbell_areas(&self.bar0) {
+            for area in &self.shape.doorbells {
                 let window = areas::map_area(&self.bar0, area.clone()).map_err(|why| {
                     let fix = "restart the server, or open it without mapped doorbells";
                     Error::refused(&name, "cannot map its doorbells", why, fix)
@@ -94,20 +117,20 @@ impl Described {
             }
         }
         let space = IovaSpace::new(&[ADDRESSES.start..=ADDRESSES.end - 1], PAGE);
+        let [errors, requests] = self.shape.notices;
         let mut bus = VfioUser {
             name,
+            socket: socket.to_owned(),
+            options,
             clock: Clock::start(),
-            limits: self.limits,
-            can_reset: self.can_reset,
-            vector_count: self.vector_count,
-            bar0_len: self.bar0.len,
+            shape: self.shape,
             doorbells,
             notices: Notices::default(),
             loss_told: AtomicBool::new(false),
+            given: Mutex::default(),
             connection: Mutex::new(connection),
             addresses: Mutex::new(Addresses { space, live: BTreeMap::new() }),
         };
-        let [errors, requests] = self.notices;
         bus.notices.errors = bus.listen(errors, VFIO_PCI_ERR_IRQ_INDEX)?;
         bus.notices.requests = bus.listen(requests, VFIO_PCI_REQ_IRQ_INDEX)?;
         Ok(bus)

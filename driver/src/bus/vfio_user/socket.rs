@@ -10,7 +10,7 @@ use std::path::Path;
 use std::time::Duration;
 
 /// Connects to the socket at `path`. The stream's reads and writes have the same deadline each.
-pub(super) fn connect(path: &Path, deadline: Duration) -> io::Result<UnixStream> {
+pub(crate) fn connect(path: &Path, deadline: Duration) -> io::Result<UnixStream> {
     let (address, len) = address(path)?;
     // SAFETY: takes no memory; the result is checked.
     let fd = unsafe { libc::socket(libc::AF_UNIX, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0) };

@@ -46,6 +46,8 @@ struct ErrorEntry {
 #[derive(Debug)]
 pub(in crate::soft) struct Statistics {
     pub(super) temperature_kelvin: u16,
+    /// Critical warnings besides that of the temperature.
+    pub(super) critical_warning: u8,
     bytes_read: u64,
     bytes_written: u64,
     reads: u64,
@@ -62,6 +64,7 @@ impl Default for Statistics {
     fn default() -> Statistics {
         Statistics {
             temperature_kelvin: START_KELVIN,
+            critical_warning: 0,
             bytes_read: 0,
             bytes_written: 0,
             reads: 0,
@@ -118,7 +121,8 @@ impl Statistics {
 
     fn put_smart(&self, page: &mut [u8], threshold_kelvin: u16) {
         let is_hot = self.temperature_kelvin >= threshold_kelvin;
-        put(page, 0, [if is_hot { WARNING_TEMPERATURE } else { 0 }]);
+        let heat = if is_hot { WARNING_TEMPERATURE } else { 0 };
+        put(page, 0, [self.critical_warning | heat]);
         put(page, 1, self.temperature_kelvin.to_le_bytes());
         // Available spare and its threshold, in percent.
         put(page, 3, [100, 10]);

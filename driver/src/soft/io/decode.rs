@@ -5,6 +5,7 @@
 
 use crate::soft::command::Command;
 use crate::soft::status::{INVALID_FIELD, INVALID_OPCODE, INVALID_PROTECTION};
+use crate::soft::timing::Effort;
 use crate::spec::Status;
 
 const FLUSH: u8 = 0x00;
@@ -45,6 +46,17 @@ pub(in crate::soft) fn range_of(command: &Command) -> Option<(u64, u64)> {
     let is_over_one = matches!(command.opcode, READ | WRITE | COMPARE | WRITE_ZEROES | VERIFY);
     (is_over_one && !command.sqid.is_admin())
         .then(|| (command.qword(10), u64::from(command.low(12)) + 1))
+}
+
+/// What an I/O command asks of a drive with LBAs of `1 << lba_shift` bytes.
+pub(in crate::soft) fn effort_of(command: &Command, lba_shift: u8) -> Effort {
+    let bytes = range_of(command).map_or(0, |(_, lba_count)| lba_count << lba_shift);
+    match command.opcode {
+        READ | COMPARE | VERIFY => Effort::Read { bytes },
+        WRITE => Effort::Write { bytes },
+        FLUSH => Effort::Flush,
+        _ => Effort::Tables,
+    }
 }
 
 /// Whether an I/O command over one range writes it.

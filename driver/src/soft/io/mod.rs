@@ -18,7 +18,7 @@ use super::status::{
 use crate::spec::Status;
 
 pub(super) use copy::{COPY_LBAS_MAX, COPY_RANGE_LBAS_MAX, COPY_RANGES_MAX};
-pub(super) use decode::{NAMES, Range, SUPPORTED, changes_data, range_of, writes};
+pub(super) use decode::{NAMES, Range, SUPPORTED, changes_data, effort_of, range_of, writes};
 
 /// Which way data moves.
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -140,6 +140,8 @@ impl Checker {
                 self.rig.ok(Cmd::new(9).nsid(1).with(11, 4).prp(DATA, 0));
                 self.wrote(lba, count, &[0], !has_cache);
             }
+            // What a copy onto its own source leaves is not defined.
+            Op::Copy { from, to, count } if from.abs_diff(to) < count => {}
             Op::Copy { from, to, count } => {
                 let mut source = [0; 32];
                 source[8..16].copy_from_slice(&from.to_le_bytes());

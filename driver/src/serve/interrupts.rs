@@ -1,0 +1,143 @@
+//! The client's eventfds, one per MSI-X vector.
+//!
+//! Signalling must not wait for the client: only eventfds are taken, and they are made to fail
+//! rather than to wait when their counter is full (the client has been told often enough then).
+
+use std::fs::File;
+use std::io::Write;
+use std::os::fd::AsRawFd;
+use std::sync::Arc;
+
+use vfio_bindings::bindings::vfio::VFIO_PCI_MSIX_IRQ_INDEX;
+
+use super::refusal::{Outcome, Refusal};
+use super::system;
+use crate::bus::vfio_user::wire::{IRQ_ACTION_TRIGGER, IRQ_DATA_EVENTFD, IRQ_DATA_NONE, SetIrqs};
+use crate::soft::Controller;
+
+/// Kinds of interrupts of a PCI function: INTx, MSI, MSI-X, errors, requests.
+pub(super) const KINDS: u32 = 5;
+
+/// What is signalled for each vector.
+#[derive(Debug)]
+pub(super) struct Interrupts(Vec<Option<Arc<File>>>);
+
+impl Interrupts {
+    pub(super) fn new(vector_count: u16) -> Interrupts {
+        Interrupts(vec![None; usize::from(vector_count)])
+    }
+
+    /// How many interrupts of a kind there are.
+    pub(super) fn count(&self, index: u32) -> u32 {
+        if index == VFIO_PCI_MSIX_IRQ_INDEX { self.0.len() as u32 } else { 0 }
+    }
+
+    /// Does what the client asks: eventfds for vectors, none for them, a test signal.
+    pub(super) fn set(&mut self, ask: &SetIrqs, files: Vec<File>) -> Outcome {
+        let (start, count) = (ask.start as usize, ask.count as usize);
+        let end = start.checked_add(count).filter(|end| *end <= self.count(ask.index) as usize);
+        let Some(end) = end else {
+            let (have, index) = (self.count(ask.index), ask.index);
+            let why = format!("interrupts {start}+{count} of kind {index}, which has {have}");
+            return Err(Refusal::invalid(why));
+        };
+        if ask.index != VFIO_PCI_MSIX_IRQ_INDEX {
+            return Ok(());
+        }
+        let vectors = &mut self.0[start..end];
+        match ask.flags {
+            DISABLE_OR_TEST if count == 0 && files.is_empty() => self.clear(),
+            DISABLE_OR_TEST if files.is_empty() => vectors.iter().for_each(signal),
+            SIGNAL_BY_EVENTFD if files.is_empty() => vectors.fill(None),
+            SIGNAL_BY_EVENTFD if files.len() == count => {
+                files.iter().try_for_each(check)?;
+                for (vector, file) in vectors.iter_mut().zip(files) {
+                    *vector = Some(Arc::new(file));
+                }
+            }
+            SIGNAL_BY_EVENTFD => {
+                let why = format!("{} files for {count} interrupts", files.len());
+                return Err(Refusal::invalid(why));
+            }
+            flags => return Err(Refusal::unsupported(format!("interrupt flags {flags:#x}"))),
+        }
+        Ok(())
+    }
+
+    /// Forgets the client's eventfds.
+    pub(super) fn clear(&mut self) {
+        self.0.fill(None);
+    }
+
+    /// Has the controller signal what is here now.
+    pub(super) fn install(&self, controller: &mut Controller) {
+        if self.0.iter().all(Option::is_none) {
+            return controller.set_interrupt(None);
+        }
+        let vectors = self.0.clone();
+        controller.set_interrupt(Some(Box::new(move |vector| {
+            if let Some(vector) = vectors.get(usize::from(vector)) {
+                signal(vector);
+            }
+        })));
+    }
+}
+
+const DISABLE_OR_TEST: u32 = IRQ_DATA_NONE | IRQ_ACTION_TRIGGER;
+const SIGNAL_BY_EVENTFD: u32 = IRQ_DATA_EVENTFD | IRQ_ACTION_TRIGGER;
+
+fn signal(vector: &Option<Arc<File>>) {
+    if let Some(eventfd) = vector {
+        // Fails only when the counter is full: the client has been told.
+        let _ = (&**eventfd).write(&1u64.to_ne_bytes());
+    }
+}
+
+fn check(file: &File) -> Outcome {
+    let name = std::fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd()));
+    let is_eventfd = name.is_ok_and(|name| name.to_string_lossy().contains("[eventfd]"));
+    if !is_eventfd {
+        return Err(Refusal::invalid("what came for an interrupt is no eventfd"));
+    }
+    system::set_nonblocking(file).map_err(|why| Refusal::system("cannot use the eventfd", &why))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::serve::system::eventfd;
+
+    fn ask(flags: u32, start: u32, count: u32) -> SetIrqs {
+        SetIrqs { argsz: 20, flags, index: VFIO_PCI_MSIX_IRQ_INDEX, start, count }
+    }
+
+    #[test]
+    fn vectors_are_set_tested_and_taken_away() {
+        let mut interrupts = Interrupts::new(3);
+        let (ours, theirs) = eventfd();
+        interrupts.set(&ask(SIGNAL_BY_EVENTFD, 1, 1), vec![theirs]).expect("set");
+        interrupts.set(&ask(DISABLE_OR_TEST, 0, 3), vec![]).expect("tested");
+        assert_eq!(ours.read().expect("signalled"), 1);
+        ours.write(u64::MAX - 1).expect("full");
+        interrupts.set(&ask(DISABLE_OR_TEST, 1, 1), vec![]).expect("does not wait");
+        interrupts.set(&ask(DISABLE_OR_TEST, 0, 0), vec![]).expect("disabled");
+        assert!(interrupts.0.iter().all(Option::is_none));
+    }
+
+    #[test]
+    fn wrong_requests_are_refused_and_change_nothing() {
+        let mut interrupts = Interrupts::new(3);
+        let errno = |outcome: Outcome| outcome.expect_err("must be refused").errno;
+        let file = || File::open("/proc/self/status").expect("a file");
+        let mut set = |ask, files| errno(interrupts.set(&ask, files));
+        assert_eq!(set(ask(SIGNAL_BY_EVENTFD, 0, 4), vec![]), libc::EINVAL);
+        assert_eq!(set(ask(SIGNAL_BY_EVENTFD, u32::MAX, 1), vec![]), libc::EINVAL);
+        assert_eq!(set(ask(SIGNAL_BY_EVENTFD, 0, 2), vec![eventfd().1]), libc::EINVAL);
+        assert_eq!(set(ask(SIGNAL_BY_EVENTFD, 0, 1), vec![file()]), libc::EINVAL);
+        assert_eq!(set(ask(1 << 1 | 1 << 5, 0, 1), vec![]), libc::EOPNOTSUPP);
+        assert_eq!(set(SetIrqs { index: 9, ..ask(DISABLE_OR_TEST, 0, 1) }, vec![]), libc::EINVAL);
+        assert!(interrupts.0.iter().all(Option::is_none));
+        let error = SetIrqs { index: 3, ..ask(DISABLE_OR_TEST, 0, 0) };
+        interrupts.set(&error, vec![]).expect("there is nothing to disable");
+    }
+}

@@ -1,0 +1,311 @@
+//! The server's loop: step the controller, look at the socket, rest.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::mem;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use super::device::Device;
+use super::pace::{Looks, Rest};
+use super::peer::{Incoming, Message, Peer};
+use super::refusal::Refusal;
+use super::session::Session;
+use super::socket::Socket;
+use super::{Options, system};
+use crate::bus::vfio_user::wire::FLAG_NO_REPLY;
+use crate::error::Result;
+use crate::soft::Controller;
+use crate::time::Time;
+
+/// How long a thread without a client sleeps before it looks whether it is to stop.
+const STOP_LOOK: Duration = Duration::from_millis(100);
+/// Messages handled before the controller has its turn.
+const MESSAGES_PER_LOOK: usize = 32;
+/// Connections that have not introduced themselves; the oldest goes when there are more.
+const WAITING_MAX: usize = 8;
+/// How long each has.
+const WAITING_TIME: Duration = Duration::from_secs(5);
+/// How long nobody is taken after the system refused to.
+const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
+
+/// What happened to a server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// A client introduced itself.
+    ClientCame,
+    /// The client is gone; the controller was reset and its memory unmapped.
+    ClientGone {
+        /// What ended it.
+        why: String,
+    },
+    /// Another client came meanwhile and was told that the device is busy.
+    TurnedAway,
+}
+
+impl fmt::Display for Event {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Event::ClientCame => f.write_str("a client came"),
+            Event::ClientGone { why } => {
+                write!(f, "the client is gone: {why}; the controller was reset")
+            }
+            Event::TurnedAway => f.write_str("another client was turned away: one at a time"),
+        }
+    }
+}
+
+/// A software controller at a socket.
+///
+/// Somebody calls [`Server::turn`], or has [`Server::run`] do so.
+#[derive(Debug)]
+pub struct Server {
+    socket: Socket,
+    device: Device,
+    options: Options,
+    client: Option<(Peer, Session)>,
+    /// Connections that have not introduced themselves, and until when they may.
+    waiting: VecDeque<(Peer, Time)>,
+    cannot_accept_until: Option<Time>,
+    looks: Looks,
+    events: VecDeque<Event>,
+}
+
+impl Server {
+    /// Listens at `socket`. The socket of a server that is gone is replaced; it is removed in the end.
+    ///
+    /// # Errors
+    /// [`crate::Error::Invalid`] for a path longer than the 107 bytes that a socket's may have,
+    /// [`crate::Error::Refused`] where another server listens, something else has that name, or the
+    /// folder does not let us.
+    pub fn bind(socket: &Path, controller: Controller, options: Options) -> Result<Server> {
+        Ok(Server {
+            socket: Socket::bind(socket)?,
+            device: Device::new(controller, &options),
+            options,
+            client: None,
+            waiting: VecDeque::new(),
+            cannot_accept_until: None,
+            looks: Looks::default(),
+            events: VecDeque::new(),
+        })
+    }
+
+    /// Where clients connect.
+    pub fn socket(&self) -> &Path {
+        self.socket.path()
+    }
+
+    /// The controller, between two turns.
+    pub fn controller(&mut self) -> &mut Controller {
+        &mut self.device.controller
+    }
+
+    /// How many pieces of memory the client has handed over.
+    pub fn mapping_count(&self) -> usize {
+        self.device.memory.piece_count()
+    }
+
+    /// What happened since the last call.
+    pub fn take_event(&mut self) -> Option<Event> {
+        self.events.pop_front()
+    }
+
+    /// Does what there is to do, within bounds and without waiting; true if there was anything.
+    #[inline]
+    pub fn turn(&mut self, now: Time) -> bool {
+        let taken = if self.client.is_some() { self.device.step(now) } else { 0 };
+        let handled = self.looks.is_due(now) && self.look(now);
+        taken > 0 || handled
+    }
+
+    /// Serves until `stops` is set, which is noticed within a tenth of a second; tells `listener` what
+    /// happens. In the end the client is left and the media is flushed.
+    ///
+    /// # Errors
+    /// [`crate::Error::Device`] when the last flush fails.
+    pub fn run(&mut self, stops: &AtomicBool, listener: &mut dyn FnMut(&Event)) -> Result<()> {
+        let origin = Instant::now();
+        let present = || Time::ZERO + origin.elapsed();
+        let mut last_work = Time::ZERO;
+        while !stops.load(Ordering::Acquire) {
+            let now = present();
+            if self.turn(now) {
+                last_work = now;
+            } else {
+                self.rest(now.since(last_work));
+            }
+            while let Some(event) = self.take_event() {
+                listener(&event);
+            }
+        }
+        let ended = self.end(present());
+        while let Some(event) = self.take_event() {
+            listener(&event);
+        }
+        ended
+    }
+
+    /// Leaves the client, if there is one, and flushes the media.
+    ///
+    /// # Errors
+    /// [`crate::Error::Device`] when the flush fails: what was written last may be lost.
+    pub fn end(&mut self, now: Time) -> Result<()> {
+        self.leave_client("the server ends");
+        self.device.shut_down(now)
+    }
+
+    fn rest(&mut self, idle: Duration) {
+        let rest = match &self.client {
+            Some(_) => self.options.pace.rest(idle),
+            None => Rest::Sleep(STOP_LOOK),
+        };
+        match rest {
+            Rest::Spin => std::hint::spin_loop(),
+            Rest::Yield => std::thread::yield_now(),
+            Rest::Sleep(time) => {
+                self.sleep(time);
+                self.looks.soon();
+            }
+        }
+    }
+
+    fn sleep(&self, at_most: Duration) {
+        let client = self.client.iter().map(|(peer, _)| peer.awaits());
+        let waiting = self.waiting.iter().map(|(peer, _)| peer.awaits());
+        let listener = self.cannot_accept_until.is_none().then(|| (self.socket.as_fd(), false));
+        system::wait(&client.chain(waiting).chain(listener).collect::<Vec<_>>(), at_most);
+    }
+
+    /// Looks at the sockets; true if there were messages. The present client goes first, so that
+    /// one that hung up is gone before the next is looked at.
+    fn look(&mut self, now: Time) -> bool {
+        let handled = self.hear_client();
+        let accepted = self.accept(now);
+        let greeted = self.greet(now);
+        self.looks.looked(now, handled || accepted || greeted);
+        handled || accepted || greeted
+    }
+
+    fn hear_client(&mut self) -> bool {
+        let mut handled = 0;
+        while handled < MESSAGES_PER_LOOK {
+            let Some((peer, session)) = &mut self.client else { break };
+            match peer.receive() {
+                Incoming::Nothing => break,
+                Incoming::Message(message) => {
+                    handled += 1;
+                    let sealed_only = self.options.sealed_memory_only;
+                    if let Err(why) =
+                        converse(peer, session, &mut self.device, message, sealed_only)
+                    {
+                        self.leave_client(&why);
+                    }
+                }
+                Incoming::Gone(why) => self.leave_client(&why),
+                Incoming::Nonsense(why) => {
+                    tracing::warn!("left the client: {why}");
+                    self.leave_client(&why);
+                }
+            }
+        }
+        handled > 0
+    }
+
+    /// The controller is reset, then the memory unmapped.
+    fn leave_client(&mut self, why: &str) {
+        if self.client.take().is_none() {
+            return;
+        }
+        if let Err(why) = self.device.forget_client() {
+            tracing::error!("the doorbells of the last client stay in use: {why}");
+        }
+        self.events.push_back(Event::ClientGone { why: why.to_owned() });
+    }
+
+    fn accept(&mut self, now: Time) -> bool {
+        if self.cannot_accept_until.is_some_and(|until| now < until) {
+            return false;
+        }
+        self.cannot_accept_until = None;
+        let accepted = self.socket.accept().and_then(|stream| stream.map(Peer::new).transpose());
+        match accepted {
+            Ok(None) => false,
+            Ok(Some(peer)) => {
+                if self.waiting.len() >= WAITING_MAX {
+                    self.waiting.pop_front();
+                }
+                self.waiting.push_back((peer, now + WAITING_TIME));
+                true
+            }
+            Err(why) => {
+                tracing::warn!(
+                    "cannot take a client: {why}; raise the limit of open files (ulimit -n)"
+                );
+                self.cannot_accept_until = Some(now + ACCEPT_PAUSE);
+                false
+            }
+        }
+    }
+
+    /// Listens to those who have not introduced themselves. The first that does becomes the
+    /// client; who does while there is one is told that the device is busy.
+    fn greet(&mut self, now: Time) -> bool {
+        let mut handled = false;
+        for (mut peer, until) in mem::take(&mut self.waiting) {
+            match peer.receive() {
+                Incoming::Nothing if now < until => self.waiting.push_back((peer, until)),
+                Incoming::Nothing => tracing::warn!("somebody connected and asked for nothing"),
+                Incoming::Gone(why) => tracing::debug!("somebody connected and left: {why}"),
+                Incoming::Nonsense(why) => tracing::warn!("a client was not taken: {why}"),
+                Incoming::Message(message) => {
+                    handled = true;
+                    self.welcome(peer, message);
+                }
+            }
+        }
+        handled
+    }
+
+    fn welcome(&mut self, mut peer: Peer, message: Message) {
+        if self.client.is_some() {
+            peer.answer(&message.header, Err(Refusal::new(libc::EBUSY, "")));
+            // A fresh socket takes a header; if not, the hang-up has to do.
+            let _ = peer.flush();
+            return self.events.push_back(Event::TurnedAway);
+        }
+        let mut session = Session::default();
+        let sealed_only = self.options.sealed_memory_only;
+        match converse(&mut peer, &mut session, &mut self.device, message, sealed_only) {
+            Ok(()) => {
+                self.client = Some((peer, session));
+                self.events.push_back(Event::ClientCame);
+            }
+            Err(why) => tracing::warn!("a client was not taken: {why}"),
+        }
+    }
+}
+
+/// Carries a request out and answers it; an error where the conversation is over with it.
+fn converse(
+    peer: &mut Peer,
+    session: &mut Session,
+    device: &mut Device,
+    message: Message,
+    sealed_only: bool,
+) -> std::result::Result<(), String> {
+    let header = message.header;
+    let outcome = session.handle(device, message, sealed_only);
+    if header.flags & FLAG_NO_REPLY == 0 || outcome.is_err() && !session.is_negotiated() {
+        peer.answer(&header, outcome);
+    }
+    peer.flush().map_err(|why| format!("cannot reply: {why}"))?;
+    if session.is_negotiated() { Ok(()) } else { Err("it did not introduce itself".to_owned()) }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.leave_client("the server ends");
+    }
+}

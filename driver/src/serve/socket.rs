@@ -1,0 +1,201 @@
+//! The socket that clients connect to: made where nothing is in the way, gone at the end.
+
+use std::fs::{self, File};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use crate::bus::vfio_user::connect;
+use crate::error::{Error, Result};
+
+/// What a socket's address has room for (`sockaddr_un`), less the zero byte that ends it.
+const PATH_BYTES_MAX: usize = 107;
+/// How long another process may hold the folder while it makes its own socket.
+const LOCK_TRIES: u32 = 100;
+const LOCK_PAUSE: Duration = Duration::from_millis(10);
+const CONNECT_DEADLINE: Duration = Duration::from_secs(1);
+
+/// A listening socket; its path is removed with it.
+#[derive(Debug)]
+pub(super) struct Socket {
+    listener: UnixListener,
+    path: PathBuf,
+    /// Which file it is, so that another's is not removed.
+    inode: (u64, u64),
+}
+
+impl Socket {
+    /// Listens at `path`; a socket that nobody serves any more is replaced.
+    pub(super) fn bind(path: &Path) -> Result<Socket> {
+        let len = path.as_os_str().as_bytes().len();
+        if len > PATH_BYTES_MAX {
+            let what = format!("socket '{}'", path.display());
+            let why = format!(
+                "{len} bytes; a socket's path has at most {PATH_BYTES_MAX}: choose a shorter one"
+            );
+            return Err(Error::invalid(what, why));
+        }
+        let cannot = |why: io::Error, fix: &str| refused(path, why, fix);
+        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+        let folder = File::open(folder.unwrap_or(Path::new(".")))
+            .map_err(|why| cannot(why, "make the folder first, or name another"))?;
+        // Two servers that start at once take turns in looking and binding.
+        lock(&folder).map_err(|why| cannot(why, "try again"))?;
+        make_way(path)?;
+        let fix = "check the folder's rights";
+        let listener = UnixListener::bind(path).map_err(|why| cannot(why, fix))?;
+        listener.set_nonblocking(true).map_err(|why| cannot(why, fix))?;
+        let about = fs::symlink_metadata(path).map_err(|why| cannot(why, fix))?;
+        Ok(Socket { listener, path: path.to_owned(), inode: (about.dev(), about.ino()) })
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub(super) fn as_fd(&self) -> BorrowedFd<'_> {
+        self.listener.as_fd()
+    }
+
+    /// The next client that waits, if one does.
+    pub(super) fn accept(&self) -> io::Result<Option<UnixStream>> {
+        match self.listener.accept() {
+            Ok((stream, _)) => Ok(Some(stream)),
+            Err(why) if matches!(why.kind(), io::ErrorKind::WouldBlock) => Ok(None),
+            // The client gave up before it was its turn, or a signal came.
+            Err(why)
+                if matches!(
+                    why.kind(),
+                    io::ErrorKind::ConnectionAborted | io::ErrorKind::Interrupted
+                ) =>
+            {
+                Ok(None)
+            }
+            Err(why) => Err(why),
+        }
+    }
+}
+
+impl Drop for Socket {
+    fn drop(&mut self) {
+        let about = fs::symlink_metadata(&self.path);
+        if about.is_ok_and(|about| (about.dev(), about.ino()) == self.inode) {
+            // Without a listener it is refused and replaced by the next server anyway.
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
+fn refused(path: &Path, why: impl ToString, fix: &str) -> Error {
+    Error::refused(path.display(), "cannot serve here", why, fix)
+}
+
+fn lock(folder: &File) -> io::Result<()> {
+    for _ in 0..LOCK_TRIES {
+        match folder.try_lock() {
+            Ok(()) => return Ok(()),
+            Err(fs::TryLockError::WouldBlock) => std::thread::sleep(LOCK_PAUSE),
+            // A file system without locks: two servers at once are then not told apart.
+            Err(fs::TryLockError::Error(_)) => return Ok(()),
+        }
+    }
+    Err(io::Error::other("another process keeps the folder locked"))
+}
+
+/// Removes what a dead server left; anything else in the way is the user's.
+fn make_way(path: &Path) -> Result<()> {
+    let about = match fs::symlink_metadata(path) {
+        Ok(about) => about,
+        Err(why) if why.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(why) => return Err(refused(path, why, "check the folder's rights")),
+    };
+    if !about.file_type().is_socket() {
+        let fix = "remove it if you do not need it, or name another folder";
+        return Err(refused(path, "something that is no socket has this name", fix));
+    }
+    match connect(path, CONNECT_DEADLINE) {
+        Err(why) if why.kind() == io::ErrorKind::ConnectionRefused => {
+            tracing::info!("{}: replacing the socket of a server that is gone", path.display());
+            fs::remove_file(path).map_err(|why| refused(path, why, "remove it"))
+        }
+        Err(why) if why.kind() != io::ErrorKind::WouldBlock => {
+            Err(refused(path, why, "remove the socket if nobody serves it"))
+        }
+        // It answers, or has more clients waiting than it takes.
+        _ => {
+            let fix = "end that one first, or name another folder";
+            Err(refused(path, "another server serves here", fix))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Scratch(PathBuf);
+
+    impl Scratch {
+        fn new(name: &str) -> Scratch {
+            let path =
+                std::env::temp_dir().join(format!("adit-socket-{name}-{}", std::process::id()));
+            fs::create_dir_all(&path).expect("folder");
+            Scratch(path)
+        }
+
+        fn refusal(&self) -> String {
+            Socket::bind(&self.0.join("cntrl")).expect_err("must be refused").to_string()
+        }
+    }
+
+    impl Drop for Scratch {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
+
+    #[test]
+    fn a_dead_servers_socket_is_replaced_and_a_live_ones_is_not() {
+        let scratch = Scratch::new("stale");
+        let path = scratch.0.join("cntrl");
+        drop(UnixListener::bind(&path).expect("a server that does not clean up"));
+        let socket = Socket::bind(&path).expect("replaced");
+        assert!(scratch.refusal().contains("another server serves here"));
+        assert!(socket.accept().expect("the other's look").is_some());
+        assert!(socket.accept().expect("nobody").is_none());
+        drop(socket);
+        assert!(!path.exists());
+    }
+
+    #[test]
+    fn what_is_in_the_way_stays() {
+        let scratch = Scratch::new("file");
+        fs::write(scratch.0.join("cntrl"), "precious").expect("written");
+        assert!(scratch.refusal().contains("no socket has this name"));
+        assert_eq!(fs::read(scratch.0.join("cntrl")).expect("still there"), b"precious");
+    }
+
+    #[test]
+    fn another_servers_socket_is_not_removed() {
+        let scratch = Scratch::new("other");
+        let path = scratch.0.join("cntrl");
+        let socket = Socket::bind(&path).expect("bound");
+        fs::remove_file(&path).expect("removed");
+        let _other = UnixListener::bind(&path).expect("bound");
+        drop(socket);
+        assert!(path.exists());
+    }
+
+    #[test]
+    fn paths_that_cannot_be_are_refused_by_name() {
+        let long = PathBuf::from("/tmp").join("x".repeat(107));
+        let error = Socket::bind(&long).expect_err("too long");
+        assert!(error.is_usage() && error.to_string().contains("at most 107"), "{error}");
+        let error = Socket::bind(Path::new("/nonexistent/cntrl")).expect_err("absent").to_string();
+        assert!(error.contains("make the folder first"), "{error}");
+    }
+}

@@ -1,0 +1,177 @@
+//! Clients that vanish, that come together, and what is left of them: nothing.
+
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use adit_driver::bus::vfio_user::VfioUser;
+use adit_driver::serve::{DoorbellAccess, Event};
+use adit_driver::soft::{self, Verdict};
+use adit_driver::sys::{SharedPages, Window};
+
+use crate::raw::{DMA_MAP, GET_REGION_INFO, REPLY, Raw, VERSION, dwords, qwords};
+use crate::{Served, file_of, served, small, wait_for, works};
+
+const IOVA: u64 = 1 << 32;
+const ENTRIES: u32 = 256;
+/// Submission queue, completion queue, data: in pages.
+const SUBMISSION: usize = 0;
+const COMPLETION: usize = 4;
+const DATA: usize = 5;
+
+/// A client with an enabled controller, and its memory, which outlives its connection.
+struct Host {
+    raw: Raw,
+    memory: SharedPages,
+}
+
+impl Host {
+    fn enable(server: &Served) -> Host {
+        let mut raw = Raw::open(server.socket());
+        let memory = SharedPages::allocate(16 * 4096).expect("memory");
+        let map = [dwords(&[32, 3]), qwords(&[0, IOVA, 16 * 4096])].concat();
+        assert_eq!(raw.ask_with(DMA_MAP, &map, &[&file_of(&memory)]).flags, REPLY);
+        raw.write(0, 0x24, &((ENTRIES - 1) << 16 | (ENTRIES - 1)).to_le_bytes());
+        raw.write(0, 0x28, &IOVA.to_le_bytes());
+        raw.write(0, 0x30, &(IOVA + COMPLETION as u64 * 4096).to_le_bytes());
+        raw.write(0, 0x14, &0x0046_0001u32.to_le_bytes());
+        wait_for("CSTS.RDY", || raw.read(0, 0x1c, 4)[0] & 1 == 1);
+        Host { raw, memory }
+    }
+
+    /// Fills the queue with Identify Controller.
+    fn fill(&self) {
+        let queue = self.memory.atomics().slice(SUBMISSION * 4096, ENTRIES as usize * 64);
+        for (index, entry) in queue.dwords().chunks_exact(16).enumerate() {
+            let data = IOVA + (DATA as u64) * 4096;
+            let words = [
+                (0, 6 | (index as u32) << 16),
+                (6, data as u32),
+                (7, (data >> 32) as u32),
+                (10, 1),
+            ];
+            for (dword, value) in words {
+                entry[dword].store(value, Ordering::Relaxed);
+            }
+        }
+    }
+
+    fn ring(&mut self, tail: u32) {
+        self.raw.write(0, 0x1000, &tail.to_le_bytes());
+    }
+
+    fn bytes(memory: &SharedPages) -> Vec<u64> {
+        memory.atomics().words().iter().map(|word| word.load(Ordering::Acquire)).collect()
+    }
+}
+
+fn gone(server: &Served) {
+    wait_for("the server to let go", || server.with(|it| it.mapping_count()) == 0);
+    let events = server.events();
+    assert!(matches!(events.last(), Some(Event::ClientGone { .. })), "{events:?}");
+}
+
+#[test]
+fn nothing_is_touched_after_a_client_vanished_mid_command() {
+    let server = served();
+    for round in 0..20 {
+        let mut host = Host::enable(&server);
+        host.fill();
+        host.ring(ENTRIES - 1);
+        let Host { raw, memory } = host;
+        drop(raw);
+        gone(&server);
+        let before = Host::bytes(&memory);
+        std::thread::sleep(Duration::from_millis(2));
+        assert_eq!(Host::bytes(&memory), before, "round {round}");
+    }
+    works(server.socket());
+}
+
+#[test]
+fn a_command_that_was_held_when_its_client_vanished_never_runs() {
+    let server = served();
+    server.with(|it| it.controller().set_hook(|_, _| Verdict::Hold));
+    let mut host = Host::enable(&server);
+    host.fill();
+    host.ring(5);
+    let Host { raw, memory } = host;
+    drop(raw);
+    gone(&server);
+    let before = Host::bytes(&memory);
+    server.with(|it| {
+        it.controller().clear_hook();
+        let nowhere = adit_driver::sys::DmaTable::default();
+        assert_eq!(it.controller().release_held(&nowhere), 0, "the reset ended them");
+        assert_eq!(nowhere.faults(), 0);
+    });
+    assert_eq!(Host::bytes(&memory), before);
+    works(server.socket());
+}
+
+#[test]
+fn a_client_that_left_rings_nothing_any_more() {
+    let server = served();
+    let mut first = Raw::open(server.socket());
+    let doorbells = |raw: &mut Raw| -> Window {
+        let reply = raw.ask(GET_REGION_INFO, &dwords(&[64, 0, 0, 0, 0, 0, 0, 0]));
+        let file = reply.file.expect("mappable");
+        assert!(file.set_len(0).is_err(), "the client cannot take the page away");
+        let map = memmap2::MmapOptions::new().offset(0x1000).len(4096).map_raw(&file);
+        Window::new(std::sync::Arc::new(map.expect("mapped")))
+    };
+    let old = doorbells(&mut first);
+    drop(first);
+    // Wherever the new client is, the old one's page is another.
+    wait_for("the end of the first", || {
+        matches!(server.events()[..], [.., Event::ClientGone { .. }])
+    });
+    let mut host = Host::enable(&server);
+    host.fill();
+    let new = doorbells(&mut host.raw);
+    old.write32(0, 5);
+    std::thread::sleep(Duration::from_millis(5));
+    let first_entry =
+        || host.memory.atomics().slice(COMPLETION * 4096, 16).dwords()[3].load(Ordering::Acquire);
+    assert_eq!(first_entry(), 0, "nobody rang");
+    new.write32(0, 1);
+    wait_for("a completion", || first_entry() != 0);
+}
+
+#[test]
+fn two_clients_at_once_are_one_and_a_reason() {
+    let server = served();
+    let first = VfioUser::open(server.socket()).expect("first");
+    let error = VfioUser::open(server.socket()).expect_err("second").to_string();
+    assert!(error.contains("busy") && error.contains("no other client"), "{error}");
+    assert!(server.events().contains(&Event::TurnedAway));
+    drop(first);
+    works(server.socket());
+}
+
+#[test]
+fn silent_connections_keep_nobody_out() {
+    let server = served();
+    let silent: Vec<Raw> = (0..20).map(|_| Raw::connect(server.socket())).collect();
+    works(server.socket());
+    drop(silent);
+    works(server.socket());
+    let mut last = Raw::connect(server.socket());
+    assert_eq!(last.ask(VERSION, b"\0\0\x01\0").flags, REPLY);
+}
+
+#[test]
+fn clients_one_after_another_find_their_data_and_a_fresh_controller() {
+    let server = Served::start(soft::Options { dbbuf: false, ..small() }, DoorbellAccess::Messages);
+    for _ in 0..50 {
+        let mut host = Host::enable(&server);
+        host.fill();
+        host.ring(3);
+        let memory = &host.memory;
+        let last = || {
+            memory.atomics().slice(COMPLETION * 4096 + 32, 16).dwords()[3].load(Ordering::Acquire)
+        };
+        wait_for("three completions", || last() & 1 << 16 != 0);
+        assert_eq!(last() >> 17, 0, "status");
+    }
+    assert_eq!(server.events().iter().filter(|event| **event == Event::ClientCame).count(), 50);
+}

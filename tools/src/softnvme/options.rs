@@ -1,0 +1,158 @@
+//! The options of `adit softnvme`, and the `soft:` settings they make.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use adit_driver::serve::DoorbellAccess;
+use adit_driver::soft;
+use clap::{Args, ValueEnum};
+
+use crate::failure::Result;
+
+const EXAMPLES: &str = "\
+Examples:
+  A drive in memory, and what it says of itself:
+    adit softnvme --socket /tmp/drive --media mem=1G &
+    adit identify vfio-user:/tmp/drive/cntrl
+  A drive whose data stays, of 4 KiB LBAs, with two namespaces:
+    adit softnvme --socket /tmp/drive --media file=disk.img --size 4G --lba 4096 --namespaces 2
+  One that keeps nothing, on a core of its own, to measure the path to it:
+    adit softnvme --socket /tmp/drive --media null --core 1
+    adit bench --filename=vfio-user:/tmp/drive/cntrl --rw=randread --bs=4k --iodepth=32 --time_based --runtime=5
+  SPDK's tools:
+    spdk_nvme_identify -r 'trtype:VFIOUSER traddr:/tmp/drive'
+
+Ctrl-C or SIGTERM ends it: the client is left, file media is flushed, the socket removed.";
+
+/// Serves a software NVMe controller to other programs, over vfio-user
+#[derive(Args, Clone, Debug)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct SoftnvmeArgs {
+    /// The folder in which the socket 'cntrl' is made; made too if it is not there
+    #[arg(long, value_name = "DIR")]
+    pub(crate) socket: PathBuf,
+
+    /// Where data lives: mem=SIZE, file=PATH or null; more settings may follow by comma
+    #[arg(long)]
+    media: String,
+
+    /// Capacity of file or null media, as in 4G; a file is made or lengthened
+    #[arg(long)]
+    size: Option<String>,
+
+    /// LBA size in bytes, 512 or 4096; 512+4096 makes two namespaces
+    #[arg(long, value_name = "BYTES")]
+    lba: Option<String>,
+
+    /// Namespaces, with equal shares of the media
+    #[arg(long, value_name = "N")]
+    namespaces: Option<String>,
+
+    /// Longest transfer: 2^N pages of 4 KiB; 0 is no limit
+    #[arg(long, value_name = "N")]
+    mdts: Option<String>,
+
+    /// SGL support: on, off or dword
+    #[arg(long, value_name = "KIND")]
+    sgl: Option<String>,
+
+    /// Controller memory buffer, as in 1M
+    #[arg(long, value_name = "SIZE")]
+    cmb: Option<String>,
+
+    /// I/O queue pairs it has
+    #[arg(long, value_name = "N")]
+    ioqueues: Option<String>,
+
+    /// Serial number
+    #[arg(long, value_name = "TEXT")]
+    serial: Option<String>,
+
+    /// Volatile write cache
+    #[arg(long, value_name = "SETTING")]
+    vwc: Option<String>,
+
+    /// Timing of a drive by its name
+    #[arg(long, value_name = "DRIVE")]
+    model: Option<String>,
+
+    /// Faults to make
+    #[arg(long, value_name = "PLAN")]
+    faults: Option<String>,
+
+    /// What faults and losses are drawn from
+    #[arg(long, value_name = "N")]
+    seed: Option<String>,
+
+    /// Any other setting of a soft: target; may be repeated
+    #[arg(long = "set", value_name = "NAME=VALUE")]
+    settings: Vec<String>,
+
+    /// How clients ring: a page they map, or messages (most are unnecessary with shadow doorbells)
+    #[arg(long, value_enum, value_name = "WAY", default_value_t = Doorbells::Mapped)]
+    doorbells: Doorbells,
+
+    /// Refuses clients' memory that they could take away under the server's hands (not sealed)
+    #[arg(long)]
+    sealed_memory_only: bool,
+
+    /// Pins the server's thread to this core
+    #[arg(long, value_name = "N")]
+    pub(crate) core: Option<usize>,
+
+    /// Longest sleep between two looks at the doorbells after a while without commands, in microseconds
+    #[arg(long, value_name = "US", value_parser = clap::value_parser!(u64).range(1..=100_000), default_value_t = 1000)]
+    sleep_us: u64,
+
+    /// Prints JSON, one object a line
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Doorbells {
+    Mapped,
+    Messages,
+}
+
+impl SoftnvmeArgs {
+    /// The controller's make-up, by way of the syntax of `soft:` targets.
+    ///
+    /// # Errors
+    /// As `soft::Options::from_str`.
+    pub(crate) fn controller(&self) -> Result<soft::Options> {
+        let named = [
+            ("size", &self.size),
+            ("lba", &self.lba),
+            ("namespaces", &self.namespaces),
+            ("mdts", &self.mdts),
+            ("sgl", &self.sgl),
+            ("cmb", &self.cmb),
+            ("ioqueues", &self.ioqueues),
+            ("serial", &self.serial),
+            ("vwc", &self.vwc),
+            ("model", &self.model),
+            ("faults", &self.faults),
+            ("seed", &self.seed),
+        ];
+        let named = named.into_iter().filter_map(|(name, value)| Some((name, value.as_deref()?)));
+        let mut words = vec![self.media.clone()];
+        words.extend(named.map(|(name, value)| format!("{name}={value}")));
+        words.extend(self.settings.iter().cloned());
+        Ok(words.join(",").parse::<soft::Options>()?)
+    }
+
+    /// How it is served.
+    pub(crate) fn serving(&self) -> adit_driver::serve::Options {
+        let doorbells = match self.doorbells {
+            Doorbells::Mapped => DoorbellAccess::Mapped,
+            Doorbells::Messages => DoorbellAccess::Messages,
+        };
+        let sleep = Duration::from_micros(self.sleep_us);
+        adit_driver::serve::Options {
+            doorbells,
+            sealed_memory_only: self.sealed_memory_only,
+            pace: adit_driver::serve::Pace { sleep, ..Default::default() },
+        }
+    }
+}

@@ -1,0 +1,84 @@
+//! What the server needs of the file system: the socket's folder, the media to itself, room.
+
+use std::fs::{self, File, TryLockError};
+use std::io;
+use std::path::{Path, PathBuf};
+
+use adit_driver::soft::Storage;
+use nix::sys::statvfs::statvfs;
+
+use crate::failure::{Failure, Result};
+use crate::human;
+
+/// The folder of a socket, removed in the end if it was made here.
+pub(super) struct Folder {
+    path: PathBuf,
+    is_ours: bool,
+}
+
+impl Folder {
+    /// Makes the folder unless it is there.
+    ///
+    /// # Errors
+    /// When it cannot be made, or something else has its name.
+    pub(super) fn make(path: &Path) -> Result<Folder> {
+        let failed = |why: &dyn std::fmt::Display| {
+            let fix = "name a folder that you may write to";
+            Failure::failed(format!("--socket {}: {why}; {fix}", path.display()))
+        };
+        let is_ours = match fs::create_dir(path) {
+            Ok(()) => true,
+            Err(why) if why.kind() == io::ErrorKind::AlreadyExists => false,
+            Err(why) => return Err(failed(&why)),
+        };
+        if !path.is_dir() {
+            return Err(failed(&"it is no folder"));
+        }
+        Ok(Folder { path: path.to_owned(), is_ours })
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        if self.is_ours {
+            // Fails where somebody has put something in: then it stays.
+            let _ = fs::remove_dir(&self.path);
+        }
+    }
+}
+
+/// Keeps other servers off the file that is the media; nothing for other media.
+///
+/// # Errors
+/// When another server has it.
+pub(super) fn claim(storage: &Storage) -> Result<Option<File>> {
+    let Storage::File { path, .. } = storage else { return Ok(None) };
+    // A file that cannot be opened is the controller's to explain.
+    let Ok(file) = File::options().read(true).write(true).open(path) else { return Ok(None) };
+    match file.try_lock() {
+        Err(TryLockError::WouldBlock) => Err(Failure::failed(format!(
+            "--media file={}: another server has it; end that one first",
+            path.display()
+        ))),
+        // A file system without locks is no reason not to serve.
+        Ok(()) | Err(TryLockError::Error(_)) => Ok(Some(file)),
+    }
+}
+
+/// Warns where the media can grow beyond what its file system has left.
+pub(super) fn check_room(storage: &Storage) {
+    let Storage::File { path, .. } = storage else { return };
+    let Ok(about) = fs::metadata(path) else { return };
+    let Ok(system) = statvfs(path) else { return };
+    let free = system.blocks_available() as u64 * system.fragment_size() as u64;
+    let missing = about.len().saturating_sub(std::os::unix::fs::MetadataExt::blocks(&about) * 512);
+    if missing > free {
+        tracing::warn!(
+            "{}: it may grow by {} and its file system has {} left: writes beyond that end with Write Fault; \
+             make room, or give a smaller --size",
+            path.display(),
+            human::bytes(missing as f64),
+            human::bytes(free as f64),
+        );
+    }
+}

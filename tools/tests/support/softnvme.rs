@@ -1,0 +1,110 @@
+//! `adit softnvme` as another process.
+
+use std::io::{BufRead, BufReader, Read};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStderr, ChildStdout, Command, Output, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// A folder that is gone at the end, with whatever is in it.
+pub(crate) struct Scratch(PathBuf);
+
+impl Scratch {
+    pub(crate) fn new() -> Scratch {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("adit-softnvme-{}-{number}", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        std::fs::create_dir_all(&path).expect("folder");
+        Scratch(path)
+    }
+
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// A server that is ready, and ends with the test.
+pub(crate) struct Softnvme {
+    child: Child,
+    out: BufReader<ChildStdout>,
+    err: Option<ChildStderr>,
+    #[allow(dead_code, reason = "not every test that includes this file needs it")]
+    pub(crate) ready: String,
+    folder: PathBuf,
+}
+
+pub(crate) fn adit(words: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_adit")).args(words).output().expect("adit runs")
+}
+
+pub(crate) fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+impl Softnvme {
+    /// Serves at `folder`; more words of the command line follow.
+    pub(crate) fn start(folder: &Path, words: &[&str]) -> Softnvme {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_adit"));
+        command.args(["softnvme", "--socket"]).arg(folder).args(words);
+        let mut child =
+            command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("adit runs");
+        let mut out = BufReader::new(child.stdout.take().expect("piped"));
+        let mut err = child.stderr.take().expect("piped");
+        let mut ready = String::new();
+        out.read_line(&mut ready).expect("UTF-8");
+        if ready.is_empty() {
+            let mut said = String::new();
+            let _ = err.read_to_string(&mut said);
+            panic!("not served: {said}");
+        }
+        Softnvme { child, out, err: Some(err), ready, folder: folder.to_owned() }
+    }
+
+    /// The target that clients open.
+    pub(crate) fn target(&self) -> String {
+        format!("vfio-user:{}", self.folder.join("cntrl").display())
+    }
+
+    /// The next line that it prints.
+    #[allow(dead_code, reason = "not every test that includes this file needs it")]
+    pub(crate) fn line(&mut self) -> String {
+        let mut line = String::new();
+        self.out.read_line(&mut line).expect("UTF-8");
+        line
+    }
+
+    #[allow(dead_code, reason = "not every test that includes this file needs it")]
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Ends it with a signal; returns its exit code, what it still printed, and its complaints.
+    #[allow(dead_code, reason = "not every test that includes this file needs it")]
+    pub(crate) fn end(mut self, signal: &str) -> (Option<i32>, String, String) {
+        kill(signal, self.child.id());
+        let (mut out, mut complaints) = (String::new(), String::new());
+        self.out.read_to_string(&mut out).expect("UTF-8");
+        let mut err = self.err.take().expect("not taken before");
+        err.read_to_string(&mut complaints).expect("UTF-8");
+        (self.child.wait().expect("a child").code(), out, complaints)
+    }
+}
+
+impl Drop for Softnvme {
+    fn drop(&mut self) {
+        // Ended already where `end` was called.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+pub(crate) fn kill(signal: &str, id: u32) {
+    let ended = Command::new("kill").args([&format!("-{signal}"), &id.to_string()]).status();
+    assert!(ended.expect("kill runs").success());
+}

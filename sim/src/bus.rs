@@ -87,14 +87,18 @@ impl Watched {
         self.reachable.push(reach);
     }
 
-    /// A submission queue is deleted: with its ring goes the data of what was in flight.
-    pub(crate) fn forget_submission(&mut self, qid: u16) {
-        self.reachable.retain(|reach| reach.qid != qid || reach.what == Reached::Completion);
+    /// A queue is deleted.
+    pub(crate) fn forget_ring(&mut self, qid: u16, ring: Reached) {
+        self.reachable.retain(|reach| reach.qid != qid || reach.what != ring);
     }
 
-    /// A completion queue is deleted.
-    pub(crate) fn forget_completion(&mut self, qid: u16) {
-        self.reachable.retain(|reach| reach.qid != qid || reach.what != Reached::Completion);
+    /// All queues are: what was in flight on them waits for new ones, or ends.
+    fn forget_rings(&mut self) {
+        self.reachable.retain(|reach| matches!(reach.what, Reached::Data(_)));
+    }
+
+    fn has_submission(&self, qid: u16) -> bool {
+        self.reachable.iter().any(|reach| reach.qid == qid && reach.what == Reached::Submission)
     }
 
     /// A request is over.
@@ -103,7 +107,12 @@ impl Watched {
     }
 
     fn check_unmap(&mut self, iova: u64, len: u64) {
-        let meets = |reach: &&Reach| reach.iova < iova + len && iova < reach.iova + reach.len;
+        let meets = |reach: &&Reach| {
+            let is_ring = !matches!(reach.what, Reached::Data(_));
+            reach.iova < iova + len
+                && iova < reach.iova + reach.len
+                && (is_ring || self.has_submission(reach.qid))
+        };
         if let Some(reach) = self.reachable.iter().find(meets) {
             let offence =
                 format!("{len} bytes at {iova:#x} were unmapped while the device had {reach:?}");
@@ -180,7 +189,7 @@ impl SimBus {
         }
         let mut watch = self.watch();
         watch.is_away = true;
-        watch.reachable.clear();
+        watch.forget_rings();
     }
 
     /// Puts it back: it waits to be enabled.
@@ -260,7 +269,7 @@ impl SimBus {
 
     fn forget_if_disabled(&self) {
         if !self.is_live() {
-            self.watch().reachable.clear();
+            self.watch().forget_rings();
         }
     }
 }
@@ -286,6 +295,7 @@ unsafe impl Bus for SimBus {
     fn write32(&self, offset: u32, value: u32) {
         self.watch().idle = 0;
         self.soft.write32(offset, value);
+        self.forget_if_disabled();
     }
 
     fn read64(&self, offset: u32) -> u64 {
@@ -296,6 +306,7 @@ unsafe impl Bus for SimBus {
     fn write64(&self, offset: u32, value: u64) {
         self.watch().idle = 0;
         self.soft.write64(offset, value);
+        self.forget_if_disabled();
     }
 
     fn doorbell(self: Arc<Self>, offset: u32) -> Result<Doorbell> {
@@ -339,7 +350,7 @@ unsafe impl Bus for SimBus {
             self.soft.unmap(Iova(iova), len)?;
         }
         let mut watch = self.watch();
-        watch.reachable.clear();
+        watch.forget_rings();
         watch.is_cut_off = true;
         Ok(())
     }

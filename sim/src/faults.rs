@@ -191,6 +191,9 @@ pub(crate) struct Plan {
     broken: BTreeMap<u16, u64>,
     /// Queues that see no completion any more, because one had the wrong phase.
     blind: BTreeSet<u16>,
+    /// Queues for which a completion will come once more.
+    repeats: BTreeSet<u16>,
+    is_tainted: bool,
     /// LBAs whose data may be wrong without anybody's fault but the medium's, as bits.
     damaged: u64,
     lbas: u64,
@@ -217,6 +220,8 @@ impl Plan {
             struck: [0; Fault::ALL.len()],
             broken: BTreeMap::new(),
             blind: BTreeSet::new(),
+            repeats: BTreeSet::new(),
+            is_tainted: false,
             damaged: 0,
             lbas,
             canary,
@@ -250,7 +255,7 @@ impl Plan {
 
     /// Whether the controller lied in a way that nobody can notice.
     pub(crate) fn is_tainted(&self) -> bool {
-        self.has_struck(Fault::Alias)
+        self.is_tainted
     }
 
     /// Whether what an LBA holds may be wrong.
@@ -268,9 +273,10 @@ impl Plan {
         self.damaged |= 1 << lba;
     }
 
-    /// Forgets completions that no queue will see any more.
+    /// Forgets completions that no queue will see any more, because the controller is reset.
     pub(crate) fn forget_violations(&mut self) {
         self.broken.clear();
+        self.repeats.clear();
     }
 
     /// Takes the number of broken completions that a queue was sent.
@@ -313,7 +319,10 @@ impl Plan {
             Fault::Twice => Verdict::Twice,
             Fault::DelayIo => Verdict::Delay(self.some_time()),
             Fault::Mute => Verdict::Mute,
-            Fault::Again => Verdict::Again(self.some_time()),
+            Fault::Again => {
+                self.repeats.insert(qid.0);
+                Verdict::Again(self.some_time())
+            }
             Fault::WrongPhase => {
                 self.blind.insert(qid.0);
                 Verdict::WrongPhase
@@ -324,7 +333,10 @@ impl Plan {
                 Verdict::Rot { bit: self.random.next() }
             }
             Fault::Misdirect => self.misdirect(sqe),
-            _ => Verdict::CorruptCqe(|cqe| cqe.cid = (cqe.cid.get() ^ 1).into()),
+            _ => {
+                self.is_tainted = true;
+                Verdict::CorruptCqe(|cqe| cqe.cid = (cqe.cid.get() ^ 1).into())
+            }
         }
     }
 
@@ -399,10 +411,12 @@ impl Plan {
             AdminOpcode::CREATE_IO_SQ => watch.reach(ring(Reached::Submission, 64)),
             AdminOpcode::CREATE_IO_CQ => {
                 self.blind.remove(&qid);
+                // A completion of the old queue that names a command of the new one.
+                self.is_tainted |= self.repeats.contains(&qid);
                 watch.reach(ring(Reached::Completion, 16));
             }
-            AdminOpcode::DELETE_IO_SQ => watch.forget_submission(qid),
-            AdminOpcode::DELETE_IO_CQ => watch.forget_completion(qid),
+            AdminOpcode::DELETE_IO_SQ => watch.forget_ring(qid, Reached::Submission),
+            AdminOpcode::DELETE_IO_CQ => watch.forget_ring(qid, Reached::Completion),
             _ => {}
         }
     }

@@ -141,14 +141,15 @@ impl Model {
         let all = self.lbas[lba as usize].iter();
         let is_it = |one: &&Candidate| one.value == value && one.gone >= began;
         // Zeros can be anybody's.
-        let is_only = all.filter(is_it).count() == 1;
+        let is_only = all.clone().filter(is_it).count() == 1;
+        // What is older than the power loss is what that left, and nothing else is in a cache.
+        let survived = cut > 0 && all.clone().filter(is_it).all(|one| one.ended <= cut);
         for candidate in &mut self.lbas[lba as usize] {
             if candidate.value == value {
                 candidate.seen |= is_only && candidate.gone >= began;
             } else if candidate.ended < began && (!cached || cut < began) {
                 candidate.gone = candidate.gone.min(now);
-                // What the power loss did not leave is not in a cache either.
-                candidate.buried |= !cached || (cut > 0 && candidate.ended <= cut);
+                candidate.buried |= !cached || (survived && candidate.ended <= cut);
             }
         }
         Ok(())
@@ -349,6 +350,16 @@ mod tests {
         run.model.lose_power();
         run.end(write, DURABLE);
         assert_eq!(run.may_hold(), [2]);
+    }
+
+    #[test]
+    fn what_is_written_after_a_power_loss_says_nothing_of_before() {
+        let mut run = Run::new();
+        run.model.lose_power();
+        run.write(1, CACHED);
+        run.read(1).expect("written");
+        run.model.lose_power();
+        assert_eq!(run.may_hold(), [0, 1]);
     }
 
     #[test]

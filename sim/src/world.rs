@@ -36,6 +36,8 @@ const SPARED_MAX: u32 = 2;
 pub(crate) struct Lane {
     pub(crate) id: u64,
     pub(crate) queue: QueuePair<Parcel>,
+    /// Whether the controller was brought back since it was polled: the next poll creates it anew.
+    is_stale: bool,
 }
 
 /// See the module.
@@ -59,6 +61,8 @@ pub(crate) struct World {
     next_lane: u64,
     /// Whether the controller failed while nothing could stop it: what it has does not come back.
     is_stuck: bool,
+    /// Whether a queue was dropped then, with what it has.
+    has_leaked: bool,
     /// Whether the controller is not to be brought back: the system asked for it, or it was cut off.
     pub(crate) given_up: bool,
     /// Mappings that such a controller kept.
@@ -102,6 +106,7 @@ impl World {
             next_tag: 0,
             next_lane: 0,
             is_stuck: false,
+            has_leaked: false,
             given_up: false,
             kept: 0,
             scratch: Vec::new(),
@@ -176,7 +181,7 @@ impl World {
         let layout: Vec<_> = memory.pieces.iter().map(|one| (one.iova().0, one.len())).collect();
         let (command, guards) = ask.command(&namespace, fua, (memory, tag));
         let now = self.now();
-        let Lane { id, queue } = &mut self.lanes[lane];
+        let Lane { id, queue, .. } = &mut self.lanes[lane];
         let (id, qid) = (*id, queue.qid().0);
         let idle = queue.in_flight() == 0;
         let posted = if rings { queue.submit(now, command) } else { queue.post(now, command) };
@@ -359,7 +364,10 @@ impl World {
         if self.is_stuck() {
             return;
         }
-        let Lane { id, queue } = &self.lanes[lane];
+        if std::mem::take(&mut self.lanes[lane].is_stale) {
+            return self.sent_anew(self.lanes[lane].id);
+        }
+        let Lane { id, queue, .. } = &self.lanes[lane];
         let Shape { timeout, abort_timeout, .. } = self.shape;
         for pending in self.pending.values_mut().filter(|pending| pending.lane == *id) {
             match pending.late {
@@ -388,10 +396,17 @@ impl World {
         }
     }
 
+    /// What the device was not told of before it came back is sent to the new queue, and late from then on.
+    fn sent_anew(&mut self, id: u64) {
+        for pending in self.pending.values_mut().filter(|pending| pending.lane == id) {
+            (pending.rung, pending.late) = (true, None);
+        }
+    }
+
     /// Law 2: what breaks the protocol is noticed, and nothing else is taken for it.
     fn check_violations(&mut self, lane: usize, was_in_service: bool) {
         let in_service = was_in_service && self.in_service() && !self.bus.is_away();
-        let Lane { id, queue } = &self.lanes[lane];
+        let Lane { id, queue, .. } = &self.lanes[lane];
         let seen = queue.stats().violations();
         let mut plan = lock(&self.plan);
         let made = plan.take_violations(queue.qid().0);
@@ -569,7 +584,7 @@ impl World {
                     &[id, qid],
                     format_args!("queue {id} of {depth} entries created as {qid}"),
                 );
-                self.lanes.push(Lane { id, queue });
+                self.lanes.push(Lane { id, queue, is_stale: false });
                 true
             }
             Err(error) => {
@@ -584,11 +599,12 @@ impl World {
 
     /// Drops a queue pair, with whatever is in flight on it.
     pub(crate) fn drop_lane(&mut self, lane: usize) {
-        let Lane { id, queue } = self.lanes.swap_remove(lane);
+        let Lane { id, queue, .. } = self.lanes.swap_remove(lane);
         let in_flight = queue.in_flight();
         self.note(&[id], format_args!("queue {id} dropped with {in_flight} commands in flight"));
         let qid = queue.qid().0;
         self.bounded("dropping a queue pair", |_| drop(queue));
+        self.has_leaked |= self.is_stuck() || self.bus.refuses_reset();
         lock(&self.plan).take_violations(qid);
         self.swallow(|pending| pending.lane == id);
     }
@@ -616,7 +632,7 @@ impl World {
         if memory_first {
             self.arena.clear();
         }
-        let may_keep = self.is_stuck() || self.bus.refuses_reset();
+        let may_keep = self.is_stuck() || self.bus.refuses_reset() || self.has_leaked;
         if handles_first {
             self.drop_handles();
         }
@@ -632,7 +648,7 @@ impl World {
         if may_keep {
             self.counts.stuck += u64::from(mapped > self.kept);
             self.kept = mapped;
-            self.is_stuck = false;
+            (self.is_stuck, self.has_leaked) = (false, false);
             self.bus.forgive_strays();
         } else if mapped != self.kept {
             violated(3, format_args!("{mapped} mappings are left of {} allowed", self.kept));
@@ -704,6 +720,7 @@ impl World {
             Ok(()) => {
                 self.counts.recovered += 1;
                 self.is_stuck = false;
+                self.lanes.iter_mut().for_each(|lane| lane.is_stale = true);
                 true
             }
             Err(_) => false,

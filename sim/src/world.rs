@@ -61,7 +61,7 @@ pub(crate) struct World {
     next_lane: u64,
     /// Whether the controller failed while nothing could stop it: what it has does not come back.
     is_stuck: bool,
-    /// Whether a queue was dropped then, with what it has.
+    /// Whether queues were dropped, or not created, then: they keep what they have.
     has_leaked: bool,
     /// Whether the controller is not to be brought back: the system asked for it, or it was cut off.
     pub(crate) given_up: bool,
@@ -550,6 +550,7 @@ impl World {
     pub(crate) fn is_stuck(&mut self) -> bool {
         let out_of_service = self.controller.as_ref().is_some_and(|one| one.check().is_err());
         self.is_stuck |= out_of_service && self.bus.refuses_reset();
+        self.has_leaked |= self.is_stuck;
         self.is_stuck
     }
 
@@ -604,7 +605,7 @@ impl World {
         self.note(&[id], format_args!("queue {id} dropped with {in_flight} commands in flight"));
         let qid = queue.qid().0;
         self.bounded("dropping a queue pair", |_| drop(queue));
-        self.has_leaked |= self.is_stuck() || self.bus.refuses_reset();
+        self.has_leaked |= self.bus.refuses_reset();
         lock(&self.plan).take_violations(qid);
         self.swallow(|pending| pending.lane == id);
     }

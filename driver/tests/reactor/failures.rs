@@ -223,7 +223,10 @@ fn a_controller_that_cannot_be_stopped_keeps_its_buffers_and_says_so() {
         (0..3u64).map(|lba| hand.client.write(Lba(lba), hand.buffer(512)).expect("room")).collect();
     hand.exchange();
     hand.rig.bus.fail_reset();
-    hand.rig.bus.soft.with_controller(|controller| controller.refuse_disable(true));
+    hand.rig.bus.soft.with_controller(|controller| {
+        controller.refuse_disable(true);
+        controller.refuse_subsystem_reset(true);
+    });
     hand.rig.bus.soft.report(BusEvent::Error);
     hand.rig.bus.soft.advance(Duration::from_secs(1));
     sent.push(hand.client.write(Lba(3), hand.buffer(512)).expect("nobody knows yet"));

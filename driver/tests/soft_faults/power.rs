@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use adit_driver::bus::{Bus, BusEvent};
 use adit_driver::spec::Lba;
-use adit_driver::{Buffer, QueuePair, QueuePairOptions};
+use adit_driver::{Buffer, Event, QueuePair, QueuePairOptions};
 
 use crate::Device;
 
@@ -70,7 +70,8 @@ fn a_device_pulled_out_in_flight_works_again_when_it_is_back() {
         pair.submit(device.controller.now(), write).expect("room");
     }
     device.controller.pause(Duration::ZERO);
-    assert_eq!(device.controller.take_bus_event(), Some(BusEvent::Gone));
+    let gone = device.controller.poll(device.controller.now());
+    assert_eq!(gone, Some(Event::Bus(BusEvent::Gone)));
     let mut ended = 0;
     while pair.in_flight() > 0 {
         pair.poll(device.controller.now(), |completion| {

@@ -52,7 +52,7 @@ pub(super) const CASES: &[Case] = &[
         ],
         steps: &[
             refused(
-                load!("{0}", "--runtime=60 --recover"),
+                load!("{0}", "--runtime=60 --recover --numjobs=2"),
                 &["the system asks for the device back", "recoveries=0"],
             ),
             // The kernel asks again every ten seconds.
@@ -79,7 +79,7 @@ pub(super) const CASES: &[Case] = &[
         ],
         steps: &[
             good(
-                load!("{0}", "--runtime=4 --verify=crc32c --recover"),
+                load!("{0}", "--runtime=4 --verify=crc32c --recover --numjobs=2 --group_reporting"),
                 &["error that it cannot correct (AER)", "err= 0", "recoveries=1"],
             ),
             refused(
@@ -91,11 +91,14 @@ pub(super) const CASES: &[Case] = &[
     },
     Case {
         name: "reset-under-load",
-        guest: &["--nvme", "mdts=7"],
+        guest: &["--nvme", "mdts=7,cmb_size_mb=64"],
         steps: &[
             good(
                 under_load!(
-                    load!("{0}", "--runtime=4 --verify=crc32c --recover"),
+                    load!(
+                        "{0},queues=cmb",
+                        "--runtime=4 --verify=crc32c --recover --numjobs=2 --group_reporting"
+                    ),
                     "echo 1 >/sys/bus/pci/devices/${TARGET_0#vfio:}/reset"
                 ),
                 &["something else reset it", "err= 0", "recoveries=1"],

@@ -55,6 +55,27 @@ pub(crate) struct AdminCommand {
 /// What an admin command owns.
 pub(crate) type Owned = (Option<Buffer>, Purpose);
 
+/// Who a call asks while it waits.
+pub(crate) trait Waiting {
+    /// An error once there is no use in waiting any more.
+    fn check(&self) -> Result<()>;
+    /// Whether the controller pauses, so that an overdue answer may yet come.
+    fn is_paused(&self, now: Time) -> bool;
+}
+
+/// A controller that nobody else knows yet.
+pub(crate) struct Alone;
+
+impl Waiting for Alone {
+    fn check(&self) -> Result<()> {
+        Ok(())
+    }
+
+    fn is_paused(&self, _now: Time) -> bool {
+        false
+    }
+}
+
 /// See the module.
 pub(crate) struct Admin {
     core: Core<Owned>,
@@ -117,22 +138,21 @@ impl Admin {
         self.core.set_shadows(submission, completion);
     }
 
-    /// Runs one command to its end and returns DW0 and the buffer. `check` says whether the
-    /// controller is still in service.
+    /// Runs one command to its end and returns DW0 and the buffer.
     ///
     /// # Errors
     /// [`Error::Status`] for a failed command; [`Error::Timeout`] after `timeout` and the error of
-    /// `check`: the command is then still in flight and keeps its buffer, and the
+    /// `waiting`: the command is then still in flight and keeps its buffer, and the
     /// controller must be reset.
     pub(crate) fn call(
         &mut self,
         bus: &dyn Bus,
         admin_command: AdminCommand,
         timeout: Duration,
-        check: &dyn Fn() -> Result<()>,
+        waiting: &dyn Waiting,
     ) -> Result<(u32, Option<Buffer>)> {
         let AdminCommand { name, sqe, data } = admin_command;
-        check()?;
+        waiting.check()?;
         // What completed meanwhile makes room.
         self.reap();
         let started = bus.now();
@@ -146,11 +166,12 @@ impl Admin {
             if let Some(answer) = self.answered.take_if(|answer| answer.buffer.1 == purpose) {
                 break answer;
             }
-            check()?;
+            waiting.check()?;
             if let Some(violation) = self.violation {
                 return Err(broken(bus, violation));
             }
-            if bus.now() >= started + timeout {
+            let now = bus.now();
+            if now >= started + timeout && !waiting.is_paused(now) {
                 return Err(overdue(bus, name, timeout));
             }
             bus.pause(LOOK_EVERY);

@@ -8,7 +8,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::admin::{Admin, AdminCommand, Owned};
+use super::admin::{Admin, AdminCommand, Alone, Owned};
 use super::claim::Claim;
 use super::cmb::{self, Cmb};
 use super::doorbells::Doorbells;
@@ -386,7 +386,7 @@ impl Calls<'_> {
         data: Option<Buffer>,
     ) -> Result<(u32, Option<Buffer>)> {
         let command = AdminCommand { name, sqe, data };
-        self.admin.call(&**self.bus, command, self.timeout, &|| Ok(()))
+        self.admin.call(&**self.bus, command, self.timeout, &Alone)
     }
 
     /// A command the driver can do without: a controller that fails it is told of in the

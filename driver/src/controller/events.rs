@@ -5,7 +5,7 @@
 //! for a deadline.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -121,21 +121,26 @@ impl Sizes {
 
 /// A pause that the controller announced, or shows in CSTS.PP.
 #[derive(Debug, Default)]
-pub(super) struct Pause(AtomicU64);
+pub(super) struct Pause {
+    /// When it has to be over, in nanoseconds; 0 while there is none.
+    until_ns: AtomicU64,
+    /// It was announced, and the log page that re-arms the event is still to be read.
+    is_announced: AtomicBool,
+}
 
 impl Pause {
     fn begin(&self, until: Time) {
-        self.0.store(until.as_ns(), Ordering::Relaxed);
+        self.until_ns.store(until.as_ns(), Ordering::Relaxed);
     }
 
     pub(super) fn clear(&self) {
-        self.0.store(0, Ordering::Relaxed);
+        self.until_ns.store(0, Ordering::Relaxed);
     }
 
     /// When the present pause has to be over; `None` if there is none or it lasts too long.
     /// `paused` is CSTS.PP, `longest` how long a pause may be.
     fn until(&self, now: Time, paused: bool, longest: Duration) -> Option<Time> {
-        let until = Time::from_ns(self.0.load(Ordering::Relaxed));
+        let until = Time::from_ns(self.until_ns.load(Ordering::Relaxed));
         match (until == Time::ZERO, paused) {
             (true, false) => None,
             (true, true) => {
@@ -175,7 +180,10 @@ impl Shared {
             self.fail(life, &cause);
             return None;
         }
-        self.paused_until(now);
+        let status = read(&**self.bus(), CSTS);
+        if !status.pp() && self.pause.is_announced.swap(false, Ordering::Relaxed) {
+            self.rearm_firmware_notice();
+        }
         let take = |admin: &mut Admin| (admin.take_event(), admin.take_violation());
         let (event, violation) = self.try_with_admin(take)?;
         if let Some(violation) = violation {
@@ -205,7 +213,10 @@ impl Shared {
         let known = match (event.event_type, event.info) {
             (AsyncEventType::SmartHealth, _) => self.look_at_health(event),
             _ if event == AsyncEvent::NAMESPACE_ATTRIBUTE_CHANGED => self.look_at_changed(),
-            (AsyncEventType::Notice, FIRMWARE_ACTIVATION) => self.wait_for_firmware(now),
+            (AsyncEventType::Notice, FIRMWARE_ACTIVATION) => {
+                self.wait_for_firmware(now);
+                Ok(())
+            }
             (AsyncEventType::Error, _) => {
                 self.tell(Event::Other(event));
                 self.read_log(Lid::ERROR_INFORMATION).map(drop)
@@ -240,11 +251,18 @@ impl Shared {
         Ok(())
     }
 
-    fn wait_for_firmware(&self, now: Time) -> Result<()> {
+    /// The controller is about to pause: the log that re-arms the event is read when it is back.
+    fn wait_for_firmware(&self, now: Time) {
         let until = now + self.activation();
         self.pause.begin(until);
+        self.pause.is_announced.store(true, Ordering::Relaxed);
         self.tell(Event::FirmwareActivation { until });
-        self.read_log(Lid::FIRMWARE_SLOT).map(drop)
+    }
+
+    fn rearm_firmware_notice(&self) {
+        if let Err(error) = self.read_log(Lid::FIRMWARE_SLOT) {
+            tracing::warn!("{error}; another firmware activation may go unnoticed");
+        }
     }
 
     /// Reads which namespaces changed, and looks at each.

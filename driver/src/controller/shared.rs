@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, TryLockError};
 use std::time::Duration;
 
-use super::admin::{Abort, Admin, AdminCommand};
+use super::admin::{Abort, Admin, AdminCommand, Waiting};
 use super::claim::Claim;
 use super::events::{Event, Pause, Sizes};
 use super::ladder::{Stopped, quiesce, shut_down};
@@ -136,12 +136,11 @@ impl Shared {
     ) -> Result<(u32, Option<Buffer>)> {
         let _span = tracing::debug_span!("admin", device = self.bus.device(), name).entered();
         let command = AdminCommand { name, sqe, data };
-        // Also while waiting: a failure that another thread met ends the wait, and those in line.
-        let check = || if self.is_in(life) { Ok(()) } else { Err(self.failed()) };
+        let waiting = InLife { shared: self, life };
         let timeout = self.options.admin_timeout;
         let (result, violation) = {
             let mut admin = lock(&self.admin);
-            (admin.call(&*self.bus, command, timeout, &check), admin.take_violation())
+            (admin.call(&*self.bus, command, timeout, &waiting), admin.take_violation())
         };
         match (&result, violation) {
             (_, Some(violation)) => self.fail(life, &format!("on the admin queue, {violation}")),
@@ -301,6 +300,23 @@ impl Shared {
             _ => admin.end_all(),
         }
         self.life.set(life.with(state));
+    }
+}
+
+/// Waiting for an answer as long as the controller is in `life`: a failure that another thread
+/// met ends the wait, and those in line.
+struct InLife<'a> {
+    shared: &'a Shared,
+    life: Life,
+}
+
+impl Waiting for InLife<'_> {
+    fn check(&self) -> Result<()> {
+        if self.shared.is_in(self.life) { Ok(()) } else { Err(self.shared.failed()) }
+    }
+
+    fn is_paused(&self, now: Time) -> bool {
+        self.shared.paused_until(now).is_some()
     }
 }
 

@@ -3,7 +3,7 @@
 //! A variant says what the caller can do about it: mend the request
 //! ([`Error::Target`], [`Error::Invalid`]), mend the machine
 //! ([`Error::Refused`]), look at the device ([`Error::Status`],
-//! [`Error::Timeout`], [`Error::Device`]) or open it anew ([`Error::Failed`]).
+//! [`Error::Timeout`], [`Error::Device`]) or recover it ([`Error::Failed`]).
 //! What a queue cannot take is not an error but comes back to the caller with
 //! its buffers: see [`crate::queue_pair::Rejected`].
 
@@ -78,9 +78,10 @@ pub enum Error {
         /// Register values at the end, for the log.
         registers: String,
     },
-    /// The controller was given up on after an earlier failure; open it anew.
+    /// The controller was taken out of service after an earlier failure; [`crate::Controller::recover`]
+    /// it, or open it anew.
     #[error(
-        "{device}: the controller is out of service since {reason}; close it and open it again"
+        "{device}: the controller is out of service: {reason}; recover it, or close it and open it again"
     )]
     Failed {
         /// The target.

@@ -21,6 +21,7 @@ mod locality;
 pub mod memory;
 mod namespace;
 pub mod queue_pair;
+pub mod reactor;
 mod ring;
 #[cfg(feature = "serve")]
 pub mod serve;
@@ -33,7 +34,7 @@ mod time;
 pub mod transfer;
 
 pub use controller::{
-    Controller, ControllerInfo, ControllerOptions, Placement, QueuePair, QueuePairOptions,
+    Controller, ControllerInfo, ControllerOptions, Event, Placement, QueuePair, QueuePairOptions,
 };
 pub use error::{Error, Result};
 pub use memory::{Buffer, IoBuffer};

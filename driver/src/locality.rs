@@ -30,6 +30,31 @@ pub(crate) fn place_near(locality: &Locality) -> impl Fn(NonNull<u8>, usize) + u
     }
 }
 
+/// The cores of a NUMA node by the kernel's numbers, where the machine says.
+#[cfg(not(feature = "hwlocality"))]
+pub(crate) fn cores_of_node(node: u32) -> Option<Vec<usize>> {
+    let path = format!("/sys/devices/system/node/node{node}/cpulist");
+    Some(core_list(&std::fs::read_to_string(path).ok()?))
+}
+
+/// The cores of a NUMA node by the kernel's numbers, where the machine says.
+#[cfg(feature = "hwlocality")]
+pub(crate) fn cores_of_node(node: u32) -> Option<Vec<usize>> {
+    use hwlocality::object::types::ObjectType;
+    let mut nodes = node::topology()?.objects_with_type(ObjectType::NUMANode);
+    let found = nodes.find(|object| object.os_index() == usize::try_from(node).ok())?;
+    Some(found.cpuset()?.iter_set().map(usize::from).collect())
+}
+
+/// A list of cores as the kernel prints it: `0-3,8`. What is no number is left out.
+pub(crate) fn core_list(text: &str) -> Vec<usize> {
+    let range = |part: &str| {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        Some(first.parse::<usize>().ok()?..=last.parse::<usize>().ok()?)
+    };
+    text.trim().split(',').filter_map(range).flatten().collect()
+}
+
 #[cfg(feature = "hwlocality")]
 #[allow(unsafe_code)]
 mod node {
@@ -87,6 +112,21 @@ mod node {
 mod tests {
     use super::*;
     use crate::sys::{Backing, HostMemory};
+
+    #[test]
+    fn a_list_of_cores_is_read_as_the_kernel_prints_it() {
+        assert_eq!(core_list("0-3,8\n"), [0, 1, 2, 3, 8]);
+        assert_eq!(core_list("5"), [5]);
+        assert_eq!(core_list("\n"), [0usize; 0]);
+        assert_eq!(core_list("x,1-,2"), [2]);
+    }
+
+    #[test]
+    fn a_node_has_cores_or_is_not_there() {
+        let cores = cores_of_node(0);
+        assert!(cores.is_none_or(|cores| !cores.is_empty()), "node 0 exists without a core");
+        assert_eq!(cores_of_node(4096), None);
+    }
 
     #[test]
     fn memory_is_allocated_whatever_the_node() {

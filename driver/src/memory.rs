@@ -286,6 +286,65 @@ unsafe impl IoBuffer for Vec<Buffer> {
     }
 }
 
+/// Anything a command may own, as one type: for queues that carry all of it.
+#[derive(Debug)]
+pub enum AnyBuffer {
+    /// No data.
+    None,
+    /// One buffer.
+    One(Buffer),
+    /// Several, one after another.
+    Many(Vec<Buffer>),
+}
+
+// SAFETY: as whichever of the three it is.
+unsafe impl IoBuffer for AnyBuffer {
+    #[inline(always)]
+    fn segment_count(&self) -> usize {
+        match self {
+            AnyBuffer::None => 0,
+            AnyBuffer::One(_) => 1,
+            AnyBuffer::Many(buffers) => buffers.len(),
+        }
+    }
+
+    #[inline(always)]
+    fn segment(&self, index: usize) -> Segment {
+        match self {
+            AnyBuffer::None => ().segment(index),
+            AnyBuffer::One(buffer) => buffer.segment(index),
+            AnyBuffer::Many(buffers) => buffers.segment(index),
+        }
+    }
+
+    #[inline(always)]
+    fn pointer(&self, index: usize) -> NonNull<u8> {
+        match self {
+            AnyBuffer::None => ().pointer(index),
+            AnyBuffer::One(buffer) => buffer.pointer(index),
+            AnyBuffer::Many(buffers) => buffers.pointer(index),
+        }
+    }
+
+    #[inline(always)]
+    fn prebuilt(&self, index: usize) -> Option<&PrebuiltPrps> {
+        match self {
+            AnyBuffer::None => None,
+            AnyBuffer::One(buffer) => buffer.prebuilt(index),
+            AnyBuffer::Many(buffers) => buffers.prebuilt(index),
+        }
+    }
+
+    #[inline(always)]
+    fn is_in(&self, domain: DomainId) -> bool {
+        match self {
+            AnyBuffer::None => true,
+            AnyBuffer::One(buffer) => buffer.is_in(domain),
+            AnyBuffer::Many(buffers) => buffers.is_in(domain),
+        }
+    }
+}
+
 /// Delegates to the buffers of a value that adds nothing of its own.
 macro_rules! delegate {
     ($self:ident, $inner:expr, $none:expr) => {

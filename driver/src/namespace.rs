@@ -3,6 +3,7 @@
 //! Everything a command needs to be checked and planned is here, converted and
 //! validated once when the namespace was opened.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
 use crate::bus::Bus;
@@ -17,7 +18,8 @@ use crate::transfer::{LIST_PAGES_PER_COMMAND, Limits, PAGE_BYTES, SglSupport};
 #[derive(Clone, Debug)]
 pub struct Namespace {
     nsid: Nsid,
-    lba_count: u64,
+    /// Shared by all handles; follows what the controller reports.
+    lba_count: Arc<AtomicU64>,
     limits: Limits,
     /// The bits of a length that is not whole LBAs.
     lba_mask: u64,
@@ -40,6 +42,7 @@ pub(crate) struct ControllerLimits<'a> {
 
 impl Namespace {
     /// Checks what Identify says of a namespace and converts it.
+    /// `share` gives the count that all handles of the namespace share, for its LBA size and count.
     ///
     /// # Errors
     /// [`Error::Device`] for an inactive namespace and for a format this driver does not read or write:
@@ -49,6 +52,7 @@ impl Namespace {
         nsid: Nsid,
         identify: Box<IdentifyNamespace>,
         controller: ControllerLimits<'_>,
+        share: impl FnOnce(u32, u64) -> Arc<AtomicU64>,
     ) -> Result<Namespace> {
         let lba_bytes = lba_bytes(nsid, &identify, controller.device)?;
         let lba_shift = lba_bytes.trailing_zeros();
@@ -68,7 +72,7 @@ impl Namespace {
             list_pages: LIST_PAGES_PER_COMMAND,
             bounce_bytes: PAGE_BYTES,
         };
-        let lba_count = identify.nsze_lbas.get();
+        let lba_count = share(lba_bytes, identify.nsze_lbas.get());
         Ok(Namespace {
             nsid,
             lba_count,
@@ -91,10 +95,10 @@ impl Namespace {
         self.nsid
     }
 
-    /// LBAs of the namespace (NSZE).
+    /// LBAs of the namespace (NSZE), as [`crate::Controller::poll`] last learned: 0 once it is gone.
     #[inline(always)]
     pub fn lba_count(&self) -> u64 {
-        self.lba_count
+        self.lba_count.load(Ordering::Relaxed)
     }
 
     /// Data bytes of one LBA: 512 to 4096, a power of two.
@@ -104,7 +108,7 @@ impl Namespace {
 
     /// Bytes of the namespace.
     pub fn bytes(&self) -> u64 {
-        self.lba_count << self.limits.lba_shift
+        self.lba_count() << self.limits.lba_shift
     }
 
     /// The bounds of one command to this namespace.
@@ -113,7 +117,7 @@ impl Namespace {
         &self.limits
     }
 
-    /// Identify Namespace as the controller gave it (NVM Command Set 1.0 section 4.1.5.1).
+    /// Identify Namespace as the controller gave it when it was opened (NVM Command Set 1.0 section 4.1.5.1).
     pub fn identify(&self) -> &IdentifyNamespace {
         &self.identify
     }

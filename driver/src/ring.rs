@@ -121,6 +121,41 @@ impl SubmissionRing {
         self.tail = if self.tail + 1 == self.entries.count() { 0 } else { self.tail + 1 };
     }
 
+    /// The entries pushed since the last ring, which the device was never told of, as they lie in
+    /// its reach: it may have changed them.
+    pub(crate) fn unsent(&self) -> Vec<Sqe> {
+        let (mut index, mut unsent) = (self.bell.last, Vec::new());
+        while index != self.tail {
+            let entry = self.entries.entry(index);
+            unsent.push(Sqe::from_dwords(std::array::from_fn(|dword| {
+                let qword = u64::from_le(entry[dword / 2].load(Ordering::Relaxed));
+                (qword >> (dword % 2 * 32)) as u32
+            })));
+            index = if index + 1 == self.entries.count() { 0 } else { index + 1 };
+        }
+        unsent
+    }
+
+    /// Where the next entry goes.
+    pub(crate) fn tail(&self) -> u32 {
+        self.tail
+    }
+
+    /// Takes back what was pushed since the last ring.
+    pub(crate) fn rewind(&mut self) {
+        self.tail = self.bell.last;
+    }
+
+    /// Starts anew with a queue that was just created.
+    pub(crate) fn restart(&mut self) {
+        (self.tail, self.head, self.bell.last) = (0, 0, 0);
+    }
+
+    /// Entries in the ring.
+    pub(crate) fn depth(&self) -> u32 {
+        self.entries.count()
+    }
+
     /// Tells the device about everything pushed since the last ring; nothing if there is nothing.
     #[inline(always)]
     pub(crate) fn ring(&mut self) -> bool {
@@ -207,6 +242,11 @@ impl CompletionRing {
             self.phase ^= PHASE;
         }
         Some(Cqe::from_dwords([low as u32, (low >> 32) as u32, high as u32, (high >> 32) as u32]))
+    }
+
+    /// Starts anew with a queue that was just created over cleared memory.
+    pub(crate) fn restart(&mut self) {
+        (self.head, self.phase, self.bell.last) = (0, PHASE, 0);
     }
 
     /// Gives the entries read so far back to the device.

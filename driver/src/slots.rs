@@ -28,8 +28,8 @@ pub(crate) struct Slot<B> {
     key: u32,
     /// The identifier that the slot's next (idle) or present command has.
     cid: u16,
-    /// While idle: the next idle slot, or [`NONE`].
-    next: u16,
+    /// While idle: the next idle slot, or [`NONE`]. In flight: the command's opcode.
+    link: u16,
     /// When the command is overdue.
     pub(crate) deadline: Time,
     /// What the command owns. Pieces of a split request own nothing but their first.
@@ -57,7 +57,7 @@ impl<B> Slots<B> {
         let slot = |index| Slot {
             key: 0,
             cid: index,
-            next: next(index),
+            link: next(index),
             deadline: Time::NEVER,
             buffer: None,
         };
@@ -87,6 +87,18 @@ impl<B> Slots<B> {
         self.taken
     }
 
+    /// Slots given back since the queue was made: commands that ended.
+    pub(crate) fn returned(&self) -> u64 {
+        self.returned
+    }
+
+    /// The slot of the command in flight that `cid` names, whatever its state; `None` if there is none.
+    pub(crate) fn find(&self, cid: Cid) -> Option<usize> {
+        let index = usize::from(cid.0 & self.index_mask);
+        let slot = self.slots.get(index)?;
+        (slot.key != 0 && slot.cid == cid.0).then_some(index)
+    }
+
     /// Whether every slot is taken.
     #[inline(always)]
     pub(crate) fn is_full(&self) -> bool {
@@ -102,12 +114,13 @@ impl<B> Slots<B> {
         &mut self,
         buffer: Option<B>,
         deadline: Time,
+        opcode: u8,
         special: bool,
     ) -> (usize, Cid) {
         let index = usize::from(self.head);
         // The end of the list is no slot's index.
         let slot = &mut self.slots[index];
-        self.head = slot.next;
+        self.head = std::mem::replace(&mut slot.link, u16::from(opcode));
         self.taken += 1;
         debug_assert!(slot.key == 0 && slot.buffer.is_none(), "a free slot holds nothing");
         let state = if special { SPECIAL } else { PLAIN };
@@ -137,7 +150,7 @@ impl<B> Slots<B> {
         }
         slot.key = 0;
         slot.cid = cid.0.wrapping_add(self.generation_step);
-        slot.next = std::mem::replace(&mut self.head, index);
+        slot.link = std::mem::replace(&mut self.head, index);
         self.returned += 1;
         slot.buffer.take()
     }
@@ -170,7 +183,7 @@ impl<B> Slots<B> {
         assert!(slot.key != 0, "only a command in flight ends");
         slot.key = 0;
         slot.cid = slot.cid.wrapping_add(self.generation_step);
-        slot.next = std::mem::replace(&mut self.head, index as u16);
+        slot.link = std::mem::replace(&mut self.head, index as u16);
         self.returned += 1;
         slot.buffer.take()
     }
@@ -194,6 +207,12 @@ impl<B> Slot<B> {
     pub(crate) fn cid(&self) -> Cid {
         Cid(self.cid)
     }
+
+    /// The opcode of the command in flight.
+    pub(crate) fn opcode(&self) -> u8 {
+        assert!(self.key != 0, "only a command in flight has an opcode");
+        self.link as u8
+    }
 }
 
 #[cfg(test)]
@@ -201,7 +220,7 @@ mod tests {
     use super::*;
 
     fn occupied(slots: &mut Slots<u32>, value: u32) -> (usize, Cid) {
-        slots.occupy(Some(value), Time::ZERO, false)
+        slots.occupy(Some(value), Time::ZERO, 0, false)
     }
 
     #[test]
@@ -231,7 +250,7 @@ mod tests {
             let mut slots = Slots::<u32>::new(count);
             let mut seen = vec![false; 65536];
             while !slots.is_full() {
-                let (_, cid) = slots.occupy(None, Time::ZERO, false);
+                let (_, cid) = slots.occupy(None, Time::ZERO, 0, false);
                 assert!(!std::mem::replace(&mut seen[usize::from(cid.0)], true));
             }
             assert_eq!(slots.in_flight(), count);

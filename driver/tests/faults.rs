@@ -8,12 +8,18 @@ mod rig;
 
 #[path = "faults/bring_up.rs"]
 mod bring_up;
+#[path = "faults/events.rs"]
+mod events;
+#[path = "faults/failures.rs"]
+mod failures;
+#[path = "faults/ladder.rs"]
+mod ladder;
 #[path = "faults/protocol.rs"]
 mod protocol;
 #[path = "faults/queues.rs"]
 mod queues;
-#[path = "faults/recovery.rs"]
-mod recovery;
+#[path = "faults/recover.rs"]
+mod recover;
 #[path = "faults/requests.rs"]
 mod requests;
 #[path = "faults/teardown.rs"]

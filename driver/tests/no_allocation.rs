@@ -172,7 +172,7 @@ fn plain_prp_and_sgl_transfers_allocate_nothing() {
     });
     each("sgl=on,dbbuf=off", |soft| {
         let stats = Work::new(soft, |controller| single(controller, 16, 8192)).run("a data block");
-        assert_eq!(stats.sgl_commands, stats.commands, "{stats:?}");
+        assert_eq!(stats.sgl_commands, stats.submitted, "{stats:?}");
     });
 }
 
@@ -180,15 +180,15 @@ fn plain_prp_and_sgl_transfers_allocate_nothing() {
 fn lists_allocate_nothing() {
     each("sgl=off", |soft| {
         let stats = Work::new(soft, |controller| single(controller, 512, 65536)).run("prebuilt");
-        assert_eq!(stats.prebuilt_lists, stats.commands, "{stats:?}");
+        assert_eq!(stats.prebuilt_lists, stats.submitted, "{stats:?}");
     });
     each("sgl=off", |soft| {
         let stats = Work::new(soft, |controller| pieces(controller, 8192, 65536)).run("built PRPs");
-        assert_eq!(stats.built_lists, stats.commands, "{stats:?}");
+        assert_eq!(stats.built_lists, stats.submitted, "{stats:?}");
     });
     each("sgl=on", |soft| {
         let stats = Work::new(soft, |controller| pieces(controller, 100, 65536)).run("built SGLs");
-        assert_eq!((stats.built_lists, stats.bounced_commands), (stats.commands, 0), "{stats:?}");
+        assert_eq!((stats.built_lists, stats.bounced_commands), (stats.submitted, 0), "{stats:?}");
     });
 }
 
@@ -196,11 +196,11 @@ fn lists_allocate_nothing() {
 fn split_and_bounced_requests_allocate_nothing() {
     each("mdts=2,sgl=off", |soft| {
         let stats = Work::new(soft, |controller| single(controller, 0, 65536)).run("split");
-        assert!(stats.commands >= 4 * IOS as u64, "{stats:?}");
+        assert!(stats.submitted >= 4 * IOS as u64, "{stats:?}");
     });
     each("sgl=off", |soft| {
         let stats = Work::new(soft, |controller| single(controller, 1, 8192)).run("bounced");
-        assert_eq!(stats.bounced_commands, stats.commands, "{stats:?}");
+        assert_eq!(stats.bounced_commands, stats.submitted, "{stats:?}");
     });
 }
 

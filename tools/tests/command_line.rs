@@ -210,6 +210,30 @@ fn leaves(value: &serde_json::Value, path: String, found: &mut BTreeSet<String>)
 }
 
 #[test]
+fn a_run_that_puts_up_with_errors_counts_them() {
+    let line =
+        "bench --filename=soft:mem=8M --rw=randrw --io_timeout=5 --continue_on_error=io --recover";
+    let out = succeed(&format!("{line} --output-format=json"));
+    let report: serde_json::Value = serde_json::from_str(&out).expect("JSON");
+    let job = &report["jobs"][0];
+    assert_eq!((&job["total_err"], &job["first_error"]), (&0.into(), &0.into()));
+    assert_eq!(job["job options"]["io_timeout"], "5000000us");
+    assert_eq!(job["job options"]["retries"], "5", "what --recover implies");
+    assert_eq!(job["adit"]["errors"], serde_json::json!({}));
+    let out = succeed(line);
+    assert!(out.contains("errors    : total=0, first_error=0/<Success>"), "{out}");
+}
+
+#[test]
+fn progress_is_shown_where_it_is_asked_for() {
+    let line = "bench --filename=soft:mem=8M --time_based --runtime=1200ms --eta=always";
+    let ended = run(line);
+    assert_eq!(ended.code, Some(0), "{}", ended.err);
+    let lines: Vec<&str> = ended.err.lines().collect();
+    assert!(!lines.is_empty() && lines.iter().all(|line| line.starts_with("Jobs: 1: [read]")));
+}
+
+#[test]
 fn the_report_goes_to_a_file() {
     let report = Scratch::new("report.json");
     let line = format!(
@@ -264,6 +288,10 @@ fn bad_input_gets_one_sentence_and_its_code() {
         ("bench --filename=DISK --size=1g", 2, "8388608 bytes"),
         ("bench --filename=DISK --iodepth=9999", 2, "--iodepth=4095 at most"),
         ("bench --filename=DISK --time_based", 2, "--runtime"),
+        ("bench --filename=DISK --io_timeout=soon", 2, "--io_timeout: 'soon' is not a time"),
+        ("bench --filename=DISK --continue_on_error=maybe", 2, "possible values: none, read"),
+        ("bench --filename=DISK --retries=256", 2, "--retries"),
+        ("bench --filename=DISK --recover=perhaps", 2, "--recover"),
         ("bench --filename=DISK --output=/nonexistent/file", 1, "/nonexistent/file"),
         ("bench --filename=DISK --rw=read --verify=crc32c", 1, "all zeroes"),
     ] {

@@ -22,7 +22,7 @@ use adit_driver::bus::vfio::Vfio;
 use adit_driver::spec::feature::{AsyncEvent, TemperatureThreshold, ThresholdType};
 use adit_driver::spec::register::{AQA, CAP, CC, CMBLOC, CMBMSC, CMBSZ, CSTS, VS};
 use adit_driver::spec::{Fid, Iova, Lid, Nsid, Sqe};
-use adit_driver::{Controller, ControllerOptions, QueuePairOptions, Result};
+use adit_driver::{Controller, ControllerOptions, Event, QueuePairOptions, Result};
 
 use text::Item;
 
@@ -100,7 +100,7 @@ fn temperature_event(controller: &Controller) -> Result<Item> {
 fn next_event(controller: &Controller) -> Option<AsyncEvent> {
     let started = Instant::now();
     while started.elapsed() < Duration::from_secs(2) {
-        if let Some(event) = controller.take_event() {
+        if let Some(Event::Health { event, .. }) = controller.poll(controller.now()) {
             return Some(event);
         }
         controller.pause(Duration::from_millis(1));

@@ -24,7 +24,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::spec::Iova;
 use crate::sys::{Backing, HostRange, Register32, Window};
 use crate::time::Time;
@@ -90,7 +90,8 @@ pub enum BusEvent {
 /// The driver hands out memory by what a bus says. Addresses that [`Bus::map`] and [`Bus::reserve`]
 /// return are not used twice at a time and reach the memory given and no other; after a
 /// successful [`Bus::unmap`] the device reaches it no more; after a successful [`Bus::reset`] it
-/// reads and writes nothing until it is set up anew.
+/// reads and writes nothing until it is set up anew; after a successful [`Bus::cut_off`] it
+/// reaches no memory ever again.
 #[allow(unsafe_code)]
 pub unsafe trait Bus: Send + Sync + fmt::Debug {
     /// The target string of the device, for messages.
@@ -143,11 +144,22 @@ pub unsafe trait Bus: Send + Sync + fmt::Debug {
         Backing::Any
     }
 
-    /// Resets the function; all its DMA has stopped when this returns.
+    /// Resets the function; all its DMA has stopped when this returns. The function answers and may
+    /// start DMA again then, whatever happened to its link.
     ///
     /// # Errors
     /// When the device or the system cannot.
     fn reset(&self) -> Result<()>;
+
+    /// Takes all memory away from the device, for good: the last resort against one that cannot be
+    /// reset. Nothing can be mapped afterwards; memory that was mapped may be freed.
+    ///
+    /// # Errors
+    /// When the bus has no such means, or they fail.
+    fn cut_off(&self) -> Result<()> {
+        let what = "it cannot be cut off from memory";
+        Err(Error::device(self.device(), what, "end this process, and the other that drives it"))
+    }
 
     /// How many interrupt vectors there are; 0 where there are none.
     fn vector_count(&self) -> u16;

@@ -35,6 +35,8 @@ const PAGE: u64 = 4096;
 const SPINS: u32 = 500;
 const YIELDS: u32 = 2_000;
 const SLEEP: Duration = Duration::from_micros(50);
+/// How much virtual time a pause lets pass where there was work.
+const WORK_TAKES: Duration = Duration::from_micros(1);
 
 /// Who runs the controller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,6 +52,7 @@ struct State {
     table: DmaTable,
     iova_next: u64,
     events: VecDeque<BusEvent>,
+    /// Whether [`BusEvent::Gone`] was reported since the device was last put in.
     is_gone: bool,
 }
 
@@ -122,6 +125,12 @@ impl SoftBus {
         f(&mut self.shared.lock().controller)
     }
 
+    /// Calls `f` with the memory that is mapped for the controller, so that a test can have the
+    /// device write there on its own account.
+    pub fn with_memory<R>(&self, f: impl FnOnce(&dyn HostMemory) -> R) -> R {
+        f(&self.shared.lock().table)
+    }
+
     /// Runs the commands that a hook made wait; returns how many.
     pub fn release_held(&self) -> usize {
         let state = &mut *self.shared.lock();
@@ -138,11 +147,39 @@ impl SoftBus {
         self.shared.lock().table.mapped_bytes()
     }
 
-    /// Pulls the device out: registers read all ones, nothing is executed any more.
+    /// Pulls the device out: registers read all ones, nothing is executed any more. It
+    /// loses its power with that, as in [`SoftBus::cut_power`].
     pub fn unplug(&self) {
+        let state = &mut *self.shared.lock();
+        state.controller.remove(&state.table);
+        state.notice_removal();
+    }
+
+    /// Puts the device back in: it waits to be brought up anew.
+    pub fn replug(&self) {
         let mut state = self.shared.lock();
-        state.is_gone = true;
-        state.events.push_back(BusEvent::Gone);
+        state.controller.restore_power();
+        state.is_gone = false;
+    }
+
+    /// Cuts the device's power, of which the bus reports nothing: registers read all ones.
+    /// What the write cache and commands in flight leave on the media follows from the
+    /// controller's seed and how often its power was cut before.
+    pub fn cut_power(&self) {
+        let state = &mut *self.shared.lock();
+        let seed = state.controller.cut_seed();
+        state.controller.cut_power(&state.table, seed);
+    }
+
+    /// Gives the power back: the device waits to be brought up anew.
+    pub fn restore_power(&self) {
+        self.replug();
+    }
+
+    /// When the controller does something by itself, if nobody asks it to do more; see
+    /// [`Controller::next_due`].
+    pub fn next_due(&self) -> Option<Time> {
+        self.shared.lock().controller.next_due()
     }
 
     /// Makes [`Bus::take_event`] report `event`.
@@ -151,15 +188,19 @@ impl SoftBus {
     }
 
     fn read(&self, offset: u32, width: u32) -> u64 {
-        let state = self.shared.lock();
-        if state.is_gone { u64::MAX } else { state.controller.read_register(offset, width) }
+        self.shared.lock().controller.read_register(offset, width)
     }
 
     fn write(&self, offset: u32, width: u32, value: u64) {
-        let mut state = self.shared.lock();
-        if !state.is_gone {
-            state.controller.write_register(offset, width, value);
-        }
+        self.shared.lock().controller.write_register(offset, width, value);
+    }
+
+    /// A step, then time: hardly any where there was work, else up to what is due next.
+    fn step_and_advance(&self, at_most: Duration) {
+        let at_most = if self.step() > 0 { at_most.min(WORK_TAKES) } else { at_most };
+        let now = self.shared.now();
+        let until = self.next_due().filter(|due| *due > now);
+        self.advance(until.map_or(at_most, |due| at_most.min(due.since(now))));
     }
 
     fn refused(&self, what: &str, why: impl ToString, fix: &str) -> Error {
@@ -205,15 +246,33 @@ impl Shared {
             match idle {
                 0..SPINS => std::hint::spin_loop(),
                 SPINS..YIELDS => std::thread::yield_now(),
+                _ if self.is_due_soon() => std::thread::yield_now(),
                 _ => std::thread::park_timeout(SLEEP),
             }
         }
+    }
+
+    /// Whether something is due before a sleep would end; sleeps end late rather than early.
+    fn is_due_soon(&self) -> bool {
+        let due = self.lock().controller.next_due();
+        due.is_some_and(|due| due.since(self.now()) < 2 * SLEEP)
     }
 }
 
 impl State {
     fn step(&mut self, now: Time) -> usize {
-        if self.is_gone { 0 } else { self.controller.step(&self.table, now) }
+        let taken = self.controller.step(&self.table, now);
+        if self.controller.is_removed() {
+            self.notice_removal();
+        }
+        taken
+    }
+
+    /// Reports that the device is gone, once.
+    fn notice_removal(&mut self) {
+        if !std::mem::replace(&mut self.is_gone, true) {
+            self.events.push_back(BusEvent::Gone);
+        }
     }
 
     /// Takes `len` bytes of device address space, with a gap after them.
@@ -339,8 +398,10 @@ unsafe impl Bus for SoftBus {
     }
 
     fn reset(&self) -> Result<()> {
-        self.shared.lock().controller.reset();
-        Ok(())
+        if self.shared.lock().controller.reset() {
+            return Ok(());
+        }
+        Err(self.refused("reset the function", "the controller refuses", "cut its power"))
     }
 
     fn vector_count(&self) -> u16 {
@@ -379,9 +440,7 @@ unsafe impl Bus for SoftBus {
         match self.shared.drive {
             Drive::Thread if at_most < SLEEP => std::thread::yield_now(),
             Drive::Thread => std::thread::sleep(at_most),
-            // Where there was work, hardly any time has passed.
-            Drive::Manual if self.step() > 0 => self.advance(at_most.min(Duration::from_micros(1))),
-            Drive::Manual => self.advance(at_most),
+            Drive::Manual => self.step_and_advance(at_most),
         }
     }
 
@@ -397,121 +456,4 @@ impl fmt::Debug for SoftBus {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::sys::{Backing, HostMemory as Memory};
-
-    fn bus(tail: &str, drive: Drive) -> Arc<SoftBus> {
-        SoftBus::new(tail.parse().expect("options"), drive).expect("bus")
-    }
-
-    fn enable(bus: &dyn Bus, memory: &Memory) -> Iova {
-        let queues = bus.map(memory.range()).expect("mapped");
-        bus.write32(0x24, 0x000f_000f);
-        bus.write64(0x28, queues.0);
-        bus.write64(0x30, queues.0 + 4096);
-        bus.write32(0x14, 0x0046_0001);
-        for _ in 0..10_000 {
-            if bus.read32(0x1c) & 1 == 1 {
-                return queues;
-            }
-            bus.pause(Duration::from_millis(1));
-        }
-        panic!("not ready: CSTS {:#x}", bus.read32(0x1c));
-    }
-
-    #[test]
-    fn both_drives_reach_ready_and_complete_a_command() {
-        for drive in [Drive::Manual, Drive::Thread] {
-            let bus = bus("mem=1M", drive);
-            let memory =
-                Arc::new(Memory::allocate(8192, Backing::Any, &|_, _| ()).expect("memory"));
-            let queues = enable(&*bus, &memory);
-            // Get Features, Number of Queues.
-            let words = memory.atomics();
-            words.dwords()[0].store(0x0005_000a, Ordering::Relaxed);
-            words.dwords()[10].store(7, Ordering::Relaxed);
-            let doorbell = Arc::<SoftBus>::clone(&bus).doorbell(0x1000).expect("doorbell");
-            doorbell.ring(1);
-            let deadline = bus.now() + Duration::from_secs(10);
-            while words.dwords()[1024 + 3].load(Ordering::Acquire) == 0 && bus.now() < deadline {
-                bus.pause(Duration::from_micros(10));
-            }
-            assert_eq!(words.dwords()[1024 + 3].load(Ordering::Acquire), 0x0001_0005);
-            assert_eq!(words.dwords()[1024].load(Ordering::Acquire), 0x003f_003f);
-            assert_eq!(bus.dma_faults(), 0);
-            bus.reset().expect("reset");
-            bus.unmap(queues, 8192).expect("unmapped");
-            assert!(bus.unmap(queues, 8192).is_err());
-        }
-    }
-
-    #[test]
-    fn virtual_time_passes_only_when_told() {
-        let bus = bus("null", Drive::Manual);
-        assert_eq!(bus.now(), Time::ZERO);
-        bus.pause(Duration::from_millis(3));
-        bus.advance(Duration::from_millis(4));
-        assert_eq!(bus.now(), Time::from_ns(7_000_000));
-    }
-
-    #[test]
-    fn mappings_start_away_from_zero_and_apart() {
-        let bus = bus("null", Drive::Manual);
-        let memory = Memory::allocate(4096, Backing::Any, &|_, _| ()).expect("memory");
-        let first = bus.map(memory.range()).expect("mapped");
-        let second = bus.map(memory.range()).expect("mapped");
-        assert_eq!((first.0, second.0), (1 << 32, (1 << 32) + 8192));
-        assert!(bus.reserve(1 << 57).is_err());
-    }
-
-    #[test]
-    fn limits_are_named() {
-        let bus = bus("null,ioqueues=2", Drive::Manual);
-        assert!(bus.enable_vectors(4).expect_err("too many").to_string().contains("it has 3"));
-        assert_eq!(bus.enable_vectors(3).expect("vectors").len(), 3);
-        assert!(bus.bar_window(2, 0, 4096).is_err());
-        assert!(Arc::<SoftBus>::clone(&bus).doorbell(0x800).is_err());
-        assert!(bus.doorbell(0x2000).is_err());
-    }
-
-    #[test]
-    fn a_completion_raises_its_vector_and_a_stray_address_is_a_counted_fault() {
-        let bus = bus("mem=1M", Drive::Manual);
-        let memory = Arc::new(Memory::allocate(8192, Backing::Any, &|_, _| ()).expect("memory"));
-        enable(&*bus, &memory);
-        let vectors = bus.enable_vectors(1).expect("vectors");
-        // Identify Controller into memory nobody mapped.
-        let words = memory.atomics();
-        words.dwords()[0].store(0x0005_0006, Ordering::Relaxed);
-        words.dwords()[6].store(0x5000, Ordering::Relaxed);
-        words.dwords()[10].store(1, Ordering::Relaxed);
-        let doorbell = Arc::<SoftBus>::clone(&bus).doorbell(0x1000).expect("doorbell");
-        doorbell.ring(1);
-        assert_eq!((bus.step(), bus.dma_faults()), (1, 1));
-        let status = words.dwords()[1024 + 3].load(Ordering::Acquire) >> 17;
-        assert_eq!(status, 0x04, "Data Transfer Error");
-        let mut count = [0; 8];
-        let mut vector = std::fs::File::from(vectors.into_iter().next().expect("one"));
-        std::io::Read::read_exact(&mut vector, &mut count).expect("raised");
-        assert_eq!(u64::from_ne_bytes(count), 1);
-    }
-
-    #[test]
-    fn a_bus_on_a_thread_goes_with_its_last_owner() {
-        let bus = bus("null", Drive::Thread);
-        let shared = Arc::downgrade(&bus.shared);
-        drop(bus);
-        assert!(shared.upgrade().is_none());
-    }
-
-    #[test]
-    fn a_device_that_is_gone_reads_all_ones() {
-        let bus = bus("null", Drive::Manual);
-        bus.unplug();
-        assert_eq!((bus.read32(0x1c), bus.read64(0)), (u32::MAX, u64::MAX));
-        assert_eq!(bus.take_event(), Some(BusEvent::Gone));
-        assert_eq!(bus.take_event(), None);
-        assert_eq!(bus.step(), 0);
-    }
-}
+mod tests;

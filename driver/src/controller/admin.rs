@@ -10,11 +10,11 @@ use std::time::Duration;
 use crate::bus::Bus;
 use crate::error::{Error, Result};
 use crate::memory::{Buffer, Mapping};
-use crate::queue_pair::core::Core;
+use crate::queue_pair::core::{Core, Violation};
 use crate::queue_pair::{Command, CommandError, Completion, RejectReason};
 use crate::ring::Shadow;
 use crate::spec::feature::AsyncEvent;
-use crate::spec::{Cid, Qid, Sqe};
+use crate::spec::{Cid, Iova, Qid, Sqe};
 use crate::time::Time;
 
 /// How long to let pass between two looks at the completion queue.
@@ -55,6 +55,27 @@ pub(crate) struct AdminCommand {
 /// What an admin command owns.
 pub(crate) type Owned = (Option<Buffer>, Purpose);
 
+/// Who a call asks while it waits.
+pub(crate) trait Waiting {
+    /// An error once there is no use in waiting any more.
+    fn check(&self) -> Result<()>;
+    /// Whether the controller pauses, so that an overdue answer may yet come.
+    fn is_paused(&self, now: Time) -> bool;
+}
+
+/// A controller that nobody else knows yet.
+pub(crate) struct Alone;
+
+impl Waiting for Alone {
+    fn check(&self) -> Result<()> {
+        Ok(())
+    }
+
+    fn is_paused(&self, _now: Time) -> bool {
+        false
+    }
+}
+
 /// See the module.
 pub(crate) struct Admin {
     core: Core<Owned>,
@@ -66,8 +87,9 @@ pub(crate) struct Admin {
     events_spent: usize,
     aborts_in_flight: usize,
     aborts_max: usize,
+    violation: Option<Violation>,
     // Dropped last: the core's rings and pages lie in it.
-    _host: Mapping,
+    host: Mapping,
 }
 
 impl Admin {
@@ -81,8 +103,29 @@ impl Admin {
             events_spent: 0,
             aborts_in_flight: 0,
             aborts_max: 1,
-            _host: host,
+            violation: None,
+            host,
         }
+    }
+
+    /// Empties the rings for a controller that is about to be enabled. Nothing is in flight.
+    pub(crate) fn restart(&mut self) {
+        self.host.atomics().clear();
+        self.core.restart(&[]);
+        self.answered = None;
+        (self.events_spent, self.aborts_in_flight) = (0, 0);
+        self.violation = None;
+    }
+
+    /// Where the controller finds the submission and the completion ring.
+    pub(crate) fn rings(&self) -> (Iova, Iova) {
+        let sq = self.host.iova();
+        (sq, sq.checked_add(super::queues::ADMIN_CQ_OFFSET).expect("inside the mapping"))
+    }
+
+    /// The first completion that broke the protocol since the last call.
+    pub(crate) fn take_violation(&mut self) -> Option<Violation> {
+        self.violation.take()
     }
 
     /// Most aborts the controller takes at a time (Identify Controller, ACL, converted).
@@ -95,22 +138,21 @@ impl Admin {
         self.core.set_shadows(submission, completion);
     }
 
-    /// Runs one command to its end and returns DW0 and the buffer. `check` says whether the
-    /// controller is still in service.
+    /// Runs one command to its end and returns DW0 and the buffer.
     ///
     /// # Errors
     /// [`Error::Status`] for a failed command; [`Error::Timeout`] after `timeout` and the error of
-    /// `check`: the command is then still in flight and keeps its buffer, and the
+    /// `waiting`: the command is then still in flight and keeps its buffer, and the
     /// controller must be reset.
     pub(crate) fn call(
         &mut self,
         bus: &dyn Bus,
         admin_command: AdminCommand,
         timeout: Duration,
-        check: &dyn Fn() -> Result<()>,
+        waiting: &dyn Waiting,
     ) -> Result<(u32, Option<Buffer>)> {
         let AdminCommand { name, sqe, data } = admin_command;
-        check()?;
+        waiting.check()?;
         // What completed meanwhile makes room.
         self.reap();
         let started = bus.now();
@@ -124,8 +166,12 @@ impl Admin {
             if let Some(answer) = self.answered.take_if(|answer| answer.buffer.1 == purpose) {
                 break answer;
             }
-            check()?;
-            if bus.now() >= started + timeout {
+            waiting.check()?;
+            if let Some(violation) = self.violation {
+                return Err(broken(bus, violation));
+            }
+            let now = bus.now();
+            if now >= started + timeout && !waiting.is_paused(now) {
                 return Err(overdue(bus, name, timeout));
             }
             bus.pause(LOOK_EVERY);
@@ -135,8 +181,8 @@ impl Admin {
             Err(CommandError::Status(status)) => {
                 Err(Error::Status { device: bus.device().to_owned(), command: name, status })
             }
-            Err(CommandError::Reset) => {
-                unreachable!("a reset ends commands only after the admin queue is closed")
+            Err(CommandError::Reset { .. } | CommandError::TimedOut { .. }) => {
+                unreachable!("nobody aborts a call, and a reset ends commands only after it")
             }
         }
     }
@@ -144,7 +190,7 @@ impl Admin {
     /// Takes in completions: the caller's answer, events, aborts.
     pub(crate) fn reap(&mut self) {
         let Admin { core, answered, events, events_spent, aborts_in_flight, .. } = self;
-        core.reap(&mut |completion| match completion.buffer.1 {
+        core.reap(Time::ZERO, &mut |completion| match completion.buffer.1 {
             Purpose::Call(_) => *answered = Some(completion),
             Purpose::Abort => *aborts_in_flight -= 1,
             Purpose::Event => {
@@ -156,6 +202,9 @@ impl Admin {
                 }
             }
         });
+        if let Some(violation) = core.take_violation() {
+            self.violation.get_or_insert(violation);
+        }
     }
 
     /// Posts `count` asynchronous event requests; they wait as long as it takes.
@@ -226,6 +275,15 @@ impl Admin {
 
 fn refusal(bus: &dyn Bus, name: &str, reason: RejectReason) -> Error {
     Error::invalid(format!("{}: admin command {name}", bus.device()), reason)
+}
+
+fn broken(bus: &dyn Bus, violation: Violation) -> Error {
+    let what = format!("it breaks the protocol on its admin queue: {violation}");
+    Error::device(
+        bus.device(),
+        what,
+        "recover it or open it again; update its firmware if it stays",
+    )
 }
 
 fn overdue(bus: &dyn Bus, name: &str, timeout: Duration) -> Error {

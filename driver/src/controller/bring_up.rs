@@ -8,13 +8,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::admin::{Admin, AdminCommand, Owned};
+use super::admin::{Admin, AdminCommand, Alone, Owned};
 use super::claim::Claim;
 use super::cmb::{self, Cmb};
 use super::doorbells::Doorbells;
-use super::queues::{QueueIds, admin_rings};
+use super::ladder::disable;
+use super::queues::{ADMIN_CQ_OFFSET, QueueIds, admin_rings};
 use super::registers::{describe, gone, read, wait_for, write};
-use super::shared::{Parts, Shared, disable};
+use super::shared::{Parts, Shared, lock};
 use super::{ControllerInfo, ControllerOptions};
 use crate::bus::Bus;
 use crate::error::{Error, Result};
@@ -27,7 +28,7 @@ use crate::spec::log::CriticalWarning;
 use crate::spec::register::{
     ACQ, AQA, ASQ, Aqa, CAP, CC, CRTO, CSTS, Cap, Cc, CommandSetSelected, VS,
 };
-use crate::spec::{Cns, FeatureSelect, Nsid, Qid, QueueEntries, Sqe};
+use crate::spec::{Cns, FeatureSelect, Iova, Nsid, Qid, QueueEntries, Sqe};
 use crate::transfer::{PAGE_BYTES, SglSupport};
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -50,6 +51,8 @@ const SQES: u8 = 6;
 const CQES: u8 = 4;
 /// SMART critical warnings 0 to 4: spare, temperature, reliability, read-only, backup.
 const CRITICAL_WARNINGS: u8 = 0x1f;
+/// The data of Host Behavior Support, of which the first byte is ACRE.
+const HOST_BEHAVIOR_BYTES: usize = 512;
 
 /// Makes a controller ready, or says why not.
 pub(super) fn bring_up(bus: &Arc<dyn Bus>, options: &ControllerOptions) -> Result<Shared> {
@@ -62,17 +65,15 @@ pub(super) fn bring_up(bus: &Arc<dyn Bus>, options: &ControllerOptions) -> Resul
     let cmb = if options.cmb { Some(Cmb::enable(bus)?) } else { None };
     // Before the guard in `enabled`, so that it is unmapped after the controller is disabled.
     let mut shadows = None;
-    let (mut admin, enabled) = enable(bus, cap, ready_timeout)?;
+    let mut admin = admin_queue(bus, cap)?;
+    let enabled = enable(bus, &admin, cap, ready_timeout)?;
     let mut calls = Calls { bus, admin: &mut admin, timeout: options.admin_timeout };
-    let identify = calls.identify_controller()?;
-    check_identity(&**bus, &identify)?;
-    let queues = calls.negotiate_queues(options.io_queues)?;
-    let write_cache = calls.volatile_write_cache(&identify)?;
-    calls.set_timestamp(&identify)?;
-    calls.configure_events(&identify)?;
-    let vectors = if options.interrupts { enable_vectors(bus, queues)? } else { Vec::new() };
+    let ready = calls.configure(options.io_queues)?;
+    let identify = ready.identify;
+    let vectors = if options.interrupts { enable_vectors(bus, ready.queues)? } else { Vec::new() };
     if options.shadow_doorbells && identify.oacs().doorbell_buffer_config() {
-        calls.configure_shadows(shadows.insert(Doorbells::allocate_shadows(bus)?))?;
+        let mapping = shadows.insert(Doorbells::allocate_shadows(bus)?);
+        calls.configure_shadows(Doorbells::shadow_pages(mapping))?;
     }
     let doorbells = Doorbells::new(bus, cap.dstrd()).with_shadows(shadows);
     if let (Some(submission), Some(completion)) = doorbells.shadows_of(Qid::ADMIN) {
@@ -86,18 +87,83 @@ pub(super) fn bring_up(bus: &Arc<dyn Bus>, options: &ControllerOptions) -> Resul
         queue_entries_max: queue_entries_max(cap),
         ready_timeout,
         shutdown_timeout: shutdown_timeout(&identify),
-        io_queues: queues,
+        io_queues: ready.queues,
         max_transfer_bytes: max_transfer_bytes(cap, &identify),
         sgl: if options.sgl { sgl_support(&identify) } else { SglSupport::None },
         shadow_doorbells: doorbells.has_shadows(),
-        volatile_write_cache: write_cache,
+        volatile_write_cache: ready.write_cache,
         cmb_bytes: cmb.as_ref().map_or(0, Cmb::bytes),
+        subsystem_reset: options.subsystem_reset
+            && cap.nssrs()
+            && !identify.cmic().multiple_controllers(),
         identify,
     };
     enabled.disarm();
-    let ids = QueueIds::new(queues);
-    let (bus, admin_timeout) = (Arc::clone(bus), options.admin_timeout);
-    Ok(Shared::new(Parts { admin, ids, info, doorbells, cmb, vectors, admin_timeout, bus, claim }))
+    let (ids, options) = (QueueIds::new(ready.queues), options.clone());
+    let bus = Arc::clone(bus);
+    Ok(Shared::new(Parts { admin, ids, info, options, doorbells, cmb, vectors, bus, claim }))
+}
+
+/// Makes a controller ready again that is out of service, as it was before: what handles of it
+/// rely on must still hold.
+///
+/// # Errors
+/// As [`bring_up`]; [`Error::Device`] when another device answers, or the same one in another way.
+pub(super) fn bring_up_again(shared: &Shared, admin: &mut Admin) -> Result<()> {
+    let (bus, info) = (shared.bus(), &shared.info);
+    // Whatever the link went through: a reset sets the function up again. One that lost its
+    // address to a reset of the link may read as anything.
+    if read(&**bus, CSTS).is_all_ones() || read(&**bus, CAP) != info.cap {
+        bus.reset()?;
+    }
+    if capabilities(&**bus)? != info.cap {
+        return Err(other_device(&**bus, "its capabilities (CAP) are others"));
+    }
+    make_disabled(&**bus, info.ready_timeout)?;
+    cmb::switch_off(&**bus, info.cap);
+    if let Some(cmb) = &shared.cmb {
+        lock(cmb).place_again(&**bus)?;
+    }
+    let shadow_pages = shared.doorbells.clear_shadows();
+    admin.restart();
+    let enabled = enable(bus, admin, info.cap, info.ready_timeout)?;
+    let mut calls = Calls { bus, admin, timeout: shared.options.admin_timeout };
+    let ready = calls.configure(info.io_queues)?;
+    check_same(&**bus, info, &ready)?;
+    if let Some(pages) = shadow_pages {
+        calls.configure_shadows(pages)?;
+    }
+    enabled.disarm();
+    Ok(())
+}
+
+/// Checks that a controller is what it was when it was opened.
+fn check_same(bus: &dyn Bus, info: &ControllerInfo, ready: &Ready) -> Result<()> {
+    let (was, is) = (&info.identify, &ready.identify);
+    let sgl = sgl_support(is);
+    let same = [
+        ("its serial number is another", was.sn == is.sn && was.mn == is.mn),
+        ("it grants fewer I/O queues", ready.queues >= info.io_queues),
+        (
+            "it takes shorter transfers (MDTS)",
+            max_transfer_bytes(info.cap, is) >= info.max_transfer_bytes,
+        ),
+        ("it takes SGLs in another way", info.sgl == SglSupport::None || info.sgl == sgl),
+        ("its volatile write cache is on", info.volatile_write_cache || !ready.write_cache),
+        (
+            "it takes no shadow doorbells",
+            !info.shadow_doorbells || is.oacs().doorbell_buffer_config(),
+        ),
+    ];
+    match same.iter().find(|(_, holds)| !holds) {
+        Some((what, _)) => Err(other_device(bus, what)),
+        None => Ok(()),
+    }
+}
+
+fn other_device(bus: &dyn Bus, what: &str) -> Error {
+    let what = format!("it did not come back as what it was: {what}");
+    Error::device(bus.device(), what, "close it and open it again")
 }
 
 /// Reads CAP and checks that this driver can work with it.
@@ -175,42 +241,44 @@ impl Drop for Enabled {
     }
 }
 
-/// Gives the controller its admin queues and enables it.
-fn enable(bus: &Arc<dyn Bus>, cap: Cap, timeout: Duration) -> Result<(Admin, Enabled)> {
-    let entries = ADMIN_ENTRIES;
+/// Makes the admin queue; the controller does not know it yet.
+fn admin_queue(bus: &Arc<dyn Bus>, cap: Cap) -> Result<Admin> {
     let page = PAGE_BYTES as usize;
-    let sq_bytes = (entries as usize * 64).next_multiple_of(page);
+    let rings_bytes = ADMIN_CQ_OFFSET as usize + page;
     let lists_bytes = crate::transfer::LIST_PAGES_PER_COMMAND * page;
-    let host = Mapping::allocate(bus, sq_bytes + page + lists_bytes + page)?;
+    let host = Mapping::allocate(bus, rings_bytes + lists_bytes + page)?;
     let bells = Doorbells::new(bus, cap.dstrd());
     let bells = bells.bells(Qid::ADMIN, bells.registers(Qid::ADMIN)?);
-    let (sq, cq) = admin_rings(&host, entries, bells);
-    let (asq, acq) =
-        (host.iova(), host.iova().checked_add(sq_bytes as u64).expect("inside the mapping"));
-    let queue_entries = QueueEntries::new(entries).expect("2 to 65536");
-    write(&**bus, AQA, Aqa::new(queue_entries, queue_entries).expect("at most 4096 entries"));
-    write(&**bus, ASQ, asq);
-    write(&**bus, ACQ, acq);
-    let pages = host.atomics();
-    let at = |offset: usize| host.iova().checked_add(offset as u64).expect("inside the mapping");
+    let (sq, cq) = admin_rings(&host, ADMIN_ENTRIES, bells);
+    let pool = |offset: usize, bytes: usize| {
+        let at = host.iova().checked_add(offset as u64).expect("inside the mapping");
+        PagePool::new(host.atomics().slice(offset, bytes), at)
+    };
     let core: Core<Owned> = Core::new(CoreParts {
         qid: Qid::ADMIN,
         domain: DomainId::of(bus),
         sq,
         cq,
-        slots: entries as usize - 1,
-        lists: PagePool::new(pages.slice(sq_bytes + page, lists_bytes), at(sq_bytes + page)),
-        bounces: PagePool::new(
-            pages.slice(sq_bytes + page + lists_bytes, page),
-            at(sq_bytes + page + lists_bytes),
-        ),
+        slots: ADMIN_ENTRIES as usize - 1,
+        lists: pool(rings_bytes, lists_bytes),
+        bounces: pool(rings_bytes + lists_bytes, page),
         timeout: Duration::MAX,
+        latencies: false,
     });
+    Ok(Admin::new(core, host))
+}
+
+/// Gives the controller its admin queue and enables it.
+fn enable(bus: &Arc<dyn Bus>, admin: &Admin, cap: Cap, timeout: Duration) -> Result<Enabled> {
+    let entries = QueueEntries::new(ADMIN_ENTRIES).expect("2 to 65536");
+    let (asq, acq) = admin.rings();
+    write(&**bus, AQA, Aqa::new(entries, entries).expect("at most 4096 entries"));
+    write(&**bus, ASQ, asq);
+    write(&**bus, ACQ, acq);
     // From here on the controller may write the rings: the guard comes before EN.
     let enabled = Enabled { bus: Some(Arc::clone(bus)), timeout };
-    let admin = Admin::new(core, host);
     start(&**bus, cap, timeout)?;
-    Ok((admin, enabled))
+    Ok(enabled)
 }
 
 /// Sets CC.EN and waits for CSTS.RDY.
@@ -284,6 +352,13 @@ fn set_feature(fid: Fid, cdw11: u32) -> Sqe {
     Sqe::set_features(fid, Nsid::NONE, cdw11, false)
 }
 
+/// What a controller says when it is ready.
+struct Ready {
+    identify: Box<IdentifyController>,
+    queues: u16,
+    write_cache: bool,
+}
+
 /// Admin commands while nobody else uses the queue.
 struct Calls<'a> {
     bus: &'a Arc<dyn Bus>,
@@ -292,6 +367,18 @@ struct Calls<'a> {
 }
 
 impl Calls<'_> {
+    /// Everything a controller is asked and told once it is ready, but for its shadow doorbells.
+    fn configure(&mut self, io_queues: u16) -> Result<Ready> {
+        let identify = self.identify_controller()?;
+        check_identity(&**self.bus, &identify)?;
+        let queues = self.negotiate_queues(io_queues)?;
+        let write_cache = self.volatile_write_cache(&identify)?;
+        self.set_timestamp(&identify)?;
+        self.enable_retry_delays(&identify)?;
+        self.configure_events(&identify)?;
+        Ok(Ready { identify, queues, write_cache })
+    }
+
     fn call(
         &mut self,
         name: &'static str,
@@ -299,7 +386,7 @@ impl Calls<'_> {
         data: Option<Buffer>,
     ) -> Result<(u32, Option<Buffer>)> {
         let command = AdminCommand { name, sqe, data };
-        self.admin.call(&**self.bus, command, self.timeout, &|| Ok(()))
+        self.admin.call(&**self.bus, command, self.timeout, &Alone)
     }
 
     /// A command the driver can do without: a controller that fails it is told of in the
@@ -369,6 +456,18 @@ impl Calls<'_> {
         self.optional("Set Features (Timestamp)", sqe, Some(page)).map(drop)
     }
 
+    /// Has failed commands say how long to wait before they are sent again (Advanced Command
+    /// Retry Enable, Base 2.0 section 5.27.1.18), where the controller has delays to ask for.
+    fn enable_retry_delays(&mut self, identify: &IdentifyController) -> Result<()> {
+        if identify.crdt_100ms.iter().all(|delay| delay.get() == 0) {
+            return Ok(());
+        }
+        let mut page = crate::memory::allocate(self.bus, HOST_BEHAVIOR_BYTES)?;
+        page[0] = 1;
+        let sqe = set_feature(Fid::HOST_BEHAVIOR_SUPPORT, 0);
+        self.optional("Set Features (Host Behavior Support)", sqe, Some(page)).map(drop)
+    }
+
     /// Enables the events the driver can pass on and leaves requests for them.
     fn configure_events(&mut self, identify: &IdentifyController) -> Result<()> {
         // The notices have the same bits in both (Base 2.0 section 5.27.1.8).
@@ -382,8 +481,7 @@ impl Calls<'_> {
     }
 
     /// Gives the controller shadow doorbells.
-    fn configure_shadows(&mut self, shadows: &Mapping) -> Result<()> {
-        let (pages, events) = Doorbells::shadow_pages(shadows);
+    fn configure_shadows(&mut self, (pages, events): (Iova, Iova)) -> Result<()> {
         let sqe = Sqe::doorbell_buffer_config(pages, events);
         self.call("Doorbell Buffer Config", sqe, None).map(drop)
     }

@@ -24,6 +24,22 @@ pub(super) fn switch_off(bus: &dyn Bus, cap: Cap) {
     }
 }
 
+/// Gives the buffer its place in the device's address space and enables it.
+fn place(bus: &dyn Bus, base: Iova) -> Result<()> {
+    let enabled =
+        Cmbmsc::enabled_at(base).ok_or_else(|| lacks(bus, "its memory buffer cannot be placed"))?;
+    write(bus, CMBMSC, enabled);
+    if read(bus, CMBSTS).cbai() {
+        switch_off(bus, read(bus, CAP));
+        return Err(lacks(bus, "it refuses the address of its memory buffer"));
+    }
+    Ok(())
+}
+
+fn lacks(bus: &dyn Bus, what: &str) -> Error {
+    Error::device(bus.device(), what, "place the queues in host memory (queues=host)")
+}
+
 /// An enabled controller memory buffer, handed out page by page.
 #[derive(Debug)]
 pub(crate) struct Cmb {
@@ -48,9 +64,7 @@ impl Cmb {
     /// [`Error::Device`] when there is none, it takes no submission queues, or it
     /// refuses the address.
     pub(super) fn enable(bus: &Arc<dyn Bus>) -> Result<Cmb> {
-        let lacks = |what: &str| {
-            Error::device(bus.device(), what, "place the queues in host memory (queues=host)")
-        };
+        let lacks = |what: &str| lacks(&**bus, what);
         if !read(&**bus, CAP).cmbs() {
             return Err(lacks("it has no controller memory buffer"));
         }
@@ -67,15 +81,17 @@ impl Cmb {
         let usable = bytes.min(USABLE_MAX);
         let window = bus.bar_window(location.bir(), offset, usable)?;
         let base = bus.reserve(bytes)?;
-        let enabled =
-            Cmbmsc::enabled_at(base).ok_or_else(|| lacks("its memory buffer cannot be placed"))?;
-        write(&**bus, CMBMSC, enabled);
-        if read(&**bus, CMBSTS).cbai() {
-            switch_off(&**bus, read(&**bus, CAP));
-            return Err(lacks("it refuses the address of its memory buffer"));
-        }
+        place(&**bus, base)?;
         let used = vec![false; (usable / PAGE_BYTES) as usize];
         Ok(Cmb { device: bus.device().to_owned(), window, base, used })
+    }
+
+    /// Enables it again at the same addresses, after a reset.
+    ///
+    /// # Errors
+    /// [`Error::Device`] when the controller refuses them now.
+    pub(super) fn place_again(&self, bus: &dyn Bus) -> Result<()> {
+        place(bus, self.base)
     }
 
     /// Bytes of the buffer.

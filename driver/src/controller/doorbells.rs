@@ -38,6 +38,13 @@ impl Doorbells {
         Doorbells { shadows, ..self }
     }
 
+    /// The two pages' device addresses, cleared for a controller that is about to be told of them.
+    pub(super) fn clear_shadows(&self) -> Option<(Iova, Iova)> {
+        let mapping = self.shadows.as_ref()?;
+        mapping.atomics().clear();
+        Some(Doorbells::shadow_pages(mapping))
+    }
+
     /// Whether queues have shadow doorbells.
     pub(super) fn has_shadows(&self) -> bool {
         self.shadows.is_some()

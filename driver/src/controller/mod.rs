@@ -9,7 +9,9 @@
 //! | `queues` | creating and deleting I/O queues, where rings lie |
 //! | `queue_pair` | an I/O queue pair and its one owner: the engine with its controller |
 //! | `doorbells`, `cmb` | shadow doorbells; the controller memory buffer |
-//! | `shared` | what the handle and the queues share; taking out of service; shutdown |
+//! | `shared`, `life` | what the handle and the queues share; out of service and back; shutdown |
+//! | `ladder` | stopping a controller, by ever stronger means |
+//! | `events` | what the controller and its bus report unasked |
 //!
 //! [`Controller`] is a handle. The controller is shut down when it and all its
 //! queue pairs are gone; memory of its own outlives that.
@@ -19,6 +21,9 @@ mod bring_up;
 mod claim;
 mod cmb;
 mod doorbells;
+mod events;
+mod ladder;
+mod life;
 mod queue_pair;
 mod queues;
 mod registers;
@@ -32,17 +37,18 @@ use std::time::Duration;
 
 use zerocopy::FromBytes;
 
+pub use events::Event;
 pub use queue_pair::{QueuePair, QueuePairOptions};
 pub use queues::{Placement, RawQueuePair, RingSpace, SuppliedRings};
 
 use crate::bus::soft::{Drive, SoftBus};
 use crate::bus::vfio::Vfio;
 use crate::bus::vfio_user::VfioUser;
-use crate::bus::{Bus, BusEvent, Locality};
+use crate::bus::{Bus, Locality};
 use crate::error::{Error, Result};
 use crate::memory::{self, Buffer, IoBuffer};
 use crate::namespace::{ControllerLimits, Namespace};
-use crate::spec::feature::AsyncEvent;
+use crate::queue_pair::CommandError;
 use crate::spec::identify::{IdentifyController, IdentifyNamespace, NamespaceList};
 use crate::spec::register::{Cap, Version};
 use crate::spec::{Cns, Nsid, Sqe, View};
@@ -69,6 +75,9 @@ pub struct ControllerOptions {
     pub interrupts: bool,
     /// How long an admin command may take. Default 10 s.
     pub admin_timeout: Duration,
+    /// Whether a controller that cannot be disabled may be stopped by resetting its NVM subsystem,
+    /// where it offers that and no other controller is in it. Default true.
+    pub subsystem_reset: bool,
 }
 
 impl Default for ControllerOptions {
@@ -80,6 +89,7 @@ impl Default for ControllerOptions {
             cmb: false,
             interrupts: false,
             admin_timeout: Duration::from_secs(10),
+            subsystem_reset: true,
         }
     }
 }
@@ -112,7 +122,9 @@ pub struct ControllerInfo {
     pub volatile_write_cache: bool,
     /// Bytes of the controller memory buffer in use; 0 if it is not enabled.
     pub cmb_bytes: u64,
-    /// Identify Controller as the controller gave it.
+    /// Whether a subsystem reset is among the means to stop it.
+    pub subsystem_reset: bool,
+    /// Identify Controller as the controller gave it, when it was opened.
     pub identify: Box<IdentifyController>,
 }
 
@@ -151,6 +163,7 @@ impl Controller {
     /// driver cannot work with, [`Error::Timeout`] and
     /// [`Error::Status`] for a controller that does not come up. It is then left disabled.
     pub fn attach(bus: Arc<dyn Bus>, options: &ControllerOptions) -> Result<Controller> {
+        let _span = tracing::info_span!("attach", device = bus.device()).entered();
         Ok(Controller { shared: Arc::new(bring_up::bring_up(&bus, options)?) })
     }
 
@@ -220,7 +233,10 @@ impl Controller {
             max_transfer_bytes: self.info().max_transfer_bytes,
             sgl: self.info().sgl,
         };
-        Namespace::new(nsid, identify, limits)
+        let mut sizes = shared::lock(&self.shared.sizes);
+        Namespace::new(nsid, identify, limits, |lba_bytes, lba_count| {
+            sizes.share(nsid, lba_bytes, lba_count)
+        })
     }
 
     /// Identify data (Base 2.0 section 5.17), 4096 bytes.
@@ -246,8 +262,7 @@ impl Controller {
     }
 
     fn read_page(&self, name: &'static str, sqe: Sqe, bytes: usize) -> Result<Buffer> {
-        let (_, data) = self.shared.call(name, sqe, Some(self.allocate(bytes)?))?;
-        Ok(data.expect("a call gives its buffer back"))
+        self.shared.read_page(name, sqe, bytes)
     }
 
     /// Runs an admin command as it stands, with `data` as its data, and returns DW0 and
@@ -271,15 +286,40 @@ impl Controller {
         self.shared.call(name, sqe, data)
     }
 
-    /// The oldest asynchronous event not yet taken, without waiting: none while another
-    /// thread's admin command runs.
-    pub fn take_event(&self) -> Option<AsyncEvent> {
-        self.shared.try_with_admin(admin::Admin::take_event).flatten()
+    /// Looks for what happened to the controller outside its queues, deals with it, and returns
+    /// one event. Call it every now and then, until it returns none; it also finds a controller
+    /// that failed without waiting for a deadline.
+    ///
+    /// Without waiting as long as nothing happened; an event takes as long as the commands that
+    /// find out what it is about.
+    pub fn poll(&self, now: Time) -> Option<Event> {
+        self.shared.poll(now)
     }
 
-    /// What happened on the bus since the last call: errors, requests to give the device back.
-    pub fn take_bus_event(&self) -> Option<BusEvent> {
-        self.shared.bus().take_event()
+    /// Brings a controller that is out of service back: resets it and makes it ready as it was.
+    /// Nothing to do for one that is in service.
+    ///
+    /// Every handle goes on working. A [`QueuePair`] ends what was in flight and creates its queue
+    /// anew in its next poll; memory stays registered; sizes of namespaces are looked at again.
+    /// A [`RawQueuePair`] is not created anew: drop it and make another.
+    ///
+    /// # Errors
+    /// As [`Controller::attach`]; [`Error::Device`] when another device answers, or the same one in
+    /// a way that handles cannot work with. The controller is then out of service as before.
+    pub fn recover(&self) -> Result<()> {
+        self.shared.recover()
+    }
+
+    /// How long to wait before a request that failed with `error` is sent again: what the
+    /// controller asks for (Command Retry Delay, NVMe Base 2.0 section 3.3.3.2.1), or nothing.
+    /// `None` if it would fail again.
+    pub fn retry_delay(&self, error: &CommandError) -> Option<Duration> {
+        let crd = match error {
+            CommandError::Status(status) => status.crd(),
+            CommandError::TimedOut { .. } | CommandError::Reset { .. } => 0,
+        };
+        let delay = Duration::from_millis(self.info().identify.retry_delay_ms(crd));
+        error.is_retryable().then_some(delay)
     }
 
     /// Protocol violations the admin queue has seen.
@@ -360,6 +400,8 @@ impl Controller {
     }
 
     fn create_rings(&self, depth: u32, placement: Placement) -> Result<RawQueuePair> {
+        let device = self.shared.bus().device();
+        let _span = tracing::info_span!("create_queue_pair", device, depth).entered();
         self.shared.check()?;
         RawQueuePair::create(&self.shared, depth, placement)
     }
@@ -377,6 +419,11 @@ impl Controller {
     /// Where the device sits.
     pub fn locality(&self) -> Locality {
         self.shared.bus().locality()
+    }
+
+    /// The address space its buffers are mapped in.
+    pub(crate) fn domain(&self) -> memory::DomainId {
+        memory::DomainId::of(self.shared.bus())
     }
 
     /// An error once the controller was taken out of service.
@@ -409,7 +456,7 @@ impl std::fmt::Debug for Shared {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Shared")
             .field("device", &self.info.device)
-            .field("state", &self.state())
+            .field("life", &self.life())
             .finish_non_exhaustive()
     }
 }

@@ -8,17 +8,28 @@
 //!
 //! A queue pair can be sent to another thread but not shared: there is no lock,
 //! no allocation and no system call on the path of an I/O. What goes wrong is
-//! dealt with inside `poll`: an overdue command is aborted; if that does not end
-//! it, the controller is disabled or reset, and every command ends with
-//! [`CommandError::Reset`] once the device can no longer touch its memory.
+//! dealt with inside `poll`:
+//!
+//! | step | when | what |
+//! |---|---|---|
+//! | 1 | a command is overdue | Abort; it ends with [`CommandError::TimedOut`] if that works |
+//! | 2 | it outlives that by [`QueuePairOptions::abort_timeout`] | the queue is deleted and created anew; what was in flight on it ends with [`CommandError::Reset`] |
+//! | 3 | that fails, or helped nobody the last time | the controller is taken out of service: disabled, or reset by ever stronger means |
+//!
+//! Registers that read as all ones, CSTS.CFS and a completion that breaks the protocol lead to
+//! step 3 at once. After it every command ends with [`CommandError::Reset`] once the device can
+//! no longer touch its memory. When [`crate::Controller::recover`] has brought the controller
+//! back, the next poll creates the queue anew; what was posted and never rung is then sent.
 
 use std::fmt;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::life::{Life, State};
 use super::queues::{Placement, RawQueuePair};
-use super::shared::{Shared, State};
+use super::registers::describe;
+use super::shared::Shared;
 use crate::error::{Error, Result};
 use crate::memory::{DomainId, IoBuffer, Mapping};
 use crate::queue_pair::core::{Core, Parts};
@@ -27,9 +38,6 @@ use crate::spec::{Cid, Iova, Qid};
 use crate::time::Time;
 use crate::transfer::{LIST_PAGES_PER_COMMAND, PAGE_BYTES};
 
-/// How an aborted command is given to end before the controller is reset.
-const ABORT_TIMEOUT: Duration = Duration::from_secs(2);
-
 /// How a queue pair is made.
 #[derive(Debug)]
 pub struct QueuePairOptions {
@@ -37,6 +45,8 @@ pub struct QueuePairOptions {
     pub depth: u32,
     /// How long a command may take before it is aborted. Default 10 s.
     pub timeout: Duration,
+    /// How long an aborted command may take to end before its queue is created anew. Default 2 s.
+    pub abort_timeout: Duration,
     /// Where the rings lie. Default host memory.
     pub placement: Placement,
     /// 4 KiB pages for PRP lists and SGLs of scattered transfers. Default 8, which is also
@@ -44,6 +54,8 @@ pub struct QueuePairOptions {
     pub list_pages: usize,
     /// 4 KiB pages for data that neither PRPs nor SGLs can express. Default 4.
     pub bounce_pages: usize,
+    /// Whether to measure how long each command takes, for [`Stats::latencies_ns`]. Default false.
+    pub latencies: bool,
 }
 
 impl Default for QueuePairOptions {
@@ -51,9 +63,11 @@ impl Default for QueuePairOptions {
         QueuePairOptions {
             depth: 256,
             timeout: Duration::from_secs(10),
+            abort_timeout: Duration::from_secs(2),
             placement: Placement::Host,
             list_pages: LIST_PAGES_PER_COMMAND,
             bounce_pages: 4,
+            latencies: false,
         }
     }
 }
@@ -62,6 +76,9 @@ impl Default for QueuePairOptions {
 pub struct QueuePair<B: IoBuffer> {
     core: Core<B>,
     shared: Arc<Shared>,
+    abort_timeout: Duration,
+    /// Commands that had ended when the queue was last created anew.
+    recreated_at: Option<u64>,
     /// Scratch for overdue slots; keeps its capacity.
     overdue: Vec<usize>,
     // Dropped last: the core's rings and pages lie in them.
@@ -88,8 +105,17 @@ impl<B: IoBuffer> QueuePair<B> {
                 Iova(pages.iova().0 + list_bytes as u64),
             ),
             timeout: options.timeout,
+            latencies: options.latencies,
         });
-        Ok(QueuePair { core, shared, overdue: Vec::with_capacity(slots), raw, pages: Some(pages) })
+        Ok(QueuePair {
+            core,
+            shared,
+            abort_timeout: options.abort_timeout,
+            recreated_at: None,
+            overdue: Vec::with_capacity(slots),
+            raw,
+            pages: Some(pages),
+        })
     }
 
     /// Writes a command into the ring without telling the device; see [`QueuePair::ring`].
@@ -104,9 +130,12 @@ impl<B: IoBuffer> QueuePair<B> {
     }
 
     /// Tells the device about every command posted since the last ring, with one doorbell.
+    /// Nothing while the controller does not know the queue: after a reset, the next poll sees to it.
     #[inline(always)]
     pub fn ring(&mut self) {
-        self.core.ring();
+        if self.shared.is_in(self.raw.life()) {
+            self.core.ring();
+        }
     }
 
     /// [`QueuePair::post`] and [`QueuePair::ring`].
@@ -116,7 +145,18 @@ impl<B: IoBuffer> QueuePair<B> {
     #[inline]
     pub fn submit(&mut self, now: Time, command: Command<'_, B>) -> Result<Cid, Rejected<B>> {
         let posted = self.core.post(now, command)?;
-        self.core.ring();
+        self.ring();
+        Ok(posted)
+    }
+
+    /// [`QueuePair::submit`] for a request that failed before, counted in [`Stats::retries`]. When it
+    /// is worth it, and after how long, says [`crate::Controller::retry_delay`].
+    ///
+    /// # Errors
+    /// As [`QueuePair::post`].
+    pub fn resubmit(&mut self, now: Time, command: Command<'_, B>) -> Result<Cid, Rejected<B>> {
+        let posted = self.submit(now, command)?;
+        self.core.count_retry();
         Ok(posted)
     }
 
@@ -127,17 +167,27 @@ impl<B: IoBuffer> QueuePair<B> {
     /// take longer, up to the controller's time to reset.
     #[inline(always)]
     pub fn poll(&mut self, now: Time, done: impl FnMut(Completion<B>)) -> usize {
-        if self.core.has_news() || self.core.may_be_overdue(now) || !self.shared.is_running() {
+        if self.core.has_news() || self.core.may_be_overdue(now) || self.is_out_of_date() {
             return self.poll_news(now, done);
         }
         0
     }
 
+    /// Whether the controller is not any more what it was when the queue was created.
+    #[inline(always)]
+    fn is_out_of_date(&self) -> bool {
+        !self.shared.is_in(self.raw.life())
+    }
+
     /// Out of line, so that a poll that finds nothing saves no registers for it.
     #[inline(never)]
     fn poll_news(&mut self, now: Time, mut done: impl FnMut(Completion<B>)) -> usize {
-        let finished = self.core.reap(&mut done);
-        if self.core.may_be_overdue(now) || !self.shared.is_running() {
+        let mut finished = 0;
+        // Of a controller that was reset there is no news: the ring's memory is not the device's.
+        if !self.is_out_of_date() {
+            finished = self.core.reap(now, &mut done);
+        }
+        if self.core.may_be_overdue(now) || self.is_out_of_date() {
             return finished + self.attend(now, &mut done);
         }
         finished
@@ -147,49 +197,122 @@ impl<B: IoBuffer> QueuePair<B> {
     #[cold]
     #[inline(never)]
     fn attend(&mut self, now: Time, done: &mut impl FnMut(Completion<B>)) -> usize {
-        if self.shared.is_running() {
-            self.attend_overdue(now);
+        let mut ended = 0;
+        if !self.is_out_of_date() {
+            ended += self.attend_violation_or_overdue(now, done);
         }
-        match self.shared.state() {
-            State::Quiesced => self.core.end_all(done),
-            State::Running | State::Failing | State::Stuck => 0,
+        let life = self.shared.life();
+        match life.state() {
+            State::Running if life != self.raw.life() => ended + self.create_again(life, done),
+            State::Quiesced => ended + self.core.end_all(done),
+            State::Running | State::Failing | State::Stuck | State::Recovering => ended,
         }
     }
 
-    fn attend_overdue(&mut self, now: Time) {
+    fn attend_violation_or_overdue(
+        &mut self,
+        now: Time,
+        done: &mut impl FnMut(Completion<B>),
+    ) -> usize {
+        if let Some(violation) = self.core.take_violation() {
+            self.fail(&format!("on I/O queue {}, {violation}", self.qid()));
+            return 0;
+        }
         let mut overdue = std::mem::take(&mut self.overdue);
         self.core.take_overdue(now, &mut overdue);
-        if !overdue.is_empty()
-            && let Some(cause) = self.shared.cause_of_death()
-        {
-            self.shared.fail(&cause);
-            overdue.clear();
-        }
-        for index in overdue.drain(..) {
-            match self.core.begin_abort(index) {
-                Some(cid) => self.abort(now, index, cid),
-                None => {
-                    let reason =
-                        format!("a command on I/O queue {} outlived its abort", self.qid());
-                    self.shared.fail(&reason);
-                    break;
-                }
-            }
-        }
+        let ended = if overdue.is_empty() { 0 } else { self.attend_overdue(now, &overdue, done) };
         overdue.clear();
         self.overdue = overdue;
+        ended
+    }
+
+    fn attend_overdue(
+        &mut self,
+        now: Time,
+        overdue: &[usize],
+        done: &mut impl FnMut(Completion<B>),
+    ) -> usize {
+        if let Some(cause) = self.shared.cause_of_death() {
+            self.fail(&cause);
+            return 0;
+        }
+        if let Some(until) = self.shared.paused_until(now) {
+            overdue.iter().for_each(|&index| self.core.extend(index, until));
+            return 0;
+        }
+        let mut outlived = false;
+        for &index in overdue {
+            match self.core.begin_abort(index, now, now + self.abort_timeout) {
+                Some(cid) => self.abort(now, index, cid),
+                None => outlived = true,
+            }
+        }
+        // Not if it was taken out of service meanwhile.
+        if outlived && !self.is_out_of_date() { self.create_anew(now, done) } else { 0 }
     }
 
     fn abort(&mut self, now: Time, index: usize, cid: Cid) {
-        let sent = self.shared.try_abort(now, self.qid(), cid);
-        tracing::warn!(
-            "{}: command {cid} on I/O queue {} is overdue; abort {}",
-            self.shared.bus().device(),
-            self.qid(),
-            if sent { "sent" } else { "not possible" }
-        );
-        // Whether or not the abort could be sent: the command's time is bounded.
-        self.core.extend(index, now + ABORT_TIMEOUT);
+        probe::probe!(adit, abort, self.qid().0, cid.0);
+        // The controller's limit (ACL) may leave no room for it now.
+        let sent = self.shared.try_abort(self.raw.life(), now, self.qid(), cid);
+        if sent {
+            let bus = self.shared.bus();
+            tracing::warn!(
+                "{}: command {cid} on I/O queue {} is overdue; abort sent; {}",
+                bus.device(),
+                self.qid(),
+                describe(&**bus)
+            );
+        }
+        self.core.abort_tried(index, now, sent);
+    }
+
+    /// Deletes the queue and creates it anew, because a command outlived its abort. Other queues
+    /// go on meanwhile. Where nothing has completed since the last time, it is the controller that is ill.
+    fn create_anew(&mut self, now: Time, done: &mut impl FnMut(Completion<B>)) -> usize {
+        let (qid, bus) = (self.qid(), Arc::clone(self.shared.bus()));
+        let what = format!("a command on I/O queue {qid} outlived its abort");
+        if self.recreated_at == Some(self.core.stats().completed) {
+            self.fail(&format!("{what}, though the queue had just been created anew"));
+            return 0;
+        }
+        tracing::warn!("{}: {what}; deleting the queue; {}", bus.device(), describe(&*bus));
+        self.core.begin_deletion();
+        if let Err(error) = self.raw.delete_submission() {
+            self.fail(&format!("{what}: {error}"));
+            return 0;
+        }
+        // What completed before the deletion counts.
+        let finished = self.core.reap(now, done);
+        let broken = self.core.take_violation().map(|violation| violation.to_string());
+        let deleted = self.raw.delete_completion().map_err(|error| error.to_string());
+        if let Some(why) = broken.or(deleted.err()) {
+            self.fail(&format!("{what}: {why}"));
+            return finished;
+        }
+        self.core.count_recreation();
+        probe::probe!(adit, recreate, qid.0);
+        finished + self.create_again(self.raw.life(), done)
+    }
+
+    /// Ends what the device was told of, whose queue does not exist any more, and creates the queue
+    /// for the controller's `life`.
+    fn create_again(&mut self, life: Life, done: &mut impl FnMut(Completion<B>)) -> usize {
+        let unsent = self.core.unsent();
+        let ended = self.core.end_sent(&unsent, done);
+        self.recreated_at = Some(self.core.stats().completed);
+        match self.raw.create_again(life) {
+            Ok(()) => self.core.restart(&unsent),
+            Err(error) => {
+                let reason = format!("I/O queue {} could not be created: {error}", self.qid());
+                self.fail(&reason);
+            }
+        }
+        ended
+    }
+
+    fn fail(&self, reason: &str) {
+        self.shared.fail(self.raw.life(), reason);
     }
 
     /// Runs one command to its end, waiting for it, for those who have nothing else to do.
@@ -208,6 +331,8 @@ impl<B: IoBuffer> QueuePair<B> {
                 "execute is for an idle queue: poll it until nothing is in flight",
             ));
         }
+        // A queue that has to be created anew is, before it is asked for something.
+        self.poll(bus.now(), |_| unreachable!("nothing is in flight"));
         self.submit(bus.now(), command)
             .map_err(|rejected| Error::invalid(device(), rejected.reason))?;
         let mut finished = None;
@@ -222,8 +347,11 @@ impl<B: IoBuffer> QueuePair<B> {
                         status,
                     });
                 }
-                Some(Completion { result: Err(CommandError::Reset), .. }) => self.shared.check()?,
-                None if self.shared.state() == State::Stuck => self.shared.check()?,
+                Some(Completion { result: Err(error), .. }) => {
+                    self.shared.check()?;
+                    return Err(Error::device(device(), error, "send it again"));
+                }
+                None if self.shared.life().state() == State::Stuck => self.shared.check()?,
                 None => bus.pause(Duration::from_micros(5)),
             }
         }
@@ -256,6 +384,22 @@ impl<B: IoBuffer> QueuePair<B> {
     /// What the queue has counted.
     pub fn stats(&self) -> Stats {
         self.core.stats()
+    }
+
+    /// No command in flight is overdue before this: with nothing else to do, poll then.
+    /// [`Time::NEVER`] with nothing in flight.
+    pub fn next_deadline(&self) -> Time {
+        self.core.next_deadline()
+    }
+
+    /// Whether the controller is in service; cheaper than [`QueuePair::check`].
+    pub(crate) fn is_in_service(&self) -> bool {
+        self.shared.life().is_running()
+    }
+
+    /// Whether the controller could not be stopped: buffers in flight are not coming back.
+    pub(crate) fn is_stuck(&self) -> bool {
+        self.shared.life().state() == State::Stuck
     }
 
     /// The eventfd that counts this queue's interrupts, if the controller was opened with them.

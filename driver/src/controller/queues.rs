@@ -5,6 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
 use super::cmb::CmbPages;
+use super::life::{Life, State};
 use super::shared::{Shared, lock};
 use crate::bus::Doorbell;
 use crate::error::{Error, Result};
@@ -18,6 +19,8 @@ use crate::transfer::PAGE_BYTES;
 const SQE_BYTES: usize = 64;
 /// Bytes of a completion queue entry.
 const CQE_BYTES: usize = 16;
+/// Where the admin completion ring lies behind the admin submission ring.
+pub(super) const ADMIN_CQ_OFFSET: u64 = PAGE_BYTES;
 
 /// I/O queue identifiers not in use.
 #[derive(Debug)]
@@ -104,6 +107,8 @@ pub struct SuppliedRings {
 pub struct RawQueuePair {
     shared: Arc<Shared>,
     qid: Qid,
+    /// The controller's when the queues were created.
+    life: Life,
     entries: QueueEntries,
     rings: Rings,
     doorbells: Option<(Doorbell, Doorbell)>,
@@ -126,8 +131,9 @@ impl RawQueuePair {
         placement: Placement,
     ) -> Result<RawQueuePair> {
         let entries = checked_entries(shared, depth)?;
+        let life = shared.life();
         let qid = lock(&shared.ids).take(shared.bus().device())?;
-        let mut pair = match Self::prepare(shared, qid, entries, placement) {
+        let mut pair = match Self::prepare(shared, life, qid, entries, placement) {
             Ok(pair) => pair,
             Err(error) => {
                 lock(&shared.ids).free.insert(qid.0);
@@ -140,6 +146,7 @@ impl RawQueuePair {
 
     fn prepare(
         shared: &Arc<Shared>,
+        life: Life,
         qid: Qid,
         entries: QueueEntries,
         placement: Placement,
@@ -150,15 +157,10 @@ impl RawQueuePair {
             _ => Some(shared.doorbells.registers(qid)?),
         };
         let (rings, supplied) = place(shared, entries, placement)?;
-        rings.submission.memory.clear();
-        rings.completion.memory.clear();
-        let (submission, completion) = shared.doorbells.shadows_of(qid);
-        for shadow in [submission, completion].iter().flatten() {
-            shadow.clear();
-        }
         Ok(RawQueuePair {
             shared: Arc::clone(shared),
             qid,
+            life,
             entries,
             rings,
             doorbells: supplied.or(registers),
@@ -166,24 +168,57 @@ impl RawQueuePair {
         })
     }
 
+    /// Creates both queues over cleared rings.
     fn create_queues(&self) -> Result<()> {
+        self.rings.submission.memory.clear();
+        self.rings.completion.memory.clear();
+        let (submission, completion) = self.shared.doorbells.shadows_of(self.qid);
+        for shadow in [submission, completion].iter().flatten() {
+            shadow.clear();
+        }
         let at = |ring: &RingSpace| DataPointer::Prp { prp1: ring.iova, prp2: Iova(0) };
         let vector = self.vector();
         let cq = Sqe::create_io_cq(self.qid, self.entries, vector, true)
             .with_dptr(at(&self.rings.completion));
-        self.shared.call("Create I/O Completion Queue", cq, None)?;
+        self.call("Create I/O Completion Queue", cq)?;
         let sq = Sqe::create_io_sq(self.qid, self.qid, self.entries, QueuePriority::Medium);
         let sq = sq.with_dptr(at(&self.rings.submission));
-        let created = self.shared.call("Create I/O Submission Queue", sq, None);
-        created.map(drop).inspect_err(|_| self.delete_completion())
+        self.call("Create I/O Submission Queue", sq).inspect_err(|_| self.undo_completion())
+    }
+
+    /// Runs an admin command about these queues, as long as the controller knows them.
+    fn call(&self, name: &'static str, sqe: Sqe) -> Result<()> {
+        self.shared.call_in(self.life, name, sqe, None).map(drop)
+    }
+
+    /// The controller's life in which the queues exist.
+    #[inline(always)]
+    pub(crate) fn life(&self) -> Life {
+        self.life
+    }
+
+    /// Deletes the submission queue, which has to go first (Base 2.0 sections 5.6 and 5.7):
+    /// the controller completes or forgets what is in flight.
+    pub(crate) fn delete_submission(&self) -> Result<()> {
+        self.call("Delete I/O Submission Queue", Sqe::delete_io_sq(self.qid))
+    }
+
+    /// Deletes the completion queue.
+    pub(crate) fn delete_completion(&self) -> Result<()> {
+        self.call("Delete I/O Completion Queue", Sqe::delete_io_cq(self.qid))
+    }
+
+    /// Creates the queues anew, after they were deleted or in a new life of the controller.
+    pub(crate) fn create_again(&mut self, life: Life) -> Result<()> {
+        self.life = life;
+        self.create_queues()
     }
 
     /// Deletes the completion queue of a pair that has no submission queue. Where that is
     /// refused the queue may still be written, so the controller goes out of service.
-    fn delete_completion(&self) {
-        let sqe = Sqe::delete_io_cq(self.qid);
-        if let Err(error) = self.shared.call("Delete I/O Completion Queue", sqe, None) {
-            self.shared.fail(&error.to_string());
+    fn undo_completion(&self) {
+        if let Err(error) = self.delete_completion() {
+            self.shared.fail(self.life, &error.to_string());
         }
     }
 
@@ -246,20 +281,16 @@ impl RawQueuePair {
     /// Deletes both queues. `true` once the device can no longer touch what was in flight.
     pub(crate) fn close(&mut self) -> bool {
         if std::mem::replace(&mut self.closed, true) {
-            return self.shared.state() != super::shared::State::Stuck;
+            return self.shared.life().state() != State::Stuck;
         }
-        // The specification wants the submission queue gone first (Base 2.0 section 5.6, 5.7).
-        let deleted = self
-            .shared
-            .call("Delete I/O Submission Queue", Sqe::delete_io_sq(self.qid), None)
-            .and_then(|_| {
-                self.shared.call("Delete I/O Completion Queue", Sqe::delete_io_cq(self.qid), None)
-            });
-        if let Err(error) = deleted {
-            self.shared.fail(&error.to_string());
-            return self.shared.wait_settled();
+        // A controller that was reset since does not know them.
+        if self.shared.is_in(self.life) {
+            match self.delete_submission().and_then(|()| self.delete_completion()) {
+                Ok(()) => return true,
+                Err(error) => self.shared.fail(self.life, &error.to_string()),
+            }
         }
-        true
+        self.shared.wait_settled(self.life)
     }
 }
 
@@ -362,7 +393,8 @@ pub(super) fn admin_rings(
     entries: u32,
     bells: (Bell, Bell),
 ) -> (SubmissionRing, CompletionRing) {
-    let sq_bytes = (entries as usize * SQE_BYTES).next_multiple_of(PAGE_BYTES as usize);
+    let sq_bytes = ADMIN_CQ_OFFSET as usize;
+    assert!(entries as usize * SQE_BYTES <= sq_bytes, "the admin submission ring has its place");
     let sq = SubmissionRing::new(host.atomics().slice(0, sq_bytes), entries, bells.0);
     let cq_memory = host.atomics().slice(sq_bytes, PAGE_BYTES as usize);
     (sq, CompletionRing::new(cq_memory, entries, bells.1))

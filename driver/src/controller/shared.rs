@@ -1,47 +1,47 @@
 //! What a controller's handle and all its queues share, and its end.
 //!
-//! The state only moves forward: running, then failing while one thread resets
-//! the device, then either quiesced (the device touches no memory of ours any
-//! more, so buffers may be handed back) or stuck (it may, so they are leaked).
-//! Coming back from there is to open the controller anew.
+//! Whoever first meets a failure takes the controller out of service with
+//! [`Shared::fail`]: it is then quiesced (the device touches no memory of ours any more, so
+//! buffers may be handed back) or stuck (it may, so they are kept). [`Shared::recover`]
+//! brings it back as its next incarnation; each queue then finds that it is of the last one
+//! and creates itself anew.
 
-use std::sync::atomic::{AtomicU8, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, TryLockError};
 use std::time::Duration;
 
-use super::admin::{Abort, Admin, AdminCommand};
+use super::admin::{Abort, Admin, AdminCommand, Waiting};
 use super::claim::Claim;
+use super::events::{Event, Pause, Sizes};
+use super::ladder::{Stopped, quiesce, shut_down};
+use super::life::{Life, SharedLife, State};
 use super::queues::QueueIds;
-use super::registers::{describe, read, wait_for, write};
-use super::{ControllerInfo, cmb::Cmb, doorbells::Doorbells};
+use super::registers::{describe, read};
+use super::{ControllerInfo, ControllerOptions, bring_up, cmb::Cmb, doorbells::Doorbells};
 use crate::bus::Bus;
 use crate::error::{Error, Result};
 use crate::memory::Buffer;
-use crate::spec::register::{CC, CSTS, ShutdownNotification, ShutdownStatus};
+use crate::spec::register::CSTS;
 use crate::spec::{Cid, Qid, Sqe};
 use crate::time::Time;
 
-/// Where a controller is on its way; see the module.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-pub(crate) enum State {
-    Running = 0,
-    Failing = 1,
-    Quiesced = 2,
-    Stuck = 3,
-}
-
 /// See the module.
 pub(crate) struct Shared {
-    state: AtomicU8,
+    life: SharedLife,
     reason: Mutex<String>,
     admin: Mutex<Admin>,
     pub(super) ids: Mutex<QueueIds>,
     pub(super) info: ControllerInfo,
+    pub(super) options: ControllerOptions,
     pub(super) doorbells: Doorbells,
     pub(super) cmb: Option<Mutex<Cmb>>,
     pub(super) vectors: Vec<std::os::fd::OwnedFd>,
-    admin_timeout: Duration,
+    /// Events found and not yet given to anybody.
+    pub(super) events: Mutex<VecDeque<Event>>,
+    pub(super) sizes: Mutex<Sizes>,
+    pub(super) pause: Pause,
+    /// Why it must not be recovered.
+    given_up: OnceLock<&'static str>,
     bus: Arc<dyn Bus>,
     /// Given back last of all, when the controller is shut down.
     _claim: Claim,
@@ -52,10 +52,10 @@ pub(super) struct Parts {
     pub(super) admin: Admin,
     pub(super) ids: QueueIds,
     pub(super) info: ControllerInfo,
+    pub(super) options: ControllerOptions,
     pub(super) doorbells: Doorbells,
     pub(super) cmb: Option<Cmb>,
     pub(super) vectors: Vec<std::os::fd::OwnedFd>,
-    pub(super) admin_timeout: Duration,
     pub(super) bus: Arc<dyn Bus>,
     pub(super) claim: Claim,
 }
@@ -67,17 +67,21 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl Shared {
     pub(super) fn new(parts: Parts) -> Shared {
-        let Parts { admin, ids, info, doorbells, cmb, vectors, admin_timeout, bus, claim } = parts;
+        let Parts { admin, ids, info, options, doorbells, cmb, vectors, bus, claim } = parts;
         Shared {
-            state: AtomicU8::new(State::Running as u8),
+            life: SharedLife::new(),
             reason: Mutex::new(String::new()),
             admin: Mutex::new(admin),
             ids: Mutex::new(ids),
             info,
+            options,
             doorbells,
             cmb: cmb.map(Mutex::new),
             vectors,
-            admin_timeout,
+            events: Mutex::default(),
+            sizes: Mutex::default(),
+            pause: Pause::default(),
+            given_up: OnceLock::new(),
             bus,
             _claim: claim,
         }
@@ -87,46 +91,63 @@ impl Shared {
         &self.bus
     }
 
-    /// Whether nothing has gone wrong yet.
+    pub(crate) fn life(&self) -> Life {
+        self.life.get()
+    }
+
+    /// Whether nothing has gone wrong since `life` was seen.
     #[inline(always)]
-    pub(crate) fn is_running(&self) -> bool {
-        self.state.load(Ordering::Relaxed) == State::Running as u8
+    pub(crate) fn is_in(&self, life: Life) -> bool {
+        self.life.is(life)
     }
 
-    pub(crate) fn state(&self) -> State {
-        match self.state.load(Ordering::Acquire) {
-            0 => State::Running,
-            1 => State::Failing,
-            2 => State::Quiesced,
-            _ => State::Stuck,
-        }
-    }
-
-    /// An error once the controller was given up on.
+    /// An error while the controller is out of service.
     pub(crate) fn check(&self) -> Result<()> {
-        if self.is_running() {
-            return Ok(());
-        }
-        let reason = lock(&self.reason).clone();
-        Err(Error::Failed { device: self.bus.device().to_owned(), reason })
+        if self.life().is_running() { Ok(()) } else { Err(self.failed()) }
     }
 
-    /// Runs an admin command. One that times out takes the controller out of service.
+    fn failed(&self) -> Error {
+        let reason = lock(&self.reason).clone();
+        Error::Failed { device: self.bus.device().to_owned(), reason }
+    }
+
+    /// Runs an admin command. One that times out, and a completion that breaks the protocol,
+    /// take the controller out of service.
     ///
     /// # Errors
-    /// As [`Admin::call`]; [`Error::Failed`] once the controller was given up on.
+    /// As [`Admin::call`]; [`Error::Failed`] while the controller is out of service.
     pub(crate) fn call(
         &self,
         name: &'static str,
         sqe: Sqe,
         data: Option<Buffer>,
     ) -> Result<(u32, Option<Buffer>)> {
+        self.check()?;
+        self.call_in(self.life(), name, sqe, data)
+    }
+
+    /// The same for a command that means something only as long as the controller is in `life`.
+    pub(super) fn call_in(
+        &self,
+        life: Life,
+        name: &'static str,
+        sqe: Sqe,
+        data: Option<Buffer>,
+    ) -> Result<(u32, Option<Buffer>)> {
+        let _span = tracing::debug_span!("admin", device = self.bus.device(), name).entered();
         let command = AdminCommand { name, sqe, data };
-        // Also while waiting: a failure that another thread met ends the wait, and those in line.
-        let check = || self.check();
-        let result = lock(&self.admin).call(&*self.bus, command, self.admin_timeout, &check);
-        if let Err(error @ Error::Timeout { .. }) = &result {
-            self.fail(&error.to_string());
+        let waiting = InLife { shared: self, life };
+        let timeout = self.options.admin_timeout;
+        let (result, violation) = {
+            let mut admin = lock(&self.admin);
+            (admin.call(&*self.bus, command, timeout, &waiting), admin.take_violation())
+        };
+        match (&result, violation) {
+            (_, Some(violation)) => self.fail(life, &format!("on the admin queue, {violation}")),
+            (Err(Error::Timeout { waited_for, after, .. }), None) => {
+                self.fail(life, &format!("waited {} ms for {waited_for}", after.as_millis()));
+            }
+            _ => {}
         }
         result
     }
@@ -147,10 +168,11 @@ impl Shared {
 
     /// Asks the controller to abort a command, without waiting; `false` if that is not
     /// possible right now. A controller that left an earlier abort unanswered goes out of service.
-    pub(crate) fn try_abort(&self, now: Time, qid: Qid, cid: Cid) -> bool {
-        let abort = self.try_with_admin(|admin| admin.abort(now, self.admin_timeout, qid, cid));
+    pub(crate) fn try_abort(&self, life: Life, now: Time, qid: Qid, cid: Cid) -> bool {
+        let timeout = self.options.admin_timeout;
+        let abort = self.try_with_admin(|admin| admin.abort(now, timeout, qid, cid));
         if abort == Some(Abort::Unanswered) {
-            self.fail("an Abort command was never answered");
+            self.fail(life, "an Abort command was never answered");
         }
         abort == Some(Abort::Sent)
     }
@@ -170,42 +192,100 @@ impl Shared {
         }
     }
 
-    /// Takes the controller out of service: disables it, or resets the function where
-    /// that does not work. The first caller does it, others return at once.
-    pub(crate) fn fail(&self, reason: &str) {
-        let (running, failing) = (State::Running as u8, State::Failing as u8);
+    /// Takes the controller out of service if it is still in `life`, by [`quiesce`]. The first
+    /// caller does it, others return at once.
+    pub(crate) fn fail(&self, life: Life, reason: &str) {
         // The reason is there before anybody can see that it is needed.
         let mut written = lock(&self.reason);
-        if self
-            .state
-            .compare_exchange(running, failing, Ordering::AcqRel, Ordering::Acquire)
-            .is_err()
-        {
+        if !life.is_running() || !self.life.advance(life, life.with(State::Failing)) {
             return;
         }
         *written = reason.to_owned();
         drop(written);
-        tracing::error!(
-            "{}: taking the controller out of service: {reason}; {}",
-            self.bus.device(),
-            describe(&*self.bus)
-        );
-        self.finish(quiesce(&*self.bus, &self.info));
+        probe::probe!(adit, fail, reason.as_ptr(), reason.len());
+        let _span = tracing::info_span!("fail", device = self.bus.device()).entered();
+        let registers = describe(&*self.bus);
+        tracing::error!("{}: out of service: {reason}; {registers}", self.bus.device());
+        self.finish(life, quiesce(&*self.bus, &self.info));
     }
 
-    /// Waits until a failing controller is quiesced (`true`) or stuck (`false`). Bounded by
-    /// the reset that another thread is at.
-    pub(super) fn wait_settled(&self) -> bool {
-        while self.state() == State::Failing {
-            self.bus.pause(Duration::from_micros(100));
+    /// Waits until nobody is failing or recovering the controller. `true` if what was in flight
+    /// in `life` is out of the device's reach. Bounded by what the other thread is at.
+    pub(super) fn wait_settled(&self, life: Life) -> bool {
+        loop {
+            match self.life().state() {
+                State::Failing | State::Recovering => self.bus.pause(Duration::from_micros(100)),
+                State::Stuck => return false,
+                State::Quiesced => return true,
+                State::Running => return !self.is_in(life),
+            }
         }
-        self.state() == State::Quiesced
+    }
+
+    /// Brings a controller that is out of service back.
+    ///
+    /// # Errors
+    /// As [`bring_up::bring_up_again`]; the controller is then out of service as before.
+    pub(super) fn recover(&self) -> Result<()> {
+        loop {
+            let life = self.life();
+            match life.state() {
+                State::Running => return Ok(()),
+                _ if self.given_up.get().is_some() => return self.check_not_given_up(),
+                State::Failing | State::Recovering => {
+                    self.wait_settled(life);
+                }
+                State::Quiesced | State::Stuck => {
+                    if self.life.advance(life, life.with(State::Recovering)) {
+                        return self.recover_from(life);
+                    }
+                }
+            }
+        }
+    }
+
+    /// From now on the controller is not to be recovered.
+    pub(super) fn give_up(&self, why: &'static str) {
+        self.given_up.get_or_init(|| why);
+    }
+
+    fn check_not_given_up(&self) -> Result<()> {
+        match self.given_up.get() {
+            Some(why) => Err(Error::device(self.bus.device(), why, "close it and open it again")),
+            None => Ok(()),
+        }
+    }
+
+    fn recover_from(&self, life: Life) -> Result<()> {
+        let _span = tracing::info_span!("recover", device = self.bus.device()).entered();
+        let begun = self.bus.now();
+        let recovered = bring_up::bring_up_again(self, &mut lock(&self.admin));
+        match &recovered {
+            Ok(()) => {
+                self.pause.clear();
+                self.life.set(life.next());
+                self.look_at_open_namespaces();
+                let took = self.bus.now().since(begun);
+                probe::probe!(adit, recover, took.as_nanos() as u64);
+                tracing::info!("{}: back in service after {took:?}", self.bus.device());
+            }
+            Err(error) => {
+                tracing::error!("{}: cannot be recovered: {error}", self.bus.device());
+                *lock(&self.reason) = error.to_string();
+                self.finish(life, quiesce(&*self.bus, &self.info));
+            }
+        }
+        recovered
     }
 
     /// Settles what a failed or closed controller's memory is worth.
-    fn finish(&self, quiesced: Result<()>) {
+    fn finish(&self, life: Life, quiesced: Result<Stopped>) {
         let state = match quiesced {
-            Ok(()) => State::Quiesced,
+            Ok(Stopped::Reset) => State::Quiesced,
+            Ok(Stopped::CutOff) => {
+                self.give_up("it could not be reset and was cut off from all memory");
+                State::Quiesced
+            }
             Err(error) => {
                 tracing::error!(
                     "{}: it may still write our memory, which is leaked: {error}",
@@ -219,39 +299,31 @@ impl Shared {
             State::Stuck => admin.leak_all(),
             _ => admin.end_all(),
         }
-        self.state.store(state as u8, Ordering::Release);
+        self.life.set(life.with(state));
     }
 }
 
-/// Stops all DMA: CC.EN = 0, or failing that a function reset.
-pub(super) fn quiesce(bus: &dyn Bus, info: &ControllerInfo) -> Result<()> {
-    let disabled = disable(bus, info.ready_timeout);
-    if disabled.is_ok() {
-        // Disabling leaves the memory buffer where it is, over addresses that the next user may
-        // give to its own memory.
-        super::cmb::switch_off(bus, info.cap);
-        return Ok(());
+/// Waiting for an answer as long as the controller is in `life`: a failure that another thread
+/// met ends the wait, and those in line.
+struct InLife<'a> {
+    shared: &'a Shared,
+    life: Life,
+}
+
+impl Waiting for InLife<'_> {
+    fn check(&self) -> Result<()> {
+        if self.shared.is_in(self.life) { Ok(()) } else { Err(self.shared.failed()) }
     }
-    tracing::warn!("{}: resetting the function, because it cannot be disabled", bus.device());
-    bus.reset()
-}
 
-/// Clears CC.EN and waits until the controller is no longer ready.
-pub(super) fn disable(bus: &dyn Bus, timeout: Duration) -> Result<()> {
-    write(bus, CC, read(bus, CC).with_en(false).with_shn(ShutdownNotification::None));
-    wait_for(bus, "CSTS.RDY to become 0 after CC.EN = 0", timeout, |status| !status.rdy()).map(drop)
-}
-
-/// Normal shutdown (NVMe Base 2.0 section 3.6.1): the controller writes its caches out.
-fn shut_down(bus: &dyn Bus, timeout: Duration) -> Result<()> {
-    write(bus, CC, read(bus, CC).with_shn(ShutdownNotification::Normal));
-    let complete = |status: crate::spec::register::Csts| status.shst() == ShutdownStatus::Complete;
-    wait_for(bus, "CSTS.SHST to report a complete shutdown", timeout, complete).map(drop)
+    fn is_paused(&self, now: Time) -> bool {
+        self.shared.paused_until(now).is_some()
+    }
 }
 
 impl Drop for Shared {
     fn drop(&mut self) {
-        if self.state() != State::Running {
+        let life = self.life();
+        if !life.is_running() {
             return;
         }
         let bus = Arc::clone(&self.bus);
@@ -259,6 +331,6 @@ impl Drop for Shared {
             tracing::warn!("{error}");
         }
         // Only now may rings and buffers be unmapped: the order of law 3.
-        self.finish(quiesce(&*bus, &self.info));
+        self.finish(life, quiesce(&*bus, &self.info));
     }
 }

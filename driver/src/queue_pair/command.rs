@@ -253,10 +253,36 @@ pub enum CommandError {
     /// first failure's status; the others may have been carried out.
     #[error("{0}")]
     Status(Status),
-    /// The controller was reset before it completed the command; a write may or
-    /// may not have reached the medium.
-    #[error("the controller was reset before it completed the command")]
-    Reset,
+    /// It missed its deadline, and an Abort command ended it.
+    #[error("it missed its deadline and was aborted; {}", written(*.may_have_written))]
+    TimedOut {
+        /// Whether data may have reached the medium, all of it or a part.
+        may_have_written: bool,
+    },
+    /// Its queue was created anew, or the controller reset, before it completed. The device can no
+    /// longer reach its memory.
+    #[error("the controller was reset before it completed the command; {}", written(*.may_have_written))]
+    Reset {
+        /// Whether data may have reached the medium, all of it or a part. False for
+        /// commands that write nothing and for those that the device was never told of.
+        may_have_written: bool,
+    },
+}
+
+impl CommandError {
+    /// Whether the same request may succeed when it is sent again: at once after
+    /// [`CommandError::TimedOut`], after [`crate::Controller::recover`] where the controller is out of
+    /// service, and as [`Status::is_retryable`] says for a status.
+    pub fn is_retryable(&self) -> bool {
+        match self {
+            CommandError::Status(status) => status.is_retryable(),
+            CommandError::TimedOut { .. } | CommandError::Reset { .. } => true,
+        }
+    }
+}
+
+fn written(may_have_written: bool) -> &'static str {
+    if may_have_written { "data may have been written" } else { "nothing was written" }
 }
 
 /// A request that a queue did not take, given back whole.

@@ -19,11 +19,17 @@ use crate::time::Time;
 use crate::transfer::{PAGE_BYTES, Segment};
 
 /// What a queue counted since it was made. All counters only grow.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 #[non_exhaustive]
 pub struct Stats {
     /// Commands posted.
-    pub commands: u64,
+    pub submitted: u64,
+    /// Commands that ended, however they did; what is missing to [`Stats::submitted`] is in flight.
+    pub completed: u64,
+    /// Bytes of data of the commands posted.
+    pub bytes: u64,
+    /// Requests sent again with [`crate::QueuePair::resubmit`].
+    pub retries: u64,
     /// Commands whose data the controller found through SGLs.
     pub sgl_commands: u64,
     /// PRP lists used that were built when their region was registered.
@@ -42,17 +48,43 @@ pub struct Stats {
     pub unknown_cids: u64,
     /// Completions that named another submission queue.
     pub wrong_sqids: u64,
-    /// Completions with a submission queue head that cannot be.
+    /// Completions with a submission queue head outside the ring.
     pub bad_sqheads: u64,
+    /// Completions with a submission queue head that is in the ring and not plausible.
+    pub stale_sqheads: u64,
     /// Commands that missed their deadline and were aborted.
     pub aborts: u64,
+    /// Times the queue was deleted and created anew because an abort did not help.
+    pub recreations: u64,
+    /// Commands that were in flight when their queue was created anew or the controller was reset.
+    pub resets: u64,
+    /// Nanoseconds from post to poll of the commands that completed in time, where
+    /// [`crate::QueuePairOptions::latencies`] asks for it.
+    pub latencies_ns: Option<Latencies>,
 }
 
+/// A histogram of nanoseconds, exact to 2 significant digits, up to an hour.
+pub type Latencies = hdrhistogram::Histogram<u64>;
+
+/// An hour, beyond which latencies are counted as one.
+const LATENCY_MAX_NS: u64 = 3600 * 1_000_000_000;
+
 impl Stats {
-    /// Completions that break the protocol.
+    /// Completions that break the protocol. Any takes the controller out of service.
     pub fn violations(&self) -> u64 {
         self.unknown_cids + self.wrong_sqids + self.bad_sqheads
     }
+}
+
+/// How a completion broke the protocol (NVMe Base 2.0 section 3.3.3.2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum Violation {
+    #[error("a completion named command {0}, which is not in flight")]
+    UnknownCid(Cid),
+    #[error("a completion named submission queue {0}")]
+    WrongSqid(Qid),
+    #[error("a completion gave entry {0} as the submission queue's head, which has fewer entries")]
+    BadSqhd(u16),
 }
 
 /// A hundred years: a deadline is then a plain sum, on any clock that starts near zero.
@@ -70,6 +102,8 @@ pub(crate) struct Parts {
     pub(crate) bounces: PagePool,
     /// How long a command may take.
     pub(crate) timeout: Duration,
+    /// Whether to measure how long each takes.
+    pub(crate) latencies: bool,
 }
 
 /// See the module.
@@ -84,16 +118,21 @@ pub(crate) struct Core<B> {
     domain: DomainId,
     qid: Qid,
     pub(super) stats: Stats,
+    /// The first one nobody has been told of.
+    violation: Option<Violation>,
     pub(super) lists: PagePool,
     pub(super) bounces: PagePool,
 }
 
 impl<B: IoBuffer> Core<B> {
     pub(crate) fn new(parts: Parts) -> Core<B> {
-        let Parts { qid, domain, sq, cq, slots, lists, bounces, timeout } = parts;
+        let Parts { qid, domain, sq, cq, slots, lists, bounces, timeout, latencies } = parts;
         let extras = vec![Extra::default(); slots].into_boxed_slice();
         let slots = Slots::new(slots);
-        let (next_deadline, stats) = (Time::NEVER, Stats::default());
+        let latencies_ns = latencies.then(|| {
+            Latencies::new_with_bounds(1, LATENCY_MAX_NS, 2).expect("bounds that go together")
+        });
+        let (next_deadline, stats) = (Time::NEVER, Stats { latencies_ns, ..Stats::default() });
         let timeout_ns = u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX).min(TIMEOUT_MAX_NS);
         Core {
             sq,
@@ -105,6 +144,7 @@ impl<B: IoBuffer> Core<B> {
             domain,
             qid,
             stats,
+            violation: None,
             lists,
             bounces,
         }
@@ -154,6 +194,7 @@ impl<B: IoBuffer> Core<B> {
             return None;
         }
         let pointer = self.direct_pointer(segment, namespace.sgl_mask(), buffer)?;
+        self.stats.bytes += segment.len;
         Some(transfer.sqe(transfer.lba, count, pointer))
     }
 
@@ -185,7 +226,7 @@ impl<B: IoBuffer> Core<B> {
     /// Puts a command with nothing attached but its buffer into the ring.
     #[inline(always)]
     pub(super) fn launch(&mut self, sqe: Sqe, buffer: B, deadline: Time) -> Cid {
-        let (_, cid) = self.slots.occupy(Some(buffer), deadline, false);
+        let (_, cid) = self.slots.occupy(Some(buffer), deadline, sqe.opcode(), false);
         self.push(sqe, cid, deadline);
         cid
     }
@@ -202,6 +243,7 @@ impl<B: IoBuffer> Core<B> {
     #[inline(always)]
     pub(crate) fn ring(&mut self) {
         self.stats.submission_rings += u64::from(self.sq.ring());
+        probe::probe!(adit, ring, self.qid.0, self.sq.tail());
     }
 
     /// Whether the device has written a completion.
@@ -213,12 +255,33 @@ impl<B: IoBuffer> Core<B> {
     /// Takes in all completions there are and hands each finished request to `done`.
     /// Returns how many requests finished.
     #[inline(always)]
-    pub(crate) fn reap(&mut self, done: &mut impl FnMut(Completion<B>)) -> usize {
+    pub(crate) fn reap(&mut self, now: Time, done: &mut impl FnMut(Completion<B>)) -> usize {
+        if self.stats.latencies_ns.is_some() {
+            return self.reap_timed(now, done);
+        }
+        self.reap_lap::<false>(now, done)
+    }
+
+    /// Another copy of the loop, so that not measuring costs nothing.
+    #[inline(never)]
+    fn reap_timed(&mut self, now: Time, done: &mut impl FnMut(Completion<B>)) -> usize {
+        self.reap_lap::<true>(now, done)
+    }
+
+    #[inline(always)]
+    fn reap_lap<const TIMED: bool>(
+        &mut self,
+        now: Time,
+        done: &mut impl FnMut(Completion<B>),
+    ) -> usize {
         let mut finished = 0;
         // One lap at most: a device that never stops writing does not keep us here.
         let lap = self.cq.depth();
         let mut left = lap;
         while let Some(entry) = self.cq.pop() {
+            if TIMED {
+                self.measure(now, entry.cid());
+            }
             finished += self.accept(entry, done);
             left -= 1;
             if left == 0 {
@@ -228,8 +291,24 @@ impl<B: IoBuffer> Core<B> {
         if left < lap {
             self.cq.ring();
             self.stats.completion_rings += 1;
+            probe::probe!(adit, reap, self.qid.0, finished);
         }
         finished
+    }
+
+    /// Notes how long the command took that is about to end; nothing of one that is being aborted,
+    /// whose deadline says nothing of its beginning.
+    fn measure(&mut self, now: Time, cid: Cid) {
+        let Some(index) = self.slots.find(cid) else { return };
+        if self.is_ending(index) {
+            return;
+        }
+        let deadline = self.slots.get(index).deadline.as_ns();
+        let took_ns = now.as_ns().saturating_sub(deadline.saturating_sub(self.timeout_ns));
+        probe::probe!(adit, complete, self.qid.0, cid.0, took_ns);
+        if let Some(latencies) = &mut self.stats.latencies_ns {
+            latencies.saturating_record(took_ns);
+        }
     }
 
     /// Checks a completion and ends the command it names. Returns the requests that
@@ -237,11 +316,11 @@ impl<B: IoBuffer> Core<B> {
     #[inline(always)]
     fn accept(&mut self, entry: Cqe, done: &mut impl FnMut(Completion<B>)) -> usize {
         if entry.sqid() != self.qid {
-            self.stats.wrong_sqids += 1;
+            self.violated(Violation::WrongSqid(entry.sqid()));
             return 0;
         }
         if !self.sq.observe_head(entry.sqhd()) {
-            self.stats.bad_sqheads += 1;
+            self.doubt_head(entry.sqhd());
         }
         match self.slots.end_plain(entry.cid()) {
             Some(buffer) => {
@@ -262,13 +341,63 @@ impl<B: IoBuffer> Core<B> {
         done: &mut impl FnMut(Completion<B>),
     ) -> usize {
         let Some(index) = self.slots.find_special(cid) else {
-            self.stats.unknown_cids += 1;
+            self.violated(Violation::UnknownCid(cid));
             return 0;
         };
         self.finish_special(index, result).map_or(0, |completion| {
             done(completion);
             1
         })
+    }
+
+    /// A head that cannot be: outside the ring it is a violation; inside, the controller's
+    /// firmware may have put completions into the queue out of their order. It is not used.
+    #[cold]
+    #[inline(never)]
+    fn doubt_head(&mut self, sqhd: u16) {
+        if u32::from(sqhd) < self.sq.depth() {
+            self.stats.stale_sqheads += 1;
+        } else {
+            self.violated(Violation::BadSqhd(sqhd));
+        }
+    }
+
+    /// Counts a violation and has the next poll attend to it.
+    #[cold]
+    #[inline(never)]
+    fn violated(&mut self, violation: Violation) {
+        match violation {
+            Violation::UnknownCid(_) => self.stats.unknown_cids += 1,
+            Violation::WrongSqid(_) => self.stats.wrong_sqids += 1,
+            Violation::BadSqhd(_) => self.stats.bad_sqheads += 1,
+        }
+        self.violation.get_or_insert(violation);
+        self.next_deadline = Time::ZERO;
+    }
+
+    pub(crate) fn count_retry(&mut self) {
+        self.stats.retries += 1;
+    }
+
+    pub(crate) fn count_recreation(&mut self) {
+        self.stats.recreations += 1;
+    }
+
+    /// The first violation since the last call.
+    pub(crate) fn take_violation(&mut self) -> Option<Violation> {
+        self.violation.take()
+    }
+
+    /// Starts anew with a queue that was just created, and posts and rings again what the device had
+    /// not been told of before.
+    pub(crate) fn restart(&mut self, unsent: &[Sqe]) {
+        self.sq.restart();
+        self.cq.restart();
+        self.violation = None;
+        unsent.iter().for_each(|sqe| self.sq.push(sqe));
+        self.ring();
+        // To be found anew.
+        self.next_deadline = Time::ZERO;
     }
 
     /// Publishes both positions in shadow doorbells from now on.
@@ -281,6 +410,11 @@ impl<B: IoBuffer> Core<B> {
     #[inline(always)]
     pub(crate) fn may_be_overdue(&self, now: Time) -> bool {
         now >= self.next_deadline
+    }
+
+    /// No command in flight is overdue before this.
+    pub(crate) fn next_deadline(&self) -> Time {
+        if self.slots.in_flight() == 0 { Time::NEVER } else { self.next_deadline }
     }
 
     /// Appends the slots of all overdue commands to `overdue` and finds the next deadline.
@@ -310,7 +444,11 @@ impl<B: IoBuffer> Core<B> {
 
     /// What has been counted.
     pub(crate) fn stats(&self) -> Stats {
-        Stats { commands: self.slots.taken(), ..self.stats }
+        Stats {
+            submitted: self.slots.taken(),
+            completed: self.slots.returned(),
+            ..self.stats.clone()
+        }
     }
 
     /// The queue's identifier.

@@ -16,6 +16,7 @@ pub(crate) mod core;
 mod lists;
 mod slow;
 
+pub(crate) use self::command::{Body, Bounds, Transfer};
 pub use self::command::{Command, CommandError, Completion, RejectReason, Rejected};
-pub use self::core::Stats;
+pub use self::core::{Latencies, Stats};
 pub(crate) use self::lists::PagePool;

@@ -7,11 +7,14 @@
 //! counted before the first command is posted, so a request is taken whole or
 //! given back whole.
 
+use std::collections::BTreeSet;
+use std::time::Duration;
+
 use super::command::{Bounds, CommandError, Completion, Pointer, RejectReason, Rejected, Transfer};
 use super::core::Core;
 use super::lists::Borrowed;
 use crate::memory::{Bounce, IoBuffer, SegmentsOf, bounce_copy};
-use crate::spec::{Cid, DataPointer, IoOpcode, Iova, Sqe};
+use crate::spec::{Cid, DataPointer, IoOpcode, Iova, Sqe, Status};
 use crate::time::Time;
 use crate::transfer::prebuilt::PrebuiltPrps;
 use crate::transfer::{
@@ -29,8 +32,29 @@ pub(super) struct Extra {
     error: Option<CommandError>,
     lists: Borrowed,
     bounce: Option<Bounced>,
-    /// An abort was sent for it.
-    aborting: bool,
+    /// Lead only: a command of the request that writes was sent to its end.
+    wrote: bool,
+    ending: Ending,
+}
+
+/// When an abort is tried again that the controller had no room for.
+const ABORT_AGAIN: Duration = Duration::from_millis(1);
+
+/// Whether the driver is about to end a command.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Ending {
+    /// It is not.
+    #[default]
+    Not,
+    /// It missed its deadline and is to be aborted.
+    Overdue {
+        /// When it has outlived that.
+        until: Time,
+        /// Whether the abort is on its way; before that there was no room for it.
+        sent: bool,
+    },
+    /// Its queue is being deleted.
+    Deleted,
 }
 
 /// A bounce page and the bytes that go through it.
@@ -138,7 +162,8 @@ impl<B: IoBuffer> Core<B> {
         };
         let limits = transfer.namespace.limits();
         let sqe = transfer.sqe(piece.lba, piece.bytes >> limits.lba_shift, pointer);
-        let (index, cid) = self.slots.occupy(None, deadline, true);
+        let (index, cid) = self.slots.occupy(None, deadline, sqe.opcode(), true);
+        self.stats.bytes += piece.bytes;
         let lead = lead.unwrap_or(index);
         self.extras[index] = Extra { lead: lead as u16, ..extra };
         self.extras[lead].remaining += 1;
@@ -249,7 +274,8 @@ impl<B: IoBuffer> Core<B> {
             prp::build(&SegmentsOf(&buffer), Position::default(), bytes, &mut memory);
         let special = !lists.is_empty();
         self.stats.built_lists += u64::from(special);
-        let (index, cid) = self.slots.occupy(Some(buffer), deadline, special);
+        let (index, cid) = self.slots.occupy(Some(buffer), deadline, sqe.opcode(), special);
+        self.stats.bytes += bytes;
         self.extras[index] = Extra { lead: index as u16, remaining: 1, lists, ..Extra::default() };
         self.push(sqe.with_dptr(DataPointer::Prp { prp1, prp2 }), cid, deadline);
         cid
@@ -265,7 +291,10 @@ impl<B: IoBuffer> Core<B> {
     ) -> Option<Completion<B>> {
         let lead = usize::from(self.extras[index].lead);
         self.release(index, lead, result.is_ok());
+        let may_write = self.may_write(index);
+        let result = result.map_err(|error| explain(error, self.extras[index].ending, may_write));
         let request = &mut self.extras[lead];
+        request.wrote |= may_write;
         request.remaining -= 1;
         if let Err(error) = result {
             request.error.get_or_insert(error);
@@ -302,18 +331,58 @@ impl<B: IoBuffer> Core<B> {
         self.extras[index] = extra;
     }
 
-    /// Marks an overdue command as being aborted. Returns its identifier, or
-    /// `None` if an abort was already tried.
-    pub(crate) fn begin_abort(&mut self, index: usize) -> Option<Cid> {
+    /// Marks an overdue command as to be aborted, `until` then. Returns its identifier, or
+    /// `None` if it has outlived that.
+    pub(crate) fn begin_abort(&mut self, index: usize, now: Time, until: Time) -> Option<Cid> {
         if !self.slots.is_special(index) {
-            self.extras[index] = Extra { lead: index as u16, remaining: 1, ..Extra::default() };
-            self.slots.mark_special(index);
+            self.make_special(index);
         }
-        if std::mem::replace(&mut self.extras[index].aborting, true) {
-            return None;
+        let ending = &mut self.extras[index].ending;
+        match *ending {
+            Ending::Not => *ending = Ending::Overdue { until, sent: false },
+            Ending::Overdue { until, sent: false } if now < until => {}
+            Ending::Overdue { .. } | Ending::Deleted => return None,
         }
-        self.stats.aborts += 1;
         Some(self.slots.get(index).cid())
+    }
+
+    /// Whether the abort was `sent` decides when the command is looked at again: at its end, or
+    /// soon, when the controller may take another abort.
+    pub(crate) fn abort_tried(&mut self, index: usize, now: Time, sent: bool) {
+        let Ending::Overdue { until, .. } = self.extras[index].ending else {
+            unreachable!("only an overdue command is aborted")
+        };
+        self.extras[index].ending = Ending::Overdue { until, sent };
+        self.stats.aborts += u64::from(sent);
+        self.extend(index, if sent { until } else { until.min(now + ABORT_AGAIN) });
+    }
+
+    /// Whether the driver is about to end a command.
+    pub(super) fn is_ending(&self, index: usize) -> bool {
+        self.slots.is_special(index) && self.extras[index].ending != Ending::Not
+    }
+
+    /// Marks every command as about to be ended by the deletion of its queue.
+    pub(crate) fn begin_deletion(&mut self) {
+        let occupied: Vec<usize> = self.slots.occupied().collect();
+        for index in occupied {
+            if !self.slots.is_special(index) {
+                self.make_special(index);
+            }
+            let ending = &mut self.extras[index].ending;
+            if *ending == Ending::Not {
+                *ending = Ending::Deleted;
+            }
+        }
+    }
+
+    fn make_special(&mut self, index: usize) {
+        self.extras[index] = Extra { lead: index as u16, remaining: 1, ..Extra::default() };
+        self.slots.mark_special(index);
+    }
+
+    fn may_write(&self, index: usize) -> bool {
+        IoOpcode(self.slots.get(index).opcode()).may_write()
     }
 
     /// Forgets every buffer in flight, so that memory the device may still write is never
@@ -325,22 +394,79 @@ impl<B: IoBuffer> Core<B> {
         }
     }
 
+    /// The commands that the device was never told of. The entries lie in its reach: what does not
+    /// name a command in flight, or one twice, is left out.
+    pub(crate) fn unsent(&self) -> Vec<Sqe> {
+        let mut seen = BTreeSet::new();
+        let mut unsent = self.sq.unsent();
+        unsent.retain(|sqe| self.slots.find(sqe.cid()).is_some_and(|index| seen.insert(index)));
+        unsent
+    }
+
     /// Ends every request with [`CommandError::Reset`]. Only once the device can no
     /// longer touch their memory.
     pub(crate) fn end_all(&mut self, done: &mut impl FnMut(Completion<B>)) -> usize {
-        let mut ended = 0;
+        let unsent = self.slots_of(&self.unsent());
+        self.sq.rewind();
         let occupied: Vec<usize> = self.slots.occupied().collect();
-        for index in occupied {
-            if self.slots.is_special(index) {
-                let lead = usize::from(self.extras[index].lead);
-                self.release(index, lead, false);
+        self.end(&occupied, &unsent, done)
+    }
+
+    /// The same for the requests that the device was told of: `unsent` stay in flight.
+    pub(crate) fn end_sent(
+        &mut self,
+        unsent: &[Sqe],
+        done: &mut impl FnMut(Completion<B>),
+    ) -> usize {
+        let unsent = self.slots_of(unsent);
+        let sent = self.slots.occupied().filter(|index| !unsent.contains(index));
+        let sent: Vec<usize> = sent.collect();
+        self.end(&sent, &unsent, done)
+    }
+
+    fn slots_of(&self, commands: &[Sqe]) -> BTreeSet<usize> {
+        commands.iter().filter_map(|sqe| self.slots.find(sqe.cid())).collect()
+    }
+
+    /// Ends the commands in the slots `ending`, which are whole requests.
+    fn end(
+        &mut self,
+        ending: &[usize],
+        unsent: &BTreeSet<usize>,
+        done: &mut impl FnMut(Completion<B>),
+    ) -> usize {
+        for &index in ending {
+            if !self.slots.is_special(index) {
+                self.make_special(index);
             }
+            let lead = usize::from(self.extras[index].lead);
+            self.release(index, lead, false);
+            // What became of a request is known once all its commands were looked at.
+            self.extras[lead].wrote |= !unsent.contains(&index) && self.may_write(index);
+        }
+        self.stats.resets += ending.len() as u64;
+        let mut ended = 0;
+        for &index in ending {
+            let may_have_written = self.extras[index].wrote;
             if let Some(buffer) = self.slots.vacate(index) {
                 ended += 1;
-                done(Completion { buffer, result: Err(CommandError::Reset) });
+                done(Completion { buffer, result: Err(CommandError::Reset { may_have_written }) });
             }
         }
         ended
+    }
+}
+
+/// What the status of a command that the driver was about to end comes from.
+fn explain(error: CommandError, ending: Ending, may_have_written: bool) -> CommandError {
+    let CommandError::Status(status) = error else { return error };
+    let is_aborted = status.is(Status::COMMAND_ABORT_REQUESTED)
+        || status.is(Status::COMMAND_ABORTED_BY_HOST)
+        || status.is(Status::ABORTED_SQ_DELETION);
+    match ending {
+        Ending::Overdue { .. } if is_aborted => CommandError::TimedOut { may_have_written },
+        Ending::Deleted if is_aborted => CommandError::Reset { may_have_written },
+        Ending::Not | Ending::Overdue { .. } | Ending::Deleted => error,
     }
 }
 

@@ -50,6 +50,12 @@ impl Command {
         }
     }
 
+    /// The same command with another SLBA.
+    pub(super) fn at_lba(mut self, slba: u64) -> Command {
+        (self.cdw10_15[0], self.cdw10_15[1]) = (slba as u32, (slba >> 32) as u32);
+        self
+    }
+
     /// Command dword `number`, 10 to 15.
     #[inline]
     pub(super) fn cdw(&self, number: usize) -> u32 {

@@ -1,7 +1,7 @@
 //! The controller itself: its state, its life and its main loop.
 //!
-//! [`Controller::step`] follows what the host wrote to CC, then takes commands
-//! from the submission queues in turn: fetch, decode, execute, complete. A
+//! [`Controller::step`] follows what the host wrote to CC (`life`), then takes commands
+//! from the submission queues in turn: fetch here, execute and complete in `run`. A
 //! fault on a queue's own memory is fatal (CSTS.CFS); one on a command's data is
 //! that command's status.
 
@@ -10,27 +10,31 @@ use std::sync::Arc;
 
 use super::admin::{Events, Features, Statistics};
 use super::cmb::Cmb;
-use super::command::{Command, Entry};
+use super::command::Entry;
 use super::doorbells::{DOORBELLS_OFFSET, Doorbells, Side};
-use super::hook::{CommandHook, Verdict};
-use super::media::Media;
+use super::faults::Injector;
+use super::hook::CommandHook;
+use super::life::Life;
+use super::media::Store;
 use super::memory::{Dma, Fault, HostMemory};
 use super::namespace::Namespaces;
 use super::options::Options;
+use super::pending::Pending;
 use super::queue::{CompletionQueue, Rings, Shadow, SubmissionQueue};
 use super::registers::Registers;
-use super::status::{ABORT_REQUESTED, Answer, Reply, SUCCESS};
+use super::run::Served;
+use super::timing::Timing;
 use super::transfer::{Rules, Transfer};
 use crate::error::Result;
-use crate::spec::register::{ShutdownNotification, ShutdownStatus};
-use crate::spec::{Cid, Cqe, Qid, Sqe};
+use crate::spec::Qid;
+use crate::spec::register::{NSSR, NSSR_RESET};
 use crate::sys::SharedPages;
 use crate::time::Time;
 
 /// Commands taken from one queue before the next has its turn.
 const BURST: usize = 64;
 
-/// A command that a test told to wait.
+/// A command that a script or a plan told to wait.
 pub(super) struct Held {
     pub(super) entry: Entry,
     pub(super) sqid: Qid,
@@ -48,21 +52,27 @@ pub struct Controller {
     pub(super) completion_ids: Vec<u16>,
     pub(super) shadow: Option<Shadow>,
     pub(super) polls_shadow: bool,
-    pub(super) media: Media,
+    pub(super) media: Store,
     pub(super) namespaces: Namespaces,
     pub(super) transfer: Transfer,
     pub(super) features: Features,
     pub(super) events: Events,
     pub(super) statistics: Statistics,
     pub(super) held: Vec<Held>,
+    pub(super) pending: Pending,
+    pub(super) life: Life,
+    /// Whether `hook`, `injector` or `timing` have a say in commands.
+    pub(super) is_watched: bool,
+    pub(super) hook: Option<CommandHook>,
+    pub(super) injector: Option<Injector>,
+    pub(super) timing: Option<Box<Timing>>,
+    /// While a power cut decides about commands in flight: nothing becomes durable.
+    pub(super) is_losing_power: bool,
     pub(super) now: Time,
     /// One page that answers are built in.
     pub(super) page: Box<[u8; 4096]>,
     cmb: Option<Arc<Cmb>>,
-    hook: Option<CommandHook>,
     interrupt: Option<Box<dyn FnMut(u16) + Send>>,
-    refuses_disable: bool,
-    must_disable: bool,
     next: usize,
 }
 
@@ -74,7 +84,9 @@ impl Controller {
     /// [`crate::Error::Refused`] when memory or the file cannot be had.
     pub fn new(options: Options) -> Result<Controller> {
         options.check()?;
-        let media = Media::open(&options.storage)?;
+        let media = Store::open(&options)?;
+        let has_faults = !options.faults.rules.is_empty();
+        let injector = has_faults.then(|| Injector::new(&options.faults, options.seed));
         let queue_count = options.io_queue_count + 1;
         let cmb = match options.cmb_bytes {
             0 => None,
@@ -92,17 +104,21 @@ impl Controller {
             namespaces: Namespaces::new(&options, media.bytes())?,
             media,
             transfer: Transfer::default(),
-            features: Features::new(options.io_queue_count),
+            features: Features::new(&options),
             events: Events::default(),
             statistics: Statistics::default(),
             held: Vec::new(),
+            pending: Pending::default(),
+            life: Life::default(),
+            is_watched: has_faults || options.model.is_some(),
+            hook: None,
+            injector,
+            timing: options.model.map(|model| Box::new(Timing::new(model.profile()))),
+            is_losing_power: false,
             now: Time::ZERO,
             page: Box::new([0; 4096]),
             cmb,
-            hook: None,
             interrupt: None,
-            refuses_disable: false,
-            must_disable: false,
             next: 0,
             options,
         })
@@ -149,26 +165,6 @@ impl Controller {
         self.interrupt = interrupt;
     }
 
-    /// Asks `hook` about each command that is fetched; see [`Verdict`].
-    pub fn set_hook(&mut self, hook: impl FnMut(&Sqe, Qid) -> Verdict + Send + 'static) {
-        self.hook = Some(Box::new(hook));
-    }
-
-    /// Lets all commands run again.
-    pub fn clear_hook(&mut self) {
-        self.hook = None;
-    }
-
-    /// Makes CSTS.RDY stay set when the host clears CC.EN, until told otherwise or reset.
-    pub fn refuse_disable(&mut self, refuses: bool) {
-        self.refuses_disable = refuses;
-    }
-
-    /// Fails the controller as a broken one would: CSTS.CFS is set and no command runs.
-    pub fn fail(&mut self) {
-        self.registers.set_fatal();
-    }
-
     /// Whether shadow doorbells are looked at all the time (as after start), or
     /// only from a ring until they have caught up, as the event indexes promise the host.
     pub fn poll_shadow(&mut self, always: bool) {
@@ -179,7 +175,11 @@ impl Controller {
     }
 
     /// Reads 4 or 8 bytes of BAR0 at `offset`. What is no property reads as zero.
+    /// All ones while it has no power or is gone.
     pub fn read_register(&self, offset: u32, width: u32) -> u64 {
+        if self.life.is_away() {
+            return u64::MAX >> (64 - 8 * width.clamp(1, 8));
+        }
         if offset >= DOORBELLS_OFFSET || !offset.is_multiple_of(4) {
             return 0;
         }
@@ -192,6 +192,9 @@ impl Controller {
 
     /// Writes 4 or 8 bytes of BAR0 at `offset`; doorbells included.
     pub fn write_register(&mut self, offset: u32, width: u32, value: u64) {
+        if self.life.is_away() {
+            return;
+        }
         if offset >= DOORBELLS_OFFSET {
             return self.write_doorbell(offset, value as u32);
         }
@@ -205,9 +208,15 @@ impl Controller {
     }
 
     fn write_dword(&mut self, offset: u32, value: u32) {
+        if offset == NSSR.offset() {
+            if value == NSSR_RESET && self.options.nssr {
+                self.reset_subsystem();
+            }
+            return;
+        }
         let was_enabled = self.registers.cc.en();
         self.registers.write(offset, value, self.cmb.as_deref());
-        self.must_disable |= was_enabled && !self.registers.cc.en();
+        self.life.must_disable |= was_enabled && !self.registers.cc.en();
     }
 
     /// Writes a doorbell at `offset` of BAR0, for hosts that cannot map the page.
@@ -225,82 +234,26 @@ impl Controller {
         }
     }
 
-    /// Function level reset: as after power-on; data stays.
-    pub fn reset(&mut self) {
-        self.drop_queues();
-        self.registers = Registers::new(&self.options);
-        if let Some(cmb) = &self.cmb {
-            cmb.place(None);
-        }
-        self.refuses_disable = false;
-        self.must_disable = false;
-    }
-
     /// Does what there is to do, within bounds; returns how many commands were
     /// taken. `now` is the present on the host's clock.
     pub fn step(&mut self, memory: &dyn HostMemory, now: Time) -> usize {
         self.now = now;
-        self.follow_cc();
-        if !self.is_running() {
+        if self.life.is_away() {
             return 0;
         }
         let cmb = self.cmb.clone();
         let dma = Dma { host: memory, cmb: cmb.as_deref() };
+        self.follow_clock(&dma);
+        self.follow_cc();
+        if !self.is_running() {
+            return 0;
+        }
         let taken = self.serve_all(&dma).unwrap_or_else(|Fault| {
             self.registers.set_fatal();
             0
         });
         self.raise_interrupts();
         taken
-    }
-
-    fn is_running(&self) -> bool {
-        let csts = self.registers.csts;
-        csts.rdy() && !csts.cfs() && matches!(csts.shst(), ShutdownStatus::Normal)
-    }
-
-    fn follow_cc(&mut self) {
-        if self.must_disable && !self.refuses_disable {
-            self.drop_queues();
-            self.registers.controller_reset();
-            self.must_disable = false;
-        }
-        let csts = self.registers.csts;
-        if self.registers.cc.en() && !csts.rdy() && !csts.cfs() {
-            self.enable();
-        }
-        if self.registers.cc.shn() == ShutdownNotification::None {
-            return;
-        }
-        if csts.shst() != ShutdownStatus::Complete {
-            let flushed = self.media.flush().is_ok();
-            let status = if flushed { ShutdownStatus::Complete } else { ShutdownStatus::Occurring };
-            self.registers.set_shutdown(status);
-        }
-    }
-
-    fn enable(&mut self) {
-        if !self.registers.can_enable() {
-            return self.registers.set_fatal();
-        }
-        let (asqs, acqs) = ((self.registers.aqa & 0xfff) + 1, (self.registers.aqa >> 16) + 1);
-        let (asq, acq) = (self.registers.asq, self.registers.acq);
-        self.add_completion_queue(CompletionQueue::new(0, acq, acqs, Some(0)));
-        self.add_submission_queue(SubmissionQueue::new(0, 0, asq, asqs));
-        self.registers.set_ready();
-    }
-
-    /// Forgets queues, commands and what a controller reset puts back to its default.
-    fn drop_queues(&mut self) {
-        self.submission.fill_with(|| None);
-        self.completion.fill_with(|| None);
-        self.submission_ids.clear();
-        self.completion_ids.clear();
-        self.doorbells.silence();
-        self.shadow = None;
-        self.held.clear();
-        self.events = Events::default();
-        self.features.reset();
     }
 
     pub(super) fn submission_queue(&mut self, qid: u16) -> Option<&mut SubmissionQueue> {
@@ -329,12 +282,15 @@ impl Controller {
         self.completion_ids.push(qid);
     }
 
-    fn serve_all(&mut self, dma: &Dma<'_>) -> std::result::Result<usize, Fault> {
+    fn serve_all(&mut self, dma: &Dma<'_>) -> Served<usize> {
         for index in 0..self.completion_ids.len() {
             self.post_waiting(self.completion_ids[index], dma)?;
         }
+        if self.is_paused(dma)? {
+            return Ok(0);
+        }
+        let mut taken = self.run_due(dma)?;
         self.next = self.next.wrapping_add(1);
-        let mut taken = 0;
         for turn in 0..self.submission_ids.len() {
             // A command may have deleted queues meanwhile.
             let count = self.submission_ids.len();
@@ -348,7 +304,7 @@ impl Controller {
         Ok(taken)
     }
 
-    fn serve(&mut self, qid: u16, dma: &Dma<'_>) -> std::result::Result<usize, Fault> {
+    fn serve(&mut self, qid: u16, dma: &Dma<'_>) -> Served<usize> {
         let mut entry = [0; 64];
         for taken in 0..BURST {
             if !self.fetch(qid, dma, &mut entry)? {
@@ -359,7 +315,7 @@ impl Controller {
         Ok(BURST)
     }
 
-    fn post_waiting(&mut self, cqid: u16, dma: &Dma<'_>) -> std::result::Result<(), Fault> {
+    fn post_waiting(&mut self, cqid: u16, dma: &Dma<'_>) -> Served {
         let rings = Rings { doorbells: &self.doorbells, shadow: self.shadow, dma };
         let mut valid = true;
         if let Some(Some(queue)) = self.completion.get_mut(usize::from(cqid)) {
@@ -373,12 +329,7 @@ impl Controller {
 
     /// Takes the next command of a queue, if there is one and room for its completion.
     #[inline]
-    fn fetch(
-        &mut self,
-        qid: u16,
-        dma: &Dma<'_>,
-        entry: &mut Entry,
-    ) -> std::result::Result<bool, Fault> {
+    pub(super) fn fetch(&mut self, qid: u16, dma: &Dma<'_>, entry: &mut Entry) -> Served<bool> {
         let rings = Rings { doorbells: &self.doorbells, shadow: self.shadow, dma };
         let Some(Some(queue)) = self.submission.get_mut(usize::from(qid)) else {
             return Ok(false);
@@ -403,98 +354,7 @@ impl Controller {
         Ok(has_room)
     }
 
-    fn run(&mut self, entry: &Entry, sqid: Qid, dma: &Dma<'_>) -> std::result::Result<(), Fault> {
-        let verdict = match &mut self.hook {
-            None => Verdict::Run,
-            Some(hook) => hook(&zerocopy::transmute!(*entry), sqid),
-        };
-        match verdict {
-            Verdict::Lose => Ok(()),
-            Verdict::Hold => {
-                self.held.push(Held { entry: *entry, sqid });
-                Ok(())
-            }
-            verdict => self.execute(&Command::parse(entry, sqid), verdict, dma),
-        }
-    }
-
-    fn execute(
-        &mut self,
-        command: &Command,
-        verdict: Verdict,
-        dma: &Dma<'_>,
-    ) -> std::result::Result<(), Fault> {
-        let is_aborted =
-            self.submission_queue(command.sqid.0).is_some_and(|q| q.take_abort(command.cid));
-        let answer = match verdict {
-            _ if is_aborted => Err(ABORT_REQUESTED),
-            Verdict::Fail(status) => Err(status),
-            _ if command.sqid.is_admin() => self.admin(command, dma),
-            _ => self.io(command, dma),
-        };
-        self.complete(command, answer, verdict, dma)
-    }
-
-    fn complete(
-        &mut self,
-        command: &Command,
-        answer: Answer,
-        verdict: Verdict,
-        dma: &Dma<'_>,
-    ) -> std::result::Result<(), Fault> {
-        let (dw0, status) = match answer {
-            Ok(Reply::Later) => return Ok(()),
-            Ok(Reply::Done(dw0)) => (dw0, SUCCESS),
-            Err(status) => {
-                self.statistics.record(command, status);
-                (0, status)
-            }
-        };
-        let Some(queue) = self.submission_queue(command.sqid.0) else { return Ok(()) };
-        let (sqhd, cqid) = (queue.head(), queue.cqid);
-        let mut cqe = Cqe::new(dw0, sqhd, command.sqid, Cid(command.cid), status, false);
-        if let Verdict::CorruptCqe(alter) = verdict {
-            alter(&mut cqe);
-        }
-        if matches!(verdict, Verdict::Twice) {
-            self.post(cqid, cqe, dma)?;
-        }
-        self.post(cqid, cqe, dma)
-    }
-
-    fn post(&mut self, cqid: u16, cqe: Cqe, dma: &Dma<'_>) -> std::result::Result<(), Fault> {
-        match self.completion_queue(cqid) {
-            Some(queue) => queue.post(dma, cqe),
-            None => Ok(()),
-        }
-    }
-
-    /// Completes a command that waited with `answer`.
-    pub(super) fn complete_waiting(
-        &mut self,
-        command: &Command,
-        answer: Answer,
-        dma: &Dma<'_>,
-    ) -> std::result::Result<(), Fault> {
-        self.complete(command, answer, Verdict::Run, dma)
-    }
-
-    /// Runs the commands that [`Verdict::Hold`] made wait, in their order; returns how many.
-    pub fn release_held(&mut self, memory: &dyn HostMemory) -> usize {
-        let cmb = self.cmb.clone();
-        let dma = Dma { host: memory, cmb: cmb.as_deref() };
-        let held = std::mem::take(&mut self.held);
-        for held in &held {
-            let command = Command::parse(&held.entry, held.sqid);
-            if self.execute(&command, Verdict::Run, &dma).is_err() {
-                self.registers.set_fatal();
-            }
-        }
-        self.raise_interrupts();
-        held.len()
-    }
-
-    fn raise_interrupts(&mut self) {
+    pub(super) fn raise_interrupts(&mut self) {
         let Some(interrupt) = &mut self.interrupt else { return };
         for qid in &self.completion_ids {
             let Some(Some(queue)) = self.completion.get_mut(usize::from(*qid)) else { continue };

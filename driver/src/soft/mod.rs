@@ -10,13 +10,20 @@
 //! | file | noun |
 //! |---|---|
 //! | `options` | what it is made of |
-//! | `controller`, `registers` | its life: enable, step, shut down, reset |
+//! | `controller`, `registers` | its state, and the step that fetches commands |
+//! | `run`, `pending` | carrying commands out, now or when they are due |
+//! | `life` | enable, disable, resets, shutdown, power |
 //! | `queue`, `doorbells` | rings, their doorbells and shadow doorbells |
 //! | `command`, `status` | a submission queue entry taken apart; the answers |
 //! | `prp`, `sgl`, `memory`, `cmb` | reaching the host's memory |
 //! | `admin/`, `io/` | commands |
 //! | `namespace`, `media/` | data |
-//! | `hook` | where tests slip faults in |
+//! | `hook`, `faults/` | what goes wrong, by script or by plan |
+//! | `timing` | how long commands take |
+//! | `rng`, `words` | chance from a seed; values as people write them |
+//!
+//! `docs/faults.md` says what can go wrong on request, what a power cut takes and
+//! where the timing figures come from.
 //!
 //! Nothing here starts a thread or reads a clock: somebody calls
 //! [`Controller::step`]. All work per step is bounded. Not there: metadata, protection
@@ -27,24 +34,35 @@ mod cmb;
 mod command;
 mod controller;
 mod doorbells;
+mod faults;
 mod hook;
 mod io;
+mod life;
 mod media;
 mod memory;
 mod namespace;
 mod options;
+mod pending;
 mod prp;
 mod queue;
 mod registers;
+mod rng;
+mod run;
 mod sgl;
 mod status;
 #[cfg(test)]
 mod tests;
+mod timing;
 mod transfer;
+mod words;
 
 pub use cmb::{CMB_BAR, Cmb};
 pub use controller::Controller;
 pub use doorbells::DOORBELLS_OFFSET;
+pub use faults::{
+    FaultChance, FaultCommands, FaultKind, FaultPlan, FaultRule, FaultScope, FaultTrigger,
+};
 pub use hook::Verdict;
 pub use memory::{DmaResult, Fault, HostMemory};
 pub use options::{Options, SglSupport, Storage};
+pub use timing::{TimingModel, TimingProfile};

@@ -110,6 +110,28 @@ impl Namespaces {
         Some(self.list.remove(at))
     }
 
+    /// Gives a namespace `lba_count` LBAs, where the storage behind it is free; returns the
+    /// run that it gained or lost.
+    pub(super) fn resize(&mut self, nsid: u32, lba_count: u64) -> Result<(u64, u64)> {
+        let refused = |why: String| Error::invalid(format!("namespace {nsid}"), why);
+        let found = self.find(nsid).ok_or_else(|| refused("there is none".to_owned()))?;
+        let Namespace { offset, bytes: before, lba_shift, .. } = *found;
+        let behind = self.list.iter().map(|other| other.offset).filter(|start| *start > offset);
+        let room = behind.min().unwrap_or(self.capacity) - offset;
+        let bytes =
+            lba_count.checked_mul(1 << lba_shift).filter(|bytes| (1..=room).contains(bytes));
+        let bytes = bytes.ok_or_else(|| {
+            refused(format!(
+                "{lba_count} LBAs are not 1 to {}, for which there is room",
+                room >> lba_shift
+            ))
+        })?;
+        if let Some(namespace) = self.find_mut(nsid) {
+            namespace.bytes = bytes;
+        }
+        Ok((offset + bytes.min(before), bytes.abs_diff(before)))
+    }
+
     /// The lowest identifier that is not taken.
     pub(super) fn free_nsid(&self) -> Option<Nsid> {
         (1..=NAMESPACES_MAX).map(Nsid).find(|nsid| self.find(nsid.0).is_none())
@@ -161,6 +183,18 @@ mod tests {
         assert!(namespaces.create(1025, 9).is_none());
         let made = namespaces.create(1024, 9).expect("the gap");
         assert_eq!((made.nsid, made.offset, made.is_attached), (Nsid(1), 0, false));
+    }
+
+    #[test]
+    fn a_namespace_takes_what_is_free_behind_it() {
+        let mut namespaces = two();
+        assert_eq!(namespaces.resize(1, 1000).expect("smaller"), (512_000, 12_288));
+        assert_eq!(namespaces.resize(1, 1024).expect("as before"), (512_000, 12_288));
+        assert!(namespaces.resize(1, 1025).expect_err("taken").to_string().contains("1 to 1024"));
+        assert!(namespaces.resize(2, 0).is_err() && namespaces.resize(3, 1).is_err());
+        assert!(namespaces.resize(2, u64::MAX).is_err());
+        namespaces.remove(2);
+        assert_eq!(namespaces.resize(1, 2048).expect("all"), (1 << 19, 1 << 19));
     }
 
     #[test]

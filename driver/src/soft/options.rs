@@ -7,7 +7,10 @@ use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use crate::error::{Error, Result, nearest};
+use super::faults::FaultPlan;
+use super::timing::TimingModel;
+use super::words::{duration, number, size, switch, unknown};
+use crate::error::{Error, Result};
 
 /// Where the data of the namespaces lives.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -84,10 +87,22 @@ pub struct Options {
     pub serial: String,
     /// CAP.DSTRD: doorbells are 4 << dstrd bytes apart.
     pub dstrd: u8,
+    /// Size of the volatile write cache in bytes; 0 is none, and each write is durable when it completes.
+    pub vwc_bytes: u64,
+    /// What goes wrong.
+    pub faults: FaultPlan,
+    /// Decides all that chance decides: which faults, what a power cut takes.
+    pub seed: u64,
+    /// Whose pace it keeps; `None` is as fast as it can.
+    pub model: Option<TimingModel>,
+    /// Whether a subsystem reset is supported (CAP.NSSRS).
+    pub nssr: bool,
+    /// Command Retry Delay Times 1 to 3 in units of 100 ms; 0 is none.
+    pub crdt_100ms: [u16; 3],
 }
 
 const DEFAULT_NULL_BYTES: u64 = 1 << 40;
-const NAMES: [&str; 15] = [
+const NAMES: [&str; 21] = [
     "mem",
     "file",
     "null",
@@ -103,7 +118,17 @@ const NAMES: [&str; 15] = [
     "noiob",
     "serial",
     "dstrd",
+    "vwc",
+    "faults",
+    "seed",
+    "model",
+    "nssr",
+    "crdt",
 ];
+/// Size of the write cache where none is given, the most and the least that one may have.
+const VWC_BYTES: u64 = 16 << 20;
+const VWC_BYTES_MAX: u64 = 1 << 30;
+const VWC_BYTES_MIN: u64 = 16 << 10;
 /// Namespaces that one controller may have.
 pub(super) const NAMESPACES_MAX: u32 = 256;
 
@@ -133,7 +158,18 @@ impl Options {
             noiob_lbas: 0,
             serial: "ADIT0001".to_owned(),
             dstrd: 0,
+            vwc_bytes: 0,
+            faults: FaultPlan::default(),
+            seed: 0,
+            model: None,
+            nssr: true,
+            crdt_100ms: [0; 3],
         }
+    }
+
+    /// Whether Identify shows a volatile write cache: its own, or the page cache over a file.
+    pub(super) fn has_write_cache(&self) -> bool {
+        self.vwc_bytes > 0 || matches!(self.storage, Storage::File { .. })
     }
 
     /// LBA size of the namespace at `index` (from zero) in bytes.
@@ -158,6 +194,12 @@ impl Options {
         range("cmb", self.cmb_bytes, 0, 1 << 30)?;
         if !self.cmb_bytes.is_multiple_of(4096) {
             return Err(Error::invalid("cmb", "the size must be a multiple of 4096 bytes"));
+        }
+        if self.vwc_bytes > 0 {
+            range("vwc", self.vwc_bytes, VWC_BYTES_MIN, VWC_BYTES_MAX)?;
+            if matches!(self.storage, Storage::Null { .. }) {
+                return Err(Error::invalid("vwc", "'null' keeps no data that a cache could lose"));
+            }
         }
         self.check_lbas()?;
         let serial = &self.serial;
@@ -193,8 +235,14 @@ impl Options {
             "noiob" => self.noiob_lbas = number(value)?,
             "serial" => self.serial = value.to_owned(),
             "dstrd" => self.dstrd = number(value)?,
+            "vwc" => self.vwc_bytes = write_cache(value)?,
+            "faults" => self.faults = value.parse().map_err(|why: Error| why.to_string())?,
+            "seed" => self.seed = number(value)?,
+            "model" => self.model = Some(value.parse().map_err(|why: Error| why.to_string())?),
+            "nssr" => self.nssr = switch(value)?,
+            "crdt" => self.crdt_100ms = retry_delays(value)?,
             "mem" | "file" | "null" => return Err("the storage comes first and once".to_owned()),
-            other => return Err(unknown(other, &NAMES)),
+            other => return Err(unknown("setting", other, &NAMES)),
         }
         Ok(())
     }
@@ -251,32 +299,8 @@ fn storage(word: &str) -> std::result::Result<Storage, String> {
         (other, _) if NAMES.contains(&other) => {
             Err(format!("'{other}' comes after the storage: 'mem=SIZE', 'file=PATH' or 'null'"))
         }
-        (other, _) => Err(unknown(other, &NAMES[..3])),
+        (other, _) => Err(unknown("setting", other, &NAMES[..3])),
     }
-}
-
-fn unknown(word: &str, names: &[&str]) -> String {
-    match nearest(word, names) {
-        Some(name) => format!("there is no setting '{word}'; did you mean '{name}'?"),
-        None => format!("there is no setting '{word}'"),
-    }
-}
-
-fn number<T: FromStr>(value: &str) -> std::result::Result<T, String> {
-    value.parse().map_err(|_| format!("'{value}' is not a number in range"))
-}
-
-fn size(value: &str) -> std::result::Result<u64, String> {
-    let shift = match value.bytes().last() {
-        Some(b'k' | b'K') => 10,
-        Some(b'm' | b'M') => 20,
-        Some(b'g' | b'G') => 30,
-        Some(b't' | b'T') => 40,
-        _ => 0,
-    };
-    let digits = if shift == 0 { value } else { &value[..value.len() - 1] };
-    let parsed = digits.parse::<u64>().ok().and_then(|count| count.checked_mul(1 << shift));
-    parsed.ok_or_else(|| format!("'{value}' is not a size such as 4096, 64M or 1G"))
 }
 
 fn lba_list(value: &str) -> std::result::Result<Vec<u32>, String> {
@@ -292,12 +316,31 @@ fn sgl(value: &str) -> std::result::Result<SglSupport, String> {
     }
 }
 
-fn switch(value: &str) -> std::result::Result<bool, String> {
+/// `on`, `off` or a size.
+fn write_cache(value: &str) -> std::result::Result<u64, String> {
     match value {
-        "on" => Ok(true),
-        "off" => Ok(false),
-        _ => Err("it is 'on' or 'off'".to_owned()),
+        "on" => Ok(VWC_BYTES),
+        "off" => Ok(0),
+        other => size(other)
+            .map_err(|_| format!("'{other}' is neither 'on', 'off' nor a size such as 1M")),
     }
+}
+
+/// One to three times, as in `100ms+1s`.
+fn retry_delays(value: &str) -> std::result::Result<[u16; 3], String> {
+    let mut delays = [0; 3];
+    let words: Vec<&str> = value.split('+').collect();
+    if words.len() > delays.len() {
+        return Err("there are three at most, as in 'crdt=100ms+1s+10s'".to_owned());
+    }
+    for (delay, word) in delays.iter_mut().zip(words) {
+        let ms = duration(word)?.as_millis();
+        let whole = Some(ms / 100).filter(|_| ms.is_multiple_of(100));
+        let fits = whole.and_then(|units| u16::try_from(units).ok());
+        *delay =
+            fits.ok_or_else(|| format!("'{word}' is not a multiple of 100ms up to 6553500ms"))?;
+    }
+    Ok(delays)
 }
 
 fn range(name: &str, value: u64, min: u64, max: u64) -> Result<()> {
@@ -328,6 +371,26 @@ mod tests {
         let file: Options = "file=disk.img,size=4G".parse().expect("valid");
         assert_eq!(file.storage, Storage::File { path: "disk.img".into(), bytes: Some(4 << 30) });
         assert_eq!("null".parse::<Options>().expect("valid"), Options::null());
+    }
+
+    #[test]
+    fn what_goes_wrong_parses_with_the_rest() {
+        let options: Options =
+            "mem=1G,seed=7,vwc=64k,nssr=off,model=990pro,crdt=100ms+2s,faults=lose@p=0.001+status(2:81)@read:n=100"
+                .parse()
+                .expect("valid");
+        assert_eq!((options.seed, options.vwc_bytes, options.nssr), (7, 64 << 10, false));
+        assert_eq!(options.model, Some(TimingModel::Samsung990Pro));
+        assert_eq!((options.crdt_100ms, options.faults.rules.len()), ([1, 20, 0], 2));
+        assert!(options.has_write_cache() && !Options::memory(1 << 20).has_write_cache());
+        assert_eq!("mem=1M,vwc=on".parse::<Options>().expect("valid").vwc_bytes, VWC_BYTES);
+        assert!(refusal("mem=1M,vwc=1k").contains("outside 16384"));
+        assert!(refusal("null,vwc=on").contains("keeps no data"));
+        assert!(refusal("mem=1M,vwc=maybe").contains("'on', 'off' nor a size"));
+        assert!(refusal("mem=1M,crdt=50ms").contains("multiple of 100ms"));
+        assert!(refusal("mem=1M,crdt=1s+1s+1s+1s").contains("three at most"));
+        assert!(refusal("mem=1M,model=pm9").contains("there are pm9d3a"));
+        assert!(refusal("mem=1M,faults=loose").contains("did you mean 'lose'?"));
     }
 
     #[test]

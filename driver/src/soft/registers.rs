@@ -28,12 +28,17 @@ const CMBMSC_HIGH: u32 = CMBMSC + 4;
 const CMBSTS: u32 = reg::CMBSTS.offset();
 const CRTO: u32 = reg::CRTO.offset();
 
+/// CSTS: a subsystem reset occurred; writing a one clears it.
+const NSSRO: u32 = 1 << 4;
+/// CSTS: command processing is paused.
+const PP: u32 = 1 << 5;
 /// Largest CC.MPS taken: pages of 64 KiB.
 const MPS_MAX: u64 = 4;
 const VERSION: u32 = 0x0002_0000;
 /// CAP.TO and CRTO.CRWMT, in units of 500 ms.
 const TIMEOUT_500MS: u64 = 10;
 const CAP_CQR: u64 = 1 << 16;
+const CAP_NSSRS: u64 = 1 << 36;
 const CAP_CSS_NVM: u64 = 1 << 37;
 const CAP_CMBS: u64 = 1 << 57;
 const CAP_CRWMS: u64 = 1 << 59;
@@ -70,6 +75,9 @@ impl Registers {
             | CAP_CSS_NVM
             | MPS_MAX << 52
             | CAP_CRWMS;
+        if options.nssr {
+            cap |= CAP_NSSRS;
+        }
         if options.cmb_bytes > 0 {
             cap |= CAP_CMBS;
         }
@@ -90,8 +98,17 @@ impl Registers {
     /// What a controller reset (CC.EN to 0) clears. The admin queue's and the CMB's registers
     /// stay, and so does what the host wrote to CC.
     pub(super) fn controller_reset(&mut self) {
-        self.csts = Csts(0);
+        self.csts = self.kept_status();
         self.interrupt_mask = 0;
+    }
+
+    /// What of CSTS only the host clears.
+    fn kept_status(&self) -> Csts {
+        Csts(self.csts.0 & NSSRO)
+    }
+
+    pub(super) fn set_subsystem_reset_occurred(&mut self) {
+        self.csts = Csts(self.csts.0 | NSSRO);
     }
 
     /// The dword at `offset`; zero where there is none.
@@ -126,6 +143,7 @@ impl Registers {
             INTMS => self.interrupt_mask |= value,
             INTMC => self.interrupt_mask &= !value,
             CC => self.cc = Cc(value & CC_MASK),
+            CSTS => self.csts = Csts(self.csts.0 & !(value & NSSRO)),
             AQA => self.aqa = value & 0x0fff_0fff,
             ASQ | ASQ_HIGH => set(&mut self.asq, !0xfff),
             ACQ | ACQ_HIGH => set(&mut self.acq, !0xfff),
@@ -165,7 +183,11 @@ impl Registers {
     }
 
     pub(super) fn set_ready(&mut self) {
-        self.csts = Csts(0).with_rdy(true);
+        self.csts = self.kept_status().with_rdy(true);
+    }
+
+    pub(super) fn set_paused(&mut self, is_paused: bool) {
+        self.csts = Csts(self.csts.0 & !PP | if is_paused { PP } else { 0 });
     }
 
     pub(super) fn set_fatal(&mut self) {

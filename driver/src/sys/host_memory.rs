@@ -82,6 +82,13 @@ pub struct HostRange<'a> {
     pub(crate) file: Option<(BorrowedFd<'a>, u64)>,
 }
 
+impl HostRange<'_> {
+    /// Length in bytes, for a [`crate::bus::Bus`] that passes the range on and accounts for it.
+    pub fn bytes(&self) -> u64 {
+        self.len as u64
+    }
+}
+
 impl HostMemory {
     /// Allocates at least `len` bytes, zeroed, in the largest pages that fit without
     /// wasting more than they save. `place` is called with the fresh mapping

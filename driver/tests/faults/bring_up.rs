@@ -116,7 +116,7 @@ fn a_controller_that_somebody_left_enabled_is_reset_first() {
 
 /// A bus whose controller gives admin commands with `opcode` a `verdict`.
 fn bus_with(opcode: AdminOpcode, verdict: Verdict) -> Arc<Watch> {
-    let bus = Watch::new("mem=16M");
+    let bus = Watch::new("mem=16M,vwc=on");
     bus.soft.with_controller(|controller| {
         controller.set_hook(
             move |sqe, _| {

@@ -117,7 +117,7 @@ fn rings_in_a_second_mapping_of_the_callers_work() {
 #[test]
 fn supplied_rings_are_freed_with_their_queue_unless_the_controller_cannot_be_stopped() {
     for stuck in [false, true] {
-        let rig = Rig::new("mem=16M");
+        let rig = Rig::new("mem=16M,nssr=off");
         let (pair, rings) = supplied(&rig, 16);
         if stuck {
             rig.admin(AdminOpcode::DELETE_IO_SQ, Verdict::Lose);
@@ -227,7 +227,7 @@ fn a_queue_made_anew_starts_from_zero() {
             (0..turn).for_each(|byte| write_and_read(&rig, &mut pair, byte));
             assert_eq!(pair.stats().violations(), 0);
         }
-        assert_eq!(rig.controller.take_event(), None, "no doorbell was wrong");
+        assert_eq!(rig.controller.poll(rig.now()), None, "no doorbell was wrong");
         rig.finish();
     }
 }

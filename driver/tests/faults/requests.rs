@@ -181,6 +181,9 @@ fn ten_thousand_mixed_requests_some_of_which_fail_leak_nothing() {
     });
     let (mut taken, mut finished) = (0, 0);
     while taken < 10_000 {
+        if rig.controller.check().is_err() {
+            rig.controller.recover().expect("recovered");
+        }
         match pair.submit(rig.now(), mixed(&rig, taken)) {
             Ok(_) => taken += 1,
             Err(Rejected { reason, .. }) => {
@@ -193,6 +196,8 @@ fn ten_thousand_mixed_requests_some_of_which_fail_leak_nothing() {
     finished += rig.drain(&mut pair).len() as u64;
     assert_eq!(finished, taken);
     rig.clear_hook();
+    rig.controller.recover().expect("recovered, or still in service");
+    pair.poll(rig.now(), |_| panic!("nothing is in flight"));
     still_whole(&rig, &mut pair);
     drop(pair);
     rig.finish();

@@ -2,9 +2,8 @@
 
 use adit_driver::bus::BusEvent;
 use adit_driver::soft::Verdict;
-use adit_driver::spec::feature::AsyncEvent;
 use adit_driver::spec::{AdminOpcode, Lba, Lid, Nsid, Qid, Status};
-use adit_driver::{Buffer, QueuePair};
+use adit_driver::{Buffer, Event, QueuePair};
 
 use crate::rig::Rig;
 
@@ -114,13 +113,13 @@ fn a_ready_bit_that_comes_back_after_shutdown_is_no_panic() {
 fn events_are_taken_once_and_asked_for_again() {
     let rig = Rig::new("mem=16M");
     for _ in 0..10 {
-        assert_eq!(rig.controller.take_event(), None);
-        rig.bus.soft.with_controller(|controller| controller.namespace_changed(1));
+        assert_eq!(rig.controller.poll(rig.now()), None);
+        // Not one that is open.
+        rig.bus.soft.with_controller(|controller| controller.namespace_changed(2));
         rig.settle();
-        let event = rig.controller.take_event();
-        assert_eq!(event, Some(AsyncEvent::NAMESPACE_ATTRIBUTE_CHANGED));
-        assert_eq!(rig.controller.take_event(), None);
-        rig.controller.log_page(Lid::CHANGED_NAMESPACES, Nsid::ALL, 4096).expect("read");
+        let event = rig.controller.poll(rig.now());
+        assert_eq!(event, Some(Event::NamespaceRemoved { nsid: Nsid(2) }));
+        assert_eq!(rig.controller.poll(rig.now()), None);
     }
     rig.finish();
 }
@@ -132,7 +131,7 @@ fn events_beyond_what_is_kept_do_not_grow_and_requests_that_fail_are_not_repeate
     for _ in 0..100 {
         rig.bus.soft.with_controller(|controller| controller.namespace_changed(1));
         rig.settle();
-        rig.controller.take_event();
+        rig.controller.poll(rig.now());
         rig.controller.log_page(Lid::CHANGED_NAMESPACES, Nsid::ALL, 4096).expect("read");
     }
     rig.controller.check().expect("in service");
@@ -140,12 +139,16 @@ fn events_beyond_what_is_kept_do_not_grow_and_requests_that_fail_are_not_repeate
 }
 
 #[test]
-fn bus_events_are_passed_on_in_order() {
+fn bus_events_are_passed_on_in_order_and_end_the_service() {
     let rig = Rig::new("mem=16M");
     rig.bus.soft.report(BusEvent::Error);
     rig.bus.soft.report(BusEvent::RemovalRequested);
-    assert_eq!(rig.controller.take_bus_event(), Some(BusEvent::Error));
-    assert_eq!(rig.controller.take_bus_event(), Some(BusEvent::RemovalRequested));
-    assert_eq!(rig.controller.take_bus_event(), None);
+    assert_eq!(rig.controller.poll(rig.now()), Some(Event::Bus(BusEvent::Error)));
+    let error = rig.controller.check().expect_err("out of service").to_string();
+    assert!(error.contains("AER"), "{error}");
+    assert_eq!(rig.controller.poll(rig.now()), Some(Event::Bus(BusEvent::RemovalRequested)));
+    assert_eq!(rig.controller.poll(rig.now()), None);
+    let error = rig.controller.recover().expect_err("it is to be closed").to_string();
+    assert!(error.contains("asked for the device back"), "{error}");
     rig.finish();
 }

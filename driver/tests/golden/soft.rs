@@ -90,6 +90,10 @@ const RESULTS: &[(&str, &str)] = &[
     ("get arbitration", "the burst is the controller's recommendation"),
     ("get temperature threshold", "the default is the controller's warning temperature"),
     ("get default temperature threshold", "the default is the controller's warning temperature"),
+    (
+        "get asynchronous event configuration",
+        "the driver asked for the firmware activation notices that OAES bit 9 offers and QEMU's does not",
+    ),
     ("get interrupt vector configuration", "whether the admin queue's vector is coalesced is open"),
     (
         "read lbas 16 to 23 after deallocate",
@@ -101,6 +105,8 @@ fn soft() -> Vec<Item> {
     let options = Options {
         lba_bytes: vec![512, 4096, 512],
         namespace_count: 3,
+        // As QEMU's: a cache whose feature the commands read and set.
+        vwc_bytes: 16 << 20,
         ..Options::over(Storage::Memory { bytes: 3 << 30 })
     };
     let bus = SoftBus::new(options, Drive::Manual).expect("a software controller");

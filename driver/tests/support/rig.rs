@@ -2,7 +2,7 @@
 //! the two: it counts what is mapped, notes what is unmapped from an enabled
 //! controller, and can lie about registers.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -28,11 +28,15 @@ type Lie = Box<dyn FnMut(u32, u64) -> u64 + Send>;
 /// The watch; see the module.
 pub(crate) struct Watch {
     pub(crate) soft: Arc<SoftBus>,
-    live: Mutex<BTreeSet<u64>>,
+    /// Address -> length of what is mapped.
+    live: Mutex<BTreeMap<u64, u64>>,
     /// Lengths unmapped while CC.EN was set.
     early: Mutex<Vec<u64>>,
     lie: Mutex<Option<Lie>>,
     reset_fails: AtomicBool,
+    /// Whether the bus can cut the device off, and has.
+    can_cut_off: AtomicBool,
+    is_cut_off: AtomicBool,
     no_vectors: AtomicBool,
     no_doorbells: AtomicBool,
 }
@@ -46,6 +50,8 @@ impl Watch {
             early: Mutex::default(),
             lie: Mutex::default(),
             reset_fails: AtomicBool::new(false),
+            can_cut_off: AtomicBool::new(false),
+            is_cut_off: AtomicBool::new(false),
             no_vectors: AtomicBool::new(false),
             no_doorbells: AtomicBool::new(false),
         })
@@ -66,9 +72,27 @@ impl Watch {
         *self.lie.lock().expect("not poisoned") = Some(Box::new(lie));
     }
 
+    /// Shows the driver the truth again.
+    #[allow(dead_code, reason = "not every test that includes this file needs it")]
+    pub(crate) fn tell_the_truth(&self) {
+        *self.lie.lock().expect("not poisoned") = None;
+    }
+
     /// Makes function resets fail from now on.
     pub(crate) fn fail_reset(&self) {
         self.reset_fails.store(true, Ordering::Relaxed);
+    }
+
+    /// Makes function resets work again.
+    #[allow(dead_code, reason = "not every test that includes this file needs it")]
+    pub(crate) fn allow_reset(&self) {
+        self.reset_fails.store(false, Ordering::Relaxed);
+    }
+
+    /// Can cut the device off from memory from now on, as an IOMMU can.
+    #[allow(dead_code, reason = "not every test that includes this file needs it")]
+    pub(crate) fn allow_cut_off(&self) {
+        self.can_cut_off.store(true, Ordering::Relaxed);
     }
 
     /// Offers no interrupt vectors from now on.
@@ -127,16 +151,34 @@ unsafe impl Bus for Watch {
         self.soft.bar_window(bar, offset, len)
     }
     fn map(&self, memory: HostRange<'_>) -> Result<Iova> {
+        if self.is_cut_off.load(Ordering::Relaxed) {
+            return self.refused();
+        }
+        let len = memory.bytes();
         let iova = self.soft.map(memory)?;
-        self.live.lock().expect("not poisoned").insert(iova.0);
+        self.live.lock().expect("not poisoned").insert(iova.0, len);
         Ok(iova)
     }
     fn unmap(&self, iova: Iova, len: u64) -> Result<()> {
+        if self.is_cut_off.load(Ordering::Relaxed) {
+            return Ok(());
+        }
         if self.soft.read32(CC) & 1 == 1 && self.soft.read32(CC) != u32::MAX {
             self.early.lock().expect("not poisoned").push(len);
         }
         self.soft.unmap(iova, len)?;
-        assert!(self.live.lock().expect("not poisoned").remove(&iova.0), "mapped before");
+        let before = self.live.lock().expect("not poisoned").remove(&iova.0);
+        assert_eq!(before, Some(len), "mapped before");
+        Ok(())
+    }
+    fn cut_off(&self) -> Result<()> {
+        if !self.can_cut_off.load(Ordering::Relaxed) {
+            return self.refused();
+        }
+        for (iova, len) in std::mem::take(&mut *self.live.lock().expect("not poisoned")) {
+            self.soft.unmap(Iova(iova), len)?;
+        }
+        self.is_cut_off.store(true, Ordering::Relaxed);
         Ok(())
     }
     fn reserve(&self, len: u64) -> Result<Iova> {

@@ -5,8 +5,9 @@
 //! posting where data was stamped or checked in between. Nothing is allocated, locked or asked of the system on the way.
 //!
 //! A pass over the region that wrote with `--verify` is followed by a phase that reads what it
-//! wrote and checks it. The first failure ends the job: what is in flight is waited for, and the
-//! counts so far are reported.
+//! wrote and checks it. The first failure that is not tolerated ends the job: what is in flight is
+//! waited for, and the counts so far are reported. A controller that is out of service is waited for as long as
+//! it may come back.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -15,10 +16,13 @@ use adit_driver::{
     Buffer, CommandError, Controller, Error, Namespace, QueuePair, RejectReason, Stats, Time,
 };
 
+use super::again::Again;
 use super::cpu::Cpu;
+use super::errors::{EIO, Errors, Kind, Tolerance, Unwritten, name_of};
 use super::generator::{Generator, Pattern, Step, Written};
 use super::measure::{Direction, Levels};
 use super::plan::Region;
+use super::supervisor::Recovery;
 use super::verify::{self, Identity, Writer};
 use crate::interrupt::Interrupt;
 
@@ -26,6 +30,9 @@ use crate::interrupt::Interrupt;
 const IDLE_POLLS: u32 = 16;
 /// How long a controller that was given up on may take to give buffers back, beyond its own time to reset.
 const PATIENCE: Duration = Duration::from_secs(5);
+
+/// How much longer where it is brought back: all admin commands of its bring-up may take their time.
+const RECOVERY_PATIENCE: Duration = Duration::from_secs(120);
 
 /// A buffer in flight, with what it is for.
 pub(crate) type Owned = (Buffer, Tag);
@@ -43,6 +50,8 @@ struct Work {
     step: Step,
     /// What to check when it was read.
     expected: Option<Identity>,
+    /// How often it was sent before, and when for the first time.
+    retried: Option<(u8, Time)>,
 }
 
 /// What all jobs have in common.
@@ -51,8 +60,12 @@ pub(crate) struct Common<'a> {
     pub(crate) controller: &'a Controller,
     pub(crate) namespace: &'a Namespace,
     pub(crate) interrupt: &'a Interrupt,
+    pub(crate) recovery: &'a Recovery,
     pub(crate) pattern: Pattern,
     pub(crate) verify: bool,
+    pub(crate) tolerance: Tolerance,
+    /// How often an I/O that failed is sent again.
+    pub(crate) retries: u8,
     pub(crate) time_based: bool,
     pub(crate) runtime: Option<Duration>,
     /// When nothing finished for this long, others may have the core.
@@ -65,6 +78,8 @@ pub(crate) struct Common<'a> {
 pub(crate) struct Progress {
     pub(crate) read_ios: AtomicU64,
     pub(crate) write_ios: AtomicU64,
+    /// I/Os that failed; they are in neither of the others.
+    pub(crate) failed_ios: AtomicU64,
 }
 
 /// Everything a job has counted.
@@ -79,6 +94,9 @@ pub(crate) struct Outcome {
     pub(crate) completes: Levels,
     pub(crate) cpu: Cpu,
     pub(crate) stats: Stats,
+    /// How often the controller was brought back, for whichever job.
+    pub(crate) recoveries: u64,
+    pub(crate) errors: Errors,
     pub(crate) failure: Option<JobFailure>,
 }
 
@@ -89,8 +107,8 @@ pub(crate) struct JobFailure {
     pub(crate) count: u64,
     /// The first failure.
     pub(crate) first: String,
-    /// Data was not what it should be; else the I/O itself failed.
-    pub(crate) is_mismatch: bool,
+    /// As fio numbers it.
+    pub(crate) errno: i32,
 }
 
 /// A job ready to run.
@@ -103,12 +121,17 @@ pub(crate) struct Job<'a> {
     generator: Generator,
     /// What is still to be read back, in a verify phase.
     to_verify: Option<Written>,
+    unwritten: Unwritten,
     queue: QueuePair<Owned>,
     depth: usize,
     idle: Vec<Buffer>,
     done: Vec<(Owned, Result<u32, CommandError>)>,
     /// Work that the queue had no room for.
     held: Option<Work>,
+    /// What failed and is to be sent again.
+    again: Again<Work>,
+    /// The controller is out of service and may come back: nothing is to be submitted.
+    is_down: bool,
     now: Time,
     end: Option<Time>,
     idle_polls: u32,
@@ -134,8 +157,11 @@ impl<'a> Job<'a> {
             seed,
             generator: Generator::new(common.pattern, region.block_count, seed),
             to_verify: None,
+            unwritten: Unwritten::new(),
             queue,
             depth: buffers.len(),
+            again: Again::new(buffers.len()),
+            is_down: false,
             done: Vec::with_capacity(buffers.len()),
             idle: buffers,
             held: None,
@@ -163,10 +189,12 @@ impl<'a> Job<'a> {
                 break;
             }
             self.generator.next_pass();
+            self.unwritten.clear();
         }
         self.outcome.elapsed = self.common.controller.now().since(start);
         self.outcome.cpu = Cpu::of_this_thread().since(&cpu);
         self.outcome.stats = self.queue.stats();
+        self.outcome.recoveries = self.common.recovery.count.load(Ordering::Relaxed);
         self.outcome
     }
 
@@ -177,7 +205,7 @@ impl<'a> Job<'a> {
         self.last_finish = start;
         loop {
             self.submit();
-            if self.idle.len() == self.depth || !self.reap() {
+            if (self.idle.len() == self.depth && !self.goes_on()) || !self.reap() {
                 break;
             }
         }
@@ -191,11 +219,20 @@ impl<'a> Job<'a> {
         }
     }
 
+    /// Whether there is something to wait for though nothing is in flight.
+    fn goes_on(&self) -> bool {
+        (self.is_down || !self.again.is_empty()) && !self.is_stopped()
+    }
+
     /// Posts whatever buffers are idle for, and rings once.
     fn submit(&mut self) {
+        if self.is_down {
+            return;
+        }
         let mut posted = 0;
         while let Some(buffer) = self.idle.pop() {
-            let Some(work) = self.held.take().or_else(|| self.next_work()) else {
+            let held = self.held.take().or_else(|| self.again.take(self.now));
+            let Some(work) = held.or_else(|| self.next_work()) else {
                 self.idle.push(buffer);
                 break;
             };
@@ -218,18 +255,23 @@ impl<'a> Job<'a> {
             verify::stamp(&mut buffer, self.region.offset(work.step.block), self.writer());
             self.now = self.common.controller.now();
         }
-        let (lba, tag) = (self.region.lba(work.step.block), Tag { work, issued: self.now });
+        let issued = work.retried.map_or(self.now, |(_, first)| first);
+        let (lba, tag) = (self.region.lba(work.step.block), Tag { work, issued });
         let owned = (buffer, tag);
         let namespace = self.common.namespace;
         let command =
             if work.step.write { namespace.write(lba, owned) } else { namespace.read(lba, owned) };
-        let Err(rejected) = self.queue.post(self.now, command) else { return true };
+        let posted = match work.retried {
+            None => self.queue.post(self.now, command),
+            Some(_) => self.queue.resubmit(self.now, command),
+        };
+        let Err(rejected) = posted else { return true };
         self.idle.push(rejected.buffer.0);
         match rejected.reason {
             RejectReason::Full => self.held = Some(work),
             reason => {
                 let offset = self.region.offset(work.step.block);
-                self.fail(false, || format!("the I/O at offset {offset} was not taken: {reason}"));
+                self.fail(EIO, format!("the I/O at offset {offset} was not taken: {reason}"));
             }
         }
         false
@@ -247,7 +289,7 @@ impl<'a> Job<'a> {
         let check = self.common.verify && self.common.pattern.read_percent == 100;
         let expected =
             check.then(|| Identity { offset: self.region.offset(step.block), writer: None });
-        Some(Work { step, expected })
+        Some(Work { step, expected, retried: None })
     }
 
     fn next_step(&mut self) -> Option<Step> {
@@ -263,9 +305,10 @@ impl<'a> Job<'a> {
         if self.is_stopped() {
             return None;
         }
-        let block = self.to_verify.as_mut()?.next()?;
+        let unwritten = &self.unwritten;
+        let block = self.to_verify.as_mut()?.find(|block| !unwritten.contains(block))?;
         let expected = Identity { offset: self.region.offset(block), writer: Some(self.writer()) };
-        Some(Work { step: Step { block, write: false }, expected: Some(expected) })
+        Some(Work { step: Step { block, write: false }, expected: Some(expected), retried: None })
     }
 
     /// Takes in what finished. False once nothing can be waited for any more.
@@ -301,21 +344,56 @@ impl<'a> Job<'a> {
                 direction.bytes += self.region.block_bytes;
                 self.check(&buffer, work);
             }
-            Err(error) => {
-                let offset = self.region.offset(work.step.block);
-                let what = if work.step.write { "Write" } else { "Read" };
-                let why = self.reason_for(error);
-                self.fail(false, || format!("{what} at offset {offset} failed: {why}"));
-            }
+            Err(error) => self.io_failed(work, issued, error),
         }
         self.idle.push(buffer);
+    }
+
+    #[cold]
+    fn io_failed(&mut self, work: Work, issued: Time, error: CommandError) {
+        self.is_down = self.common.recovery.is_in_sight() && self.queue.check().is_err();
+        if self.send_again(work, issued, error) {
+            return;
+        }
+        let (kind, what) =
+            if work.step.write { (Kind::Write, "Write") } else { (Kind::Read, "Read") };
+        if work.step.write {
+            self.unwritten.insert(work.step.block);
+        }
+        let (offset, why) = (self.region.offset(work.step.block), self.reason_for(error));
+        self.error(kind, name_of(error), format!("{what} at offset {offset} failed: {why}"));
+    }
+
+    /// Whether it is worth sending it again; then it will be.
+    fn send_again(&mut self, work: Work, issued: Time, error: CommandError) -> bool {
+        let (times, first) = work.retried.unwrap_or((0, issued));
+        let delay = self.common.controller.retry_delay(&error);
+        let Some(delay) = delay.filter(|_| times < self.common.retries && !self.is_stopped())
+        else {
+            return false;
+        };
+        self.again.push(self.now + delay, Work { retried: Some((times + 1, first)), ..work });
+        true
+    }
+
+    /// Counts an error, and ends the job or tells and goes on.
+    fn error(&mut self, kind: Kind, name: &'static str, message: String) {
+        let is_told = self.outcome.errors.count(kind, name);
+        self.progress.failed_ios.fetch_add(u64::from(kind != Kind::Verify), Ordering::Relaxed);
+        // On a controller that does not come back nothing will succeed any more.
+        let goes_on = self.is_down || self.queue.check().is_ok();
+        if !goes_on || !self.common.tolerance.covers(kind) {
+            self.fail(kind.errno(), message);
+        } else if is_told {
+            tracing::warn!("{}: {message}", self.common.controller.info().device);
+        }
     }
 
     /// What a command's error comes from: of a reset, why it was necessary.
     #[cold]
     fn reason_for(&self, error: CommandError) -> String {
         match (error, self.queue.check()) {
-            (CommandError::Reset, Err(Error::Failed { reason, .. })) => {
+            (CommandError::Reset { .. }, Err(Error::Failed { reason, .. })) => {
                 format!("{error}: {reason}")
             }
             _ => error.to_string(),
@@ -326,7 +404,7 @@ impl<'a> Job<'a> {
     fn check(&mut self, buffer: &Buffer, work: Work) {
         let Some(expected) = work.expected else { return };
         if let Err(mismatch) = verify::check(buffer, expected) {
-            self.fail(true, || mismatch.to_string());
+            self.error(Kind::Verify, "Verify", mismatch.to_string());
         }
         // Checking took time that is not the next I/O's.
         self.now = self.common.controller.now();
@@ -343,29 +421,46 @@ impl<'a> Job<'a> {
             std::thread::yield_now();
         }
         match self.queue.check() {
-            Ok(()) => true,
+            Ok(()) => {
+                self.is_down = false;
+                true
+            }
             Err(error) => self.wait_for_lost(&error),
         }
     }
 
-    /// The controller is out of service: its buffers come back once it is reset, or never.
+    /// The controller is out of service: its buffers come back once it is reset, or never, and it may come back
+    /// itself. False once there is nothing to wait for.
     #[cold]
     fn wait_for_lost(&mut self, error: &Error) -> bool {
-        let patience = self.common.controller.info().ready_timeout + PATIENCE;
-        if self.outcome.failure.is_none() {
-            self.fail(false, || error.to_string());
+        let waited = self.now.since(self.last_finish);
+        let ready_timeout = self.common.controller.info().ready_timeout;
+        if self.common.recovery.is_in_sight() && waited < ready_timeout + RECOVERY_PATIENCE {
+            self.is_down = true;
+            return true;
         }
-        self.now.since(self.last_finish) < patience
+        if self.outcome.failure.is_none() {
+            self.fail(EIO, self.reason_of_loss(error));
+        }
+        waited < ready_timeout + PATIENCE
+    }
+
+    fn reason_of_loss(&self, error: &Error) -> String {
+        let reason = match error {
+            Error::Failed { reason, .. } => format!("the controller is out of service: {reason}"),
+            other => other.to_string(),
+        };
+        match self.common.recovery.lost() {
+            None => reason,
+            Some(why) => format!("{reason}; it could not be brought back: {why}"),
+        }
     }
 
     #[cold]
-    fn fail(&mut self, is_mismatch: bool, message: impl FnOnce() -> String) {
-        match &mut self.outcome.failure {
-            Some(failure) => failure.count += 1,
-            None => {
-                self.outcome.failure = Some(JobFailure { count: 1, first: message(), is_mismatch })
-            }
-        }
+    fn fail(&mut self, errno: i32, message: String) {
+        self.again.clear();
+        let failure = JobFailure { count: 0, first: message, errno };
+        self.outcome.failure.get_or_insert(failure).count += 1;
     }
 
     fn writer(&self) -> Writer {
@@ -400,6 +495,8 @@ impl Outcome {
             completes: Levels::default(),
             cpu: Cpu::default(),
             stats: Stats::default(),
+            recoveries: 0,
+            errors: Errors::default(),
             failure: None,
         }
     }
@@ -414,6 +511,8 @@ impl Outcome {
         self.completes.merge(&other.completes);
         self.cpu.merge(&other.cpu);
         merge_stats(&mut self.stats, &other.stats);
+        self.recoveries = self.recoveries.max(other.recoveries);
+        self.errors.merge(&other.errors);
         if self.failure.is_none() {
             self.failure.clone_from(&other.failure);
         }
@@ -421,7 +520,7 @@ impl Outcome {
 }
 
 fn merge_stats(ours: &mut Stats, theirs: &Stats) {
-    ours.commands += theirs.commands;
+    ours.submitted += theirs.submitted;
     ours.sgl_commands += theirs.sgl_commands;
     ours.prebuilt_lists += theirs.prebuilt_lists;
     ours.built_lists += theirs.built_lists;
@@ -433,4 +532,7 @@ fn merge_stats(ours: &mut Stats, theirs: &Stats) {
     ours.wrong_sqids += theirs.wrong_sqids;
     ours.bad_sqheads += theirs.bad_sqheads;
     ours.aborts += theirs.aborts;
+    ours.recreations += theirs.recreations;
+    ours.resets += theirs.resets;
+    ours.retries += theirs.retries;
 }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use super::job::Progress;
 use super::measure::Samples;
-use super::options::BenchArgs;
+use super::options::{BenchArgs, Eta};
 use crate::human;
 
 /// Between two samples, as in fio.
@@ -23,8 +23,16 @@ pub(crate) struct Watch<'a> {
     last: Instant,
     seen: Vec<[u64; 2]>,
     samples: Vec<[Samples; 2]>,
-    on_terminal: bool,
+    shown: Option<Ends>,
 }
+
+/// What begins and ends a line of progress.
+type Ends = (&'static str, &'static str);
+
+/// Over and over in the same place.
+const ON_TERMINAL: Ends = ("\r", "\x1b[K");
+/// One after the other.
+const IN_LINES: Ends = ("", "\n");
 
 impl<'a> Watch<'a> {
     /// Starts watching; `blocks` is what all jobs together cover.
@@ -40,7 +48,7 @@ impl<'a> Watch<'a> {
             last: now,
             seen: vec![[0; 2]; progress.len()],
             samples: vec![Default::default(); progress.len()],
-            on_terminal: io::stderr().is_terminal(),
+            shown: shown(args.eta, io::stderr().is_terminal()),
         }
     }
 
@@ -71,16 +79,16 @@ impl<'a> Watch<'a> {
             }
             self.seen[job] = ios;
         }
-        if self.on_terminal {
+        if let Some((begin, end)) = self.shown {
             let line = self.line(running, moved.map(|ios| ios as f64 / interval.as_secs_f64()));
             // A terminal that went away takes nothing with it.
-            let _ = write!(io::stderr(), "\r{line}\x1b[K");
+            let _ = write!(io::stderr(), "{begin}{line}{end}");
         }
     }
 
     /// Clears the line and gives out the samples of each job, reads before writes.
     pub(crate) fn finish(self) -> Vec<[Samples; 2]> {
-        if self.on_terminal {
+        if self.shown == Some(ON_TERMINAL) {
             let _ = write!(io::stderr(), "\r\x1b[K");
         }
         self.samples
@@ -110,7 +118,9 @@ impl<'a> Watch<'a> {
             .args
             .runtime
             .map_or(0.0, |runtime| self.start.elapsed().as_secs_f64() / runtime.as_secs_f64());
-        let ios: u64 = self.seen.iter().flatten().sum();
+        let failed = |job: &Progress| job.failed_ios.load(Ordering::Relaxed);
+        let failed: u64 = self.progress.iter().map(failed).sum();
+        let ios = self.seen.iter().flatten().sum::<u64>() + failed;
         let by_count = self.ios_total.map_or(0.0, |total| ios as f64 / total as f64);
         by_time.max(by_count).min(1.0)
     }
@@ -118,6 +128,15 @@ impl<'a> Watch<'a> {
     fn left(&self, done: f64) -> Option<Duration> {
         let left = self.start.elapsed().as_secs_f64() * (1.0 - done) / done;
         Duration::try_from_secs_f64(left).ok()
+    }
+}
+
+/// How progress is shown, if at all.
+fn shown(eta: Eta, on_terminal: bool) -> Option<Ends> {
+    match (eta, on_terminal) {
+        (Eta::Never, _) | (Eta::Auto, false) => None,
+        (_, true) => Some(ON_TERMINAL),
+        (Eta::Always, false) => Some(IN_LINES),
     }
 }
 
@@ -148,6 +167,23 @@ mod tests {
             line.starts_with("Jobs: 1: [read][25.0%][r=40.0MiB/s][r=10.2k IOPS][eta 00m:00s]"),
             "{line}"
         );
+    }
+
+    #[test]
+    fn what_failed_is_done_as_well() {
+        let (args, progress) = (args(), [Progress::default()]);
+        progress[0].failed_ios.store(750, Ordering::Relaxed);
+        let mut watch = Watch::new(&args, &progress, 1000);
+        watch.seen[0] = [250, 0];
+        assert_eq!(watch.fraction_done(), 1.0);
+    }
+
+    #[test]
+    fn progress_is_shown_on_a_terminal_and_where_it_is_asked_for() {
+        assert_eq!(shown(Eta::Auto, true), Some(ON_TERMINAL));
+        assert_eq!(shown(Eta::Auto, false), None);
+        assert_eq!(shown(Eta::Always, false), Some(IN_LINES));
+        assert_eq!(shown(Eta::Never, true), None);
     }
 
     #[test]

@@ -7,10 +7,14 @@
 //! | `generator`, `permutation` | which block is next |
 //! | `job` | one thread, one queue pair: the loop that is measured |
 //! | `verify` | blocks that can be told from any other |
+//! | `errors`, `again` | what went wrong: put up with, or sent again |
+//! | `supervisor` | what happens outside the queues; bringing the controller back |
 //! | `measure`, `cpu`, `live` | what is counted |
 //! | `report_normal`, `report_json` | how it is told |
 
+mod again;
 mod cpu;
+mod errors;
 mod generator;
 mod job;
 mod live;
@@ -20,6 +24,7 @@ mod permutation;
 mod plan;
 mod report_json;
 mod report_normal;
+mod supervisor;
 #[cfg(test)]
 mod tests;
 mod units;
@@ -42,6 +47,7 @@ use job::{Common, Job, Progress};
 use live::Watch;
 use options::{BenchArgs, OutputFormat};
 use plan::{Ground, Plan, plan};
+use supervisor::Recovery;
 
 pub(crate) use job::Outcome;
 pub(crate) use units::Size;
@@ -124,12 +130,16 @@ impl<'a> Bench<'a> {
     /// When a queue or buffer cannot be had; what goes wrong later is in the outcomes.
     pub(crate) fn run(&self, interrupt: &Interrupt) -> Result<Vec<Outcome>> {
         let args = self.args;
+        let recovery = Recovery::new(args.recover);
         let common = Common {
             controller: &self.controller,
             namespace: &self.namespace,
             interrupt,
+            recovery: &recovery,
             pattern: args.pattern(),
             verify: args.verify.is_some(),
+            tolerance: args.continue_on_error,
+            retries: args.retries(),
             time_based: args.time_based,
             runtime: args.runtime,
             yield_after: if self.is_soft() { YIELD_AFTER_SOFT } else { YIELD_AFTER },
@@ -137,7 +147,7 @@ impl<'a> Bench<'a> {
         let progress: Vec<Progress> = (0..args.numjobs).map(|_| Progress::default()).collect();
         let jobs = (0..).zip(&progress).map(|(index, progress)| self.job(&common, progress, index));
         let jobs = jobs.collect::<Result<Vec<Job<'_>>>>()?;
-        let mut outcomes = self.run_jobs(jobs, &progress);
+        let mut outcomes = self.run_jobs(jobs, &progress, &recovery);
         outcomes.sort_by_key(|outcome| outcome.index);
         if args.group_reporting { Ok(merged(outcomes)) } else { Ok(outcomes) }
     }
@@ -156,10 +166,13 @@ impl<'a> Bench<'a> {
             QueueMemory::Host => Placement::Host,
             QueueMemory::Cmb => Placement::Cmb,
         };
+        let usual = QueuePairOptions::default();
         let options = QueuePairOptions {
             depth: self.plan.queue_entries,
+            timeout: self.args.io_timeout.unwrap_or(usual.timeout),
+            abort_timeout: self.args.io_timeout.unwrap_or(usual.abort_timeout),
             placement,
-            ..QueuePairOptions::default()
+            ..usual
         };
         let queue = self.controller.create_queue_pair(options)?;
         let seed = permutation::mix(self.args.randseed.wrapping_add(index as u64));
@@ -185,7 +198,12 @@ impl<'a> Bench<'a> {
         Ok(buffers)
     }
 
-    fn run_jobs(&self, jobs: Vec<Job<'_>>, progress: &[Progress]) -> Vec<Outcome> {
+    fn run_jobs(
+        &self,
+        jobs: Vec<Job<'_>>,
+        progress: &[Progress],
+        recovery: &Recovery,
+    ) -> Vec<Outcome> {
         let blocks = self.plan.regions.iter().map(|region| region.block_count).sum();
         let cores = core_affinity::get_core_ids().unwrap_or_default();
         // A software controller's thread needs a place as well, wherever there is one.
@@ -205,7 +223,7 @@ impl<'a> Bench<'a> {
                 });
             }
             drop(sender);
-            collect(&receiver, &mut watch, count)
+            self.collect(&receiver, &mut watch, recovery, count)
         });
         for (index, [read, write]) in watch.finish().into_iter().enumerate() {
             if let Some(outcome) = outcomes.iter_mut().find(|outcome| outcome.index == index) {
@@ -214,16 +232,25 @@ impl<'a> Bench<'a> {
         }
         outcomes
     }
-}
 
-/// Waits for `count` jobs, watching them.
-fn collect(receiver: &Receiver<Outcome>, watch: &mut Watch<'_>, count: usize) -> Vec<Outcome> {
-    let mut outcomes = Vec::with_capacity(count);
-    loop {
-        match receiver.recv_timeout(watch.until_next()) {
-            Ok(outcome) => outcomes.push(outcome),
-            Err(RecvTimeoutError::Timeout) => watch.tick(count - outcomes.len()),
-            Err(RecvTimeoutError::Disconnected) => return outcomes,
+    /// Waits for `count` jobs, watching them and the controller.
+    fn collect(
+        &self,
+        receiver: &Receiver<Outcome>,
+        watch: &mut Watch<'_>,
+        recovery: &Recovery,
+        count: usize,
+    ) -> Vec<Outcome> {
+        let mut outcomes = Vec::with_capacity(count);
+        loop {
+            match receiver.recv_timeout(watch.until_next().min(supervisor::LOOK_EVERY)) {
+                Ok(outcome) => outcomes.push(outcome),
+                Err(RecvTimeoutError::Timeout) => {
+                    supervisor::look(&self.controller, recovery);
+                    watch.tick(count - outcomes.len());
+                }
+                Err(RecvTimeoutError::Disconnected) => return outcomes,
+            }
         }
     }
 }

@@ -6,6 +6,7 @@ use std::time::Duration;
 use adit_driver::Target;
 use clap::{ArgAction, Args, ValueEnum};
 
+use super::errors::Tolerance;
 use super::generator::Pattern;
 use super::units::{self, Size};
 
@@ -17,6 +18,9 @@ Examples:
     adit bench --filename=vfio:0000:01:00.0 --rw=randrw --bs=16k --iodepth=32 --size=64M --verify=crc32c
   The same without any device, as JSON in fio's schema:
     adit bench --filename=soft:mem=64M --rw=randrw --bs=16k --iodepth=32 --verify=crc32c --output-format=json";
+
+/// Retries of an I/O that was caught in a reset; one that is caught more often is its cause.
+const RECOVERY_RETRIES: u8 = 5;
 
 /// Reads or writes a namespace as fio would, and reports as fio does
 #[derive(Args, Clone, Debug)]
@@ -82,9 +86,34 @@ pub(crate) struct BenchArgs {
     #[arg(long, value_name = "N", default_value_t = 0x1234)]
     pub(crate) randseed: u64,
 
+    /// How long an I/O may take before it is aborted, and as long again before its queue is created anew: seconds, or
+    /// with a unit as in 500ms [default: 10, and 2 more]
+    #[arg(long = "io_timeout", value_name = "TIME", value_parser = units::duration)]
+    pub(crate) io_timeout: Option<Duration>,
+
+    /// Which errors do not end a job; they are counted by name, and the first ones told
+    #[arg(long = "continue_on_error", value_enum, value_name = "WHICH", default_value_t = Tolerance::None)]
+    pub(crate) continue_on_error: Tolerance,
+
+    /// How often an I/O that failed is sent again, if that may help [default: 0, or 5 with --recover]
+    #[arg(long, value_name = "N")]
+    pub(crate) retries: Option<u8>,
+
+    /// Brings a controller that is out of service back and goes on
+    #[arg(
+        long, num_args = 0..=1, require_equals = true, default_missing_value = "1",
+        default_value = "0", hide_default_value = true, hide_possible_values = true, value_parser = switch,
+        action = ArgAction::Set, value_name = "0|1"
+    )]
+    pub(crate) recover: bool,
+
     /// Name of the job in the report
     #[arg(long, default_value = "adit")]
     pub(crate) name: String,
+
+    /// When to show progress on standard error: on a terminal, or always
+    #[arg(long, value_enum, value_name = "WHEN", default_value_t = Eta::Auto)]
+    pub(crate) eta: Eta,
 
     /// How to report
     #[arg(long = "output-format", value_enum, value_name = "FORMAT", default_value_t = OutputFormat::Normal)]
@@ -120,6 +149,17 @@ pub(crate) enum Verify {
     Crc32c,
 }
 
+/// fio's `--eta`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Eta {
+    /// Where standard error is a terminal
+    Auto,
+    /// Elsewhere in lines of their own
+    Always,
+    /// Not at all
+    Never,
+}
+
 /// fio's `--output-format`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum OutputFormat {
@@ -146,7 +186,12 @@ impl BenchArgs {
             verify: None,
             rwmixread: 50,
             randseed: 0x1234,
+            io_timeout: None,
+            continue_on_error: Tolerance::None,
+            retries: None,
+            recover: false,
             name: "adit".to_owned(),
+            eta: Eta::Auto,
             output_format: OutputFormat::Normal,
             output: None,
         }
@@ -163,6 +208,11 @@ impl BenchArgs {
             ReadWrite::Randrw => (true, self.rwmixread),
         };
         Pattern { random, read_percent }
+    }
+
+    /// How often an I/O that failed is sent again.
+    pub(crate) fn retries(&self) -> u8 {
+        self.retries.unwrap_or(if self.recover { RECOVERY_RETRIES } else { 0 })
     }
 
     /// Whether written blocks are read back and checked.
@@ -185,6 +235,13 @@ impl BenchArgs {
         listed.extend((self.offset != Size::Bytes(0)).then(|| ("offset", self.offset.to_string())));
         listed.extend(self.runtime.map(|time| ("runtime", format!("{}us", time.as_micros()))));
         listed.extend(self.time_based.then(|| ("time_based", "1".to_owned())));
+        listed
+            .extend(self.io_timeout.map(|time| ("io_timeout", format!("{}us", time.as_micros()))));
+        listed.extend((self.retries() > 0).then(|| ("retries", self.retries().to_string())));
+        listed.extend(self.recover.then(|| ("recover", "1".to_owned())));
+        let tolerance = self.continue_on_error.to_possible_value();
+        let tolerance = tolerance.filter(|_| self.continue_on_error != Tolerance::None);
+        listed.extend(tolerance.map(|value| ("continue_on_error", value.get_name().to_owned())));
         listed.extend(self.verify.map(|_| ("verify", "crc32c".to_owned())));
         let mixed = matches!(self.rw, ReadWrite::Rw | ReadWrite::Randrw);
         listed.extend(mixed.then(|| ("rwmixread", self.rwmixread.to_string())));

@@ -5,10 +5,10 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use adit_driver::Stats;
 use serde_json::{Map, Value, json};
 
-use super::job::{JobFailure, Outcome};
+use super::errors::Tolerance;
+use super::job::Outcome;
 use super::measure::{Direction, Latency, Levels, Series};
 use super::options::BenchArgs;
 
@@ -20,10 +20,6 @@ pub(crate) const PERCENTILES: [f64; 17] = [
 
 /// fio's latency classes: upper ends in the unit.
 pub(crate) const LATENCY_CLASSES: [u64; 10] = [2, 4, 10, 20, 50, 100, 250, 500, 750, 1000];
-
-/// Errno of failed I/O (EIO) and of data that is not what it should be (EILSEQ), as fio reports them.
-const EIO: i32 = 5;
-const EILSEQ: i32 = 84;
 
 /// The whole report.
 pub(crate) fn report(args: &BenchArgs, outcomes: &[Outcome]) -> String {
@@ -44,10 +40,10 @@ fn job(args: &BenchArgs, outcome: &Outcome) -> Value {
         args.listed().into_iter().map(|(name, value)| (name.to_owned(), value.into())).collect();
     let elapsed_us = outcome.elapsed.as_micros().max(1) as f64;
     let all = both(outcome);
-    json!({
+    let mut value = json!({
         "jobname": args.name,
         "groupid": 0,
-        "error": outcome.failure.as_ref().map_or(0, errno),
+        "error": outcome.failure.as_ref().map_or(0, |failure| failure.errno),
         "eta": 0,
         "elapsed": outcome.elapsed.as_secs() + 1,
         "job options": options,
@@ -71,13 +67,14 @@ fn job(args: &BenchArgs, outcome: &Outcome) -> Value {
         "latency_target": 0,
         "latency_percentile": 100.0,
         "latency_window": 0,
-        "adit": driver(&outcome.stats, outcome.failure.as_ref()),
-    })
-}
-
-/// The errno that says why a job ended.
-pub(crate) fn errno(failure: &JobFailure) -> i32 {
-    if failure.is_mismatch { EILSEQ } else { EIO }
+        "adit": driver(outcome),
+    });
+    // Only there where fio has it.
+    if args.continue_on_error != Tolerance::None {
+        value["total_err"] = outcome.errors.total().into();
+        value["first_error"] = outcome.errors.first_errno().into();
+    }
+    value
 }
 
 /// Latencies of reads and writes together.
@@ -204,9 +201,12 @@ fn percent(part: u64, whole: u64) -> f64 {
     if whole == 0 { 0.0 } else { part as f64 * 100.0 / whole as f64 }
 }
 
-fn driver(stats: &Stats, failure: Option<&JobFailure>) -> Value {
+fn driver(outcome: &Outcome) -> Value {
+    let (stats, errors, failure) = (&outcome.stats, &outcome.errors, outcome.failure.as_ref());
+    let by_name: Map<String, Value> =
+        errors.by_name().map(|(name, count)| (name.to_owned(), count.into())).collect();
     json!({
-        "commands": stats.commands,
+        "commands": stats.submitted,
         "sgl_commands": stats.sgl_commands,
         "prebuilt_lists": stats.prebuilt_lists,
         "built_lists": stats.built_lists,
@@ -216,7 +216,12 @@ fn driver(stats: &Stats, failure: Option<&JobFailure>) -> Value {
         "completion_rings": stats.completion_rings,
         "violations": stats.violations(),
         "aborts": stats.aborts,
-        "failed_ios": failure.map_or(0, |failure| failure.count),
+        "recreations": stats.recreations,
+        "resets": stats.resets,
+        "retries": stats.retries,
+        "recoveries": outcome.recoveries,
+        "failed_ios": errors.total(),
+        "errors": by_name,
         "first_failure": failure.map(|failure| failure.first.clone()),
     })
 }

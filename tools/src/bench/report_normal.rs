@@ -3,12 +3,11 @@
 use std::fmt::Write;
 use std::time::Duration;
 
+use super::errors::Tolerance;
 use super::job::Outcome;
 use super::measure::{Direction, Latency, Levels};
 use super::options::BenchArgs;
-use super::report_json::{
-    self, LATENCY_CLASSES, PERCENTILES, class_percents, errno, share, slow_percent,
-};
+use super::report_json::{self, LATENCY_CLASSES, PERCENTILES, class_percents, share, slow_percent};
 use crate::human::{self, bytes, bytes_si, rate, si};
 
 /// Width that percentile lines keep within.
@@ -54,7 +53,7 @@ fn job(
 ) -> Written {
     let error = match &outcome.failure {
         None => " 0".to_owned(),
-        Some(failure) => format!("{} ({})", errno(failure), failure.first),
+        Some(failure) => format!("{} ({})", failure.errno, failure.first),
     };
     let at = report_json::utc(finished_at);
     writeln!(
@@ -68,7 +67,9 @@ fn job(
     distribution(out, &report_json::both(outcome))?;
     cpu(out, outcome)?;
     depths(out, args, outcome)?;
-    driver(out, outcome)
+    errors(out, args, outcome)?;
+    driver(out, outcome)?;
+    recovery(out, outcome)
 }
 
 fn direction(out: &mut String, name: &str, direction: &Direction, after: &str) -> Written {
@@ -223,12 +224,42 @@ fn levels<const N: usize>(names: [&str; N], percents: [f64; N]) -> String {
     shown.collect::<Vec<_>>().join(", ")
 }
 
+/// What was gone on after: fio's line, and one with the names.
+fn errors(out: &mut String, args: &BenchArgs, outcome: &Outcome) -> Written {
+    let errors = &outcome.errors;
+    if args.continue_on_error != Tolerance::None {
+        let errno = errors.first_errno();
+        let meaning = std::io::Error::from_raw_os_error(errno).to_string();
+        let meaning = meaning.split(" (os error").next().unwrap_or_default();
+        let total = errors.total();
+        writeln!(out, "     errors    : total={total}, first_error={errno}/<{meaning}>")?;
+    }
+    if errors.total() > 0 {
+        let names = errors.by_name().map(|(name, count)| format!("{name}={count}"));
+        writeln!(out, "     by name   : {}", names.collect::<Vec<_>>().join(", "))?;
+    }
+    Ok(())
+}
+
+/// What it took to go on, where something was wrong.
+fn recovery(out: &mut String, outcome: &Outcome) -> Written {
+    let stats = &outcome.stats;
+    if stats.aborts + stats.resets + stats.retries + outcome.recoveries == 0 {
+        return Ok(());
+    }
+    writeln!(
+        out,
+        "  recovery     : aborts={}, queues created anew={}, I/Os caught in resets={}, retries={}, recoveries={}",
+        stats.aborts, stats.recreations, stats.resets, stats.retries, outcome.recoveries
+    )
+}
+
 fn driver(out: &mut String, outcome: &Outcome) -> Written {
     let stats = &outcome.stats;
     writeln!(
         out,
         "  driver       : commands={}, sgl={}, prp lists={} built+{} prebuilt, bounced={} ({}), doorbells={}+{}, aborts={}, violations={}",
-        stats.commands,
+        stats.submitted,
         stats.sgl_commands,
         stats.built_lists,
         stats.prebuilt_lists,

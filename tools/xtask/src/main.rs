@@ -29,7 +29,7 @@ struct Cli {
 #[derive(Subcommand)]
 enum Command {
     /// Run a command in a QEMU guest that has an IOMMU and emulated NVMe controllers
-    Vm(guest::GuestArgs),
+    Vm(Box<guest::GuestArgs>),
     /// Install what is missing, then run every check that CI runs
     Test(test::TestArgs),
     /// Build adit and run its demonstration on the software controller

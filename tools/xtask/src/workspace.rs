@@ -32,12 +32,22 @@ pub(crate) fn cargo() -> Command {
 
 /// Builds the release binary of `adit` and returns its path.
 pub(crate) fn build_adit() -> Result<PathBuf> {
-    let _progress = Progress::start("building adit");
-    process::run_quietly(cargo().args(["build", "--quiet", "--release", "--package", "adit"]))?;
-    let binary = target_directory()?.join("release/adit");
+    build("adit", &["--release", "--package", "adit"], "release/adit")
+}
+
+/// Builds an example of the driver and returns its path: as the tests do, which have built what it needs.
+pub(crate) fn build_example(name: &str) -> Result<PathBuf> {
+    let arguments = ["--package", "adit-driver", "--example", name];
+    build(name, &arguments, &format!("debug/examples/{name}"))
+}
+
+fn build(name: &str, arguments: &[&str], file: &str) -> Result<PathBuf> {
+    let _progress = Progress::start(format!("building {name}"));
+    process::run_quietly(cargo().args(["build", "--quiet"]).args(arguments))?;
+    let binary = target_directory()?.join(file);
     if binary.is_file() {
         Ok(binary)
     } else {
-        Err(Failure::new(format!("cargo built adit but {} is not there", binary.display())))
+        Err(Failure::new(format!("cargo built {name} but {} is not there", binary.display())))
     }
 }

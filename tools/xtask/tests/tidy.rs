@@ -199,6 +199,39 @@ fn dead_links(path: &str, text: &str) -> Vec<Offence> {
 }
 
 /// The files in the first column of the table in docs/SAFETY.md.
+/// The tests that a line of the table of faults names: `file::name` in its last column.
+fn tests_named(line: &str) -> impl Iterator<Item = (&str, &str)> {
+    let last = line.strip_suffix('|').and_then(|cells| cells.rsplit('|').next());
+    let last = last.unwrap_or_default();
+    let spans = last.split('`').skip(1).step_by(2);
+    spans.filter_map(|span| span.rsplit_once("::"))
+}
+
+/// Lines of the table that name no test, or one that is not in the file of that name.
+fn missing_tests(table: &str, read: &dyn Fn(&str) -> Option<String>) -> Vec<Offence> {
+    let mut offences = Vec::new();
+    for (index, line) in table.lines().enumerate().filter(|(_, line)| line.starts_with("| ")) {
+        let mut named = 0;
+        for (file, test) in tests_named(line) {
+            named += 1;
+            let there = read(file).is_some_and(|text| text.contains(&format!("fn {test}(")));
+            if !there {
+                offences.push((index + 1, format!("there is no test {file}::{test}")));
+            }
+        }
+        if named == 0 && !line.ends_with("| test |") {
+            offences.push((index + 1, "names no test".to_owned()));
+        }
+    }
+    offences
+}
+
+/// The part of a page below a heading, up to the next of its level.
+fn section<'a>(page: &'a str, heading: &str) -> &'a str {
+    let (_, after) = page.split_once(heading).expect("the heading is there");
+    after.split("\n## ").next().unwrap_or(after)
+}
+
 fn listed_as_unsafe(text: &str) -> BTreeSet<String> {
     let rows = text.lines().filter_map(|line| line.strip_prefix("| `")?.split('`').next());
     rows.filter(|path| path.ends_with(".rs")).map(str::to_owned).collect()
@@ -266,4 +299,23 @@ fn links_lead_somewhere() {
     hold(files(".md"), dead_links);
     assert_eq!(dead_links("docs/x.md", "[a](../README.md) [b](gone.md) [c](https://x.y)").len(), 1);
     assert_eq!(dead_links("docs/SAFETY.md", "[a](#threat-model) [b](#gone)").len(), 1);
+}
+
+#[test]
+fn every_fault_in_the_table_is_a_test() {
+    let page = read("docs/testing.md");
+    let table = section(&page, "## Faults, and what a caller sees");
+    let sources = files(".rs");
+    let source = |file: &str| {
+        let ending = format!("/{file}.rs");
+        let texts = sources.iter().filter(|path| path.ends_with(&ending)).map(|path| read(path));
+        Some(texts.collect::<String>())
+    };
+    assert!(table.lines().filter(|line| line.starts_with("| ")).count() > 30, "the table is there");
+    let offences = missing_tests(table, &source);
+    assert!(offences.is_empty(), "{offences:?}");
+    let known = |file: &str| (file == "a").then(|| "fn there() {}".to_owned());
+    let wrong = "| x | y | z | `a::there`, `a::gone` |\n| x | `a::there` | |\n| f | w | s | test |";
+    let lines: Vec<usize> = missing_tests(wrong, &known).iter().map(|(line, _)| *line).collect();
+    assert_eq!(lines, [1, 2]);
 }

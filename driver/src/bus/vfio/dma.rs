@@ -36,6 +36,8 @@ struct State {
     space: IovaSpace,
     /// Address -> length of what is mapped.
     live: BTreeMap<u64, u64>,
+    /// Nothing is mapped any more, nor will be.
+    is_cut_off: bool,
 }
 
 impl Dma {
@@ -44,7 +46,11 @@ impl Dma {
         let fallback = [FALLBACK];
         let ranges = if info.ranges.is_empty() { &fallback } else { info.ranges.as_slice() };
         let granule = granule(info.page_sizes);
-        let state = State { space: IovaSpace::new(ranges, granule), live: BTreeMap::new() };
+        let state = State {
+            space: IovaSpace::new(ranges, granule),
+            live: BTreeMap::new(),
+            is_cut_off: false,
+        };
         Dma {
             device: device.to_owned(),
             iommu,
@@ -58,6 +64,11 @@ impl Dma {
         let len = memory.len as u64;
         self.check_shape(memory)?;
         let mut state = self.state();
+        if state.is_cut_off {
+            let why = "it could not be reset";
+            let fix = "close it and open it again";
+            return Err(Error::refused(&self.device, "cut off from all memory", why, fix));
+        }
         let iova = self.take(&mut state, len)?;
         // SAFETY: a host range is DMA memory that its owner keeps mapped and reaches only
         // as shared memory until `unmap` succeeded, which is the contract of `Bus::map`.
@@ -74,6 +85,9 @@ impl Dma {
     /// Takes a mapping back; the address may be given out again only if that worked.
     pub(super) fn unmap(&self, iova: u64, len: u64) -> Result<()> {
         let mut state = self.state();
+        if state.is_cut_off {
+            return Ok(());
+        }
         if state.live.get(&iova) != Some(&len) {
             return Err(Error::invalid(
                 format!("unmapping {len} bytes at device address {iova:#x}"),
@@ -89,6 +103,17 @@ impl Dma {
     /// Sets addresses aside; see [`crate::bus::Bus::reserve`].
     pub(super) fn reserve(&self, len: u64) -> Result<u64> {
         self.take(&mut self.state(), len)
+    }
+
+    /// Unmaps everything for good; see [`crate::bus::Bus::cut_off`].
+    pub(super) fn cut_off(&self) -> Result<()> {
+        let mut state = self.state();
+        while let Some((&iova, &len)) = state.live.first_key_value() {
+            self.unmap_now(iova, len)?;
+            state.live.remove(&iova);
+        }
+        state.is_cut_off = true;
+        Ok(())
     }
 
     /// Unmaps whatever is left. What cannot be unmapped stays with the
@@ -240,6 +265,22 @@ mod tests {
         let iova = dma.map(memory.range()).expect("mapped");
         assert!(dma.unmap(iova, 4096).is_err());
         assert_ne!(dma.map(memory.range()).expect("elsewhere"), iova);
+    }
+
+    #[test]
+    fn cut_off_unmaps_everything_for_good_or_fails() {
+        let (fake, cut) = dma(Fake::default());
+        let memory = memory(8192);
+        let (first, _) = (cut.map(memory.range()).expect("mapped"), cut.map(memory.range()));
+        cut.cut_off().expect("unmapped");
+        assert!(fake.mapped.lock().expect("lock").is_empty());
+        cut.unmap(first, 8192).expect("nothing is mapped there");
+        let error = cut.map(memory.range()).expect_err("for good").to_string();
+        assert!(error.contains("cut off"), "{error}");
+        let (_, stuck) = dma(Fake { refuse_unmap: true, ..Fake::default() });
+        stuck.map(memory.range()).expect("mapped");
+        stuck.cut_off().expect_err("what cannot be unmapped can still be written");
+        stuck.map(memory.range()).expect("not cut off");
     }
 
     #[test]

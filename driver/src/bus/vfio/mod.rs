@@ -17,6 +17,7 @@ mod iommu;
 #[cfg(feature = "iommufd")]
 mod iommufd;
 mod region;
+mod reset;
 
 use std::fmt;
 use std::os::fd::OwnedFd;
@@ -170,18 +171,24 @@ unsafe impl Bus for Vfio {
     }
 
     fn reset(&self) -> Result<()> {
-        let result = ioctl::reset(ioctl::borrow(&*self.device));
-        // A link that went down takes the command register with it; a reset
-        // that worked restores what was set before.
-        config::enable(&self.config);
-        result.map_err(|why| {
+        let device = ioctl::borrow(&*self.device);
+        reset::when_free(&self.clock, || ioctl::reset(device)).map_err(|why| {
             Error::refused(
                 &self.name,
                 "cannot reset the function",
                 why,
                 "close it and unbind it from vfio-pci, or power-cycle the slot",
             )
-        })
+        })?;
+        // A link that went down takes the command register with it, and the BARs, which the
+        // kernel restores when memory is enabled. After a reset that did not work the function
+        // gets no right to DMA that it has lost.
+        config::enable(&self.config);
+        Ok(())
+    }
+
+    fn cut_off(&self) -> Result<()> {
+        self.dma.cut_off()
     }
 
     fn vector_count(&self) -> u16 {

@@ -5,9 +5,10 @@
 use crate::soft::command::Command;
 use crate::soft::controller::Controller;
 use crate::soft::memory::Dma;
+use crate::soft::options::Options;
 use crate::soft::status::{
     Answer, COMMAND_SEQUENCE_ERROR, DONE, FEATURE_NOT_NAMESPACE_SPECIFIC, FEATURE_NOT_SAVEABLE,
-    INVALID_FIELD, Reply,
+    INVALID_FIELD, Reply, WRITE_FAULT,
 };
 use crate::spec::Status;
 use crate::time::Time;
@@ -23,6 +24,7 @@ const INTERRUPT_VECTOR: u8 = 0x09;
 const WRITE_ATOMICITY: u8 = 0x0a;
 const ASYNC_EVENTS: u8 = 0x0b;
 const TIMESTAMP: u8 = 0x0e;
+const HOST_BEHAVIOR: u8 = 0x16;
 
 const SELECT_CURRENT: u32 = 0;
 const SELECT_DEFAULT: u32 = 1;
@@ -35,6 +37,8 @@ const SAVE: u32 = 1 << 31;
 /// Default over-temperature threshold: 85 degrees Celsius.
 const DEFAULT_THRESHOLD_KELVIN: u32 = 358;
 const TIMESTAMP_WAS_SET: u8 = 1 << 1;
+/// Bytes of Host Behavior Support; the first is ACRE: a status may ask for a retry delay.
+const HOST_BEHAVIOR_BYTES: usize = 512;
 const COALESCING_DISABLED: u32 = 1 << 16;
 
 /// Plain features: identifier, default, bits that may be set.
@@ -45,13 +49,17 @@ const PLAIN: [(u8, u32, u32); 7] = [
     (VOLATILE_WRITE_CACHE, 1, 1),
     (INTERRUPT_COALESCING, 0, 0xffff),
     (WRITE_ATOMICITY, 0, 1),
-    (ASYNC_EVENTS, 0, 0x1ff),
+    (ASYNC_EVENTS, 0, 0x3ff),
 ];
 
 /// Current values of the features.
 #[derive(Debug)]
 pub(in crate::soft) struct Features {
     io_queue_count: u16,
+    /// Whether there is a volatile write cache to be enabled or not.
+    has_cache: bool,
+    /// Advanced Command Retry Enable of Host Behavior Support.
+    retries_advanced: bool,
     plain: [u32; PLAIN.len()],
     over_kelvin: u16,
     under_kelvin: u16,
@@ -62,9 +70,12 @@ pub(in crate::soft) struct Features {
 }
 
 impl Features {
-    pub(in crate::soft) fn new(io_queue_count: u16) -> Features {
+    pub(in crate::soft) fn new(options: &Options) -> Features {
+        let io_queue_count = options.io_queue_count;
         let mut features = Features {
             io_queue_count,
+            has_cache: options.has_write_cache(),
+            retries_advanced: false,
             plain: [0; PLAIN.len()],
             over_kelvin: 0,
             under_kelvin: 0,
@@ -83,10 +94,22 @@ impl Features {
         self.over_kelvin = DEFAULT_THRESHOLD_KELVIN as u16;
         self.under_kelvin = 0;
         self.uncoalesced.fill(false);
+        self.retries_advanced = false;
+    }
+
+    /// The host's clock is not known any more.
+    pub(in crate::soft) fn forget_time(&mut self) {
+        self.timestamp = None;
+    }
+
+    /// The status with its retry delay if the host has enabled those (Base 2.0 section 3.3.3.2.1, CRD).
+    pub(in crate::soft) fn with_retry_delay(&self, status: Status) -> Status {
+        if self.retries_advanced { status } else { status.with_crd(0) }
     }
 
     fn plain(&self, fid: u8) -> Option<(usize, u32, u32)> {
-        let at = PLAIN.iter().position(|(id, ..)| *id == fid)?;
+        let is_there = fid != VOLATILE_WRITE_CACHE || self.has_cache;
+        let at = PLAIN.iter().position(|(id, ..)| *id == fid && is_there)?;
         let (_, default, mask) = PLAIN[at];
         Some((at, default, mask))
     }
@@ -95,7 +118,7 @@ impl Features {
         self.plain(fid).map_or(0, |(at, ..)| self.plain[at])
     }
 
-    /// Whether the volatile write cache is enabled.
+    /// Whether writes may stay volatile: there is a write cache, and it is enabled.
     pub(in crate::soft) fn has_write_cache(&self) -> bool {
         self.value(VOLATILE_WRITE_CACHE) & 1 != 0
     }
@@ -191,12 +214,17 @@ impl Controller {
         let fid = command.low(10) as u8;
         let value = match command.cdw(10) >> 8 & 7 {
             SELECT_SUPPORTED => {
-                let is_known = fid == TIMESTAMP || self.features.get(fid, 0, true).is_ok();
+                let is_known = matches!(fid, TIMESTAMP | HOST_BEHAVIOR)
+                    || self.features.get(fid, 0, true).is_ok();
                 if is_known { CHANGEABLE } else { return Err(INVALID_FIELD) }
             }
             select @ (SELECT_CURRENT | SELECT_DEFAULT | SELECT_SAVED) => {
-                if fid == TIMESTAMP {
-                    return self.get_timestamp(command, select == SELECT_CURRENT, dma);
+                match fid {
+                    TIMESTAMP => return self.get_timestamp(command, select == SELECT_CURRENT, dma),
+                    HOST_BEHAVIOR => {
+                        return self.get_host_behavior(command, select == SELECT_CURRENT, dma);
+                    }
+                    _ => {}
                 }
                 self.features.get(fid, command.cdw(11), select != SELECT_CURRENT)?
             }
@@ -223,13 +251,39 @@ impl Controller {
         if !matches!(command.nsid, 0 | u32::MAX) {
             return Err(FEATURE_NOT_NAMESPACE_SPECIFIC);
         }
-        if fid == TIMESTAMP {
-            return self.set_timestamp(command, dma);
+        match fid {
+            TIMESTAMP => return self.set_timestamp(command, dma),
+            HOST_BEHAVIOR => return self.set_host_behavior(command, dma),
+            VOLATILE_WRITE_CACHE if command.cdw(11) & 1 == 0 => {
+                // What was written before is as durable as what comes.
+                self.media.flush().map_err(|_| WRITE_FAULT)?;
+            }
+            _ => {}
         }
         if fid == NUMBER_OF_QUEUES && self.submission_ids.len() + self.completion_ids.len() > 2 {
             return Err(COMMAND_SEQUENCE_ERROR);
         }
         self.features.set(fid, command.cdw(11)).map(Reply::Done)
+    }
+
+    fn get_host_behavior(&mut self, command: &Command, is_current: bool, dma: &Dma<'_>) -> Answer {
+        let mut data = [0; HOST_BEHAVIOR_BYTES];
+        data[0] = u8::from(is_current && self.features.retries_advanced);
+        let rules = self.rules();
+        self.transfer.send(command, &data, rules, dma)?;
+        DONE
+    }
+
+    fn set_host_behavior(&mut self, command: &Command, dma: &Dma<'_>) -> Answer {
+        let mut data = [0; HOST_BEHAVIOR_BYTES];
+        let rules = self.rules();
+        self.transfer.receive(command, &mut data, rules, dma)?;
+        // ACRE and, of no meaning without its support, extended telemetry and LBA formats.
+        if data[0] > 1 {
+            return Err(INVALID_FIELD);
+        }
+        self.features.retries_advanced = data[0] == 1;
+        DONE
     }
 
     fn set_timestamp(&mut self, command: &Command, dma: &Dma<'_>) -> Answer {

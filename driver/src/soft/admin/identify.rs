@@ -24,10 +24,12 @@ const OACS_NAMESPACES: u16 = 1 << 3;
 const OACS_DBBUF: u16 = 1 << 8;
 /// Compare, Dataset Management, Write Zeroes, Select in Get Features, Timestamp, Verify, Copy.
 const ONCS: u16 = 1 | 1 << 2 | 1 << 3 | 1 << 4 | 1 << 6 | 1 << 7 | 1 << 8;
-/// Volatile write cache present; Flush takes all namespaces at once.
-const VWC: u8 = 0b111;
-/// Namespace attribute notices.
-const OAES: u32 = 1 << 8;
+/// Flush takes all namespaces at once.
+const VWC_FLUSH_ALL: u8 = 0b110;
+/// Volatile write cache present.
+const VWC_PRESENT: u8 = 1;
+/// Namespace attribute notices, firmware activation notices.
+const OAES: u32 = 1 << 8 | 1 << 9;
 /// Supported-commands log, log offsets, supported-logs log.
 const LPA: u8 = 1 << 1 | 1 << 2 | 1 << 5;
 const WARNING_KELVIN: u16 = 358;
@@ -155,6 +157,9 @@ fn put_controller(page: &mut [u8], options: &Options) {
     put(page, 92, OAES.to_le_bytes());
     // CNTRLTYPE: an I/O controller.
     put(page, 111, [1]);
+    for (index, delay) in options.crdt_100ms.iter().enumerate() {
+        put(page, 128 + index * 2, delay.to_le_bytes());
+    }
     let oacs = OACS_NAMESPACES | if options.dbbuf { OACS_DBBUF } else { 0 };
     put(page, 256, oacs.to_le_bytes());
     // ACL and AERL, zero-based.
@@ -174,7 +179,9 @@ fn put_io(page: &mut [u8], options: &Options) {
     put(page, 512, [0x66, 0x44]);
     put(page, 516, NAMESPACES_MAX.to_le_bytes());
     put(page, 520, ONCS.to_le_bytes());
-    put(page, 525, [VWC]);
+    let present = if options.has_write_cache() { VWC_PRESENT } else { 0 };
+    put(page, 525, [VWC_FLUSH_ALL | present]);
+    // AWUN and AWUPF stay zero: one LBA is atomic, in a power failure, too.
     // OCFS: copy descriptor format 0.
     put(page, 534, 1u16.to_le_bytes());
     let sgls: u32 = match options.sgl {

@@ -46,24 +46,33 @@ struct ErrorEntry {
 #[derive(Debug)]
 pub(in crate::soft) struct Statistics {
     pub(super) temperature_kelvin: u16,
+    /// Critical warnings besides that of the temperature.
+    pub(super) critical_warning: u8,
     bytes_read: u64,
     bytes_written: u64,
     reads: u64,
     writes: u64,
     error_count: u64,
     errors: VecDeque<ErrorEntry>,
+    /// Times that it was given power.
+    pub(in crate::soft) power_cycles: u64,
+    /// Times that power went without a shutdown before.
+    pub(in crate::soft) unsafe_shutdowns: u64,
 }
 
 impl Default for Statistics {
     fn default() -> Statistics {
         Statistics {
             temperature_kelvin: START_KELVIN,
+            critical_warning: 0,
             bytes_read: 0,
             bytes_written: 0,
             reads: 0,
             writes: 0,
             error_count: 0,
             errors: VecDeque::with_capacity(ERROR_ENTRIES),
+            power_cycles: 1,
+            unsafe_shutdowns: 0,
         }
     }
 }
@@ -112,7 +121,8 @@ impl Statistics {
 
     fn put_smart(&self, page: &mut [u8], threshold_kelvin: u16) {
         let is_hot = self.temperature_kelvin >= threshold_kelvin;
-        put(page, 0, [if is_hot { WARNING_TEMPERATURE } else { 0 }]);
+        let heat = if is_hot { WARNING_TEMPERATURE } else { 0 };
+        put(page, 0, [self.critical_warning | heat]);
         put(page, 1, self.temperature_kelvin.to_le_bytes());
         // Available spare and its threshold, in percent.
         put(page, 3, [100, 10]);
@@ -120,6 +130,8 @@ impl Statistics {
         put(page, 48, self.bytes_written.div_ceil(DATA_UNIT_BYTES).to_le_bytes());
         put(page, 64, self.reads.to_le_bytes());
         put(page, 80, self.writes.to_le_bytes());
+        put(page, 112, self.power_cycles.to_le_bytes());
+        put(page, 144, self.unsafe_shutdowns.to_le_bytes());
         put(page, 176, self.error_count.to_le_bytes());
     }
 }

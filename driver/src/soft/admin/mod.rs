@@ -31,7 +31,7 @@ const GET_LOG_PAGE: u8 = 0x02;
 const DELETE_IO_CQ: u8 = 0x04;
 const CREATE_IO_CQ: u8 = 0x05;
 const IDENTIFY: u8 = 0x06;
-const ABORT: u8 = 0x08;
+pub(super) const ABORT: u8 = 0x08;
 const SET_FEATURES: u8 = 0x09;
 const GET_FEATURES: u8 = 0x0a;
 const ASYNC_EVENT_REQUEST: u8 = 0x0c;
@@ -54,6 +54,23 @@ const SUPPORTED: [u8; 13] = [
     NAMESPACE_MANAGEMENT,
     NAMESPACE_ATTACHMENT,
     DOORBELL_BUFFER_CONFIG,
+];
+
+/// What fault plans call them.
+pub(super) const NAMES: [(u8, &str); 13] = [
+    (DELETE_IO_SQ, "delete-sq"),
+    (CREATE_IO_SQ, "create-sq"),
+    (GET_LOG_PAGE, "get-log"),
+    (DELETE_IO_CQ, "delete-cq"),
+    (CREATE_IO_CQ, "create-cq"),
+    (IDENTIFY, "identify"),
+    (ABORT, "abort"),
+    (SET_FEATURES, "set-features"),
+    (GET_FEATURES, "get-features"),
+    (ASYNC_EVENT_REQUEST, "event-request"),
+    (NAMESPACE_MANAGEMENT, "manage-namespace"),
+    (NAMESPACE_ATTACHMENT, "attach-namespace"),
+    (DOORBELL_BUFFER_CONFIG, "doorbell-buffer"),
 ];
 
 impl Controller {

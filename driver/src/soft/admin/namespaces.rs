@@ -41,7 +41,7 @@ impl Controller {
         }
         let made = self.namespaces.create(size, lba_shift).ok_or(INSUFFICIENT_CAPACITY)?;
         let (nsid, offset, bytes) = (made.nsid, made.offset, made.bytes);
-        self.media.zero(offset, bytes).map_err(|_| WRITE_FAULT)?;
+        self.media.erase(offset, bytes).map_err(|_| WRITE_FAULT)?;
         Ok(Reply::Done(nsid.0))
     }
 

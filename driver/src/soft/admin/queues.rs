@@ -2,7 +2,7 @@
 //! (NVMe Base 2.0 sections 5.1, 5.4 to 5.8).
 
 use crate::soft::command::{Command, Pointer};
-use crate::soft::controller::{Controller, Held};
+use crate::soft::controller::Controller;
 use crate::soft::doorbells::Side;
 use crate::soft::memory::Dma;
 use crate::soft::queue::{CompletionQueue, Shadow, SubmissionQueue};
@@ -88,9 +88,7 @@ impl Controller {
 
     /// Completes what still waits of a queue that is about to go.
     fn end_held(&mut self, qid: u16, dma: &Dma<'_>) -> Result<(), Status> {
-        while let Some(at) = self.held.iter().position(|held| held.sqid.0 == qid) {
-            let held = self.held.remove(at);
-            let command = Command::parse(&held.entry, held.sqid);
+        while let Some(command) = self.take_waiting(|command| command.sqid.0 == qid) {
             self.complete_waiting(&command, Err(ABORTED_SQ_DELETION), dma)
                 .map_err(|_| DATA_TRANSFER_ERROR)?;
         }
@@ -114,15 +112,10 @@ impl Controller {
     /// Dword 0 bit 0 says that it was not found.
     pub(super) fn abort(&mut self, command: &Command, dma: &Dma<'_>) -> Answer {
         let (sqid, cid) = (command.low(10), command.high(10));
-        let waits =
-            |held: &Held| held.sqid.0 == sqid && Command::parse(&held.entry, held.sqid).cid == cid;
-        let target = if let Some(at) = self.held.iter().position(waits) {
-            let held = self.held.remove(at);
-            Some(Command::parse(&held.entry, held.sqid))
-        } else if sqid == 0 {
-            self.events.take_request(cid)
-        } else {
-            None
+        let is_meant = |command: &Command| command.sqid.0 == sqid && command.cid == cid;
+        let target = match self.take_waiting(is_meant) {
+            None if sqid == 0 => self.events.take_request(cid),
+            target => target,
         };
         if let Some(target) = target {
             self.complete_waiting(&target, Err(ABORT_REQUESTED), dma)

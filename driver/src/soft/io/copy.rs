@@ -4,7 +4,7 @@ use super::decode::{CopyTo, Range};
 use crate::soft::command::Command;
 use crate::soft::controller::Controller;
 use crate::soft::memory::Dma;
-use crate::soft::status::{Answer, SIZE_LIMIT_EXCEEDED, WRITE_FAULT};
+use crate::soft::status::{Answer, SIZE_LIMIT_EXCEEDED, UNRECOVERED_READ, WRITE_FAULT};
 use crate::spec::Status;
 
 /// Identify Namespace MSSRL: LBAs in one source range.
@@ -27,13 +27,19 @@ impl Controller {
         self.transfer.receive(command, page, rules, dma)?;
         let lba_count = self.check_sources(command.nsid, copy.ranges)?;
         let target = Range { first: copy.first, lba_count };
-        let (mut to, _) = self.media_range(command.nsid, target)?;
+        let run = self.media_run(command.nsid, target)?;
+        for index in 0..copy.ranges {
+            let (from, len) = self.media_range(command.nsid, self.source(index))?;
+            self.media.check_readable(from, len).map_err(|_| UNRECOVERED_READ)?;
+        }
+        self.media.start_write(run).map_err(|_| WRITE_FAULT)?;
+        let mut to = run.offset;
         for index in 0..copy.ranges {
             let (from, len) = self.media_range(command.nsid, self.source(index))?;
             self.media.copy(from, to, len).map_err(|_| WRITE_FAULT)?;
             to += len;
         }
-        self.settle(copy.fua)
+        self.settle(run, copy.fua)
     }
 
     /// Checks every source range before any is copied; returns the LBAs of all.

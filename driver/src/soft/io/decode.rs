@@ -5,6 +5,7 @@
 
 use crate::soft::command::Command;
 use crate::soft::status::{INVALID_FIELD, INVALID_OPCODE, INVALID_PROTECTION};
+use crate::soft::timing::Effort;
 use crate::spec::Status;
 
 const FLUSH: u8 = 0x00;
@@ -28,11 +29,51 @@ pub(in crate::soft) const SUPPORTED: [(u8, bool); 8] = [
     (COPY, true),
 ];
 
+/// What fault plans call them.
+pub(in crate::soft) const NAMES: [(u8, &str); 8] = [
+    (FLUSH, "flush"),
+    (WRITE, "write"),
+    (READ, "read"),
+    (COMPARE, "compare"),
+    (WRITE_ZEROES, "zeroes"),
+    (DATASET_MANAGEMENT, "dsm"),
+    (VERIFY, "verify"),
+    (COPY, "copy"),
+];
+
+/// First LBA and count of a command over one range; `None` for all others.
+pub(in crate::soft) fn range_of(command: &Command) -> Option<(u64, u64)> {
+    let is_over_one = matches!(command.opcode, READ | WRITE | COMPARE | WRITE_ZEROES | VERIFY);
+    (is_over_one && !command.sqid.is_admin())
+        .then(|| (command.qword(10), u64::from(command.low(12)) + 1))
+}
+
+/// What an I/O command asks of a drive with LBAs of `1 << lba_shift` bytes.
+pub(in crate::soft) fn effort_of(command: &Command, lba_shift: u8) -> Effort {
+    let bytes = range_of(command).map_or(0, |(_, lba_count)| lba_count << lba_shift);
+    match command.opcode {
+        READ | COMPARE | VERIFY => Effort::Read { bytes },
+        WRITE => Effort::Write { bytes },
+        FLUSH => Effort::Flush,
+        _ => Effort::Tables,
+    }
+}
+
+/// Whether an I/O command over one range writes it.
+pub(in crate::soft) fn writes(opcode: u8) -> bool {
+    matches!(opcode, WRITE | WRITE_ZEROES)
+}
+
+/// Whether an I/O command changes data.
+pub(in crate::soft) fn changes_data(opcode: u8) -> bool {
+    SUPPORTED.iter().any(|(known, changes)| *known == opcode && *changes)
+}
+
 /// A run of LBAs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Range {
-    pub(super) first: u64,
-    pub(super) lba_count: u64,
+pub(in crate::soft) struct Range {
+    pub(in crate::soft) first: u64,
+    pub(in crate::soft) lba_count: u64,
 }
 
 /// What Copy says besides its ranges.
@@ -47,7 +88,7 @@ pub(super) struct CopyTo {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum IoCommand {
     Flush,
-    Read(Range),
+    Read { range: Range, fua: bool },
     Write { range: Range, fua: bool },
     Compare(Range),
     WriteZeroes { range: Range, fua: bool },
@@ -65,7 +106,7 @@ impl IoCommand {
         }
         let fua = command.cdw(12) >> 30 & 1 != 0;
         Ok(match command.opcode {
-            READ => IoCommand::Read(range(command)?),
+            READ => IoCommand::Read { range: range(command)?, fua },
             WRITE => IoCommand::Write { range: range(command)?, fua },
             FLUSH => IoCommand::Flush,
             COMPARE => IoCommand::Compare(range(command)?),

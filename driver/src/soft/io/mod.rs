@@ -4,10 +4,10 @@
 mod copy;
 mod decode;
 
-use self::decode::{IoCommand, Range};
+use self::decode::IoCommand;
 use super::command::Command;
 use super::controller::Controller;
-use super::media::MediaError;
+use super::media::{LbaRun, MediaError};
 use super::memory::Dma;
 use super::namespace::Namespace;
 use super::options::NAMESPACES_MAX;
@@ -18,7 +18,7 @@ use super::status::{
 use crate::spec::Status;
 
 pub(super) use copy::{COPY_LBAS_MAX, COPY_RANGE_LBAS_MAX, COPY_RANGES_MAX};
-pub(super) use decode::SUPPORTED;
+pub(super) use decode::{NAMES, Range, SUPPORTED, changes_data, effort_of, range_of, writes};
 
 /// Which way data moves.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -33,9 +33,12 @@ impl Controller {
     #[inline]
     pub(super) fn io(&mut self, command: &Command, dma: &Dma<'_>) -> Answer {
         match IoCommand::decode(command)? {
-            IoCommand::Read(range) => self.read(command, range, dma),
+            IoCommand::Read { range, fua } => self.read(command, range, fua, dma),
             IoCommand::Write { range, fua } => self.write(command, range, fua, dma),
-            IoCommand::Compare(range) => self.move_data(command, range, Way::Compare, dma),
+            IoCommand::Compare(range) => {
+                let run = self.media_run(command.nsid, range)?;
+                self.move_data(command, run, Way::Compare, dma)
+            }
             IoCommand::Flush => self.flush(command.nsid),
             IoCommand::WriteZeroes { range, fua } => self.write_zeroes(command, range, fua),
             IoCommand::Verify(range) => self.verify(command, range),
@@ -45,30 +48,40 @@ impl Controller {
         }
     }
 
-    fn read(&mut self, command: &Command, range: Range, dma: &Dma<'_>) -> Answer {
-        self.move_data(command, range, Way::ToHost, dma)?;
-        self.statistics.read(range.lba_count << self.lba_shift(command.nsid)?);
+    /// With FUA, what is read is durable first (NVM 1.0 section 3.2.4).
+    fn read(&mut self, command: &Command, range: Range, fua: bool, dma: &Dma<'_>) -> Answer {
+        let run = self.media_run(command.nsid, range)?;
+        if fua {
+            self.media.commit(run.offset, run.len).map_err(|_| UNRECOVERED_READ)?;
+        }
+        self.move_data(command, run, Way::ToHost, dma)?;
+        self.statistics.read(run.len);
         DONE
     }
 
     fn write(&mut self, command: &Command, range: Range, fua: bool, dma: &Dma<'_>) -> Answer {
-        self.move_data(command, range, Way::FromHost, dma)?;
-        self.statistics.written(range.lba_count << self.lba_shift(command.nsid)?);
-        self.settle(fua)
+        let run = self.media_run(command.nsid, range)?;
+        self.move_data(command, run, Way::FromHost, dma)?;
+        self.statistics.written(run.len);
+        self.settle(run, fua)
     }
 
     /// Makes a write durable if it or the missing write cache asks for it.
-    fn settle(&mut self, fua: bool) -> Answer {
-        if fua || !self.features.has_write_cache() {
-            self.media.flush().map_err(|_| WRITE_FAULT)?;
+    fn settle(&mut self, run: LbaRun, fua: bool) -> Answer {
+        if !self.is_losing_power && (fua || !self.features.has_write_cache()) {
+            self.media.commit(run.offset, run.len).map_err(|_| WRITE_FAULT)?;
         }
         DONE
     }
 
-    fn move_data(&mut self, command: &Command, range: Range, way: Way, dma: &Dma<'_>) -> Answer {
-        let (mut at, len) = self.media_range(command.nsid, range)?;
+    fn move_data(&mut self, command: &Command, run: LbaRun, way: Way, dma: &Dma<'_>) -> Answer {
+        let LbaRun { offset: mut at, len, .. } = run;
         let rules = self.rules();
         let pieces = self.transfer.map(command, len, rules, dma)?;
+        match way {
+            Way::FromHost => self.media.start_write(run).map_err(|_| WRITE_FAULT)?,
+            _ => self.media.check_readable(at, len).map_err(|_| UNRECOVERED_READ)?,
+        }
         for piece in pieces {
             let len = piece.len as usize;
             let moved = match way {
@@ -91,13 +104,14 @@ impl Controller {
     }
 
     fn write_zeroes(&mut self, command: &Command, range: Range, fua: bool) -> Answer {
-        let (offset, len) = self.media_range(command.nsid, range)?;
-        self.media.zero(offset, len).map_err(|_| WRITE_FAULT)?;
-        self.settle(fua)
+        let run = self.media_run(command.nsid, range)?;
+        self.media.zero(run).map_err(|_| WRITE_FAULT)?;
+        self.settle(run, fua)
     }
 
     fn verify(&mut self, command: &Command, range: Range) -> Answer {
         let (offset, len) = self.media_range(command.nsid, range)?;
+        self.media.check_readable(offset, len).map_err(|_| UNRECOVERED_READ)?;
         self.media.verify(offset, len).map_err(|_| UNRECOVERED_READ)?;
         DONE
     }
@@ -111,8 +125,9 @@ impl Controller {
     fn deallocate(&mut self, command: &Command, ranges: usize, dma: &Dma<'_>) -> Answer {
         self.dataset_ranges(command, ranges, dma)?;
         for index in 0..ranges {
-            let (offset, len) = self.media_range(command.nsid, self.dataset_range(index))?;
-            self.media.zero(offset, len).map_err(|_| WRITE_FAULT)?;
+            let run = self.media_run(command.nsid, self.dataset_range(index))?;
+            self.media.zero(run).map_err(|_| WRITE_FAULT)?;
+            self.settle(run, false)?;
         }
         DONE
     }
@@ -150,8 +165,12 @@ impl Controller {
         }
     }
 
-    fn lba_shift(&self, nsid: u32) -> Result<u8, Status> {
-        Ok(self.namespace(nsid)?.lba_shift)
+    /// Where a range of LBAs lies.
+    #[inline]
+    pub(super) fn media_run(&self, nsid: u32, range: Range) -> Result<LbaRun, Status> {
+        let namespace = self.namespace(nsid)?;
+        let placed = namespace.range(range.first, range.lba_count).ok_or(LBA_OUT_OF_RANGE)?;
+        Ok(LbaRun { offset: placed.0, len: placed.1, lba_bytes: 1 << namespace.lba_shift })
     }
 
     #[inline]

@@ -115,6 +115,14 @@ impl FileMedia {
         in_chunks(bounce, len, |done, chunk| Ok(file.write_all_at(chunk, offset + done)?))
     }
 
+    pub(super) fn load(&mut self, offset: u64, into: &mut [u8]) -> MediaResult {
+        Ok(self.file.read_exact_at(into, offset)?)
+    }
+
+    pub(super) fn store(&mut self, offset: u64, from: &[u8]) -> MediaResult {
+        Ok(self.file.write_all_at(from, offset)?)
+    }
+
     pub(super) fn flush(&mut self) -> MediaResult {
         Ok(self.file.sync_data()?)
     }

@@ -3,9 +3,19 @@
 //! Offsets are bytes from the start of the controller's storage; the caller has
 //! checked that they are inside it. What was never written, or was deallocated,
 //! reads as zeros.
+//!
+//! | file | holds |
+//! |---|---|
+//! | `store` | what commands see: all of the following as one |
+//! | `cache` | the volatile write cache: what power loss may take |
+//! | `defects` | LBAs that cannot be read |
+//! | `memory`, `file` | what lasts |
 
+mod cache;
+mod defects;
 mod file;
 mod memory;
+mod store;
 
 use self::file::FileMedia;
 use self::memory::MemoryMedia;
@@ -13,6 +23,8 @@ use super::memory::{Dma, Fault};
 use super::options::Storage;
 use crate::error::Result;
 use crate::spec::Iova;
+
+pub(super) use store::{LbaRun, Store};
 
 /// What moving data can end in, other than well.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,11 +50,11 @@ impl From<std::io::Error> for MediaError {
 }
 
 /// The result of moving data.
-pub(super) type MediaResult = std::result::Result<(), MediaError>;
+pub(super) type MediaResult<T = ()> = std::result::Result<T, MediaError>;
 
-/// The storage of one controller.
+/// The storage of one controller, as far as it lasts.
 #[derive(Debug)]
-pub(super) enum Media {
+enum Media {
     /// Memory of this process.
     Memory(MemoryMedia),
     /// A sparse file.
@@ -52,7 +64,7 @@ pub(super) enum Media {
 }
 
 impl Media {
-    pub(super) fn open(storage: &Storage) -> Result<Media> {
+    fn open(storage: &Storage) -> Result<Media> {
         Ok(match storage {
             Storage::Memory { bytes } => Media::Memory(MemoryMedia::new(*bytes)?),
             Storage::File { path, bytes } => Media::File(FileMedia::open(path, *bytes)?),
@@ -61,7 +73,7 @@ impl Media {
     }
 
     /// Capacity in bytes.
-    pub(super) fn bytes(&self) -> u64 {
+    fn bytes(&self) -> u64 {
         match self {
             Media::Memory(memory) => memory.bytes(),
             Media::File(file) => file.bytes(),
@@ -71,7 +83,7 @@ impl Media {
 
     /// Copies from `offset` to the host.
     #[inline]
-    pub(super) fn read(&mut self, offset: u64, dma: &Dma<'_>, to: Iova, len: usize) -> MediaResult {
+    fn read(&mut self, offset: u64, dma: &Dma<'_>, to: Iova, len: usize) -> MediaResult {
         match self {
             Media::Memory(memory) => Ok(dma.write(to, memory.slice(offset, len))?),
             Media::File(file) => file.read(offset, dma, to, len),
@@ -81,13 +93,7 @@ impl Media {
 
     /// Copies from the host to `offset`.
     #[inline]
-    pub(super) fn write(
-        &mut self,
-        offset: u64,
-        dma: &Dma<'_>,
-        from: Iova,
-        len: usize,
-    ) -> MediaResult {
+    fn write(&mut self, offset: u64, dma: &Dma<'_>, from: Iova, len: usize) -> MediaResult {
         match self {
             Media::Memory(memory) => Ok(dma.read(from, memory.slice_mut(offset, len))?),
             Media::File(file) => file.write(offset, dma, from, len),
@@ -96,13 +102,7 @@ impl Media {
     }
 
     /// Compares with the host's memory.
-    pub(super) fn compare(
-        &mut self,
-        offset: u64,
-        dma: &Dma<'_>,
-        with: Iova,
-        len: usize,
-    ) -> MediaResult {
+    fn compare(&mut self, offset: u64, dma: &Dma<'_>, with: Iova, len: usize) -> MediaResult {
         match self {
             Media::Memory(memory) => memory.compare(offset, dma, with, len),
             Media::File(file) => file.compare(offset, dma, with, len),
@@ -111,7 +111,7 @@ impl Media {
     }
 
     /// Copies inside the media. What comes of ranges that overlap is not defined, as in the specification.
-    pub(super) fn copy(&mut self, from: u64, to: u64, len: u64) -> MediaResult {
+    fn copy(&mut self, from: u64, to: u64, len: u64) -> MediaResult {
         match self {
             Media::Memory(memory) => memory.copy(from, to, len),
             Media::File(file) => return file.copy(from, to, len),
@@ -121,7 +121,7 @@ impl Media {
     }
 
     /// Makes the range read as zeros; gives its space back where it can.
-    pub(super) fn zero(&mut self, offset: u64, len: u64) -> MediaResult {
+    fn zero(&mut self, offset: u64, len: u64) -> MediaResult {
         match self {
             Media::Memory(memory) => memory.zero(offset, len),
             Media::File(file) => return file.zero(offset, len),
@@ -130,8 +130,28 @@ impl Media {
         Ok(())
     }
 
+    /// Copies from `offset` into `into`; what is nowhere is zeros.
+    fn load(&mut self, offset: u64, into: &mut [u8]) -> MediaResult {
+        match self {
+            Media::Memory(memory) => into.copy_from_slice(memory.slice(offset, into.len())),
+            Media::File(file) => return file.load(offset, into),
+            Media::Null(_) => into.fill(0),
+        }
+        Ok(())
+    }
+
+    /// Copies `from` to `offset`.
+    fn store(&mut self, offset: u64, from: &[u8]) -> MediaResult {
+        match self {
+            Media::Memory(memory) => memory.slice_mut(offset, from.len()).copy_from_slice(from),
+            Media::File(file) => return file.store(offset, from),
+            Media::Null(_) => {}
+        }
+        Ok(())
+    }
+
     /// Reads the range and throws it away (Verify).
-    pub(super) fn verify(&mut self, offset: u64, len: u64) -> MediaResult {
+    fn verify(&mut self, offset: u64, len: u64) -> MediaResult {
         match self {
             Media::File(file) => file.verify(offset, len),
             Media::Memory(_) | Media::Null(_) => Ok(()),
@@ -139,7 +159,7 @@ impl Media {
     }
 
     /// Makes all that was written durable.
-    pub(super) fn flush(&mut self) -> MediaResult {
+    fn flush(&mut self) -> MediaResult {
         match self {
             Media::File(file) => file.flush(),
             Media::Memory(_) | Media::Null(_) => Ok(()),

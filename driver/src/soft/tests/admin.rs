@@ -4,7 +4,7 @@ use super::*;
 
 #[test]
 fn identify_controller_has_its_fields_in_their_places() {
-    let mut rig = Rig::admin_only("mem=1M,mdts=5,serial=SN42");
+    let mut rig = Rig::admin_only("mem=1M,mdts=5,serial=SN42,vwc=on");
     assert_eq!(rig.admin(identify(1, 0)).status, Status::SUCCESS);
     let page = rig.peek(DATA, 4096);
     assert_eq!(&page[4..24], b"SN42                ");
@@ -71,7 +71,7 @@ fn the_other_structures_answer() {
 
 #[test]
 fn features_round_trip_and_have_defaults() {
-    let mut rig = Rig::admin_only("mem=1M");
+    let mut rig = Rig::admin_only("mem=1M,vwc=on");
     for (fid, value) in
         [(1, 0x0403_0207), (4, 350), (5, 9), (6, 0), (8, 0x0102), (10, 1), (11, 0x1ff)]
     {

@@ -90,3 +90,85 @@ fn wrong_doorbells_are_errors() {
     rig.step();
     assert_eq!(rig.reap(0)[0].dw0, 0x0001_0000);
 }
+
+#[test]
+fn each_critical_warning_is_an_event_of_its_own_kind() {
+    let mut rig = Rig::admin_only("mem=1M");
+    rig.admin(feature(9, 11, 0b1101));
+    for (warning, info) in [(0b1, 2), (0b100, 0), (0b1000, 0)] {
+        rig.submit(0, Cmd::new(REQUEST));
+        rig.controller.warn_critical(warning);
+        rig.step();
+        assert_eq!(rig.reap(0)[0].dw0, 0x0002_0001 | info << 8, "warning {warning:#b}");
+        rig.admin(log(2, false));
+        assert_eq!(rig.peek(DATA, 1), [warning]);
+    }
+    rig.submit(0, Cmd::new(REQUEST));
+    rig.controller.warn_critical(0b10);
+    rig.step();
+    assert!(rig.reap(0).is_empty(), "nobody asked about the temperature");
+}
+
+#[test]
+fn firmware_activation_is_announced_and_pauses_commands_until_it_is_done() {
+    let mut rig = Rig::new("mem=1M");
+    rig.admin(feature(9, 11, 1 << 9));
+    rig.submit(0, Cmd::new(REQUEST));
+    rig.step();
+    let start = rig.ns;
+    rig.controller.activate_firmware(std::time::Duration::from_secs(2));
+    rig.submit(1, read(0, 1));
+    assert_eq!(rig.step_at(start + 1), 0);
+    assert_eq!(rig.reap(0)[0].dw0, 0x0003_0102);
+    assert_eq!(rig.csts(), 1 | 1 << 5);
+    assert_eq!(rig.controller.next_due(), Some(Time::from_ns(start + 1 + 2_000_000_000)));
+    assert_eq!(rig.step_at(start + 2_000_000_000), 0);
+    assert!(rig.reap(1).is_empty());
+    assert_eq!(rig.step_at(start + 2_000_000_001), 1);
+    assert_eq!((rig.reap(1).len(), rig.csts()), (1, 1));
+    rig.admin(log(3, false));
+    rig.submit(0, Cmd::new(REQUEST));
+    rig.controller.activate_firmware(std::time::Duration::ZERO);
+    rig.step();
+    assert_eq!(rig.reap(0).len(), 1, "the log was read");
+}
+
+#[test]
+fn a_log_that_belongs_to_another_event_does_not_release_one() {
+    let mut rig = Rig::admin_only("mem=1M");
+    rig.admin(feature(9, 11, 1 << 9 | 1 << 8));
+    rig.submit(0, Cmd::new(REQUEST));
+    rig.submit(0, Cmd::new(REQUEST));
+    rig.controller.namespace_changed(1);
+    rig.step();
+    assert_eq!(rig.reap(0).len(), 1);
+    rig.admin(log(3, false));
+    rig.controller.namespace_changed(1);
+    rig.step();
+    assert!(rig.reap(0).is_empty(), "the changed namespaces were not read");
+}
+
+#[test]
+fn resizing_and_removing_a_namespace_are_reported_and_take_effect() {
+    let mut rig = Rig::new("mem=1M,namespaces=2");
+    rig.admin(feature(9, 11, 1 << 8));
+    rig.poke(DATA, &pattern(512, 1));
+    rig.ok(write(1023, 1));
+    rig.submit(0, Cmd::new(REQUEST));
+    rig.controller.resize_namespace(1, 1000).expect("smaller");
+    rig.step();
+    assert_eq!(rig.reap(0)[0].dw0, 0x0004_0002);
+    assert_eq!(rig.io(read(1023, 1)), Status::LBA_OUT_OF_RANGE);
+    rig.admin(log(4, false));
+    assert_eq!(rig.peek_u32(DATA), 1);
+    rig.admin(identify(0, 1));
+    assert_eq!(rig.peek_u32(DATA), 1000);
+    rig.controller.resize_namespace(1, 1024).expect("as before");
+    rig.ok(read(1023, 1));
+    assert_eq!(rig.peek(DATA, 512), vec![0; 512], "what was given up is gone");
+    assert!(rig.controller.resize_namespace(1, 1025).is_err(), "the second namespace is there");
+    assert!(rig.controller.remove_namespace(2) && !rig.controller.remove_namespace(2));
+    rig.controller.resize_namespace(1, 2048).expect("all of it");
+    rig.ok(read(2047, 1));
+    assert_eq!(rig.io(read(0, 1).nsid(2)), Status::INVALID_FIELD_IN_COMMAND);
+}

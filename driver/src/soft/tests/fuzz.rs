@@ -27,6 +27,15 @@ fn command() -> impl Strategy<Value = Cmd> {
         })
 }
 
+/// Controllers of all kinds: plain, with a cache, slow, and with everything going wrong.
+const TAILS: [&str; 4] = [
+    "",
+    ",vwc=16k,lba=4096",
+    ",model=990pro,vwc=1M",
+    ",vwc=64k,faults=lose@any:p=0.1+delay(2ms)@any:p=0.1+media@p=0.2+rot@p=0.2+misdirect@p=0.2+again(1ms)@any:p=0.1\
+     +mute@p=0.1+hold@p=0.1+phase@p=0.02+cid@p=0.1",
+];
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
 
@@ -34,8 +43,9 @@ proptest! {
     fn random_commands_never_panic(
         commands in prop::collection::vec((any::<bool>(), command()), 1..40),
         noise in any::<u64>(),
+        tail in prop::sample::select(TAILS.to_vec()),
     ) {
-        let mut rig = Rig::new("mem=1M,namespaces=3,cmb=16k,mdts=4,ioqueues=8");
+        let mut rig = Rig::new(&format!("mem=1M,namespaces=3,cmb=16k,mdts=4,ioqueues=8{tail}"));
         let junk = pattern(0x4000, noise as u8);
         rig.poke(DATA, &junk);
         for (is_io, command) in commands {
@@ -49,6 +59,10 @@ proptest! {
             rig.reap(0);
             rig.reap(1);
         }
+        rig.controller.cut_power(&rig.ram, noise);
+        rig.controller.restore_power();
+        rig.step();
+        prop_assert_eq!(rig.csts(), 0);
     }
 
     #[test]

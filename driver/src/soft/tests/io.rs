@@ -8,7 +8,10 @@ fn what_was_written_reads_back_on_every_storage() {
     for tail in [
         "mem=4M".to_owned(),
         "mem=4M,lba=4096".to_owned(),
+        "mem=4M,vwc=on".to_owned(),
+        "mem=4M,lba=4096,vwc=16k".to_owned(),
         format!("file={},size=4M", path.display()),
+        format!("file={},size=4M,vwc=16k", path.display()),
     ] {
         let mut rig = Rig::new(&tail);
         let lba = if tail.contains("4096") { 4096 } else { 512 };

@@ -7,10 +7,13 @@
 mod admin;
 mod data;
 mod events;
+mod faults;
 mod fuzz;
 mod independence;
 mod io;
+mod life;
 mod namespaces;
+mod power;
 mod queues;
 mod registers;
 mod shadow;
@@ -233,6 +236,12 @@ impl Rig {
         let cid = self.post(qid, command);
         self.ring(qid);
         cid
+    }
+
+    /// Steps at a time of the test's own.
+    fn step_at(&mut self, ns: u64) -> usize {
+        self.ns = ns;
+        self.controller.step(&self.ram, Time::from_ns(ns))
     }
 
     /// The next completion of a queue, if its phase says that there is one.

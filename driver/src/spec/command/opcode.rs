@@ -119,6 +119,23 @@ opcodes! {
     }
 }
 
+impl IoOpcode {
+    /// Whether the command can change what is on the medium; `true` for opcodes the specification does not define.
+    pub const fn may_write(self) -> bool {
+        !matches!(
+            self,
+            IoOpcode::FLUSH
+                | IoOpcode::READ
+                | IoOpcode::COMPARE
+                | IoOpcode::VERIFY
+                | IoOpcode::RESERVATION_REGISTER
+                | IoOpcode::RESERVATION_REPORT
+                | IoOpcode::RESERVATION_ACQUIRE
+                | IoOpcode::RESERVATION_RELEASE
+        )
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -129,6 +146,13 @@ mod tests {
         assert_eq!(IoOpcode(0x19).to_string(), "Copy");
         assert_eq!(IoOpcode(0xfe).to_string(), "opcode FEh");
         assert_eq!(AdminOpcode(0xc0).name(), None);
+    }
+
+    #[test]
+    fn only_commands_that_are_known_not_to_write_do_not() {
+        assert!(IoOpcode::WRITE.may_write() && IoOpcode::COPY.may_write());
+        assert!(IoOpcode::DATASET_MANAGEMENT.may_write() && IoOpcode(0xfe).may_write());
+        assert!(!IoOpcode::READ.may_write() && !IoOpcode::COMPARE.may_write());
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! The command line of `cargo xtask vm`, also used by the test matrix.
 
+use super::rules::Rule;
 use crate::failure::{Failure, Result};
 use clap::Parser;
 use std::path::PathBuf;
@@ -8,6 +9,13 @@ const EXAMPLES: &str = "\
 Each --nvme and --kernel-nvme is 'OPTS[;NSOPTS…]': OPTS go to QEMU's `-device nvme,…`, each NSOPTS to a `-device \
 nvme-ns,…` of its own with an empty image file. Without NSOPTS there is one plain namespace; with the word `none` in \
 their place there is no namespace.
+
+In a --qemu-arg, {image} stands for the path of a new empty image file, for block devices of one's own.
+
+Each --qmp is a rule; they are carried out one after the other: 'TEXT => COMMAND' tells QEMU COMMAND once the guest's \
+command has said TEXT, 'COMMAND' alone at once, 'event NAME WORD…' waits for QEMU's event NAME with these words in its \
+data. COMMAND is a line for QEMU's human monitor, or a QMP command as JSON. A rule that was not carried out when the \
+guest ends is a failure, and so is a command that QEMU refuses.
 
 In COMMAND, {0}, {1} stand for `vfio:BDF` of the first and second --nvme, {k0} and {g0} for the block device and the \
 generic character device (/dev/nvme0n1, /dev/ng0n1) of the first --kernel-nvme. `adit` is the release binary, built \
@@ -34,7 +42,12 @@ Examples:
   cargo xtask vm --iommu intel-iommu,caching-mode=on,aw-bits=39 --nvme '' -- \\
       adit identify {0}
   cargo xtask vm --qemu-arg '-device pcie-root-port,id=rp0' --nvme bus=rp0 -- \\
-      adit identify {0}";
+      adit identify {0}
+
+  # the same controller unplugged under load
+  cargo xtask vm --qemu-arg '-device pcie-root-port,id=rp0' --nvme bus=rp0 \\
+      --qmp 'Jobs: 1 => device_del nvme0' --qmp 'event DEVICE_DELETED nvme0' \\
+      -- adit bench --filename={0} --time_based --runtime=60 --eta=always";
 
 /// What guest to boot and what to run in it.
 #[derive(Clone, Debug, clap::Args)]
@@ -52,9 +65,17 @@ pub(crate) struct GuestArgs {
     #[arg(long, value_name = "BINARY")]
     pub(super) with: Vec<String>,
 
+    /// An example of adit-driver to build and copy in, such as stray_dma
+    #[arg(long, value_name = "NAME")]
+    pub(super) example: Vec<String>,
+
     /// An argument for QEMU, placed before the controllers; one that begins with `-` is split at its first space
     #[arg(long, value_name = "A", allow_hyphen_values = true)]
     pub(super) qemu_arg: Vec<String>,
+
+    /// What to tell QEMU's monitor while the guest runs, and when
+    #[arg(long, value_name = "TEXT => COMMAND", value_parser = Rule::parse)]
+    pub(super) qmp: Vec<Rule>,
 
     /// The IOMMU device, or `none` [default unless a --qemu-arg brings one]
     #[arg(long, value_name = "DEVICE", default_value = DEFAULT_IOMMU)]

@@ -10,10 +10,12 @@ mod controller;
 mod cpio;
 mod initramfs;
 mod modules;
+mod monitor;
 mod output;
 mod packages;
 mod programs;
 mod qemu;
+mod rules;
 mod scratch;
 
 pub(crate) use arguments::GuestArgs;
@@ -62,7 +64,8 @@ impl Plan {
         let controllers = Controllers::parse(arguments)?;
         let programs =
             arguments.with.iter().map(|what| Program::find(what)).collect::<Result<Vec<_>>>()?;
-        let names: Vec<String> = programs.iter().map(|program| program.name.clone()).collect();
+        let named = programs.iter().map(|program| &program.name).chain(&arguments.example);
+        let names: Vec<String> = named.cloned().collect();
         let line = command::shell_line(&arguments.command, controllers.count(), &names)?;
         let needs_adit = command::mentions(&arguments.command, "adit")
             && !names.iter().any(|name| name == "adit");
@@ -86,6 +89,11 @@ pub(crate) fn run(
         deps::ensure(&deps::TO_BUILD)?;
         plan.programs.push(Program::find(&workspace::build_adit()?.to_string_lossy())?);
     }
+    for name in &arguments.example {
+        deps::ensure(&deps::TO_BUILD)?;
+        let program = workspace::build_example(name)?;
+        plan.programs.push(Program::find(&program.to_string_lossy())?);
+    }
     let cache = workspace::target_directory()?.join("vm");
     let kernel = match &arguments.kernel {
         Some(directory) => Kernel::find(directory)?,
@@ -103,7 +111,8 @@ pub(crate) fn run(
     };
     let initramfs = scratch.write("initramfs", &contents.archive(&plan.controllers)?)?;
     let qemu = qemu::arguments(arguments, &kernel, &initramfs, &plan.controllers, &scratch)?;
-    let watch = Watch { limit_s: arguments.timeout, marker: &marker, waiting };
+    let watch =
+        Watch { limit_s: arguments.timeout, marker: &marker, rules: &arguments.qmp, waiting };
     let mut outcome = qemu::run(&qemu, &watch, &scratch, sink)?;
     if arguments.allow_dmar {
         outcome.faults.clear();

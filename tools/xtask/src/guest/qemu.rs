@@ -4,8 +4,10 @@
 //! second one on QEMU's standard output that carries the command's output and the guest's report.
 
 use super::arguments::{DEFAULT_IOMMU, GuestArgs};
+use super::monitor::{self, Monitor};
 use super::output::{Report, Splitter};
 use super::packages::Kernel;
+use super::rules::Rule;
 use super::scratch::Scratch;
 use super::{Controllers, Outcome, Waiting};
 use crate::failure::{Context, Failure, Result};
@@ -23,6 +25,9 @@ use std::time::{Duration, Instant};
 const PROGRAM: &str = "qemu-system-x86_64";
 const CONSOLE: &str = "console.log";
 const ERRORS: &str = "qemu.log";
+
+/// What stands for a new image file in a `--qemu-arg`.
+const IMAGE: &str = "{image}";
 
 /// How much of a log is shown: a kernel panic with its call trace fits.
 const EVIDENCE_LINES: usize = 50;
@@ -61,13 +66,18 @@ pub(crate) fn arguments(
                 "-serial",
                 "chardev:console",
             ])
-            .chain(["-chardev", "stdio,id=output,signal=off", "-serial", "chardev:output"])
+            .chain(["-chardev", "file,id=output,path=/dev/stdout", "-serial", "chardev:output"])
             .map(str::to_owned)
             .collect();
     if let Some(iommu) = iommu(guest) {
         list.extend(["-device".into(), iommu.to_owned()]);
     }
-    list.extend(guest.qemu_arg.iter().flat_map(|argument| split_argument(argument)));
+    if !guest.qmp.is_empty() {
+        list.extend(monitor::ARGUMENTS.map(str::to_owned));
+    }
+    for (index, argument) in guest.qemu_arg.iter().enumerate() {
+        list.extend(split_argument(&with_image(argument, index, guest.disk_size, scratch)?));
+    }
     for controller in controllers.vfio.iter().chain(&controllers.kernel) {
         controller.add_to(&mut list, |name| scratch.sparse_image(name, guest.disk_size))?;
     }
@@ -79,6 +89,15 @@ fn iommu(guest: &GuestArgs) -> Option<&str> {
     let brought = guest.qemu_arg.iter().any(|argument| argument.contains("-iommu"));
     let wanted = guest.iommu != "none" && !(brought && guest.iommu == DEFAULT_IOMMU);
     wanted.then_some(guest.iommu.as_str())
+}
+
+/// `argument` with the path of a new image file in the place of [`IMAGE`].
+fn with_image(argument: &str, index: usize, bytes: u64, scratch: &Scratch) -> Result<String> {
+    if !argument.contains(IMAGE) {
+        return Ok(argument.to_owned());
+    }
+    let image = scratch.sparse_image(&format!("argument{index}"), bytes)?;
+    Ok(argument.replace(IMAGE, &image.to_string_lossy()))
 }
 
 /// `-device x y` is two arguments, anything that does not begin with `-` is one.
@@ -97,6 +116,8 @@ pub(crate) struct Watch<'a> {
     pub limit_s: u64,
     /// What separates the command's output from the guest's report.
     pub marker: &'a str,
+    /// What to tell the monitor, and when.
+    pub rules: &'a [Rule],
     /// What a terminal shows meanwhile.
     pub waiting: Waiting<'a>,
 }
@@ -108,10 +129,9 @@ pub(crate) fn run(
     scratch: &Scratch,
     sink: &mut dyn Write,
 ) -> Result<Outcome> {
-    let mut qemu = Qemu::start(arguments, scratch)?;
+    let mut qemu = Qemu::start(arguments, watch, scratch)?;
     let mut splitter = Splitter::new(watch.marker);
-    let watched = qemu.watch(watch, &mut splitter, sink);
-    drop(qemu);
+    let watched = qemu.watch(watch, &mut splitter, sink).and_then(|()| qemu.finish());
     match watched {
         Ok(()) => finish(splitter.report(), scratch),
         Err(failure) if failure.code() == 1 => {
@@ -146,21 +166,31 @@ fn evidence(scratch: &Scratch) -> String {
 /// A running QEMU, killed when this value goes away.
 struct Qemu {
     child: Child,
+    /// Where there are rules to carry out.
+    monitor: Option<Monitor>,
     output: Receiver<Vec<u8>>,
 }
 
 impl Qemu {
-    fn start(arguments: &[String], scratch: &Scratch) -> Result<Self> {
+    fn start(arguments: &[String], watch: &Watch, scratch: &Scratch) -> Result<Self> {
         let errors = File::create(scratch.path(ERRORS)).context("cannot create QEMU's log file")?;
         let mut command = tied_to_parent(PROGRAM);
-        command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(errors);
+        let aloud = matches!(watch.waiting, Waiting::UntilBooted);
+        let (monitor, input) = match watch.rules {
+            [] => (None, Stdio::null()),
+            rules => {
+                let (monitor, theirs) = Monitor::open(rules, aloud)?;
+                (Some(monitor), Stdio::from(theirs))
+            }
+        };
+        command.args(arguments).stdin(input).stdout(Stdio::piped()).stderr(errors);
         // A group of its own: Ctrl-C reaches xtask only, which then ends QEMU and removes its files.
         command.process_group(0);
         let mut child = command.spawn().context(format_args!("cannot run {PROGRAM}"))?;
         let stdout = child.stdout.take().expect("its standard output was asked for");
         let (sender, output) = sync_channel(16);
         std::thread::spawn(move || pump(stdout, &sender));
-        Ok(Self { child, output })
+        Ok(Self { child, monitor, output })
     }
 
     /// Passes the command's output on until QEMU closes its own.
@@ -179,6 +209,7 @@ impl Qemu {
         let mut progress = Some(Progress::start(what));
         loop {
             interrupt::check()?;
+            self.monitor.as_mut().map_or(Ok(()), Monitor::step)?;
             if Instant::now() >= deadline {
                 return Err(Failure::new(format!(
                     "the guest took longer than {limit_s} s and was killed (--timeout)"
@@ -192,10 +223,22 @@ impl Qemu {
             if until_booted && splitter.booted() {
                 progress.take();
             }
+            if let Some(monitor) = &mut self.monitor {
+                monitor.hear(&bytes);
+            }
             sink.write_all(&bytes)
                 .and_then(|()| sink.flush())
                 .context("cannot pass the guest's output on")?;
         }
+    }
+}
+
+impl Qemu {
+    /// Ends QEMU and settles whether every rule was carried out.
+    fn finish(mut self) -> Result<()> {
+        let monitor = self.monitor.take();
+        drop(self);
+        monitor.map_or(Ok(()), Monitor::finish)
     }
 }
 

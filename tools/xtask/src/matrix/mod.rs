@@ -2,7 +2,11 @@
 //!
 //! Each case boots one guest and runs its steps there one after the other. A step passes when its exit code is the
 //! expected one, when its output has every expected fragment (in any case of letters), and when nothing in it panicked;
-//! a case passes when its steps do and the guest's IOMMU saw no access that it had to refuse.
+//! a case passes when its steps do, when every rule for QEMU's monitor was carried out, and when the guest's IOMMU saw no
+//! access that it had to refuse.
+
+mod faults;
+mod shapes;
 
 use crate::failure::{Failure, Result};
 use crate::guest::{self, GuestArgs, Outcome, Waiting, quote};
@@ -41,11 +45,6 @@ const fn usage(shell: &'static str, says: &'static [&'static str]) -> Step {
     Step { shell, exit: 2, says }
 }
 
-/// What a run says that used SGLs: transfers of more than two pages without a PRP list.
-const BY_SGL: &[&str] = &["read", "write", "prp lists=0 built+0 prebuilt", "violations=0"];
-/// What a run says that used PRPs.
-const BY_PRP: &[&str] = &["read", "write", "sgl=0,", "violations=0"];
-
 /// Writes, reads back and verifies: 64 MiB of random 16 KiB transfers, 32 at a time.
 macro_rules! verified {
     ($target:literal, $says:expr) => {
@@ -65,202 +64,12 @@ macro_rules! verified {
     };
 }
 
-const CASES: &[Case] = &[
-    Case {
-        name: "identify",
-        guest: &["--nvme", "mdts=7,serial=first-flight"],
-        steps: &[
-            good("adit identify {0}", &["QEMU NVMe Ctrl", "first-flight"]),
-            good("adit identify {0} --json", &["{", "QEMU NVMe Ctrl", "first-flight"]),
-        ],
-    },
-    Case {
-        name: "mdts-1",
-        guest: &["--nvme", "mdts=1"],
-        steps: &[verified!("{0}", BY_SGL), verified!("{0},sgl=off", BY_PRP)],
-    },
-    Case {
-        name: "mdts-5",
-        guest: &["--nvme", "mdts=5"],
-        steps: &[verified!("{0}", BY_SGL), verified!("{0},sgl=off", BY_PRP)],
-    },
-    Case {
-        name: "mdts-7",
-        guest: &["--nvme", "mdts=7"],
-        steps: &[
-            verified!("{0}", BY_SGL),
-            verified!("{0},sgl=off", BY_PRP),
-            verified!("{0}", "--bs=512 --iodepth=1 --runtime=2", BY_SGL),
-            verified!("{0}", "--bs=1m --iodepth=8", BY_SGL),
-        ],
-    },
-    Case {
-        name: "lba-4096",
-        guest: &["--nvme", "mdts=7;logical_block_size=4096,physical_block_size=4096"],
-        steps: &[verified!("{0}", BY_SGL), verified!("{0},sgl=off", BY_PRP)],
-    },
-    Case {
-        name: "chained-lists",
-        guest: &["--nvme", "mdts=0"],
-        steps: &[
-            verified!("{0},sgl=off", "--bs=4m --iodepth=4", BY_PRP),
-            verified!("{0}", "--bs=4m --iodepth=4", BY_SGL),
-        ],
-    },
-    Case {
-        name: "cmb-queues",
-        guest: &["--nvme", "mdts=7,cmb_size_mb=64"],
-        steps: &[
-            good("adit identify {0},queues=cmb | grep CMB", &["64.0MiB, in use"]),
-            verified!("{0},queues=cmb", BY_SGL),
-            verified!("{0}", BY_SGL),
-        ],
-    },
-    Case {
-        name: "doorbells",
-        guest: &["--nvme", "mdts=7"],
-        steps: &[
-            good("adit identify {0} | grep Shadow | grep -v not", &["in use"]),
-            good("adit identify {0},dbbuf=off | grep Shadow", &["not in use"]),
-            verified!("{0}", BY_SGL),
-            verified!("{0},dbbuf=off", BY_SGL),
-            verified!("{0}", BY_SGL),
-        ],
-    },
-    Case {
-        name: "one-io-queue",
-        guest: &["--nvme", "max_ioqpairs=1,msix_qsize=2"],
-        steps: &[
-            verified!("{0}", BY_SGL),
-            refused(
-                "adit bench --filename={0} --rw=randread --bs=4k --size=1M --numjobs=2",
-                &["queue"],
-            ),
-        ],
-    },
-    Case {
-        name: "two-controllers",
-        guest: &["--nvme", "mdts=7", "--nvme", "mdts=5"],
-        steps: &[good(
-            "adit bench --filename={0} --rw=randrw --bs=16k --iodepth=32 --size=64M --verify=crc32c & first=$!\n\
-                 adit bench --filename={1} --rw=randrw --bs=16k --iodepth=32 --size=64M --verify=crc32c & second=$!\n\
-                 wait $first && wait $second",
-            &["read", "write"],
-        )],
-    },
-    Case {
-        name: "namespaces",
-        guest: &[
-            "--nvme",
-            "mdts=7;nsid=1;nsid=2,logical_block_size=4096,physical_block_size=4096;nsid=9,logical_block_size=4096,physical_block_size=4096",
-        ],
-        steps: &[
-            good("adit identify {0}", &["512", "4096", "9"]),
-            verified!("{0},ns=1", BY_SGL),
-            verified!("{0},ns=2", BY_SGL),
-            verified!("{0},ns=9", BY_SGL),
-            refused(
-                "adit bench --filename={0},ns=5 --rw=read --bs=4k --size=1M",
-                &["namespace", "5"],
-            ),
-        ],
-    },
-    Case {
-        name: "iommu-39-bit",
-        guest: &[
-            "--iommu",
-            "intel-iommu,intremap=on,caching-mode=on,aw-bits=39",
-            "--nvme",
-            "mdts=7",
-        ],
-        steps: &[verified!("{0}", BY_SGL), verified!("{0},sgl=off", BY_PRP)],
-    },
-    Case {
-        name: "iommu-amd",
-        guest: &["--iommu", "amd-iommu", "--nvme", "mdts=7"],
-        steps: &[verified!("{0}", BY_SGL)],
-    },
-    Case {
-        name: "no-hugepages",
-        guest: &["--nvme", "mdts=7"],
-        steps: &[
-            good(
-                "echo 0 >/proc/sys/vm/nr_hugepages && grep HugePages_Total /proc/meminfo",
-                &[" 0"],
-            ),
-            verified!("{0}", BY_SGL),
-        ],
-    },
-    Case {
-        name: "in-use-and-killed",
-        guest: &["--nvme", "mdts=7"],
-        steps: &[
-            // The first one is killed with commands in flight; the next one finds the device usable.
-            good(
-                "adit bench --filename={0} --rw=randrw --bs=16k --iodepth=32 --size=64M --time_based --runtime=60 >/tmp/first 2>&1 & first=$!\n\
-                 sleep 3\n\
-                 adit identify {0}; code=$?\n\
-                 kill -9 $first; wait $first\n\
-                 echo \"exit code $code\"",
-                &["exit code 1", "in use"],
-            ),
-            verified!("{0}", BY_SGL),
-        ],
-    },
-    Case {
-        name: "refused-devices",
-        guest: &["--nvme", "mdts=7", "--kernel-nvme", ""],
-        steps: &[
-            refused("adit identify vfio:0000:00:18.0", &["0000:00:18.0", "nvme", "vfio-pci"]),
-            good(
-                "basename $(readlink /sys/bus/pci/devices/0000:00:18.0/driver); ls {k0}",
-                &["nvme", "/dev/nvme0n1"],
-            ),
-            refused("adit identify vfio:0000:00:1f.2", &["0000:00:1f.2", "NVMe"]),
-            refused("adit identify vfio:0000:00:0f.0", &["0000:00:0f.0"]),
-            good(
-                "group=$(basename $(readlink /sys/bus/pci/devices/0000:00:10.0/iommu_group))\n\
-                 chown user /dev/vfio/$group\n\
-                 su user -c 'id -u; adit identify {0}'",
-                &["1000", "QEMU NVMe Ctrl"],
-            ),
-            refused(
-                "group=$(basename $(readlink /sys/bus/pci/devices/0000:00:10.0/iommu_group))\n\
-                 chown user /dev/vfio/$group\n\
-                 su user -c 'ulimit -l 16; adit identify {0}'",
-                &["memlock"],
-            ),
-            good("adit identify {0}", &["QEMU NVMe Ctrl"]),
-        ],
-    },
-    Case {
-        name: "usage-errors",
-        guest: &["--nvme", "mdts=7"],
-        steps: &[
-            usage("adit identify vfoi:0000:00:10.0", &["vfoi"]),
-            usage("adit identify vfio:0000:00:10", &["0000:00:10"]),
-            usage("adit identify {0},sgll=off", &["sgll"]),
-            usage("adit identify", &["TARGET", "--help"]),
-            usage("adit bench --filename={0} --rw=sideways", &["sideways"]),
-            good("adit identify {0}", &["QEMU NVMe Ctrl"]),
-        ],
-    },
-    Case {
-        name: "shared-iommu-group",
-        guest: &["--nvme", "addr=0x12.0,multifunction=on", "--kernel-nvme", "addr=0x12.1"],
-        steps: &[refused("adit identify {0}", &["group", "0000:00:12.1"])],
-    },
-    Case {
-        name: "no-namespace",
-        guest: &["--nvme", "mdts=7;none"],
-        steps: &[refused("adit bench --filename={0} --rw=read --bs=4k --size=1M", &["namespace"])],
-    },
-    Case {
-        name: "metadata-format",
-        guest: &["--nvme", "mdts=7;logical_block_size=4096,physical_block_size=4096,ms=8,mset=1"],
-        steps: &[refused("adit bench --filename={0} --rw=read --bs=4k --size=1M", &["metadata"])],
-    },
-];
+use verified;
+
+/// All of them, in the order in which they run.
+fn cases() -> impl Iterator<Item = &'static Case> {
+    shapes::CASES.iter().chain(faults::CASES)
+}
 
 /// A guest that takes longer than this is stuck.
 const LIMIT_S: &str = "120";
@@ -273,16 +82,16 @@ const MARK: &str = "@@ exit code";
 
 /// The cases whose name contains `only`.
 pub(crate) fn select(only: Option<&str>) -> Result<Vec<&'static Case>> {
-    let cases: Vec<&Case> =
-        CASES.iter().filter(|case| only.is_none_or(|part| case.name.contains(part))).collect();
-    if cases.is_empty() {
-        let names: Vec<&str> = CASES.iter().map(|case| case.name).collect();
+    let chosen: Vec<&Case> =
+        cases().filter(|case| only.is_none_or(|part| case.name.contains(part))).collect();
+    if chosen.is_empty() {
+        let names: Vec<&str> = cases().map(|case| case.name).collect();
         return Err(Failure::usage(format!(
             "no case has such a name; there are: {}",
             names.join(", ")
         )));
     }
-    Ok(cases)
+    Ok(chosen)
 }
 
 /// Runs the cases one after the other and says how each ends.
@@ -432,7 +241,7 @@ mod tests {
     #[test]
     fn names_are_unique_and_every_guest_can_be_planned() {
         let mut names = BTreeSet::new();
-        for case in CASES {
+        for case in cases() {
             assert!(names.insert(case.name), "{} is there twice", case.name);
             let plan = case.arguments().and_then(|arguments| Plan::new(&arguments));
             assert!(plan.is_ok(), "{}: {:?}", case.name, plan.err());
@@ -441,7 +250,7 @@ mod tests {
 
     #[test]
     fn cases_are_selected_by_a_part_of_their_name() {
-        assert_eq!(select(None).unwrap().len(), CASES.len());
+        assert_eq!(select(None).unwrap().len(), cases().count());
         assert!(select(Some("mdts")).unwrap().len() >= 3);
         assert_eq!(select(Some("nothing like it")).err().map(|failure| failure.code()), Some(2));
     }

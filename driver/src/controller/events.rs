@@ -1,0 +1,386 @@
+//! What a controller and its bus report unasked, and what the driver does about it.
+//!
+//! Nothing here has a thread: [`super::Controller::poll`] looks, acts, and hands over one event
+//! at a time. It also looks at CSTS, so that a controller that failed is found without waiting
+//! for a deadline.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use zerocopy::FromBytes;
+
+use super::admin::Admin;
+use super::registers::read;
+use super::shared::{Shared, lock};
+use crate::bus::BusEvent;
+use crate::error::{Error, Result};
+use crate::memory::Buffer;
+use crate::spec::feature::{AsyncEvent, AsyncEventType};
+use crate::spec::identify::IdentifyNamespace;
+use crate::spec::log::{ChangedNamespaces, CriticalWarning, Lid, SmartHealth};
+use crate::spec::register::CSTS;
+use crate::spec::{Cns, Nsid, Sqe, View};
+use crate::time::Time;
+use crate::transfer::PAGE_BYTES;
+
+/// Notice: Firmware Activation Starting (NVMe Base 2.0, figure 149).
+const FIRMWARE_ACTIVATION: u8 = 1;
+/// How long a firmware activation may pause the controller that does not say (MTFA of 0).
+const ACTIVATION: Duration = Duration::from_secs(10);
+/// Bytes of log pages that are read for what their reading does: it re-arms the event.
+const LOG_BYTES: u32 = 512;
+
+/// Something that happened to a controller outside its queues.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Event {
+    /// The controller's health changed.
+    Health {
+        /// What it reported.
+        event: AsyncEvent,
+        /// The critical warnings of the SMART / Health log (NVMe Base 2.0 section 5.16.1.3) as it is now.
+        warnings: CriticalWarning,
+    },
+    /// An open namespace has another size. Its handles know it already.
+    NamespaceResized {
+        /// Which.
+        nsid: Nsid,
+        /// LBAs it has now.
+        lba_count: u64,
+    },
+    /// A namespace is gone, or has another format: handles of it have no LBAs any more.
+    NamespaceRemoved {
+        /// Which.
+        nsid: Nsid,
+    },
+    /// A namespace that nobody has open appeared or changed.
+    NamespaceAdded {
+        /// Which.
+        nsid: Nsid,
+    },
+    /// The controller activates new firmware and may stop for a while (NVMe Base 2.0 section 3.11.1).
+    /// Commands that become overdue meanwhile are not aborted.
+    FirmwareActivation {
+        /// When it has to be over.
+        until: Time,
+    },
+    /// Any other asynchronous event, as the controller sent it.
+    Other(AsyncEvent),
+    /// Something about the device's place on its bus; the controller is out of service.
+    Bus(BusEvent),
+}
+
+/// The sizes of open namespaces, which their handles share.
+#[derive(Debug, Default)]
+pub(super) struct Sizes(BTreeMap<Nsid, Size>);
+
+#[derive(Debug)]
+struct Size {
+    lba_bytes: u32,
+    lba_count: Weak<AtomicU64>,
+}
+
+impl Sizes {
+    /// The count that all handles of a namespace share.
+    pub(super) fn share(&mut self, nsid: Nsid, lba_bytes: u32, count: u64) -> Arc<AtomicU64> {
+        let known = self.0.get(&nsid).filter(|size| size.lba_bytes == lba_bytes);
+        if let Some(shared) = known.and_then(|size| size.lba_count.upgrade()) {
+            shared.store(count, Ordering::Relaxed);
+            return shared;
+        }
+        let shared = Arc::new(AtomicU64::new(count));
+        self.0.insert(nsid, Size { lba_bytes, lba_count: Arc::downgrade(&shared) });
+        shared
+    }
+
+    /// Takes in what a namespace is now: LBA size and count, or `None` if it is not there.
+    fn update(&mut self, nsid: Nsid, now: Option<(u32, u64)>) -> Option<Event> {
+        let open = self.0.get(&nsid).and_then(|size| Some((size, size.lba_count.upgrade()?)));
+        match (open, now) {
+            (None, Some(_)) => Some(Event::NamespaceAdded { nsid }),
+            (None, None) => Some(Event::NamespaceRemoved { nsid }),
+            (Some((size, count)), Some((lba_bytes, lba_count))) if size.lba_bytes == lba_bytes => {
+                let before = count.swap(lba_count, Ordering::Relaxed);
+                (before != lba_count).then_some(Event::NamespaceResized { nsid, lba_count })
+            }
+            (Some((_, count)), _) => {
+                let before = count.swap(0, Ordering::Relaxed);
+                (before != 0).then_some(Event::NamespaceRemoved { nsid })
+            }
+        }
+    }
+
+    /// Forgets those that nobody has open any more; returns the others.
+    fn open(&mut self) -> Vec<Nsid> {
+        self.0.retain(|_, size| size.lba_count.strong_count() > 0);
+        self.0.keys().copied().collect()
+    }
+}
+
+/// A pause that the controller announced, or shows in CSTS.PP.
+#[derive(Debug, Default)]
+pub(super) struct Pause {
+    /// When it has to be over, in nanoseconds; 0 while there is none.
+    until_ns: AtomicU64,
+    /// It was announced, and the log page that re-arms the event is still to be read.
+    is_announced: AtomicBool,
+}
+
+impl Pause {
+    fn begin(&self, until: Time) {
+        self.until_ns.store(until.as_ns(), Ordering::Relaxed);
+    }
+
+    pub(super) fn clear(&self) {
+        self.until_ns.store(0, Ordering::Relaxed);
+    }
+
+    /// When the present pause has to be over; `None` if there is none or it lasts too long.
+    /// `paused` is CSTS.PP, `longest` how long a pause may be.
+    fn until(&self, now: Time, paused: bool, longest: Duration) -> Option<Time> {
+        let until = Time::from_ns(self.until_ns.load(Ordering::Relaxed));
+        match (until == Time::ZERO, paused) {
+            (true, false) => None,
+            (true, true) => {
+                self.begin(now + longest);
+                Some(now + longest)
+            }
+            (false, paused) if now >= until => {
+                // One that goes on for longer is remembered, so that it does not begin anew.
+                if !paused {
+                    self.clear();
+                }
+                None
+            }
+            (false, _) => Some(until),
+        }
+    }
+}
+
+impl Shared {
+    /// Looks for what happened and deals with it; returns one event.
+    pub(super) fn poll(&self, now: Time) -> Option<Event> {
+        if let Some(event) = lock(&self.events).pop_front() {
+            return Some(event);
+        }
+        if let Some(event) = self.bus().take_event() {
+            if event == BusEvent::RemovalRequested {
+                self.give_up("the system asked for the device back");
+            }
+            self.fail(self.life(), what_it_means(event));
+            return Some(Event::Bus(event));
+        }
+        let life = self.life();
+        if !life.is_running() {
+            return None;
+        }
+        if let Some(cause) = self.cause_of_death() {
+            self.fail(life, &cause);
+            return None;
+        }
+        let status = read(&**self.bus(), CSTS);
+        if !status.pp() && self.pause.is_announced.swap(false, Ordering::Relaxed) {
+            self.rearm_firmware_notice();
+        }
+        let take = |admin: &mut Admin| (admin.take_event(), admin.take_violation());
+        let (event, violation) = self.try_with_admin(take)?;
+        if let Some(violation) = violation {
+            self.fail(life, &format!("on the admin queue, {violation}"));
+            return None;
+        }
+        self.act_on(now, event?);
+        lock(&self.events).pop_front()
+    }
+
+    /// When the controller has to be back from a pause; `None` if it does not pause.
+    pub(super) fn paused_until(&self, now: Time) -> Option<Time> {
+        let paused = read(&**self.bus(), CSTS).pp();
+        self.pause.until(now, paused, self.activation())
+    }
+
+    fn activation(&self) -> Duration {
+        match self.info.identify.mtfa_100ms.get() {
+            0 => ACTIVATION,
+            units => Duration::from_millis(u64::from(units) * 100),
+        }
+    }
+
+    /// Finds out what an event is about and keeps what there is to tell.
+    fn act_on(&self, now: Time, event: AsyncEvent) {
+        tracing::info!("{}: {event}", self.bus().device());
+        let known = match (event.event_type, event.info) {
+            (AsyncEventType::SmartHealth, _) => self.look_at_health(event),
+            _ if event == AsyncEvent::NAMESPACE_ATTRIBUTE_CHANGED => self.look_at_changed(),
+            (AsyncEventType::Notice, FIRMWARE_ACTIVATION) => {
+                self.wait_for_firmware(now);
+                Ok(())
+            }
+            (AsyncEventType::Error, _) => {
+                self.tell(Event::Other(event));
+                self.read_log(Lid::ERROR_INFORMATION).map(drop)
+            }
+            _ => {
+                self.tell(Event::Other(event));
+                Ok(())
+            }
+        };
+        if let Err(error) = known {
+            tracing::warn!("{error}; more about the event is not known");
+            // Whatever kept us from finding out, the event is real.
+            if lock(&self.events).is_empty() {
+                self.tell(Event::Other(event));
+            }
+        }
+    }
+
+    fn tell(&self, event: Event) {
+        lock(&self.events).push_back(event);
+    }
+
+    fn read_log(&self, lid: Lid) -> Result<Buffer> {
+        let sqe = Sqe::get_log_page(lid, Nsid::ALL, LOG_BYTES, 0, false);
+        self.read_page("Get Log Page", sqe.expect("a multiple of 4"), LOG_BYTES as usize)
+    }
+
+    fn look_at_health(&self, event: AsyncEvent) -> Result<()> {
+        let log = self.read_log(Lid::SMART_HEALTH)?;
+        let log = SmartHealth::view(&log).expect("the log is as long as the structure");
+        self.tell(Event::Health { event, warnings: log.critical_warning() });
+        Ok(())
+    }
+
+    /// The controller is about to pause: the log that re-arms the event is read when it is back.
+    fn wait_for_firmware(&self, now: Time) {
+        let until = now + self.activation();
+        self.pause.begin(until);
+        self.pause.is_announced.store(true, Ordering::Relaxed);
+        self.tell(Event::FirmwareActivation { until });
+    }
+
+    fn rearm_firmware_notice(&self) {
+        if let Err(error) = self.read_log(Lid::FIRMWARE_SLOT) {
+            tracing::warn!("{error}; another firmware activation may go unnoticed");
+        }
+    }
+
+    /// Reads which namespaces changed, and looks at each.
+    fn look_at_changed(&self) -> Result<()> {
+        let sqe =
+            Sqe::get_log_page(Lid::CHANGED_NAMESPACES, Nsid::ALL, PAGE_BYTES as u32, 0, false);
+        let sqe = sqe.expect("a multiple of 4");
+        let log = self.read_page("Get Log Page", sqe, PAGE_BYTES as usize)?;
+        let log = ChangedNamespaces::view(&log).expect("a page is as long as the log");
+        // Too many to name: any of those that are open may be among them.
+        let changed = match log.overflowed() {
+            true => lock(&self.sizes).open(),
+            false => log.iter().collect(),
+        };
+        self.look_at(changed)
+    }
+
+    /// Looks at all open namespaces, after a time when nothing was reported.
+    pub(super) fn look_at_open_namespaces(&self) {
+        let open = lock(&self.sizes).open();
+        if let Err(error) = self.look_at(open) {
+            tracing::warn!("{error}; sizes of namespaces may have changed");
+        }
+    }
+
+    fn look_at(&self, nsids: Vec<Nsid>) -> Result<()> {
+        for nsid in nsids {
+            let present = self.format_of(nsid)?;
+            let event = lock(&self.sizes).update(nsid, present);
+            event.into_iter().for_each(|event| self.tell(event));
+        }
+        Ok(())
+    }
+
+    /// LBA size and count of a namespace as it is now; `None` if it is not active.
+    fn format_of(&self, nsid: Nsid) -> Result<Option<(u32, u64)>> {
+        let sqe = Sqe::identify(Cns::NAMESPACE, nsid, 0);
+        let page = match self.read_page("Identify", sqe, PAGE_BYTES as usize) {
+            Err(Error::Status { .. }) => return Ok(None),
+            page => page?,
+        };
+        let identify = IdentifyNamespace::ref_from_bytes(&page).expect("a page is as long");
+        let lba_bytes = identify.lba_format().and_then(|format| format.lba_bytes());
+        Ok(lba_bytes
+            .filter(|_| identify.is_active())
+            .map(|bytes| (bytes, identify.nsze_lbas.get())))
+    }
+
+    /// Runs a command that reads `bytes`.
+    pub(super) fn read_page(&self, name: &'static str, sqe: Sqe, bytes: usize) -> Result<Buffer> {
+        self.check()?;
+        let data = crate::memory::allocate(self.bus(), bytes)?;
+        let (_, data) = self.call(name, sqe, Some(data))?;
+        Ok(data.expect("a call gives its buffer back"))
+    }
+}
+
+/// Why a bus event takes the controller out of service.
+fn what_it_means(event: BusEvent) -> &'static str {
+    match event {
+        BusEvent::Error => "the bus reported an error that it cannot correct (AER)",
+        BusEvent::RemovalRequested => {
+            "the system asks for the device back (hot unplug or unbind): close it"
+        }
+        BusEvent::Gone => "the device is gone",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NSID: Nsid = Nsid(3);
+
+    #[test]
+    fn handles_of_a_namespace_follow_its_size() {
+        let mut sizes = Sizes::default();
+        let first = sizes.share(NSID, 512, 100);
+        let second = sizes.share(NSID, 512, 100);
+        let resized = Event::NamespaceResized { nsid: NSID, lba_count: 50 };
+        assert_eq!(sizes.update(NSID, Some((512, 50))), Some(resized));
+        assert_eq!(sizes.update(NSID, Some((512, 50))), None, "known already");
+        assert_eq!(first.load(Ordering::Relaxed), 50);
+        assert_eq!(second.load(Ordering::Relaxed), 50);
+        assert_eq!(sizes.update(NSID, None), Some(Event::NamespaceRemoved { nsid: NSID }));
+        assert_eq!(second.load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn a_namespace_of_another_format_is_another_one() {
+        let mut sizes = Sizes::default();
+        let before = sizes.share(NSID, 512, 100);
+        let event = sizes.update(NSID, Some((4096, 12)));
+        assert_eq!(event, Some(Event::NamespaceRemoved { nsid: NSID }));
+        let after = sizes.share(NSID, 4096, 12);
+        assert_eq!((before.load(Ordering::Relaxed), after.load(Ordering::Relaxed)), (0, 12));
+    }
+
+    #[test]
+    fn namespaces_nobody_has_open_are_told_of_and_forgotten() {
+        let mut sizes = Sizes::default();
+        drop(sizes.share(NSID, 512, 100));
+        assert!(sizes.open().is_empty());
+        let added = sizes.update(NSID, Some((512, 1)));
+        assert_eq!(added, Some(Event::NamespaceAdded { nsid: NSID }));
+    }
+
+    #[test]
+    fn a_pause_ends_when_it_is_over_or_has_lasted_too_long() {
+        const LONGEST: Duration = Duration::from_secs(1);
+        let at = |ms| Time::ZERO + Duration::from_millis(ms);
+        let pause = Pause::default();
+        assert_eq!(pause.until(at(10), false, LONGEST), None);
+        assert_eq!(pause.until(at(10), true, LONGEST), Some(at(1010)), "CSTS.PP alone");
+        assert_eq!(pause.until(at(500), true, LONGEST), Some(at(1010)), "not prolonged");
+        assert_eq!(pause.until(at(1010), true, LONGEST), None, "too long");
+        assert_eq!(pause.until(at(1020), true, LONGEST), None, "nor does it begin anew");
+        assert_eq!(pause.until(at(1030), false, LONGEST), None);
+        assert_eq!(pause.until(at(1040), true, LONGEST), Some(at(2040)), "the next one");
+    }
+}

@@ -1,0 +1,119 @@
+//! Where a controller is between service and reset, and how often it came back.
+//!
+//! ```text
+//! running -> failing -> quiesced -> recovering -> running, the next incarnation
+//!                   \-> stuck ------/         \-> quiesced or stuck again
+//! ```
+//!
+//! State and incarnation are one word, so that a queue learns with one load whether the
+//! controller is still the one that knows it.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// What a controller is doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub(crate) enum State {
+    /// It is in service.
+    Running = 0,
+    /// One thread takes it out of service.
+    Failing = 1,
+    /// It touches no memory of ours any more: buffers may be handed back.
+    Quiesced = 2,
+    /// It may still touch our memory: buffers in flight are kept from everybody.
+    Stuck = 3,
+    /// One thread makes it ready again.
+    Recovering = 4,
+}
+
+const STATE_BITS: u32 = 3;
+
+/// A state of one incarnation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Life(u32);
+
+impl Life {
+    /// In service for the first time.
+    pub(crate) const FIRST: Life = Life(State::Running as u32);
+
+    pub(crate) fn state(self) -> State {
+        match self.0 & ((1 << STATE_BITS) - 1) {
+            0 => State::Running,
+            1 => State::Failing,
+            2 => State::Quiesced,
+            3 => State::Stuck,
+            _ => State::Recovering,
+        }
+    }
+
+    /// The same incarnation in another state.
+    pub(crate) fn with(self, state: State) -> Life {
+        Life(self.0 >> STATE_BITS << STATE_BITS | state as u32)
+    }
+
+    /// In service again: queues of this one are not known any more.
+    pub(crate) fn next(self) -> Life {
+        Life((self.0 >> STATE_BITS).wrapping_add(1) << STATE_BITS | State::Running as u32)
+    }
+
+    pub(crate) fn is_running(self) -> bool {
+        self.state() == State::Running
+    }
+}
+
+/// The life that all handles and queues see.
+#[derive(Debug)]
+pub(crate) struct SharedLife(AtomicU32);
+
+impl SharedLife {
+    pub(crate) fn new() -> SharedLife {
+        SharedLife(AtomicU32::new(Life::FIRST.0))
+    }
+
+    pub(crate) fn get(&self) -> Life {
+        Life(self.0.load(Ordering::Acquire))
+    }
+
+    /// Whether nothing has changed since `life` was seen.
+    #[inline(always)]
+    pub(crate) fn is(&self, life: Life) -> bool {
+        self.0.load(Ordering::Relaxed) == life.0
+    }
+
+    /// Goes on from `from` if that is still where it is.
+    pub(crate) fn advance(&self, from: Life, to: Life) -> bool {
+        self.0.compare_exchange(from.0, to.0, Ordering::AcqRel, Ordering::Acquire).is_ok()
+    }
+
+    /// For the one thread that is failing or recovering it.
+    pub(crate) fn set(&self, life: Life) {
+        self.0.store(life.0, Ordering::Release);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_incarnation_keeps_its_number_until_the_next_one_runs() {
+        let mut life = Life::FIRST;
+        for _ in 0..5 {
+            let dead = life.with(State::Quiesced);
+            assert_eq!(dead.state(), State::Quiesced);
+            assert_eq!(dead.with(State::Running), life);
+            let next = dead.with(State::Recovering).next();
+            assert!(next.is_running() && next != life);
+            life = next;
+        }
+    }
+
+    #[test]
+    fn only_one_of_two_takes_a_step() {
+        let shared = SharedLife::new();
+        let life = shared.get();
+        assert!(shared.advance(life, life.with(State::Failing)));
+        assert!(!shared.advance(life, life.with(State::Failing)));
+        assert!(!shared.is(life));
+    }
+}

@@ -1,0 +1,168 @@
+//! Putting a poller's thread to sleep, and waking it when a request comes.
+//!
+//! No wake-up is lost, by the usual argument with two flags. The sleeper says
+//! that it is asleep, *then* looks for work; a sender leaves its work, *then* looks
+//! whether somebody sleeps. A SeqCst fence stands between the two steps on
+//! both sides, so at least one of them sees the other: either the sleeper finds the work
+//! and does not sleep, or the sender finds the sleeper and writes its eventfd, which
+//! stays readable until it is read.
+
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
+use std::time::Duration;
+
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, ppoll};
+use nix::sys::eventfd::{EfdFlags, EventFd};
+use nix::sys::time::TimeSpec;
+
+use crate::error::{Error, Result};
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Alarm {
+    asleep: AtomicBool,
+    eventfd: EventFd,
+    sleeps: AtomicU64,
+    wakes: AtomicU64,
+}
+
+impl Alarm {
+    /// An alarm for one thread.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] where no more files may be open.
+    pub(super) fn new() -> Result<Alarm> {
+        let flags = EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC;
+        let eventfd = EventFd::from_flags(flags).map_err(|why| {
+            let fix = "raise the limit of open files (ulimit -n)";
+            Error::refused("the reactor", "cannot make an eventfd", why, fix)
+        })?;
+        let (asleep, sleeps, wakes) = Default::default();
+        Ok(Alarm { asleep, eventfd, sleeps, wakes })
+    }
+
+    /// Wakes the thread if it sleeps. Call it after leaving work where [`Alarm::sleep`]'s
+    /// `has_work` looks.
+    #[inline]
+    pub(super) fn wake(&self) {
+        fence(Ordering::SeqCst);
+        if self.asleep.load(Ordering::Relaxed) {
+            self.ring();
+        }
+    }
+
+    #[cold]
+    fn ring(&self) {
+        // The first of several senders makes the system call.
+        if self.asleep.swap(false, Ordering::Relaxed) {
+            self.wakes.fetch_add(1, Ordering::Relaxed);
+            // Fails only when the counter is full: then the sleeper has been woken already.
+            let _ = self.eventfd.write(1);
+        }
+    }
+
+    /// Sleeps until somebody calls [`Alarm::wake`], one of `interrupts` is raised or `at_most`
+    /// passes; not at all if there is work. Interrupts that were raised are cleared: look for
+    /// completions afterwards.
+    pub(super) fn sleep(
+        &self,
+        at_most: Duration,
+        interrupts: &[BorrowedFd<'_>],
+        has_work: impl FnOnce() -> bool,
+    ) {
+        self.asleep.store(true, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+        if !has_work() {
+            self.sleeps.fetch_add(1, Ordering::Relaxed);
+            self.wait(at_most, interrupts);
+        }
+        self.asleep.store(false, Ordering::Relaxed);
+    }
+
+    fn wait(&self, at_most: Duration, interrupts: &[BorrowedFd<'_>]) {
+        let files = std::iter::once(self.eventfd.as_fd()).chain(interrupts.iter().copied());
+        let mut files: Vec<PollFd<'_>> =
+            files.map(|file| PollFd::new(file, PollFlags::POLLIN)).collect();
+        let at_most = at_most.min(Duration::from_secs(3600));
+        match ppoll(&mut files, Some(TimeSpec::from_duration(at_most)), None) {
+            Ok(_) => {}
+            Err(Errno::EINTR) => return,
+            Err(why) => {
+                tracing::error!("the reactor cannot wait for its eventfds and naps instead: {why}");
+                std::thread::sleep(at_most.min(Duration::from_micros(100)));
+                return;
+            }
+        }
+        for file in files.iter().filter(|file| file.any() == Some(true)) {
+            // Non-blocking, as all eventfds here; what it counted does not matter.
+            let _ = nix::unistd::read(file, &mut [0; 8]);
+        }
+    }
+
+    /// How often the thread slept, and was woken by a sender.
+    pub(super) fn counts(&self) -> (u64, u64) {
+        (self.sleeps.load(Ordering::Relaxed), self.wakes.load(Ordering::Relaxed))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+    use std::sync::atomic::AtomicU64;
+
+    const LONG: Duration = Duration::from_secs(60);
+
+    #[test]
+    fn work_that_is_there_keeps_it_awake() {
+        let alarm = Alarm::new().expect("alarm");
+        alarm.sleep(LONG, &[], || true);
+        alarm.wake();
+        assert_eq!(alarm.counts(), (0, 0), "nobody slept, so nobody was woken");
+    }
+
+    #[test]
+    fn an_interrupt_ends_the_sleep_and_is_cleared() {
+        let alarm = Alarm::new().expect("alarm");
+        let interrupt = EventFd::from_flags(EfdFlags::EFD_NONBLOCK).expect("eventfd");
+        interrupt.write(3).expect("raised");
+        alarm.sleep(LONG, &[interrupt.as_fd()], || false);
+        assert_eq!(alarm.counts(), (1, 0));
+        assert_eq!(interrupt.read(), Err(Errno::EAGAIN), "it was read");
+    }
+
+    /// One thread hands over a number at a time and waits until it was seen; the other sleeps,
+    /// in principle for ever, whenever there is no new one. A lost wake-up stops both.
+    #[test]
+    fn no_wake_up_is_lost() {
+        const ROUNDS: u64 = 20_000;
+        let alarm = Arc::new(Alarm::new().expect("alarm"));
+        let given = Arc::new(AtomicU64::new(0));
+        let seen = Arc::new(AtomicU64::new(0));
+        let sleeper = std::thread::spawn({
+            let (alarm, given, seen) = (Arc::clone(&alarm), Arc::clone(&given), Arc::clone(&seen));
+            move || {
+                let mut last = 0;
+                while last < ROUNDS {
+                    let is_new = || given.load(Ordering::Acquire) != last;
+                    let slept = std::time::Instant::now();
+                    alarm.sleep(LONG, &[], is_new);
+                    assert!(slept.elapsed() < LONG, "slept through number {}", last + 1);
+                    last = given.load(Ordering::Acquire);
+                    seen.store(last, Ordering::Release);
+                }
+            }
+        });
+        for round in 1..=ROUNDS {
+            given.store(round, Ordering::Release);
+            alarm.wake();
+            while seen.load(Ordering::Acquire) < round && !sleeper.is_finished() {
+                // Every other round the sleeper is met while it goes to sleep, not after.
+                if round % 2 == 0 { std::hint::spin_loop() } else { std::thread::yield_now() }
+            }
+        }
+        sleeper.join().expect("it saw every number in time");
+        assert!(alarm.counts().0 > 0, "it did sleep: {:?}", alarm.counts());
+    }
+}

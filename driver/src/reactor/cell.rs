@@ -1,0 +1,261 @@
+//! Where a request's end is put by the poller and found by whoever waits for it.
+//!
+//! A cell belongs to one request at a time and to two parties: the poller ends
+//! it once, the [`super::Pending`] takes that end once or is dropped first, which
+//! forgets it. Whoever comes second disposes of what is left, so a buffer of a
+//! forgotten request stays with the poller until the device is done with it.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Condvar, Mutex};
+use std::task::{Poll, Waker};
+use std::time::{Duration, Instant};
+
+use crossbeam_queue::ArrayQueue;
+
+use super::outcome::End;
+use crate::controller::shared::lock;
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(super) struct Cell {
+    state: Mutex<State>,
+    ended: Condvar,
+}
+
+#[derive(Debug, Default)]
+enum State {
+    /// Not in use, or in use and nobody waits yet.
+    #[default]
+    Open,
+    /// A task waits.
+    Task(Waker),
+    /// A thread waits on the condition variable.
+    Thread,
+    /// The request ended.
+    Ended(End),
+    /// Nobody wants to know any more.
+    Forgotten,
+}
+
+impl Cell {
+    /// Ends the request and wakes whoever waits. Never panics: what foreign code does in a
+    /// waker, or in the drop of memory it registered, is caught and logged.
+    pub(super) fn end(&self, end: End) {
+        let mut state = lock(&self.state);
+        match std::mem::take(&mut *state) {
+            State::Forgotten => {
+                drop(state);
+                shielded("dropping the buffer of a forgotten request", || drop(end));
+            }
+            State::Ended(_) => unreachable!("a request ends once"),
+            waiter => {
+                *state = State::Ended(end);
+                drop(state);
+                self.wake(waiter);
+            }
+        }
+    }
+
+    /// Outside the lock: a waker may be anything.
+    fn wake(&self, waiter: State) {
+        match waiter {
+            State::Task(waker) => shielded("waking a task", || waker.wake()),
+            State::Thread => self.ended.notify_one(),
+            State::Open | State::Ended(_) | State::Forgotten => {}
+        }
+    }
+
+    /// The end, if it came; `waker` is called when it does.
+    pub(super) fn poll(&self, waker: &Waker) -> Poll<End> {
+        let mut state = lock(&self.state);
+        match std::mem::take(&mut *state) {
+            State::Ended(end) => Poll::Ready(end),
+            State::Task(old) if old.will_wake(waker) => {
+                *state = State::Task(old);
+                Poll::Pending
+            }
+            _ => {
+                *state = State::Task(waker.clone());
+                Poll::Pending
+            }
+        }
+    }
+
+    /// The end, if it came.
+    pub(super) fn take(&self) -> Option<End> {
+        let mut state = lock(&self.state);
+        match std::mem::take(&mut *state) {
+            State::Ended(end) => Some(end),
+            other => {
+                *state = other;
+                None
+            }
+        }
+    }
+
+    /// Blocks until the end comes or `deadline` passes; without one, until the end.
+    pub(super) fn wait(&self, deadline: Option<Instant>) -> Option<End> {
+        let mut state = lock(&self.state);
+        loop {
+            if let State::Ended(end) = std::mem::take(&mut *state) {
+                return Some(end);
+            }
+            let left = deadline.map(|at| at.saturating_duration_since(Instant::now()));
+            if left.is_some_and(|left| left.is_zero()) {
+                return None;
+            }
+            *state = State::Thread;
+            // Without a deadline a long wait is repeated, so that there is one way to wait.
+            let left = left.unwrap_or(Duration::from_secs(3600));
+            let waited = self.ended.wait_timeout(state, left);
+            state = waited.unwrap_or_else(std::sync::PoisonError::into_inner).0;
+        }
+    }
+
+    /// Gives up on the request: its end, now or later, is thrown away. `true` if it had come.
+    pub(super) fn forget(&self) -> bool {
+        let mut state = lock(&self.state);
+        let old = std::mem::replace(&mut *state, State::Forgotten);
+        drop(state);
+        matches!(old, State::Ended(_))
+    }
+
+    /// Makes a forgotten cell whose request ended fit for the next one.
+    fn reopen(&self) {
+        *lock(&self.state) = State::Open;
+    }
+}
+
+/// Runs foreign code on a poller's thread, which has to survive it.
+fn shielded(what: &str, f: impl FnOnce()) {
+    if catch_unwind(AssertUnwindSafe(f)).is_err() {
+        tracing::error!("a reactor's thread caught a panic while {what}");
+    }
+}
+
+/// Cells that are not in use: a client's requests take theirs here, so that they allocate nothing.
+#[derive(Debug)]
+pub(super) struct Pool(ArrayQueue<Arc<Cell>>);
+
+impl Pool {
+    /// A pool that keeps up to `count` cells, none of which is made before it is needed.
+    pub(super) fn new(count: usize) -> Pool {
+        Pool(ArrayQueue::new(count))
+    }
+
+    /// A cell for a request.
+    pub(super) fn take(&self) -> Arc<Cell> {
+        self.0.pop().unwrap_or_default()
+    }
+
+    /// Takes back the cell of a request that ended.
+    pub(super) fn give_back(&self, cell: Arc<Cell>) {
+        cell.reopen();
+        // A full pool lets it go.
+        let _ = self.0.push(cell);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::memory::AnyBuffer;
+    use crate::reactor::outcome::Lost;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::task::Wake;
+
+    fn end() -> End {
+        End::Completed(AnyBuffer::None, Ok(7))
+    }
+
+    fn is_seven(end: Option<End>) -> bool {
+        matches!(end, Some(End::Completed(AnyBuffer::None, Ok(7))))
+    }
+
+    #[derive(Default)]
+    struct Count(AtomicUsize);
+
+    impl Wake for Count {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    struct Panics;
+
+    impl Wake for Panics {
+        fn wake(self: Arc<Self>) {
+            panic!("as arranged");
+        }
+    }
+
+    #[test]
+    fn an_end_is_taken_once_whether_it_comes_before_or_after_the_wait() {
+        let cell = Arc::new(Cell::default());
+        assert!(cell.take().is_none());
+        cell.end(end());
+        assert!(is_seven(cell.wait(None)));
+        assert!(cell.take().is_none());
+        let waiter = std::thread::spawn({
+            let cell = Arc::clone(&cell);
+            move || is_seven(cell.wait(None))
+        });
+        std::thread::sleep(Duration::from_millis(5));
+        cell.end(end());
+        assert!(waiter.join().expect("no panic"));
+    }
+
+    #[test]
+    fn a_wait_with_a_deadline_ends_without_an_end() {
+        let cell = Cell::default();
+        assert!(cell.wait(Some(Instant::now() + Duration::from_millis(2))).is_none());
+        cell.end(End::Lost(Lost::Stopped));
+        assert!(cell.take().is_some());
+    }
+
+    #[test]
+    fn the_last_waker_is_the_one_that_is_woken() {
+        let cell = Cell::default();
+        let (first, second) = (Arc::new(Count::default()), Arc::new(Count::default()));
+        for count in [&first, &first, &second] {
+            assert!(cell.poll(&Waker::from(Arc::clone(count))).is_pending());
+        }
+        cell.end(end());
+        assert_eq!((first.0.load(Ordering::Relaxed), second.0.load(Ordering::Relaxed)), (0, 1));
+        assert!(cell.poll(Waker::noop()).is_ready());
+    }
+
+    #[test]
+    fn a_panic_of_a_waker_stays_where_it_is() {
+        let cell = Cell::default();
+        assert!(cell.poll(&Waker::from(Arc::new(Panics))).is_pending());
+        cell.end(end());
+        assert!(is_seven(cell.take()));
+    }
+
+    #[test]
+    fn a_forgotten_request_keeps_its_buffer_until_its_end() {
+        let early = Cell::default();
+        assert!(!early.forget(), "still in flight");
+        early.end(end());
+        assert!(early.take().is_none());
+        let late = Cell::default();
+        late.end(end());
+        assert!(late.forget(), "had ended");
+    }
+
+    #[test]
+    fn a_pool_uses_cells_again() {
+        let pool = Pool::new(1);
+        let (first, second) = (pool.take(), pool.take());
+        let address = Arc::as_ptr(&first);
+        first.end(end());
+        first.forget();
+        pool.give_back(first);
+        pool.give_back(second);
+        let again = pool.take();
+        assert_eq!(Arc::as_ptr(&again), address);
+        again.end(end());
+        assert!(is_seven(again.take()));
+    }
+}

@@ -1,0 +1,465 @@
+//! The handle by which any thread sends requests.
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, Wake, Waker};
+use std::time::{Duration, Instant};
+
+use crossbeam_queue::ArrayQueue;
+
+use super::ReactorOptions;
+use super::cell::Pool;
+use super::mailbox::{Action, Mailbox, Note, Request, Stats};
+use super::outcome::{Data, RefuseReason, Refused};
+use super::pending::Pending;
+use super::retry::Retry;
+use crate::controller::shared::lock;
+use crate::controller::{Controller, Event};
+use crate::error::{Error, Result};
+use crate::memory::{AnyBuffer, Buffer, DomainId};
+use crate::namespace::Namespace;
+use crate::queue_pair::{Body, Command, CommandError, Completion, RejectReason};
+use crate::spec::Lba;
+use crate::time::Time;
+
+/// Events kept for clients; the oldest go first.
+const EVENTS: usize = 64;
+
+/// What the lanes and clients of one controller share.
+#[derive(Debug)]
+pub(super) struct Device {
+    domain: DomainId,
+    /// By the number that a request's action has. Only grows.
+    namespaces: Mutex<Vec<Arc<Namespace>>>,
+    events: ArrayQueue<Event>,
+    /// Cells that a client keeps.
+    cells: usize,
+    /// A controller out of service is brought back, and the last time that worked.
+    hopes: AtomicBool,
+}
+
+/// What the clients of one controller share; the last one tells the lanes that it goes.
+#[derive(Debug)]
+struct Senders {
+    device: Arc<Device>,
+    controller: Controller,
+    mailboxes: Vec<Arc<Mailbox>>,
+    next_core: AtomicUsize,
+}
+
+impl Drop for Senders {
+    fn drop(&mut self) {
+        self.mailboxes.iter().for_each(|mailbox| mailbox.desert());
+    }
+}
+
+impl Device {
+    pub(super) fn new(
+        controller: &Controller,
+        namespace: &Namespace,
+        options: &ReactorOptions,
+        mailboxes: Vec<Arc<Mailbox>>,
+    ) -> Result<(Arc<Device>, Client)> {
+        let device = Arc::new(Device {
+            domain: controller.domain(),
+            namespaces: Mutex::default(),
+            events: ArrayQueue::new(EVENTS),
+            cells: options.mailbox_depth,
+            hopes: AtomicBool::new(options.auto_recover),
+        });
+        let (number, namespace) = device.enter(namespace)?;
+        let senders = Arc::new(Senders {
+            device: Arc::clone(&device),
+            controller: controller.clone(),
+            mailboxes,
+            next_core: AtomicUsize::new(1),
+        });
+        let pool = Arc::new(Pool::new(device.cells));
+        let client = Client { senders, core: 0, namespace, number, retry: options.retry, pool };
+        Ok((device, client))
+    }
+
+    /// The number of a namespace, which is entered unless it is there.
+    fn enter(&self, namespace: &Namespace) -> Result<(usize, Arc<Namespace>)> {
+        if namespace.domain() != self.domain {
+            return Err(Error::invalid(
+                format!("namespace {} as a reactor's", namespace.nsid()),
+                RejectReason::Foreign,
+            ));
+        }
+        let mut namespaces = lock(&self.namespaces);
+        let known = namespaces.iter().position(|known| is_same(known, namespace));
+        let number = known.unwrap_or_else(|| {
+            namespaces.push(Arc::new(namespace.clone()));
+            namespaces.len() - 1
+        });
+        Ok((number, Arc::clone(&namespaces[number])))
+    }
+
+    pub(super) fn namespaces(&self) -> Vec<Arc<Namespace>> {
+        lock(&self.namespaces).clone()
+    }
+
+    /// Looks after the controller and keeps what it and its bus report.
+    pub(super) fn tend(&self, controller: &Controller, now: Time) {
+        for event in std::iter::from_fn(|| controller.poll(now)).take(EVENTS) {
+            self.events.force_push(event);
+        }
+    }
+
+    /// Whether requests may wait for a controller that is out of service.
+    pub(super) fn has_hope(&self) -> bool {
+        self.hopes.load(Ordering::Acquire)
+    }
+
+    /// The controller is in service, whoever brought it back.
+    pub(super) fn restore_hope(&self) {
+        if !self.has_hope() {
+            self.hopes.store(true, Ordering::Release);
+        }
+    }
+
+    /// Brings a controller that is out of service back. Until that worked, nobody waits for it
+    /// after the first try.
+    pub(super) fn recover(&self, controller: &Controller) -> bool {
+        let recovered = controller.recover();
+        // What went wrong is in the log and in `check`.
+        self.hopes.store(recovered.is_ok(), Ordering::Release);
+        recovered.is_ok()
+    }
+}
+
+/// Whether commands for both are the same bytes.
+fn is_same(one: &Namespace, other: &Namespace) -> bool {
+    std::ptr::eq(one, other)
+        || (one.nsid() == other.nsid()
+            && one.domain() == other.domain()
+            && one.limits() == other.limits())
+}
+
+/// A way for any thread to send requests to one controller, through one of the reactor's threads.
+///
+/// Each handle sends to one thread of the reactor, the same one always. A clone
+/// sends to the next thread in turn, so that giving each of your threads a clone spreads
+/// them; [`Client::on`] chooses. Clone once per thread or task, not per request.
+///
+/// # Order
+/// Requests that one thread sends through one handle are *posted* to the device in that
+/// order: same mailbox, same queue. What a device does with commands in flight at the same time is in no
+/// order (NVMe Base 2.0 section 3.3), so a read does not see a write that was not waited for;
+/// and a request that is tried again goes behind those that were posted meanwhile.
+pub struct Client {
+    senders: Arc<Senders>,
+    core: usize,
+    namespace: Arc<Namespace>,
+    number: usize,
+    retry: Retry,
+    pool: Arc<Pool>,
+}
+
+impl Clone for Client {
+    fn clone(&self) -> Client {
+        let next = self.senders.next_core.fetch_add(1, Ordering::Relaxed);
+        self.on(next % self.cores())
+    }
+}
+
+impl Client {
+    /// A client that sends to the reactor's thread `core`, counted from 0.
+    ///
+    /// # Panics
+    /// If there is no such thread: there are [`Client::cores`].
+    pub fn on(&self, core: usize) -> Client {
+        assert!(core < self.cores(), "the reactor has {} cores and no core {core}", self.cores());
+        Client {
+            senders: Arc::clone(&self.senders),
+            core,
+            namespace: Arc::clone(&self.namespace),
+            number: self.number,
+            retry: self.retry,
+            pool: Arc::new(Pool::new(self.senders.device.cells)),
+        }
+    }
+
+    /// A client on the same thread for another namespace of the controller.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for another controller's namespace.
+    pub fn with_namespace(&self, namespace: &Namespace) -> Result<Client> {
+        let (number, namespace) = self.senders.device.enter(namespace)?;
+        Ok(Client { number, namespace, ..self.on(self.core) })
+    }
+
+    /// A client on the same thread whose requests are retried in another way.
+    pub fn with_retry(&self, retry: Retry) -> Client {
+        Client { retry, ..self.on(self.core) }
+    }
+
+    /// Threads of the reactor.
+    pub fn cores(&self) -> usize {
+        self.senders.mailboxes.len()
+    }
+
+    /// Which of them this client sends to.
+    pub fn core(&self) -> usize {
+        self.core
+    }
+
+    /// The namespace, whose methods make the commands for [`Client::submit`].
+    pub fn namespace(&self) -> &Namespace {
+        &self.namespace
+    }
+
+    /// The controller, for memory ([`Controller::allocate`]) and what is known of it.
+    pub fn controller(&self) -> &Controller {
+        &self.senders.controller
+    }
+
+    /// Reads as many LBAs from `lba` on as fill `buffer`.
+    ///
+    /// # Errors
+    /// As [`Client::submit`].
+    pub fn read<D: Data>(&self, lba: Lba, buffer: D) -> Result<Pending<D>, Refused<D>> {
+        self.submit(self.namespace.read(lba, buffer))
+    }
+
+    /// Writes `buffer` from `lba` on.
+    ///
+    /// # Errors
+    /// As [`Client::submit`].
+    pub fn write<D: Data>(&self, lba: Lba, buffer: D) -> Result<Pending<D>, Refused<D>> {
+        self.submit(self.namespace.write(lba, buffer))
+    }
+
+    /// Makes every write that completed before durable, whoever sent it.
+    ///
+    /// # Errors
+    /// As [`Client::submit`].
+    pub fn flush(&self) -> Result<Pending<()>, Refused<()>> {
+        self.submit(self.namespace.flush())
+    }
+
+    /// Sends any command that [`Client::namespace`] makes, without waiting for anything.
+    ///
+    /// # Errors
+    /// [`Refused`] gives the buffer back with the reason; [`RefuseReason::Full`] is the one to
+    /// expect. That a queue would not take the request ([`RefuseReason::Rejected`]) is mostly
+    /// found only when it is posted, and then said by the [`Pending`].
+    pub fn submit<D: Data>(&self, command: Command<'_, D>) -> Result<Pending<D>, Refused<D>> {
+        self.submit_with(command, self.retry)
+    }
+
+    /// [`Client::submit`] with this request's own way to be retried.
+    ///
+    /// # Errors
+    /// As [`Client::submit`].
+    pub fn submit_with<D: Data>(
+        &self,
+        command: Command<'_, D>,
+        retry: Retry,
+    ) -> Result<Pending<D>, Refused<D>> {
+        match self.action(command.body) {
+            Ok(action) => self.send(action, command.buffer, retry),
+            Err(reason) => Err(Refused { buffer: command.buffer, reason }),
+        }
+    }
+
+    /// [`Client::submit`] that waits for room in the mailbox, for at most `at_most`.
+    ///
+    /// # Errors
+    /// As [`Client::submit`]; [`RefuseReason::Full`] when there was none in time.
+    pub fn submit_wait<D: Data>(
+        &self,
+        command: Command<'_, D>,
+        at_most: Duration,
+    ) -> Result<Pending<D>, Refused<D>> {
+        // Without one where the clock does not reach that far.
+        let deadline = Instant::now().checked_add(at_most);
+        let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
+        let mut submitting = self.submit_async(command);
+        loop {
+            match Pin::new(&mut submitting).poll(&mut Context::from_waker(&waker)) {
+                Poll::Ready(sent) => return sent,
+                Poll::Pending => {}
+            }
+            match deadline.map(|at| at.saturating_duration_since(Instant::now())) {
+                Some(Duration::ZERO) => return Err(submitting.give_up()),
+                Some(left) => std::thread::park_timeout(left),
+                None => std::thread::park(),
+            }
+        }
+    }
+
+    /// [`Client::submit`] as a future that waits for room in the mailbox. Dropping it sends nothing.
+    pub fn submit_async<D: Data>(&self, command: Command<'_, D>) -> Submitting<'_, D> {
+        let action = self.action(command.body);
+        Submitting { client: self, action, buffer: Some(command.buffer), retry: self.retry }
+    }
+
+    /// Sends a command and blocks until it ended, waiting for room in the mailbox first. Returns
+    /// the buffer and the command's result (DW0).
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for what no queue takes, [`Error::Status`] and [`Error::Failed`] for how
+    /// it ended.
+    pub fn execute<D: Data>(&self, command: Command<'_, D>) -> Result<(D, u32)> {
+        let Completion { buffer, result } = self.submit_wait(command, Duration::MAX)?.wait()?;
+        let device = || self.controller().info().device.clone();
+        match result {
+            Ok(dw0) => Ok((buffer, dw0)),
+            Err(CommandError::Status(status)) => {
+                Err(Error::Status { device: device(), command: "the I/O command", status })
+            }
+            Err(error) => Err(Error::Failed { device: device(), reason: error.to_string() }),
+        }
+    }
+
+    /// The oldest event of the controller that no client has taken. The last 64 are kept.
+    pub fn take_event(&self) -> Option<Event> {
+        self.senders.device.events.pop()
+    }
+
+    /// What the thread this client sends to did for the controller, for all its clients.
+    pub fn stats(&self) -> Stats {
+        self.senders.mailboxes[self.core].stats()
+    }
+
+    /// What the queue pair that this client's requests go through had counted a moment ago: up
+    /// to 100 ms, or more while the thread sleeps longer.
+    pub fn queue_stats(&self) -> crate::Stats {
+        self.senders.mailboxes[self.core].queue_stats()
+    }
+
+    pub(super) fn mailboxes(&self) -> &[Arc<Mailbox>] {
+        &self.senders.mailboxes
+    }
+
+    /// A command's body without a reference.
+    fn action(&self, body: Body<'_>) -> Result<Action, RefuseReason> {
+        match body {
+            Body::Raw { sqe, bounds } => Ok(Action::Raw { sqe, bounds }),
+            Body::Transfer(transfer) if is_same(transfer.namespace, &self.namespace) => {
+                Ok(Action::Transfer {
+                    namespace: self.number,
+                    opcode: transfer.opcode,
+                    lba: transfer.lba,
+                    control: transfer.control,
+                })
+            }
+            Body::Transfer(_) => Err(RefuseReason::OtherNamespace),
+        }
+    }
+
+    fn send<D: Data>(
+        &self,
+        action: Action,
+        buffer: D,
+        retry: Retry,
+    ) -> Result<Pending<D>, Refused<D>> {
+        if let Err(error) = self.senders.controller.check()
+            && !self.senders.device.has_hope()
+        {
+            return Err(Refused { buffer, reason: RefuseReason::Failed(error) });
+        }
+        let cell = self.pool.take();
+        let note = Note { action, cell: Arc::clone(&cell), retry, failures: 0, last_error: None };
+        match self.senders.mailboxes[self.core].send(Request { note, buffer: buffer.into_any() }) {
+            None => Ok(Pending::new(cell, Arc::clone(&self.pool))),
+            Some((request, reason)) => {
+                self.pool.give_back(cell);
+                Err(Refused { buffer: D::from_any(request.buffer), reason })
+            }
+        }
+    }
+
+    /// Sends, or has `waker` called once that may work.
+    fn send_or_wait<D: Data>(
+        &self,
+        action: Action,
+        buffer: D,
+        retry: Retry,
+        waker: &Waker,
+    ) -> Result<Pending<D>, Refused<D>> {
+        match self.send(action, buffer, retry) {
+            Err(Refused { buffer, reason: RefuseReason::Full }) => {
+                self.senders.mailboxes[self.core].want_room(waker);
+                self.send(action, buffer, retry)
+            }
+            sent => sent,
+        }
+    }
+}
+
+impl fmt::Debug for Client {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Client")
+            .field("device", &self.controller().info().device)
+            .field("namespace", &self.namespace.nsid())
+            .field("core", &self.core)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A request that waits for room in the mailbox; see [`Client::submit_async`].
+#[must_use = "nothing is sent until it is polled"]
+pub struct Submitting<'c, D: Data> {
+    client: &'c Client,
+    action: Result<Action, RefuseReason>,
+    /// There until it was sent.
+    buffer: Option<D>,
+    retry: Retry,
+}
+
+impl<D: Data> Submitting<'_, D> {
+    fn give_up(mut self) -> Refused<D> {
+        let buffer = self.buffer.take().expect("it was not sent");
+        Refused { buffer, reason: RefuseReason::Full }
+    }
+}
+
+impl<D: Data> Future for Submitting<'_, D> {
+    type Output = Result<Pending<D>, Refused<D>>;
+
+    /// # Panics
+    /// If it is polled again after it was ready.
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let buffer = self.buffer.take().expect("a request is sent once");
+        let action = match &self.action {
+            Ok(action) => *action,
+            Err(reason) => return Poll::Ready(Err(Refused { buffer, reason: reason.clone() })),
+        };
+        match self.client.send_or_wait(action, buffer, self.retry, context.waker()) {
+            Err(Refused { buffer, reason: RefuseReason::Full }) => {
+                self.buffer = Some(buffer);
+                Poll::Pending
+            }
+            sent => Poll::Ready(sent),
+        }
+    }
+}
+
+impl<D: Data> fmt::Debug for Submitting<'_, D> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Submitting").field("client", &self.client).finish_non_exhaustive()
+    }
+}
+
+/// Wakes a thread that waits for room.
+struct Unpark(std::thread::Thread);
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
+const _: () = {
+    const fn is_shared<T: Clone + Send + Sync + 'static>() {}
+    const fn is_sent<T: Send + 'static>() {}
+    is_shared::<Client>();
+    is_sent::<Pending<Buffer>>();
+    is_sent::<AnyBuffer>();
+};

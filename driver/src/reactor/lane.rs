@@ -1,0 +1,365 @@
+//! One controller's queue pair with the mailbox before it: what a poller does, turn by turn.
+//!
+//! A lane has no thread and reads no clock. [`super::Reactor`] gives each of its
+//! threads a lane for each controller; whoever has a loop of their own, such as a
+//! simulation, calls [`Lane::turn`] instead.
+
+use std::fmt;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::alarm::Alarm;
+use super::client::{Client, Device};
+use super::flights::{Flights, Later};
+use super::mailbox::{Action, Mailbox, Note, Request};
+use super::outcome::{End, Lost, RefuseReason};
+use super::{ReactorOptions, Stats};
+use crate::controller::shared::lock;
+use crate::controller::{Controller, QueuePair, QueuePairOptions};
+use crate::error::Result;
+use crate::memory::AnyBuffer;
+use crate::namespace::Namespace;
+use crate::queue_pair::{
+    Body, Command, CommandError, Completion, RejectReason, Rejected, Transfer,
+};
+use crate::time::Time;
+
+/// Most requests posted before the doorbell is rung: the first should not wait for the last.
+const BATCH: usize = 32;
+/// How often a lane looks after its controller.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+/// From one try to bring a controller back to the next; doubles.
+const RECOVERY_WAIT: Duration = Duration::from_secs(1);
+const RECOVERY_WAIT_MAX: Duration = Duration::from_secs(64);
+
+/// What a buffer takes along into the queue: the number of its request's note.
+type Tagged = (AnyBuffer, u32);
+
+/// What a turn did and what is to come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Turn {
+    /// Requests posted, ended or refused: 0 is an idle turn.
+    pub moved: usize,
+    /// Requests that the device has.
+    pub in_flight: usize,
+    /// When the next turn is due although nothing comes in: a deadline, a retry or a look at
+    /// the controller.
+    pub next: Time,
+}
+
+/// See the module.
+pub struct Lane {
+    controller: Controller,
+    device: Arc<Device>,
+    mailbox: Arc<Mailbox>,
+    queue: QueuePair<Tagged>,
+    flights: Flights,
+    later: Later,
+    /// The next request to post, which did not fit into the queue.
+    head: Option<Request>,
+    namespaces: Vec<Arc<Namespace>>,
+    next_look: Time,
+    /// It looks after the controller, for all lanes of the controller.
+    is_keeper: bool,
+    /// The keeper brings a failed controller back.
+    recovers: bool,
+    next_recovery: Time,
+    recovery_wait: Duration,
+}
+
+impl Lane {
+    /// A lane for `controller` without a thread, and a client of it that makes its commands for
+    /// `namespace`. Of the options it heeds those that are not about threads.
+    ///
+    /// # Errors
+    /// As [`Controller::create_queue_pair`] and [`super::Reactor::attach`].
+    pub fn attach(
+        controller: &Controller,
+        namespace: &Namespace,
+        options: &ReactorOptions,
+    ) -> Result<(Lane, Client)> {
+        options.check()?;
+        let alarms = [Arc::new(Alarm::new()?)];
+        let (mut lanes, client) = attach(controller, namespace, options, &alarms)?;
+        Ok((lanes.remove(0), client))
+    }
+
+    /// One turn: takes completions in and wakes those who wait for them, posts what is due and
+    /// what is in the mailbox, and rings the doorbell once. `now` is [`Lane::now`], or a
+    /// simulation's time.
+    ///
+    /// Bounded as [`QueuePair::poll`] is.
+    pub fn turn(&mut self, now: Time) -> Turn {
+        let mut moved = self.reap(now);
+        if now >= self.next_look || !self.queue.is_in_service() {
+            moved += self.look(now);
+        }
+        if self.queue.is_in_service() {
+            moved += self.start(now);
+            self.queue.ring();
+        }
+        self.mailbox.counters.turns.add(1);
+        Turn { moved, in_flight: self.flights.live(), next: self.next_turn() }
+    }
+
+    /// The present on the controller's clock.
+    pub fn now(&self) -> Time {
+        self.controller.now()
+    }
+
+    /// Whether the lane has nothing to do and never will: its clients are gone, or it was told to
+    /// stop, and all is done.
+    pub fn is_over(&self) -> bool {
+        self.mailbox.is_ending()
+            && self.mailbox.is_empty()
+            && self.head.is_none()
+            && self.later.is_empty()
+            && self.flights.live() == 0
+    }
+
+    /// What the lane has counted.
+    pub fn stats(&self) -> Stats {
+        self.mailbox.stats()
+    }
+
+    /// Whether somebody left a request.
+    pub(super) fn has_mail(&self) -> bool {
+        !self.mailbox.is_empty()
+    }
+
+    /// Takes no new requests from now on.
+    pub(super) fn stop(&self) {
+        self.mailbox.stop();
+    }
+
+    /// The eventfd of the queue's interrupts, where the controller has them.
+    pub(super) fn interrupt(&self) -> Option<BorrowedFd<'_>> {
+        self.queue.interrupt()
+    }
+
+    fn next_turn(&self) -> Time {
+        self.next_look.min(self.queue.next_deadline()).min(self.later.next_due())
+    }
+
+    /// Takes completions in.
+    fn reap(&mut self, now: Time) -> usize {
+        let Lane { queue, flights, later, controller, device, mailbox, .. } = self;
+        queue.poll(now, |Completion { buffer: (buffer, number), result }| {
+            // Of a request that was given up as lost, there is only the buffer to drop.
+            let Some(note) = flights.remove(number) else { return };
+            match fate(note, buffer, result, controller, device, now) {
+                Fate::Again(due, request) => {
+                    mailbox.counters.retries.add(1);
+                    later.push(due, request);
+                }
+                Fate::Over(note, end) => {
+                    mailbox.counters.ended.add(1);
+                    note.cell.end(end);
+                }
+            }
+        })
+    }
+
+    /// Posts what is due: what did not fit before, then retries, then new requests in their order.
+    fn start(&mut self, now: Time) -> usize {
+        let mut started = 0;
+        let mut from_mailbox = 0;
+        while started < BATCH && self.queue.in_flight() < self.queue.capacity() {
+            let before = self.head.take().or_else(|| self.later.take_due(now));
+            let request = before.or_else(|| {
+                from_mailbox += 1;
+                self.mailbox.take()
+            });
+            let Some(request) = request else { break };
+            self.head = self.post(now, request);
+            if self.head.is_some() {
+                break;
+            }
+            started += 1;
+        }
+        if from_mailbox > 0 {
+            self.mailbox.made_room();
+        }
+        started
+    }
+
+    /// Posts a request, or ends one that no queue would take. Returns it if the queue is full.
+    fn post(&mut self, now: Time, request: Request) -> Option<Request> {
+        let Request { note, buffer } = request;
+        self.know_namespace(&note.action);
+        let body = match note.action {
+            Action::Transfer { namespace, opcode, lba, control } => {
+                let namespace = &*self.namespaces[namespace];
+                Body::Transfer(Transfer { namespace, opcode, lba, control })
+            }
+            Action::Raw { sqe, bounds } => Body::Raw { sqe, bounds },
+        };
+        let is_retry = note.failures > 0;
+        let number = self.flights.insert(note);
+        let command = Command { body, buffer: (buffer, number) };
+        let posted = match is_retry {
+            false => self.queue.post(now, command),
+            true => self.queue.resubmit(now, command),
+        };
+        match posted {
+            Ok(_) => None,
+            Err(Rejected { buffer: (buffer, number), reason }) => {
+                let note = self.flights.remove(number).expect("it was just put there");
+                let request = Request { note, buffer };
+                if reason == RejectReason::Full {
+                    return Some(request);
+                }
+                self.mailbox.counters.ended.add(1);
+                request.end(RefuseReason::Rejected(reason));
+                None
+            }
+        }
+    }
+
+    /// Learns of namespaces that clients opened since the last look.
+    fn know_namespace(&mut self, action: &Action) {
+        if let Action::Transfer { namespace, .. } = action
+            && *namespace >= self.namespaces.len()
+        {
+            self.namespaces = self.device.namespaces();
+        }
+    }
+
+    /// Looks after the controller.
+    fn look(&mut self, now: Time) -> usize {
+        if now >= self.next_look {
+            self.next_look = now + LOOK_EVERY;
+            *lock(&self.mailbox.counters.queue) = self.queue.stats();
+            if self.is_keeper {
+                self.device.tend(&self.controller, now);
+            }
+        }
+        let Err(error) = self.queue.check() else {
+            self.recovery_wait = RECOVERY_WAIT;
+            if self.recovers {
+                self.device.restore_hope();
+            }
+            return 0;
+        };
+        if self.is_keeper && self.recovers && now >= self.next_recovery {
+            return self.recover();
+        }
+        if self.device.has_hope() { 0 } else { self.give_back(&RefuseReason::Failed(error)) }
+    }
+
+    /// Brings the controller back, or waits longer before the next try. Counts as something
+    /// that moved: the next turn has something to do either way.
+    fn recover(&mut self) -> usize {
+        if !self.device.recover(&self.controller) {
+            self.next_recovery = self.now() + self.recovery_wait;
+            self.recovery_wait = (self.recovery_wait * 2).min(RECOVERY_WAIT_MAX);
+        }
+        1
+    }
+
+    /// Ends what waits for a controller that is out of service, and what is lost with it.
+    fn give_back(&mut self, reason: &RefuseReason) -> usize {
+        let waiting = self.head.take().into_iter().chain(self.later.take_all());
+        let mut ended = 0;
+        // One mailbox at most: those who go on sending do not keep us here.
+        let mail = std::iter::from_fn(|| self.mailbox.take()).take(self.mailbox.depth());
+        for request in waiting.chain(mail) {
+            request.end(reason.clone());
+            ended += 1;
+        }
+        if self.queue.is_stuck() {
+            ended += self.flights.live();
+            let device = self.controller.info().device.clone();
+            self.flights.lose(&Lost::Stuck { device });
+        }
+        self.mailbox.counters.ended.add(ended);
+        self.mailbox.made_room();
+        ended
+    }
+}
+
+/// What becomes of a request that the queue is done with.
+enum Fate {
+    /// It is tried again at this time.
+    Again(Time, Request),
+    Over(Note, End),
+}
+
+fn fate(
+    mut note: Note,
+    buffer: AnyBuffer,
+    result: Result<u32, CommandError>,
+    controller: &Controller,
+    device: &Device,
+    now: Time,
+) -> Fate {
+    if let Err(error) = result {
+        note.failures = note.failures.saturating_add(1);
+        note.last_error = Some(error);
+        let delay = note.retry.delay(&error, &note.action, note.failures, controller);
+        if let Some(delay) = delay.filter(|_| device.has_hope() || controller.check().is_ok()) {
+            return Fate::Again(now + delay, Request { note, buffer });
+        }
+    }
+    Fate::Over(note, End::Completed(buffer, result))
+}
+
+impl Drop for Lane {
+    /// Ends everything there is; then the queue pair goes, which takes its commands back from
+    /// the device before their buffers are freed.
+    fn drop(&mut self) {
+        self.mailbox.close();
+        for request in self.head.take().into_iter().chain(self.later.take_all()) {
+            request.end(RefuseReason::Stopped);
+        }
+        self.flights.lose(&Lost::Stopped);
+    }
+}
+
+impl fmt::Debug for Lane {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Lane")
+            .field("queue", &self.queue)
+            .field("stats", &self.stats())
+            .finish_non_exhaustive()
+    }
+}
+
+/// A lane for each alarm, all of one controller, and their first client.
+pub(super) fn attach(
+    controller: &Controller,
+    namespace: &Namespace,
+    options: &ReactorOptions,
+    alarms: &[Arc<Alarm>],
+) -> Result<(Vec<Lane>, Client)> {
+    let mailbox =
+        |alarm: &Arc<Alarm>| Arc::new(Mailbox::new(options.mailbox_depth, Arc::clone(alarm)));
+    let mailboxes: Vec<Arc<Mailbox>> = alarms.iter().map(mailbox).collect();
+    let (device, client) = Device::new(controller, namespace, options, mailboxes)?;
+    let lane = |(core, mailbox): (usize, &Arc<Mailbox>)| {
+        let queue = controller.create_queue_pair(QueuePairOptions {
+            depth: options.queue_depth,
+            timeout: options.timeout,
+            abort_timeout: options.abort_timeout,
+            ..QueuePairOptions::default()
+        })?;
+        Ok(Lane {
+            controller: controller.clone(),
+            flights: Flights::new(queue.capacity()),
+            later: Later::default(),
+            head: None,
+            namespaces: device.namespaces(),
+            next_look: Time::ZERO,
+            is_keeper: core == 0,
+            recovers: options.auto_recover,
+            next_recovery: Time::ZERO,
+            recovery_wait: RECOVERY_WAIT,
+            device: Arc::clone(&device),
+            mailbox: Arc::clone(mailbox),
+            queue,
+        })
+    };
+    let lanes = client.mailboxes().iter().enumerate().map(lane).collect::<Result<_>>()?;
+    Ok((lanes, client))
+}

@@ -1,0 +1,255 @@
+//! What commands see of the storage: the media that lasts, the write cache
+//! over it, and what of both cannot be read.
+
+use super::cache::Cache;
+use super::defects::Defects;
+use super::{Media, MediaError, MediaResult};
+use crate::error::Result;
+use crate::soft::memory::Dma;
+use crate::soft::options::Options;
+use crate::spec::Iova;
+
+/// Size of the cache that commands in flight pass through when the power goes.
+const IN_FLIGHT_BYTES: u64 = 64 << 20;
+/// How much is copied at a time.
+const CHUNK_BYTES: usize = 4096;
+
+/// A run of whole LBAs of the storage.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::soft) struct LbaRun {
+    /// First byte in the storage.
+    pub(in crate::soft) offset: u64,
+    /// Length in bytes.
+    pub(in crate::soft) len: u64,
+    /// LBA size in bytes.
+    pub(in crate::soft) lba_bytes: u64,
+}
+
+/// The storage of one controller.
+#[derive(Debug)]
+pub(in crate::soft) struct Store {
+    media: Media,
+    cache: Option<Box<Cache>>,
+    defects: Defects,
+}
+
+impl Store {
+    pub(in crate::soft) fn open(options: &Options) -> Result<Store> {
+        let cache =
+            (options.vwc_bytes > 0).then(|| Box::new(Cache::new(options.vwc_bytes, options.seed)));
+        Ok(Store { media: Media::open(&options.storage)?, cache, defects: Defects::default() })
+    }
+
+    /// Capacity in bytes.
+    pub(in crate::soft) fn bytes(&self) -> u64 {
+        self.media.bytes()
+    }
+
+    /// Fails where a part of the run cannot be read.
+    #[inline]
+    pub(in crate::soft) fn check_readable(&self, offset: u64, len: u64) -> MediaResult {
+        if !self.defects.is_empty() && self.defects.overlap(offset, len).is_some() {
+            return Err(MediaError::Media);
+        }
+        Ok(())
+    }
+
+    /// Announces that a command will write `run`; what it writes comes by [`Store::write`].
+    #[inline]
+    pub(in crate::soft) fn start_write(&mut self, run: LbaRun) -> MediaResult {
+        if !self.defects.is_empty() {
+            self.defects.remove(run.offset, run.len);
+        }
+        match &mut self.cache {
+            None => Ok(()),
+            Some(cache) => cache.start(run.offset, run.len, run.lba_bytes, &mut self.media),
+        }
+    }
+
+    /// Copies from `offset` to the host.
+    #[inline]
+    pub(in crate::soft) fn read(
+        &mut self,
+        offset: u64,
+        dma: &Dma<'_>,
+        to: Iova,
+        len: usize,
+    ) -> MediaResult {
+        match &self.cache {
+            Some(cache) if !cache.is_empty() => self.read_cached(offset, dma, to, len),
+            _ => self.media.read(offset, dma, to, len),
+        }
+    }
+
+    fn read_cached(&mut self, offset: u64, dma: &Dma<'_>, to: Iova, len: usize) -> MediaResult {
+        let mut chunk = [0; CHUNK_BYTES];
+        in_chunks(offset, len as u64, |at, len| {
+            let chunk = &mut chunk[..len];
+            self.load(at, chunk)?;
+            Ok(dma.write(Iova(to.0.wrapping_add(at - offset)), chunk)?)
+        })
+    }
+
+    /// Copies from the host to `offset`, a part of the run that was announced.
+    #[inline]
+    pub(in crate::soft) fn write(
+        &mut self,
+        offset: u64,
+        dma: &Dma<'_>,
+        from: Iova,
+        len: usize,
+    ) -> MediaResult {
+        match &mut self.cache {
+            None => self.media.write(offset, dma, from, len),
+            Some(cache) => {
+                let mut chunk = [0; CHUNK_BYTES];
+                in_chunks(offset, len as u64, |at, len| {
+                    let chunk = &mut chunk[..len];
+                    dma.read(Iova(from.0.wrapping_add(at - offset)), chunk)?;
+                    cache.put(at, chunk, &mut self.media)
+                })
+            }
+        }
+    }
+
+    /// Compares with the host's memory.
+    pub(in crate::soft) fn compare(
+        &mut self,
+        offset: u64,
+        dma: &Dma<'_>,
+        with: Iova,
+        len: usize,
+    ) -> MediaResult {
+        if self.cache.as_ref().is_none_or(|cache| cache.is_empty()) {
+            return self.media.compare(offset, dma, with, len);
+        }
+        let (mut ours, mut theirs) = ([0; CHUNK_BYTES], [0; CHUNK_BYTES]);
+        in_chunks(offset, len as u64, |at, len| {
+            let (ours, theirs) = (&mut ours[..len], &mut theirs[..len]);
+            self.load(at, ours)?;
+            dma.read(Iova(with.0.wrapping_add(at - offset)), theirs)?;
+            if ours == theirs { Ok(()) } else { Err(MediaError::Differ) }
+        })
+    }
+
+    /// Copies inside the storage to a part of the run that was announced.
+    pub(in crate::soft) fn copy(&mut self, from: u64, to: u64, len: u64) -> MediaResult {
+        if self.cache.is_none() {
+            return self.media.copy(from, to, len);
+        }
+        let mut chunk = [0; CHUNK_BYTES];
+        in_chunks(from, len, |at, len| {
+            self.load(at, &mut chunk[..len])?;
+            self.put(to + (at - from), &chunk[..len])
+        })
+    }
+
+    /// Makes the run read as zeros.
+    pub(in crate::soft) fn zero(&mut self, run: LbaRun) -> MediaResult {
+        let is_cached = self.cache.as_ref().is_some_and(|cache| !cache.is_too_small_for(run.len));
+        if !is_cached {
+            return self.erase(run.offset, run.len);
+        }
+        self.start_write(run)?;
+        in_chunks(run.offset, run.len, |at, len| self.put(at, &[0; CHUNK_BYTES][..len]))
+    }
+
+    /// Makes a range that nobody uses read as zeros, for good.
+    pub(in crate::soft) fn erase(&mut self, offset: u64, len: u64) -> MediaResult {
+        self.defects.remove(offset, len);
+        if let Some(cache) = &mut self.cache {
+            cache.forget(offset, len);
+        }
+        self.media.zero(offset, len)
+    }
+
+    /// Reads the range and throws it away (Verify).
+    pub(in crate::soft) fn verify(&mut self, offset: u64, len: u64) -> MediaResult {
+        self.media.verify(offset, len)
+    }
+
+    /// Makes the range durable.
+    #[inline]
+    pub(in crate::soft) fn commit(&mut self, offset: u64, len: u64) -> MediaResult {
+        if let Some(cache) = &mut self.cache {
+            cache.write_out(offset, len, &mut self.media)?;
+        }
+        self.media.flush()
+    }
+
+    /// Makes all that was written durable.
+    pub(in crate::soft) fn flush(&mut self) -> MediaResult {
+        if let Some(cache) = &mut self.cache {
+            cache.flush(&mut self.media)?;
+        }
+        self.media.flush()
+    }
+
+    /// Makes the range unreadable until it is written.
+    pub(in crate::soft) fn spoil(&mut self, offset: u64, len: u64) {
+        self.defects.add(offset, len);
+    }
+
+    /// Flips one bit where it is stored.
+    pub(in crate::soft) fn flip(&mut self, offset: u64, bit: u8) -> MediaResult {
+        let mask = 1 << (bit & 7);
+        if let Some(byte) = self.cache.as_mut().and_then(|cache| cache.byte_mut(offset)) {
+            *byte ^= mask;
+            return Ok(());
+        }
+        let mut byte = [0];
+        self.media.load(offset, &mut byte)?;
+        self.media.store(offset, &[byte[0] ^ mask])
+    }
+
+    /// Sees to it that nothing written from now on is durable before [`Store::cut`]: commands
+    /// in flight as the power goes.
+    pub(in crate::soft) fn prepare_cut(&mut self, seed: u64) {
+        self.cache.get_or_insert_with(|| Box::new(Cache::new(IN_FLIGHT_BYTES, seed)));
+    }
+
+    /// The power goes; see [`Cache::cut`]. `keeps_cache`: whether there is one afterwards.
+    pub(in crate::soft) fn cut(
+        &mut self,
+        seed: u64,
+        tears: bool,
+        keeps_cache: bool,
+    ) -> MediaResult {
+        let Some(mut cache) = self.cache.take() else { return Ok(()) };
+        let result = cache.cut(seed, tears, &mut self.media);
+        self.cache = Some(cache).filter(|_| keeps_cache);
+        result
+    }
+
+    /// Reads through the cache.
+    fn load(&mut self, offset: u64, into: &mut [u8]) -> MediaResult {
+        self.media.load(offset, into)?;
+        let Some(cache) = &self.cache else { return Ok(()) };
+        for (at, piece) in cache.pieces(offset, into.len() as u64) {
+            into[(at - offset) as usize..][..piece.len()].copy_from_slice(piece);
+        }
+        Ok(())
+    }
+
+    fn put(&mut self, offset: u64, data: &[u8]) -> MediaResult {
+        match &mut self.cache {
+            Some(cache) => cache.put(offset, data, &mut self.media),
+            None => self.media.store(offset, data),
+        }
+    }
+}
+
+/// Calls `step(offset, bytes)` for parts of `len` bytes from `offset`.
+fn in_chunks(
+    offset: u64,
+    len: u64,
+    mut step: impl FnMut(u64, usize) -> MediaResult,
+) -> MediaResult {
+    let mut done = 0;
+    while done < len {
+        let now = (len - done).min(CHUNK_BYTES as u64);
+        step(offset + done, now as usize)?;
+        done += now;
+    }
+    Ok(())
+}

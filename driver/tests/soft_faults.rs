@@ -1,0 +1,41 @@
+//! The driver over a software controller that keeps a drive's pace, loses its power, or
+//! follows a plan of faults, in virtual time.
+#![allow(missing_docs)]
+#![forbid(unsafe_code)]
+
+#[path = "soft_faults/power.rs"]
+mod power;
+#[path = "soft_faults/timing.rs"]
+mod timing;
+
+use std::sync::Arc;
+
+use adit_driver::bus::soft::{Drive, SoftBus};
+use adit_driver::spec::Nsid;
+use adit_driver::{Buffer, Controller, ControllerOptions, Namespace, QueuePair, QueuePairOptions};
+
+/// An open controller in virtual time.
+struct Device {
+    bus: Arc<SoftBus>,
+    controller: Controller,
+    namespace: Namespace,
+}
+
+impl Device {
+    fn new(tail: &str) -> Device {
+        let options = tail.parse().expect("options");
+        Device::open(SoftBus::new(options, Drive::Manual).expect("a bus"))
+    }
+
+    fn open(bus: Arc<SoftBus>) -> Device {
+        let options = ControllerOptions::default();
+        let controller = Controller::attach(Arc::<SoftBus>::clone(&bus), &options).expect("ready");
+        let namespace = controller.namespace(Nsid(1)).expect("a namespace");
+        Device { bus, controller, namespace }
+    }
+
+    fn pair(&self, depth: u32) -> QueuePair<Buffer> {
+        let options = QueuePairOptions { depth, ..QueuePairOptions::default() };
+        self.controller.create_queue_pair(options).expect("a queue pair")
+    }
+}

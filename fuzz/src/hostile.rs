@@ -1,0 +1,81 @@
+//! The driver against a controller that does whatever the input says.
+//!
+//! | file | job |
+//! |---|---|
+//! | `mischief` | what the device does: choices from the back of the input |
+//! | `bus` | where it does it: between the driver and the software controller, in virtual time |
+//! | `user` | what the driver's user does meanwhile: choices from the front |
+//!
+//! Held after every run: no panic; every call of the user bounded in virtual time and in accesses
+//! to the bus; every request that was taken ended exactly once; nothing left mapped. The last two do
+//! not hold of a controller that could not be stopped, whose memory the driver keeps from
+//! everybody: then the bus must have refused to reset it. Where the input has the controller
+//! misbehave without lying (it fails, loses and delays commands, dies, will not be disabled), it must also never have
+//! reached for memory that was taken from it too early.
+
+mod bus;
+mod mischief;
+mod user;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use adit_driver::{Controller, ControllerOptions};
+
+use crate::input::Input;
+use bus::HostileBus;
+use user::User;
+
+/// What an admin command may take.
+const ADMIN_TIMEOUT: Duration = Duration::from_secs(1);
+/// The longest time to become ready that the driver believes, which it waits for several times in a row.
+const READY_TIMEOUT_MAX: Duration = Duration::from_secs(300);
+
+/// Controllers of different make.
+const MAKES: [&str; 6] = [
+    "mem=1M",
+    "mem=1M,lba=4096,sgl=dword,mdts=1",
+    "mem=256k,namespaces=3,lba=512+4096+512,cmb=64k",
+    "null,ioqueues=2,mqes=4,dbbuf=off,sgl=off",
+    "mem=1M,noiob=8,sgl=off,mdts=0,dstrd=1",
+    "mem=1M,cmb=256k,dbbuf=off,mdts=3",
+];
+
+/// Runs one input. `recovers`: the user brings a controller back that failed.
+pub fn run(data: &[u8], recovers: bool) {
+    let mut input = Input::new(data);
+    let make = input.pick(&MAKES);
+    let options = options(&mut input);
+    let bus = HostileBus::new(make, input);
+    let attached = bus.bounded("attach", bound(READY_TIMEOUT_MAX), || {
+        Controller::attach(Arc::<HostileBus>::clone(&bus), &options)
+    });
+    match attached {
+        Ok(controller) => {
+            let mut user = User::new(Arc::clone(&bus), controller, recovers);
+            user.work();
+            user.leave();
+        }
+        Err(error) => assert!(!error.to_string().is_empty(), "refused with a reason"),
+    }
+    bus.check_end();
+}
+
+fn options(input: &mut Input) -> ControllerOptions {
+    let bits = input.byte();
+    ControllerOptions {
+        io_queues: input.pick(&[64, 1, 2, u16::MAX]),
+        sgl: bits & 1 == 0,
+        shadow_doorbells: bits & 2 == 0,
+        cmb: bits & 4 != 0,
+        interrupts: bits & 8 != 0,
+        subsystem_reset: bits & 16 == 0,
+        admin_timeout: ADMIN_TIMEOUT,
+    }
+}
+
+/// How long any call may take on a controller that may take `ready` to become ready: down and
+/// up again by every means, a shutdown, and as many admin commands as a list of namespaces can need.
+fn bound(ready: Duration) -> Duration {
+    ready * 7 + Duration::from_secs(60) + ADMIN_TIMEOUT * 100
+}

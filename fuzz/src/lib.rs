@@ -1,0 +1,53 @@
+//! What a hostile device, server or host can send, as fuzz targets.
+//!
+//! Each target is a plain function of bytes that panics when a law is broken. The same
+//! function is run by libFuzzer (`fuzz_targets/`, feature `libfuzzer`), by the seeded one-second
+//! tests and over the inputs kept in `seeds/` (`tests/targets.rs`).
+//!
+//! | target | the bytes are | what must hold |
+//! |---|---|---|
+//! | [`spec_bytes`] | what a device reports | every parser, accessor and text of it works on anything |
+//! | [`hostile_controller`] | how a controller misbehaves, and what its user does meanwhile | no panic, every call bounded in virtual time, every buffer back once, nothing left mapped |
+//! | [`recovery`] | the same, with a user who calls `recover()` again and again | the same |
+//! | [`planner`] | limits and segments of a request | each byte moves once and in order, by the independent walker |
+//! | [`vfio_user_client`] | what a vfio-user server answers | no panic, no wait beyond the deadline |
+//! | [`soft_host`] | what a host writes to the software controller | no panic, bounded work in each step |
+//! | [`strings`] | target strings and options | no panic; what parses prints as something that parses to the same |
+
+pub mod hostile;
+pub mod input;
+pub mod planner;
+pub mod soft_host;
+pub mod spec_bytes;
+pub mod strings;
+pub mod vfio_user_client;
+
+/// [`hostile`] with a user who takes a failed controller for failed.
+pub mod hostile_controller {
+    /// Runs one input; see [`crate::hostile`].
+    pub fn target(data: &[u8]) {
+        crate::hostile::run(data, false);
+    }
+}
+
+/// [`hostile`] with a user who brings the controller back whenever it fails.
+pub mod recovery {
+    /// Runs one input; see [`crate::hostile`].
+    pub fn target(data: &[u8]) {
+        crate::hostile::run(data, true);
+    }
+}
+
+/// A target by its name.
+pub type Target = (&'static str, fn(&[u8]));
+
+/// All targets.
+pub const TARGETS: [Target; 7] = [
+    ("spec_bytes", spec_bytes::target),
+    ("hostile_controller", hostile_controller::target),
+    ("recovery", recovery::target),
+    ("planner", planner::target),
+    ("vfio_user_client", vfio_user_client::target),
+    ("soft_host", soft_host::target),
+    ("strings", strings::target),
+];

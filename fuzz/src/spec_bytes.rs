@@ -1,0 +1,55 @@
+//! Every parser of bytes that a device chooses, with every accessor and every text of what it gives.
+//!
+//! The first byte picks the structure, the second whether the rest is padded to a page or left
+//! short. `tests/accessors.rs` checks that no accessor is forgotten here.
+
+mod data;
+mod entries;
+mod registers;
+
+/// Looks at the results of methods without arguments.
+macro_rules! look {
+    ($value:expr; $($method:ident),+ $(,)?) => {{
+        let value = $value;
+        $(std::hint::black_box(value.$method());)+
+    }};
+}
+use look;
+
+/// The longest structure.
+const PAGE: usize = 4096;
+
+/// Runs one input; see the module.
+pub fn target(data: &[u8]) {
+    let [kind, padded, bytes @ ..] = data else { return };
+    let mut page = bytes.to_vec();
+    if *padded & 1 == 0 {
+        // A short input repeats, so that fields at the end are not always zero.
+        page =
+            bytes.iter().copied().cycle().take(if bytes.is_empty() { 0 } else { PAGE }).collect();
+        page.resize(PAGE, 0);
+    }
+    match kind % 12 {
+        0 => data::identify_controller(&page),
+        1 => data::identify_namespace(&page),
+        2 => data::identify_nvm(&page),
+        3 => data::namespace_list(&page),
+        4 => data::descriptors(&page),
+        5 => data::smart(&page),
+        6 => data::errors(&page),
+        7 => data::firmware(&page),
+        8 => data::namespaces_and_effects(&page),
+        9 => entries::completion(&page),
+        10 => entries::features(&page),
+        _ => registers::all(&page),
+    }
+}
+
+/// Looks at a value's text, for people and for programmers.
+fn show(value: &impl std::fmt::Debug, text: Option<&dyn std::fmt::Display>) {
+    std::hint::black_box(format!("{value:?}"));
+    if let Some(text) = text {
+        let text = text.to_string();
+        assert!(text.chars().all(|c| !c.is_control()), "fit for a terminal: {text:?}");
+    }
+}

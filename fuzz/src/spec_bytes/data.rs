@@ -1,0 +1,143 @@
+//! What a device writes into data buffers: Identify structures and log pages.
+
+use std::hint::black_box;
+
+use adit_driver::spec::identify::{
+    IdentifyController, IdentifyNamespace, IdentifyNvmController, IdentifyNvmNamespace,
+    NamespaceDescriptors, NamespaceList,
+};
+use adit_driver::spec::log::{
+    ChangedNamespaces, CommandsSupported, ErrorInfo, FirmwareSlotLog, SmartHealth,
+};
+use adit_driver::spec::{AdminOpcode, IoOpcode, Nsid, View};
+
+use super::{look, show};
+
+pub(super) fn identify_controller(bytes: &[u8]) {
+    let Some(controller) = IdentifyController::view(bytes) else { return };
+    show(controller, None);
+    for text in [&controller.sn as &dyn std::fmt::Display, &controller.mn, &controller.fr] {
+        show(&"", Some(text));
+    }
+    show(&controller.subnqn, Some(&controller.subnqn));
+    look!(controller; oui, cmic, oaes, ctratt, oacs, acl, aerl, elpe, lpa, firmware_slots, sqes_min,
+        sqes_max, cqes_min, cqes_max, oncs, fused_compare_and_write, fna, vwc, sgls, power_states);
+    show(&controller.ver(), Some(&controller.ver()));
+    show(&(controller.cmic(), controller.oaes(), controller.ctratt(), controller.oacs()), None);
+    show(&(controller.lpa(), controller.oncs(), controller.fna(), controller.vwc()), None);
+    look!(controller.vwc(); flush_broadcast);
+    look!(controller.sgls(); support);
+    for shift in [0, 12, 27, 63] {
+        black_box(controller.max_transfer_bytes(1 << shift));
+    }
+    for any in 0..=u8::MAX {
+        black_box((controller.retry_delay_ms(any), controller.supports_copy_format(any)));
+    }
+    for state in controller.power_states() {
+        show(state, None);
+        look!(state; max_power_uw, is_non_operational);
+    }
+}
+
+pub(super) fn identify_namespace(bytes: &[u8]) {
+    let Some(namespace) = IdentifyNamespace::view(bytes) else { return };
+    show(namespace, None);
+    look!(namespace; is_active, nsfeat, nlbaf, format_index, lba_format, lba_formats,
+        metadata_extended, protection_type, is_shared, is_write_protected, deallocated_read,
+        write_zeroes_deallocates, noiob, npwg, npwa, npdg, npda, nows, msrc);
+    show(&(namespace.nsfeat(), namespace.deallocated_read()), None);
+    assert!(namespace.lba_formats().len() <= 64, "a page has room for 64 formats");
+    for format in namespace.lba_formats() {
+        show(format, None);
+        look!(format; lba_bytes, relative_performance);
+        assert!(format.lba_bytes().is_none_or(u32::is_power_of_two));
+    }
+}
+
+pub(super) fn identify_nvm(bytes: &[u8]) {
+    if let Some(controller) = IdentifyNvmController::view(bytes) {
+        for shift in [0, 12, 27, 63] {
+            black_box((
+                controller.verify_bytes_max(1 << shift),
+                controller.write_zeroes_bytes_max(1 << shift),
+                controller.write_uncorrectable_bytes_max(1 << shift),
+            ));
+        }
+    }
+    if let Some(namespace) = IdentifyNvmNamespace::view(bytes) {
+        for index in 0..=u8::MAX {
+            black_box((namespace.protection_format(index), namespace.storage_tag_bits(index)));
+        }
+    }
+}
+
+pub(super) fn namespace_list(bytes: &[u8]) {
+    let Some(list) = NamespaceList::view(bytes) else { return };
+    for after in [Nsid::NONE, Nsid(1), Nsid(u32::MAX - 1), Nsid::ALL] {
+        let mut last = after;
+        for nsid in list.iter(after) {
+            match nsid {
+                Ok(nsid) => {
+                    assert!(nsid > last && nsid.is_specific(), "a list ascends");
+                    last = nsid;
+                }
+                Err(error) => show(&error, Some(&error)),
+            }
+        }
+    }
+}
+
+pub(super) fn descriptors(bytes: &[u8]) {
+    let mut count = 0;
+    for descriptor in NamespaceDescriptors::new(bytes) {
+        match descriptor {
+            Ok(descriptor) => show(&descriptor, Some(&descriptor)),
+            Err(error) => show(&error, Some(&error)),
+        }
+        count += 1;
+    }
+    assert!(count <= bytes.len() / 4 + 1, "each takes its header at least");
+}
+
+pub(super) fn smart(bytes: &[u8]) {
+    let Some(smart) = SmartHealth::view(bytes) else { return };
+    show(smart, None);
+    show(&smart.critical_warning(), None);
+    look!(smart; critical_warning, temperature_c, data_read_bytes, data_written_bytes);
+    assert!(smart.sensors_c().count() <= 8);
+}
+
+pub(super) fn errors(bytes: &[u8]) {
+    for entry in bytes.chunks_exact(size_of::<ErrorInfo>()) {
+        let Some(error) = ErrorInfo::view(entry) else { continue };
+        show(error, Some(error));
+        look!(error; is_valid, sqid, cid, status, lba, nsid, parameter_byte, parameter_bit);
+    }
+}
+
+pub(super) fn firmware(bytes: &[u8]) {
+    let Some(slots) = FirmwareSlotLog::view(bytes) else { return };
+    show(slots, None);
+    look!(slots; active_slot, next_slot);
+    for slot in 0..=u8::MAX {
+        let revision = slots.revision(slot);
+        revision.inspect(|revision| show(revision, Some(revision)));
+    }
+    slots.active_revision().inspect(|revision| show(revision, Some(revision)));
+}
+
+pub(super) fn namespaces_and_effects(bytes: &[u8]) {
+    if let Some(changed) = ChangedNamespaces::view(bytes) {
+        look!(changed; overflowed);
+        assert!(changed.iter().all(|nsid| nsid.is_specific()));
+    }
+    let Some(effects) = CommandsSupported::view(bytes) else { return };
+    for opcode in 0..=u8::MAX {
+        for effects in [effects.admin(opcode), effects.io(opcode)] {
+            show(&effects, None);
+            look!(effects; csupp, lbcc, ncc, nic, ccc, uuid_selection, cse, csp);
+        }
+        black_box(effects.supports_admin(AdminOpcode(opcode)));
+        black_box(effects.supports_io(IoOpcode(opcode)));
+    }
+}

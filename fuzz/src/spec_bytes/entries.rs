@@ -1,0 +1,74 @@
+//! What a device writes into completion queues, and the feature values and events it reports there.
+
+use std::hint::black_box;
+
+use adit_driver::spec::feature::{
+    Arbitration, AsyncEvent, AsyncEventConfig, ErrorRecovery, InterruptCoalescing,
+    InterruptVectorConfig, NumberOfQueues, PowerManagement, TemperatureThreshold, Timestamp,
+    VolatileWriteCache, WriteAtomicity,
+};
+use adit_driver::spec::{Cqe, Fid, Lid, Status, View};
+
+use super::{look, show};
+
+pub(super) fn completion(bytes: &[u8]) {
+    for entry in bytes.chunks_exact(size_of::<Cqe>()).take(16) {
+        let Some(cqe) = Cqe::view(entry) else { continue };
+        show(cqe, Some(cqe));
+        look!(cqe; phase, status, cid, sqid, sqhd, result, to_dwords);
+        assert_eq!(Cqe::from_dwords(cqe.to_dwords()), *cqe, "dwords are the bytes");
+        status(cqe.status());
+    }
+}
+
+fn status(status: Status) {
+    show(&status, Some(&status));
+    show(&status.code_type(), None);
+    look!(status; bits, sc, sct, code_type, crd, more, dnr, code, is_success, is_retryable, name);
+    assert!(!status.is_success() || !status.is_retryable(), "success is not sent again");
+    assert_eq!(Status::from_bits(status.bits()), status);
+}
+
+pub(super) fn features(bytes: &[u8]) {
+    for dword in bytes.chunks_exact(4).take(16) {
+        let dword = u32::from_le_bytes(dword.try_into().expect("four bytes"));
+        values(dword);
+        event(dword);
+        let [fid, lid, ..] = dword.to_le_bytes();
+        show(&Fid(fid), Some(&Fid(fid)));
+        show(&Lid(lid), Some(&Lid(lid)));
+        black_box((Fid(fid).name(), Lid(lid).name()));
+    }
+    if let Some(timestamp) = Timestamp::view(bytes) {
+        show(timestamp, None);
+        look!(timestamp; ms, synch, origin);
+    }
+}
+
+fn values(dword: u32) {
+    show(&(AsyncEventConfig(dword), VolatileWriteCache(dword), WriteAtomicity(dword)), None);
+    look!(AsyncEventConfig(dword); critical_warning);
+    let queues = NumberOfQueues(dword);
+    show(&queues, None);
+    look!(queues; submission, completion, pairs);
+    assert!(queues.pairs() > 0, "what a driver divides by");
+    show(&Arbitration(dword), None);
+    look!(Arbitration(dword); burst, low_z, medium_z, high_z);
+    show(&PowerManagement(dword), None);
+    look!(PowerManagement(dword); power_state, workload_hint);
+    show(&TemperatureThreshold(dword), None);
+    look!(TemperatureThreshold(dword); threshold_k, select, threshold_type);
+    show(&ErrorRecovery(dword), None);
+    look!(ErrorRecovery(dword); tler_100ms, dulbe);
+    show(&InterruptCoalescing(dword), None);
+    look!(InterruptCoalescing(dword); threshold_z, time_100us);
+    show(&InterruptVectorConfig(dword), None);
+    look!(InterruptVectorConfig(dword); vector, coalescing_disabled);
+}
+
+fn event(dword: u32) {
+    let event = AsyncEvent::from_dword(dword);
+    show(&event, Some(&event));
+    look!(event; into_dword, name);
+    assert_eq!(AsyncEvent::from_dword(event.into_dword()), event);
+}

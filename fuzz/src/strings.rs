@@ -1,0 +1,106 @@
+//! What people and scripts write: targets and options of the software controller.
+//!
+//! Half of the inputs are text as it comes, the other half words of the syntax in any order:
+//! random bytes alone would never spell a setting.
+
+use adit_driver::Target;
+use adit_driver::soft;
+
+/// What targets are made of.
+const WORDS: [&str; 64] = [
+    "soft:",
+    "vfio:",
+    "vfio-user:",
+    "mem=",
+    "file=",
+    "null",
+    "size=",
+    "lba=",
+    "namespaces=",
+    "mdts=",
+    "sgl=",
+    "cmb=",
+    "dbbuf=",
+    "ioqueues=",
+    "mqes=",
+    "noiob=",
+    "serial=",
+    "dstrd=",
+    "ns=",
+    "queues=",
+    "host",
+    "cmb",
+    "on",
+    "off",
+    "byte",
+    "dword",
+    "512",
+    "4096",
+    "+",
+    ",",
+    "=",
+    ":",
+    ".",
+    "/",
+    "0",
+    "1",
+    "2",
+    "9",
+    "15",
+    "16",
+    "64",
+    "65536",
+    "4294967295",
+    "18446744073709551615",
+    "99999999999999999999",
+    "k",
+    "K",
+    "M",
+    "G",
+    "T",
+    "P",
+    "0000",
+    "01",
+    "00",
+    "0000:01:00.0",
+    "-",
+    " ",
+    "ä",
+    "\u{0}",
+    "seed=",
+    "vwc=",
+    "model=",
+    "faults=",
+    "mem=1M",
+];
+
+/// Runs one input; see the module.
+pub fn target(data: &[u8]) {
+    let [kind, bytes @ ..] = data else { return };
+    let text = match kind & 1 {
+        0 => String::from_utf8_lossy(bytes).into_owned(),
+        _ => bytes.iter().map(|&byte| WORDS[usize::from(byte) % WORDS.len()]).collect(),
+    };
+    check_target(&text);
+    check_options(&text);
+    check_options(text.strip_prefix("soft:").unwrap_or(&text));
+}
+
+fn check_target(text: &str) {
+    match text.parse::<Target>() {
+        Ok(target) => {
+            let printed = target.to_string();
+            assert!(printed.starts_with(&target.device()), "{text:?} prints its device first");
+            let again = printed.parse::<Target>();
+            assert_eq!(again.ok().as_ref(), Some(&target), "{text:?} prints as {printed:?}");
+        }
+        Err(error) => assert!(!error.to_string().is_empty(), "{text:?} is refused with a reason"),
+    }
+}
+
+fn check_options(text: &str) {
+    match text.parse::<soft::Options>() {
+        Ok(options) => options.check().expect("what parses is sound"),
+        Err(error) => assert!(!error.to_string().is_empty(), "{text:?} is refused with a reason"),
+    }
+}

@@ -1,0 +1,84 @@
+//! Our vfio-user client against a server that answers with the fuzzer's bytes.
+//!
+//! The server is a thread with a listening socket, both kept for all inputs. It answers each
+//! request rightly, rightly but for some bytes, with a right header over any body, or with
+//! anything; and it hangs up when its bytes are used up, so that no input waits for a deadline.
+
+mod server;
+
+use std::path::PathBuf;
+use std::sync::{Arc, mpsc};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
+
+use adit_driver::bus::Bus;
+use adit_driver::bus::vfio_user::{Options, VfioUser};
+use adit_driver::sys::HostMemory;
+
+use crate::input::Input;
+
+/// How long the server has for an answer. It answers at once, or leaves part of one out.
+const DEADLINE: Duration = Duration::from_millis(20);
+/// What an input may take: the calls that it makes, each until its deadline, on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// The server's thread, as the target talks to it.
+struct Peer {
+    socket: PathBuf,
+    inputs: mpsc::Sender<Input>,
+    finished: mpsc::Receiver<()>,
+}
+
+fn peer() -> MutexGuard<'static, Peer> {
+    static PEER: OnceLock<Mutex<Peer>> = OnceLock::new();
+    let start = || {
+        let (socket, inputs, finished) = server::start();
+        Mutex::new(Peer { socket, inputs, finished })
+    };
+    PEER.get_or_init(start).lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Runs one input; see the module.
+pub fn target(data: &[u8]) {
+    let peer = peer();
+    let input = &mut Input::new(data);
+    let options = Options { deadline: DEADLINE, map_doorbells: input.byte() & 1 == 0 };
+    let calls: Vec<u8> = (0..input.byte() % 16).map(|_| input.byte()).collect();
+    peer.inputs.send(input.clone()).expect("the server lives");
+    let started = Instant::now();
+    match VfioUser::open_with(&peer.socket, options) {
+        Ok(bus) => calls.iter().for_each(|&call| use_bus(&bus, call)),
+        Err(error) => assert!(!error.to_string().is_empty(), "refused with a reason"),
+    }
+    assert!(started.elapsed() < PATIENCE, "waited {:?}", started.elapsed());
+    peer.finished.recv().expect("the server lives");
+}
+
+/// Makes one call of each kind that talks to the server, or uses what it said.
+fn use_bus(bus: &Arc<VfioUser>, call: u8) {
+    let offset = u32::from(call >> 4) * 4;
+    match call & 15 {
+        0 | 1 => drop(bus.read32(offset)),
+        2 => drop(bus.read64(offset * 2)),
+        3 => bus.write32(offset, 1),
+        4 => bus.write64(offset * 2, 1),
+        5 | 6 => {
+            drop(Arc::<VfioUser>::clone(bus).doorbell(0x1000 + offset).map(|bell| bell.ring(1)))
+        }
+        7 => drop(bus.bar_window(call >> 4, 0, 4096)),
+        8 | 9 => map_and_unmap(bus),
+        10 => drop(bus.reset()),
+        11 => drop(bus.enable_vectors(u16::from(call >> 4))),
+        12 => drop(bus.take_event()),
+        13 => drop(bus.reserve(1 << (call >> 4))),
+        _ => drop((bus.vector_count(), bus.locality(), format!("{bus:?}"))),
+    }
+}
+
+fn map_and_unmap(bus: &Arc<VfioUser>) {
+    let memory = HostMemory::allocate(4096, bus.backing(), &|_, _| ()).expect("memory");
+    if let Ok(iova) = bus.map(memory.range()) {
+        assert!(iova.is_aligned(4096), "pages are mapped at pages");
+        drop(bus.unmap(iova, 4096));
+    }
+}

@@ -1,0 +1,258 @@
+//! Devices that fail, stop answering or go away, and processes that do: the driver says what happened and why, ends or
+//! goes on as it was told, and the memory it used is given back only once the device cannot reach it. QEMU completes a
+//! transfer that its IOMMU refused with success: that nothing was refused, every case checks in the guest's kernel log.
+
+use super::shapes::BY_SGL;
+use super::{Case, good, refused, verified};
+
+/// A port that a controller can be pulled out of.
+const PORT: &str = "-device pcie-root-port,id=rp0,slot=1,chassis=1";
+/// A block device of one's own, to be put under another.
+const FILE: &str = r#"-blockdev {"driver":"file","node-name":"file","filename":"{image}"}"#;
+
+/// Reads and writes until something ends it, and shows progress.
+macro_rules! load {
+    ($target:literal, $more:literal) => {
+        concat!(
+            "adit bench --filename=",
+            $target,
+            " --rw=randrw --bs=16k --iodepth=8 --size=64M --time_based --eta=always ",
+            $more
+        )
+    };
+}
+
+/// Puts `$load` under way in the background, does `$then` once I/Os have completed, and waits for its end.
+macro_rules! under_load {
+    ($load:expr, $then:literal) => {
+        concat!(
+            $load,
+            " >/tmp/said 2>&1 & load=$!\n",
+            "until grep -q '\\[r=' /tmp/said; do sleep 0.1; done\n",
+            $then,
+            "\nwait $load; code=$?; cat /tmp/said; exit $code"
+        )
+    };
+}
+
+pub(super) const CASES: &[Case] = &[
+    Case {
+        name: "unplug",
+        guest: &[
+            "--qemu-arg",
+            PORT,
+            "--nvme",
+            "bus=rp0",
+            "--nvme",
+            "mdts=7",
+            "--qmp",
+            "[r= => device_del nvme0",
+            "--qmp",
+            r#"event DEVICE_DELETED "device":"nvme0""#,
+        ],
+        steps: &[
+            refused(
+                load!("{0}", "--runtime=60 --recover"),
+                &["the system asks for the device back", "recoveries=0"],
+            ),
+            // The kernel asks again every ten seconds.
+            good(
+                "while [ -e /sys/bus/pci/devices/${TARGET_0#vfio:} ]; do sleep 0.1; done\n\
+                 echo asked $(dmesg | grep -c 'Relaying device request to user') time",
+                &["asked 1 time"],
+            ),
+            refused("adit identify {0}", &["no such PCI device"]),
+            verified!("{1}", BY_SGL),
+        ],
+    },
+    Case {
+        name: "link-loss",
+        guest: &[
+            "--qemu-arg",
+            PORT,
+            "--nvme",
+            "bus=rp0",
+            "--qmp",
+            "[r= => pcie_aer_inject_error rp0 DLP",
+            "--qmp",
+            "Jobs: 1: [randread] => pcie_aer_inject_error rp0 DLP",
+        ],
+        steps: &[
+            good(
+                load!("{0}", "--runtime=4 --verify=crc32c --recover"),
+                &["error that it cannot correct (AER)", "err= 0", "recoveries=1"],
+            ),
+            refused(
+                "adit bench --filename={0} --rw=randread --iodepth=8 --time_based --runtime=60 --eta=always",
+                &["out of service: the bus reported an error that it cannot correct (AER)"],
+            ),
+            verified!("{0}", BY_SGL),
+        ],
+    },
+    Case {
+        name: "reset-under-load",
+        guest: &["--nvme", "mdts=7"],
+        steps: &[
+            good(
+                under_load!(
+                    load!("{0}", "--runtime=4 --verify=crc32c --recover"),
+                    "echo 1 >/sys/bus/pci/devices/${TARGET_0#vfio:}/reset"
+                ),
+                &["something else reset it", "err= 0", "recoveries=1"],
+            ),
+            refused(
+                under_load!(
+                    load!("{0}", "--runtime=60"),
+                    "echo 1 >/sys/bus/pci/devices/${TARGET_0#vfio:}/reset"
+                ),
+                &["out of service: it is no longer ready (CSTS.RDY): something else reset it"],
+            ),
+            verified!("{0}", BY_SGL),
+        ],
+    },
+    Case {
+        name: "stuck-command",
+        guest: &[
+            "--qemu-arg",
+            FILE,
+            "--qemu-arg",
+            r#"-blockdev {"driver":"blkdebug","node-name":"stops","image":"file"}"#,
+            "--qemu-arg",
+            r#"-blockdev {"driver":"raw","node-name":"disk","file":"stops"}"#,
+            "--nvme",
+            "mdts=7;drive=disk",
+            "--qmp",
+            r#"Starting 1 thread => qemu-io disk "break read_aio A""#,
+            // Deleting a queue with a suspended request in it would stop all of QEMU.
+            "--qmp",
+            r#"abort sent => qemu-io disk "resume A""#,
+        ],
+        // One read is stuck past its deadline; it completes late, and is the read that it was.
+        steps: &[good(
+            load!("{0}", "--runtime=6 --verify=crc32c --io_timeout=4"),
+            &[
+                "is overdue; abort sent",
+                "err= 0",
+                ">=2000=",
+                "aborts=1",
+                "created anew=0",
+                "violations=0",
+            ],
+        )],
+    },
+    Case {
+        name: "slow-command",
+        guest: &[
+            "--qemu-arg",
+            "-blockdev driver=null-co,node-name=slow,size=1G,read-zeroes=on,latency-ns=4000000000",
+            "--nvme",
+            "mdts=7;drive=slow,nsid=1;nsid=2",
+        ],
+        steps: &[
+            refused(
+                "adit bench --filename={0} --rw=randwrite --iodepth=4 --size=1M --io_timeout=1 --continue_on_error=io",
+                &[
+                    "is overdue; abort sent; CAP 0x",
+                    "outlived its abort; deleting the queue; CAP 0x",
+                    "out of service: a command on I/O queue 1 outlived its abort, though the queue had just been created anew; CAP 0x",
+                    "data may have been written",
+                    "Reset=",
+                    "created anew=1",
+                ],
+            ),
+            good(
+                "adit bench --filename={0} --rw=read --iodepth=4 --size=16k",
+                &["err= 0", ">=2000=100.00%"],
+            ),
+            verified!("{0},ns=2", BY_SGL),
+        ],
+    },
+    Case {
+        name: "media-errors",
+        guest: &[
+            "--qemu-arg",
+            FILE,
+            "--qemu-arg",
+            concat!(
+                r#"-blockdev {"driver":"blkdebug","node-name":"ill","image":"file","inject-error":["#,
+                r#"{"event":"none","iotype":"read","errno":5,"once":true,"sector":16},"#,
+                r#"{"event":"none","iotype":"write","errno":28,"once":true,"sector":24},"#,
+                r#"{"event":"none","iotype":"write","errno":5,"once":true,"sector":4096}]}"#
+            ),
+            "--nvme",
+            "mdts=7;drive=ill",
+        ],
+        steps: &[
+            good(
+                "adit bench --filename={0} --rw=read --iodepth=4 --size=1M --continue_on_error=io",
+                &[
+                    "Read at offset 8192 failed: Unrecovered Read Error",
+                    "errors    : total=1, first_error=5",
+                    "Unrecovered Read Error=1",
+                    "issued rwts: total=255,",
+                ],
+            ),
+            refused(
+                "adit bench --filename={0} --rw=write --size=1M",
+                &["Write at offset 12288 failed: Write Fault"],
+            ),
+            good(
+                "adit bench --filename={0} --rw=write --offset=2M --size=1M --verify=crc32c --retries=1",
+                &["err= 0", "retries=1,", "issued rwts: total=256,256"],
+            ),
+            verified!("{0}", BY_SGL),
+        ],
+    },
+    Case {
+        name: "dma-fault",
+        guest: &["--nvme", "mdts=7", "--example", "stray_dma", "--allow-dmar"],
+        steps: &[
+            // QEMU's controller reports success for a read that reached no memory.
+            good(
+                "stray_dma {0}",
+                &[
+                    "a read to the unmapped device address 0x40dead0000",
+                    "a read to memory of our own",
+                ],
+            ),
+            verified!("{0}", BY_SGL),
+            good(
+                "dmesg | grep 'DMAR:.*fault addr'; echo $(dmesg | grep -c 'DMAR:.*fault addr') refused",
+                &["DMA Write", "fault addr 0x40dead0000 [fault reason 0x05]", "\n1 refused"],
+            ),
+        ],
+    },
+    Case {
+        name: "health-warnings",
+        guest: &[
+            "--nvme",
+            "mdts=7",
+            "--qmp",
+            "[r= => qom-set /machine/peripheral/nvme0 smart_critical_warning 4",
+            "--qmp",
+            "reliability is degraded => qom-set /machine/peripheral/nvme0 smart_critical_warning 12",
+        ],
+        steps: &[
+            good(
+                load!("{0}", "--runtime=4"),
+                &["health: ", "reliability is degraded, all media are read only", "err= 0"],
+            ),
+            good("adit identify {0} | grep Warnings", &["0x0c"]),
+        ],
+    },
+    Case {
+        name: "in-use-and-killed",
+        guest: &["--nvme", "mdts=7"],
+        steps: &[
+            // The first one is killed with commands in flight; the next one finds the device usable.
+            good(
+                under_load!(
+                    load!("{0}", "--runtime=60"),
+                    "adit identify {0}; echo exit code $?; kill -9 $load; wait $load; echo killed; exit"
+                ),
+                &["in use", "exit code 1", "killed"],
+            ),
+            verified!("{0}", BY_SGL),
+        ],
+    },
+];

@@ -1,0 +1,190 @@
+//! Controllers in many shapes, IOMMUs of several kinds, and what is refused.
+
+use super::{Case, good, refused, usage, verified};
+
+/// What a run says that used SGLs: transfers of more than two pages without a PRP list.
+pub(super) const BY_SGL: &[&str] =
+    &["read", "write", "prp lists=0 built+0 prebuilt", "violations=0"];
+/// What a run says that used PRPs.
+const BY_PRP: &[&str] = &["read", "write", "sgl=0,", "violations=0"];
+
+pub(super) const CASES: &[Case] = &[
+    Case {
+        name: "identify",
+        guest: &["--nvme", "mdts=7,serial=first-flight"],
+        steps: &[
+            good("adit identify {0}", &["QEMU NVMe Ctrl", "first-flight"]),
+            good("adit identify {0} --json", &["{", "QEMU NVMe Ctrl", "first-flight"]),
+        ],
+    },
+    Case {
+        name: "mdts-1",
+        guest: &["--nvme", "mdts=1"],
+        steps: &[verified!("{0}", BY_SGL), verified!("{0},sgl=off", BY_PRP)],
+    },
+    Case {
+        name: "mdts-5",
+        guest: &["--nvme", "mdts=5"],
+        steps: &[verified!("{0}", BY_SGL), verified!("{0},sgl=off", BY_PRP)],
+    },
+    Case {
+        name: "mdts-7",
+        guest: &["--nvme", "mdts=7"],
+        steps: &[
+            verified!("{0}", BY_SGL),
+            verified!("{0},sgl=off", BY_PRP),
+            verified!("{0}", "--bs=512 --iodepth=1 --runtime=2", BY_SGL),
+            verified!("{0}", "--bs=1m --iodepth=8", BY_SGL),
+        ],
+    },
+    Case {
+        name: "lba-4096",
+        guest: &["--nvme", "mdts=7;logical_block_size=4096,physical_block_size=4096"],
+        steps: &[verified!("{0}", BY_SGL), verified!("{0},sgl=off", BY_PRP)],
+    },
+    Case {
+        name: "chained-lists",
+        guest: &["--nvme", "mdts=0"],
+        steps: &[
+            verified!("{0},sgl=off", "--bs=4m --iodepth=4", BY_PRP),
+            verified!("{0}", "--bs=4m --iodepth=4", BY_SGL),
+        ],
+    },
+    Case {
+        name: "cmb-queues",
+        guest: &["--nvme", "mdts=7,cmb_size_mb=64"],
+        steps: &[
+            good("adit identify {0},queues=cmb | grep CMB", &["64.0MiB, in use"]),
+            verified!("{0},queues=cmb", BY_SGL),
+            verified!("{0}", BY_SGL),
+        ],
+    },
+    Case {
+        name: "doorbells",
+        guest: &["--nvme", "mdts=7"],
+        steps: &[
+            good("adit identify {0} | grep Shadow | grep -v not", &["in use"]),
+            good("adit identify {0},dbbuf=off | grep Shadow", &["not in use"]),
+            verified!("{0}", BY_SGL),
+            verified!("{0},dbbuf=off", BY_SGL),
+            verified!("{0}", BY_SGL),
+        ],
+    },
+    Case {
+        name: "one-io-queue",
+        guest: &["--nvme", "max_ioqpairs=1,msix_qsize=2"],
+        steps: &[
+            verified!("{0}", BY_SGL),
+            refused(
+                "adit bench --filename={0} --rw=randread --bs=4k --size=1M --numjobs=2",
+                &["queue"],
+            ),
+        ],
+    },
+    Case {
+        name: "two-controllers",
+        guest: &["--nvme", "mdts=7", "--nvme", "mdts=5"],
+        steps: &[good(
+            "adit bench --filename={0} --rw=randrw --bs=16k --iodepth=32 --size=64M --verify=crc32c & first=$!\n\
+                 adit bench --filename={1} --rw=randrw --bs=16k --iodepth=32 --size=64M --verify=crc32c & second=$!\n\
+                 wait $first && wait $second",
+            &["read", "write"],
+        )],
+    },
+    Case {
+        name: "namespaces",
+        guest: &[
+            "--nvme",
+            "mdts=7;nsid=1;nsid=2,logical_block_size=4096,physical_block_size=4096;nsid=9,logical_block_size=4096,physical_block_size=4096",
+        ],
+        steps: &[
+            good("adit identify {0}", &["512", "4096", "9"]),
+            verified!("{0},ns=1", BY_SGL),
+            verified!("{0},ns=2", BY_SGL),
+            verified!("{0},ns=9", BY_SGL),
+            refused(
+                "adit bench --filename={0},ns=5 --rw=read --bs=4k --size=1M",
+                &["namespace", "5"],
+            ),
+        ],
+    },
+    Case {
+        name: "iommu-39-bit",
+        guest: &[
+            "--iommu",
+            "intel-iommu,intremap=on,caching-mode=on,aw-bits=39",
+            "--nvme",
+            "mdts=7",
+        ],
+        steps: &[verified!("{0}", BY_SGL), verified!("{0},sgl=off", BY_PRP)],
+    },
+    Case {
+        name: "iommu-amd",
+        guest: &["--iommu", "amd-iommu", "--nvme", "mdts=7"],
+        steps: &[verified!("{0}", BY_SGL)],
+    },
+    Case {
+        name: "no-hugepages",
+        guest: &["--nvme", "mdts=7"],
+        steps: &[
+            good(
+                "echo 0 >/proc/sys/vm/nr_hugepages && grep HugePages_Total /proc/meminfo",
+                &[" 0"],
+            ),
+            verified!("{0}", BY_SGL),
+        ],
+    },
+    Case {
+        name: "refused-devices",
+        guest: &["--nvme", "mdts=7", "--kernel-nvme", ""],
+        steps: &[
+            refused("adit identify vfio:0000:00:18.0", &["0000:00:18.0", "nvme", "vfio-pci"]),
+            good(
+                "basename $(readlink /sys/bus/pci/devices/0000:00:18.0/driver); ls {k0}",
+                &["nvme", "/dev/nvme0n1"],
+            ),
+            refused("adit identify vfio:0000:00:1f.2", &["0000:00:1f.2", "NVMe"]),
+            refused("adit identify vfio:0000:00:0f.0", &["0000:00:0f.0"]),
+            good(
+                "group=$(basename $(readlink /sys/bus/pci/devices/0000:00:10.0/iommu_group))\n\
+                 chown user /dev/vfio/$group\n\
+                 su user -c 'id -u; adit identify {0}'",
+                &["1000", "QEMU NVMe Ctrl"],
+            ),
+            refused(
+                "group=$(basename $(readlink /sys/bus/pci/devices/0000:00:10.0/iommu_group))\n\
+                 chown user /dev/vfio/$group\n\
+                 su user -c 'ulimit -l 16; adit identify {0}'",
+                &["memlock"],
+            ),
+            good("adit identify {0}", &["QEMU NVMe Ctrl"]),
+        ],
+    },
+    Case {
+        name: "usage-errors",
+        guest: &["--nvme", "mdts=7"],
+        steps: &[
+            usage("adit identify vfoi:0000:00:10.0", &["vfoi"]),
+            usage("adit identify vfio:0000:00:10", &["0000:00:10"]),
+            usage("adit identify {0},sgll=off", &["sgll"]),
+            usage("adit identify", &["TARGET", "--help"]),
+            usage("adit bench --filename={0} --rw=sideways", &["sideways"]),
+            good("adit identify {0}", &["QEMU NVMe Ctrl"]),
+        ],
+    },
+    Case {
+        name: "shared-iommu-group",
+        guest: &["--nvme", "addr=0x12.0,multifunction=on", "--kernel-nvme", "addr=0x12.1"],
+        steps: &[refused("adit identify {0}", &["group", "0000:00:12.1"])],
+    },
+    Case {
+        name: "no-namespace",
+        guest: &["--nvme", "mdts=7;none"],
+        steps: &[refused("adit bench --filename={0} --rw=read --bs=4k --size=1M", &["namespace"])],
+    },
+    Case {
+        name: "metadata-format",
+        guest: &["--nvme", "mdts=7;logical_block_size=4096,physical_block_size=4096,ms=8,mset=1"],
+        steps: &[refused("adit bench --filename={0} --rw=read --bs=4k --size=1M", &["metadata"])],
+    },
+];

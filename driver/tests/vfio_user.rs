@@ -285,6 +285,7 @@ fn a_controllers_handles_go_on_after_its_server_was_replaced() {
     assert!(matches!(controller.poll(controller.now()), Some(Event::Bus(BusEvent::Gone))));
     assert!(controller.check().is_err(), "out of service");
     controller.recover().expect("back in service");
+    assert!(server.with(|it| it.mapping_count()) > 0, "it has the memory again");
     // Asserted: the same namespace, queue and buffer.
     let mut buffer = done.buffer;
     buffer.fill(0xad);

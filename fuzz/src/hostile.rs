@@ -34,9 +34,9 @@ const READY_TIMEOUT_MAX: Duration = Duration::from_secs(300);
 /// Controllers of different make.
 const MAKES: [&str; 6] = [
     "mem=1M",
-    "mem=1M,lba=4096,sgl=dword,mdts=1",
+    "mem=1M,lba=4096,sgl=dword,mdts=1,nssr=on",
     "mem=256k,namespaces=3,lba=512+4096+512,cmb=64k",
-    "null,ioqueues=2,mqes=4,dbbuf=off,sgl=off",
+    "null,ioqueues=2,mqes=4,dbbuf=off,sgl=off,crdt=100ms+2s",
     "mem=1M,noiob=8,sgl=off,mdts=0,dstrd=1",
     "mem=1M,cmb=256k,dbbuf=off,mdts=3",
 ];
@@ -78,4 +78,31 @@ fn options(input: &mut Input) -> ControllerOptions {
 /// up again by every means, a shutdown, and as many admin commands as a list of namespaces can need.
 fn bound(ready: Duration) -> Duration {
     ready * 7 + Duration::from_secs(60) + ADMIN_TIMEOUT * 100
+}
+
+#[cfg(test)]
+mod tests {
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+
+    use adit_driver::bus::Bus;
+    use adit_driver::sys::{Backing, HostMemory};
+
+    use super::*;
+
+    /// A canary: what judges the driver must be able to find it guilty.
+    #[test]
+    fn the_watch_can_fail() {
+        let bus = HostileBus::new("mem=1M", Input::new(&[]));
+        let second = Duration::from_secs(1);
+        let fails = |f: &dyn Fn()| catch_unwind(AssertUnwindSafe(f)).is_err();
+        let late = || bus.bounded("a call", second, || bus.soft.advance(second * 2));
+        assert!(fails(&late), "a call that takes too long");
+        let endless = || bus.bounded("a call", second, || while bus.read32(0x1c) != u32::MAX {});
+        assert!(fails(&endless), "a call that looks for ever");
+        assert!(!fails(&|| bus.check_end()), "nothing is wrong yet");
+        let memory = HostMemory::allocate(4096, Backing::Any, &|_, _| ()).expect("memory");
+        let map = || bus.map(memory.range());
+        bus.bounded("map", second, map).expect("mapped");
+        assert!(fails(&|| bus.check_end()), "memory that is left mapped");
+    }
 }

@@ -8,8 +8,9 @@ use crate::input::Input;
 #[path = "../../driver/tests/support/walker.rs"]
 mod walker;
 
-/// The longest request: enough to chain list pages several times.
+/// The longest request: enough to chain list pages several times, and few enough pieces to be quick.
 const TOTAL_BYTES_MAX: u64 = 24 << 20;
+const PIECES_MAX: u64 = 256;
 const SEGMENTS_MAX: usize = 64;
 
 /// Runs one input: limits and segments, planned and walked.
@@ -17,7 +18,7 @@ pub fn target(data: &[u8]) {
     let input = &mut Input::new(data);
     let limits = limits(input);
     let lba = input.edgy();
-    let segments = segments(input, limits.lba_bytes());
+    let segments = segments(input, &limits);
     let total: u64 = segments.iter().map(|segment| segment.len).sum();
     match Plan::new(&limits, Lba(lba), segments.as_slice()) {
         Ok(_) => {
@@ -56,10 +57,16 @@ fn limits(input: &mut Input) -> Limits {
 }
 
 /// Segments that do not overlap, most of them in shapes that matter: whole pages, dwords, neighbours.
-fn segments(input: &mut Input, lba_bytes: u64) -> Vec<Segment> {
+fn segments(input: &mut Input, limits: &Limits) -> Vec<Segment> {
+    let lba_bytes = limits.lba_bytes();
+    let interval = match u64::from(limits.boundary_lbas) {
+        0 => limits.max_bytes,
+        lbas => limits.max_bytes.min(lbas << limits.lba_shift),
+    };
+    let total_max = TOTAL_BYTES_MAX.min(interval * PIECES_MAX);
     let (mut out, mut at, mut total) = (Vec::new(), 1u64 << 32, 0);
     let whole = input.byte() & 7 != 7;
-    while !input.is_spent() && out.len() < SEGMENTS_MAX && total < TOTAL_BYTES_MAX {
+    while !input.is_spent() && out.len() < SEGMENTS_MAX && total < total_max {
         let shape = input.byte();
         let offset = match shape & 3 {
             0 => 0,

@@ -7,7 +7,7 @@ use adit_driver::Target;
 use adit_driver::soft;
 
 /// What targets are made of.
-const WORDS: [&str; 64] = [
+const WORDS: [&str; 130] = [
     "soft:",
     "vfio:",
     "vfio-user:",
@@ -72,6 +72,72 @@ const WORDS: [&str; 64] = [
     "model=",
     "faults=",
     "mem=1M",
+    "lose",
+    "mute",
+    "hold",
+    "delay(",
+    "twice",
+    "again(",
+    "status(",
+    "cid",
+    "sqid",
+    "sqhd",
+    "phase",
+    "media",
+    "rot",
+    "misdirect",
+    "noabort",
+    "cfs",
+    "remove",
+    "hang-enable",
+    "slow-enable(",
+    "slow-disable(",
+    "refuse-disable",
+    "refuse-reset",
+    "refuse-nssr",
+    "tear",
+    "any",
+    "io",
+    "admin",
+    "q=",
+    "nsid=",
+    "op=",
+    "admin-op=",
+    "p=",
+    "n=",
+    "t=",
+    "times=",
+    "dnr",
+    "more",
+    "crd1",
+    "crd3",
+    "@",
+    ")",
+    "(",
+    "0.001",
+    "1e-3",
+    "1ms",
+    "1us",
+    "10s",
+    "2:81",
+    "0:0",
+    "read",
+    "write",
+    "flush",
+    "identify",
+    "..",
+    "..=",
+    "0x",
+    "nssr=",
+    "crdt=",
+    "pm9d3a",
+    "990pro",
+    "%",
+    ";",
+    "18446744073",
+    "@p=1",
+    "@n=3",
+    "faults=lose@p=1",
 ];
 
 /// Runs one input; see the module.
@@ -83,6 +149,7 @@ pub fn target(data: &[u8]) {
     };
     check_target(&text);
     check_options(&text);
+    check_plan(&text);
     check_options(text.strip_prefix("soft:").unwrap_or(&text));
 }
 
@@ -93,6 +160,17 @@ fn check_target(text: &str) {
             assert!(printed.starts_with(&target.device()), "{text:?} prints its device first");
             let again = printed.parse::<Target>();
             assert_eq!(again.ok().as_ref(), Some(&target), "{text:?} prints as {printed:?}");
+        }
+        Err(error) => assert!(!error.to_string().is_empty(), "{text:?} is refused with a reason"),
+    }
+}
+
+fn check_plan(text: &str) {
+    match text.parse::<soft::FaultPlan>() {
+        Ok(plan) => {
+            let printed = plan.to_string();
+            let again = printed.parse::<soft::FaultPlan>();
+            assert_eq!(again.ok().as_ref(), Some(&plan), "{text:?} prints as {printed:?}");
         }
         Err(error) => assert!(!error.to_string().is_empty(), "{text:?} is refused with a reason"),
     }

@@ -18,7 +18,7 @@ use adit_driver::sys::HostMemory;
 use crate::input::Input;
 
 /// How long the server has for an answer. It answers at once, or leaves part of one out.
-const DEADLINE: Duration = Duration::from_millis(20);
+const DEADLINE: Duration = Duration::from_millis(5);
 /// What an input may take: the calls that it makes, each until its deadline, on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(30);
 

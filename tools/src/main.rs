@@ -10,6 +10,7 @@ mod failure;
 mod human;
 mod identify;
 mod interrupt;
+mod log;
 mod output;
 mod softnvme;
 
@@ -22,6 +23,7 @@ use clap::{Parser, Subcommand};
 use bench::options::BenchArgs;
 use failure::Result;
 use identify::IdentifyArgs;
+use log::LogArgs;
 use softnvme::options::SoftnvmeArgs;
 
 const EXAMPLES: &str = "\
@@ -34,6 +36,8 @@ Targets:
 Examples:
   adit demo
   adit identify soft:mem=1G
+  adit log soft:mem=1G --smart
+  adit softnvme --socket /tmp/drive --media mem=1G
   adit bench --filename=soft:mem=1G --rw=randread --bs=4k --iodepth=32 --time_based --runtime=5";
 
 /// NVMe from user space: looks at controllers and measures them
@@ -47,6 +51,7 @@ struct Cli {
 #[derive(Subcommand)]
 enum Command {
     Identify(IdentifyArgs),
+    Log(LogArgs),
     Bench(Box<BenchArgs>),
     Softnvme(Box<SoftnvmeArgs>),
     /// Writes and reads a software controller, verified, and shows a table; needs no device
@@ -72,6 +77,7 @@ fn main() -> ExitCode {
 fn run(command: &Command) -> Result<()> {
     match command {
         Command::Identify(args) => identify::run(args),
+        Command::Log(args) => log::run(args),
         Command::Bench(args) => bench::run(args),
         Command::Softnvme(args) => softnvme::run(args),
         Command::Demo => demo::run(),

@@ -342,6 +342,7 @@ pub(super) fn attach(
             depth: options.queue_depth,
             timeout: options.timeout,
             abort_timeout: options.abort_timeout,
+            latencies: options.latencies,
             ..QueuePairOptions::default()
         })?;
         Ok(Lane {

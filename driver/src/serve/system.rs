@@ -17,8 +17,8 @@ const TMPFS_MAGIC: u64 = 0x0102_1994;
 const HUGETLBFS_MAGIC: u64 = 0x9584_58f6;
 
 /// Waits until a descriptor can be read, or written where its flag says so, but not longer than
-/// `at_most`. A signal ends it early.
-pub(super) fn wait(on: &[(BorrowedFd<'_>, bool)], at_most: Duration) {
+/// `at_most`; false where the time passed. A signal ends it early.
+pub(super) fn wait(on: &[(BorrowedFd<'_>, bool)], at_most: Duration) -> bool {
     let mut polls: Vec<libc::pollfd> = on
         .iter()
         .map(|(fd, for_writing)| libc::pollfd {
@@ -33,9 +33,10 @@ pub(super) fn wait(on: &[(BorrowedFd<'_>, bool)], at_most: Duration) {
     };
     // SAFETY: both structures live here; the count is the vector's. What became ready, or why the
     // call failed, is found out by whoever reads next.
-    unsafe {
+    let ready = unsafe {
         libc::ppoll(polls.as_mut_ptr(), polls.len() as _, &raw const at_most, std::ptr::null())
     };
+    ready != 0
 }
 
 /// Receives at most `into.len()` bytes and the files that come with them.
@@ -124,11 +125,11 @@ mod tests {
     fn waiting_ends_with_news_or_in_time() {
         let (ours, mut theirs) = UnixStream::pair().expect("pair");
         let started = Instant::now();
-        wait(&[(ours.as_fd(), false)], Duration::from_millis(20));
+        assert!(!wait(&[(ours.as_fd(), false)], Duration::from_millis(20)));
         assert!(started.elapsed() >= Duration::from_millis(20));
         theirs.write_all(b"x").expect("sent");
-        wait(&[(ours.as_fd(), false)], Duration::from_secs(60));
-        wait(&[(ours.as_fd(), true)], Duration::from_secs(60));
+        assert!(wait(&[(ours.as_fd(), false)], Duration::from_secs(60)));
+        assert!(wait(&[(ours.as_fd(), true)], Duration::from_secs(60)));
         assert!(started.elapsed() < Duration::from_secs(30));
     }
 

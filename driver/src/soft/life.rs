@@ -67,8 +67,14 @@ impl Life {
         self.pause_next = Some(duration);
     }
 
+    /// Whether commands wait for firmware.
+    pub(super) fn is_pausing(&self) -> bool {
+        self.paused_until.is_some()
+    }
+
     pub(super) fn next_due(&self) -> Option<Time> {
-        let times = [self.enable_at, self.disable_at, self.paused_until];
+        let disable_at = self.disable_at.filter(|_| !self.refuses_disable);
+        let times = [self.enable_at, disable_at, self.paused_until];
         times.into_iter().flatten().filter(|time| *time != Time::NEVER).min()
     }
 }

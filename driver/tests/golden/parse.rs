@@ -249,6 +249,8 @@ fn temperature_event() {
     );
     let smart = SmartHealth::view(bytes(item, "smart")).unwrap();
     assert!(smart.critical_warning().temperature());
+    let warnings: Vec<&str> = smart.critical_warning().names().collect();
+    assert_eq!(warnings, ["A temperature is past its threshold"]);
 }
 
 #[test]

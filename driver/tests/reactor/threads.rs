@@ -1,6 +1,7 @@
 //! The reactor's threads on the machine's clock: sleeping and waking, stopping, panics of
 //! foreign code, futures, several cores and controllers.
 
+use std::collections::VecDeque;
 use std::future::Future;
 use std::pin::pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -211,6 +212,34 @@ fn a_reactor_does_not_wait_for_ever_for_what_does_not_end() {
     drop(reactor);
     let error = pending.wait().expect_err("its buffer was freed with the queue");
     assert!(error.to_string().contains("drain_timeout"), "{error}");
+    drop(client);
+    machine.finish();
+}
+
+/// The thread never finds an idle moment, and stops all the same.
+#[test]
+fn a_reactor_stops_under_load_that_never_ends() {
+    let machine = Machine::new(false);
+    let (reactor, client) = machine.attach(ReactorOptions::default());
+    let loads: Vec<_> = (0..2)
+        .map(|_| {
+            let (client, mut buffers) = (client.clone(), Vec::new());
+            buffers.resize_with(64, || machine.buffer());
+            std::thread::spawn(move || {
+                let send = |buffer| client.read(Lba(0), buffer).ok();
+                let mut flying: VecDeque<_> = buffers.into_iter().map_while(send).collect();
+                while let Some(pending) = flying.pop_front() {
+                    let Ok(Completion { buffer, result }) = pending.wait() else { continue };
+                    assert_eq!(result, Ok(0));
+                    flying.extend(send(buffer));
+                }
+            })
+        })
+        .collect();
+    std::thread::sleep(Duration::from_millis(20));
+    assert!(client.stats().ended > 0, "they are at it");
+    drop(reactor);
+    loads.into_iter().for_each(|load| load.join().expect("no panic"));
     drop(client);
     machine.finish();
 }

@@ -1,14 +1,20 @@
 //! Clients that vanish, that come together, and what is left of them: nothing.
 
-use std::sync::atomic::Ordering;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 use std::time::Duration;
 
 use adit_driver::bus::vfio_user::VfioUser;
-use adit_driver::serve::{DoorbellAccess, Event};
+use adit_driver::serve::{DoorbellAccess, Event, Options, Pace, Server};
 use adit_driver::soft::{self, Verdict};
+use adit_driver::spec::Lba;
 use adit_driver::sys::{SharedPages, Window};
+use adit_driver::{Buffer, Controller, ControllerOptions, QueuePair, QueuePairOptions, Target};
 
-use crate::raw::{DMA_MAP, GET_REGION_INFO, REPLY, Raw, VERSION, dwords, qwords};
+use crate::raw::{
+    DMA_MAP, GET_REGION_INFO, NO_REPLY, REGION_WRITE, REPLY, Raw, VERSION, dwords, qwords,
+};
 use crate::{Served, file_of, served, small, wait_for, works};
 
 const IOVA: u64 = 1 << 32;
@@ -146,6 +152,53 @@ fn two_clients_at_once_are_one_and_a_reason() {
     assert!(server.events().contains(&Event::TurnedAway));
     drop(first);
     works(server.socket());
+}
+
+#[test]
+fn what_a_client_left_unread_keeps_the_next_one_waiting_for_nothing() {
+    let server = served();
+    for _ in 0..20 {
+        let mut raw = Raw::open(server.socket());
+        // More than the server takes between two looks at who else is there.
+        for _ in 0..1000 {
+            raw.send(REGION_WRITE, NO_REPLY, &[0; 20], &[]);
+        }
+        drop(raw);
+        works(server.socket());
+    }
+}
+
+/// Shadow doorbells are memory, and wake nobody: a server that goes to sleep has to ask for a ring.
+#[test]
+fn a_sleeping_server_is_woken_by_the_ring_it_asked_for() {
+    let socket = std::env::temp_dir().join(format!("adit-sleeper-{}.sock", std::process::id()));
+    let pace =
+        Pace { sleep: Duration::from_secs(60), nap_until: Duration::ZERO, ..Pace::default() };
+    let options = Options { doorbells: DoorbellAccess::Messages, pace, ..Options::default() };
+    let controller = soft::Controller::new(small()).expect("controller");
+    let mut server = Server::bind(&socket, controller, options).expect("socket");
+    let stops = Arc::new(AtomicBool::new(false));
+    let stopped = Arc::clone(&stops);
+    let serving = thread::spawn(move || server.run(&stopped, &mut |_| ()));
+    let target: Target = format!("vfio-user:{}", socket.display()).parse().expect("target");
+    let controller = Controller::open(&target, &ControllerOptions::default()).expect("open");
+    let namespace = controller.namespace_of(&target).expect("namespace");
+    let mut queue: QueuePair<Buffer> =
+        controller.create_queue_pair(QueuePairOptions::default()).expect("queue");
+    let mut buffer = Some(controller.allocate(4096).expect("memory"));
+    for idle_ms in [0, 1, 5, 20, 20] {
+        thread::sleep(Duration::from_millis(idle_ms));
+        let read = namespace.read(Lba(0), buffer.take().expect("it came back"));
+        queue.submit(controller.now(), read).expect("room");
+        wait_for("a completion", || {
+            queue.poll(controller.now(), |done| buffer = Some(done.buffer));
+            buffer.is_some()
+        });
+    }
+    drop((queue, buffer, controller));
+    stops.store(true, Ordering::Release);
+    serving.join().expect("no panic").expect("flushed");
+    assert!(!socket.exists());
 }
 
 #[test]

@@ -17,7 +17,7 @@ use adit_driver::spec::Iova;
 use adit_driver::sys::{HostRange, Window};
 use adit_driver::{Error, Result, Time};
 
-use super::mischief::{Action, Mischief};
+use super::mischief::{Action, Mischief, Refusal};
 use crate::input::Input;
 
 /// Accesses to the bus that one call of the user may make. The longest waits make a few thousand.
@@ -111,13 +111,17 @@ impl HostileBus {
             Action::Flip { at, bit } => self.reach(at, |memory, at| flip(memory, at, bit)),
             Action::Release => drop(soft.release_held()),
             Action::Die => soft.with_controller(|controller| controller.fail()),
-            Action::RefuseDisable(on) => {
-                soft.with_controller(|controller| controller.refuse_disable(on));
+            Action::Refuse(refusal, on) => soft.with_controller(|controller| match refusal {
+                Refusal::Disable => controller.refuse_disable(on),
+                Refusal::Enable => controller.hang_enable(on),
+                Refusal::SubsystemReset => controller.refuse_subsystem_reset(on),
+            }),
+            Action::Delays(enable, disable) => {
+                soft.with_controller(|controller| controller.set_delays(enable, disable));
             }
             Action::Vanish => soft.unplug(),
-            Action::Restart => {
-                soft.with_controller(|controller| controller.reset());
-            }
+            Action::Return => soft.replug(),
+            Action::Restart => drop(soft.with_controller(|controller| controller.reset())),
             Action::Report(event) => soft.report(event),
             Action::NamespaceChanged(nsid) => {
                 soft.with_controller(|controller| controller.namespace_changed(nsid));

@@ -5,6 +5,7 @@
 //! all, so that some runs have a controller that only ever loses commands.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use adit_driver::bus::BusEvent;
 use adit_driver::soft::Verdict;
@@ -39,7 +40,7 @@ enum Kind {
     Verdict,
     Release,
     Die,
-    RefuseDisable,
+    Stubborn,
     Vanish,
     BusEvent,
     Event,
@@ -58,7 +59,7 @@ const KINDS: [Kind; 16] = [
     Kind::Verdict,
     Kind::Release,
     Kind::Die,
-    Kind::RefuseDisable,
+    Kind::Stubborn,
     Kind::Vanish,
     Kind::BusEvent,
     Kind::Event,
@@ -76,13 +77,23 @@ pub(super) enum Action {
     Flip { at: u64, bit: u8 },
     Release,
     Die,
-    RefuseDisable(bool),
+    Refuse(Refusal, bool),
+    Delays(Duration, Duration),
     Vanish,
+    Return,
     Restart,
     Report(BusEvent),
     NamespaceChanged(u32),
     AttachNamespace(u32, bool),
     Temperature(u16),
+}
+
+/// What a controller will not do, for as long as it is told so.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Refusal {
+    Disable,
+    Enable,
+    SubsystemReset,
 }
 
 /// A completion ring as the device knows it.
@@ -237,15 +248,19 @@ impl Mischief {
             Kind::ChangeData => return self.change_data(),
             Kind::CorruptVerdict => {
                 let corrupt = self.input.back_pick(&CORRUPTIONS);
-                (self.verdict, self.verdicts_left) = (Verdict::CorruptCqe(corrupt), 1);
+                let answer = self.input.back_edgy() as u32;
+                let verdicts =
+                    [Verdict::CorruptCqe(corrupt), Verdict::Answer(answer), Verdict::WrongPhase];
+                (self.verdict, self.verdicts_left) = (self.input.back_pick(&verdicts), 1);
             }
             Kind::Verdict => self.choose_verdict(),
             Kind::Release => return Some(Action::Release),
             Kind::Die => return Some(Action::Die),
-            Kind::RefuseDisable => {
-                return Some(Action::RefuseDisable(self.input.back_byte() & 1 == 0));
+            Kind::Stubborn => return Some(self.stubborn()),
+            Kind::Vanish => {
+                let is_back = self.input.back_byte() & 1 == 0;
+                return Some(if is_back { Action::Return } else { Action::Vanish });
             }
-            Kind::Vanish => return Some(Action::Vanish),
             Kind::Restart => return Some(Action::Restart),
             Kind::BusEvent => {
                 let events = [BusEvent::Error, BusEvent::RemovalRequested, BusEvent::Gone];
@@ -348,13 +363,31 @@ impl Mischief {
     }
 
     fn choose_verdict(&mut self) {
-        self.verdict = match self.input.back_byte() % 5 {
+        let delay = Duration::from_millis(self.input.back_number(2) & 0xfff);
+        self.verdict = match self.input.back_byte() % 8 {
             0 | 1 => Verdict::Hold,
             2 => Verdict::Lose,
-            3 => Verdict::Twice,
+            3 => Verdict::Mute,
+            4 => Verdict::Twice,
+            5 => Verdict::Delay(delay),
+            6 => Verdict::Again(delay),
             _ => Verdict::Fail(Status::from_bits(self.input.back_number(2) as u16)),
         };
         self.verdicts_left = self.input.back_pick(&[1, 1, 2, 3, 10, 200]);
+    }
+
+    fn stubborn(&mut self) -> Action {
+        let choice = self.input.back_byte();
+        let on = choice & 4 == 0;
+        match choice % 4 {
+            0 => Action::Refuse(Refusal::Disable, on),
+            1 => Action::Refuse(Refusal::Enable, on),
+            2 => Action::Refuse(Refusal::SubsystemReset, on),
+            _ => {
+                let mut delay = || Duration::from_millis(self.input.back_number(2));
+                Action::Delays(delay(), delay())
+            }
+        }
     }
 
     fn event(&mut self) -> Action {

@@ -103,6 +103,7 @@ pub(super) fn smart(bytes: &[u8]) {
     let Some(smart) = SmartHealth::view(bytes) else { return };
     show(smart, None);
     show(&smart.critical_warning(), None);
+    show(&smart.critical_warning().names().collect::<Vec<_>>(), None);
     look!(smart; critical_warning, temperature_c, data_read_bytes, data_written_bytes);
     assert!(smart.sensors_c().count() <= 8);
 }

@@ -52,10 +52,18 @@ fn serve(mut stream: UnixStream, input: &mut Input, doorbells: &SharedPages) {
             true => stream.send_with_fd(&reply[..], doorbells.file().as_raw_fd()).map(drop).is_ok(),
             false => stream.write_all(&reply).is_ok(),
         };
-        if !sent {
+        // What was cut short ends here: the client need not wait for the rest.
+        if !sent || is_short(&reply) {
             return;
         }
     }
+}
+
+/// Whether a message is shorter than it says.
+fn is_short(message: &[u8]) -> bool {
+    let said =
+        message.get(4..8).map(|word| u32::from_ne_bytes(word.try_into().expect("four bytes")));
+    said.is_none_or(|said| message.len() < said as usize)
 }
 
 /// The next message of the client, which is a good one. Files that come with it are dropped.

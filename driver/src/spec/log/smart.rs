@@ -69,6 +69,25 @@ bit_flags! {
     }
 }
 
+/// What each bit of Critical Warning says, bit 0 first.
+const WARNINGS: [&str; 8] = [
+    "Available spare is below its threshold",
+    "A temperature is past its threshold",
+    "The NVM subsystem's reliability is degraded",
+    "All media are read only",
+    "The backup of the volatile memory has failed",
+    "The Persistent Memory Region is read only or unreliable",
+    "reserved bit 6",
+    "reserved bit 7",
+];
+
+impl CriticalWarning {
+    /// What the warnings that are on say, reserved bits included.
+    pub fn names(self) -> impl Iterator<Item = &'static str> {
+        (0..).zip(WARNINGS).filter(move |(bit, _)| self.0 & 1 << bit != 0).map(|(_, name)| name)
+    }
+}
+
 const DATA_UNIT_BYTES: u128 = 512_000;
 const ZERO_C_IN_K: i32 = 273;
 
@@ -117,6 +136,20 @@ mod tests {
         assert_eq!(offset_of!(SmartHealth, warning_temperature_minutes), 192);
         assert_eq!(offset_of!(SmartHealth, temperature_sensors_k), 200);
         assert_eq!(offset_of!(SmartHealth, thermal_total_s), 224);
+    }
+
+    #[test]
+    fn each_warning_has_its_name() {
+        let one = |warning: CriticalWarning| warning.names().collect::<Vec<_>>();
+        let none = CriticalWarning(0);
+        assert_eq!(one(none), [""; 0]);
+        assert_eq!(one(none.with_temperature(true)), ["A temperature is past its threshold"]);
+        assert_eq!(one(none.with_read_only(true)), ["All media are read only"]);
+        assert_eq!(
+            one(none.with_pmr_unreliable(true)),
+            ["The Persistent Memory Region is read only or unreliable"]
+        );
+        assert_eq!(CriticalWarning(0xff).names().count(), 8);
     }
 
     #[test]

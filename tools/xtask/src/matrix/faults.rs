@@ -144,13 +144,13 @@ pub(super) const CASES: &[Case] = &[
         name: "slow-command",
         guest: &[
             "--qemu-arg",
-            "-blockdev driver=null-co,node-name=slow,size=1G,read-zeroes=on,latency-ns=4000000000",
+            "-blockdev driver=null-co,node-name=slow,size=1073741824,read-zeroes=on,latency-ns=4000000000",
             "--nvme",
-            "mdts=7;drive=slow,nsid=1;nsid=2",
+            "mdts=7;nsid=1;drive=slow,nsid=2",
         ],
         steps: &[
             refused(
-                "adit bench --filename={0} --rw=randwrite --iodepth=4 --size=1M --io_timeout=1 --continue_on_error=io",
+                "adit bench --filename={0},ns=2 --rw=randwrite --iodepth=4 --size=1M --io_timeout=1 --continue_on_error=io",
                 &[
                     "is overdue; abort sent; CAP 0x",
                     "outlived its abort; deleting the queue; CAP 0x",
@@ -161,10 +161,10 @@ pub(super) const CASES: &[Case] = &[
                 ],
             ),
             good(
-                "adit bench --filename={0} --rw=read --iodepth=4 --size=16k",
+                "adit bench --filename={0},ns=2 --rw=read --iodepth=4 --size=16k",
                 &["err= 0", ">=2000=100.00%"],
             ),
-            verified!("{0},ns=2", BY_SGL),
+            verified!("{0},ns=1", BY_SGL),
         ],
     },
     Case {
@@ -238,6 +238,38 @@ pub(super) const CASES: &[Case] = &[
                 &["health: ", "reliability is degraded, all media are read only", "err= 0"],
             ),
             good("adit identify {0} | grep Warnings", &["0x0c"]),
+        ],
+    },
+    Case {
+        name: "namespace-events",
+        guest: &[
+            "--qemu-arg",
+            "-device nvme-subsys,id=sub",
+            "--nvme",
+            "subsys=sub,serial=one;nsid=1;nsid=2",
+            "--nvme",
+            "subsys=sub,serial=one;none",
+            "--example",
+            "attach_namespace",
+        ],
+        steps: &[
+            good(
+                under_load!(
+                    load!("{0},ns=1", "--runtime=4"),
+                    "attach_namespace {1} detach 2 0\n\
+                     until grep -q 'is gone' /tmp/said; do sleep 0.1; done\n\
+                     attach_namespace {1} attach 2 0"
+                ),
+                &["namespace 2 is gone", "namespace 2 appeared", "err= 0"],
+            ),
+            refused(
+                under_load!(
+                    load!("{0},ns=2", "--runtime=60 --continue_on_error=io"),
+                    "attach_namespace {1} detach 2 0"
+                ),
+                &["Invalid Field in Command", "namespace 2 is gone", "was not taken: LBAs"],
+            ),
+            verified!("{0},ns=1", BY_SGL),
         ],
     },
     Case {

@@ -1,0 +1,136 @@
+//! `adit log`: what a controller keeps about its health, its errors and its firmware.
+
+mod errors;
+mod firmware;
+mod smart;
+
+use adit_driver::spec::{Lid, Nsid, View};
+use adit_driver::{Buffer, Controller, ControllerOptions, Target};
+use clap::Args;
+use serde::Serialize;
+
+use self::errors::ErrorReport;
+use self::firmware::FirmwareReport;
+use self::smart::SmartReport;
+use crate::failure::{Failure, Result};
+use crate::output::Output;
+
+const EXAMPLES: &str = "\
+Examples:
+  Everything, of a controller bound to vfio-pci:
+    adit log vfio:0000:01:00.0
+  Its health only, for a program to read:
+    adit log vfio:0000:01:00.0 --smart --json
+  The software controller's errors:
+    adit log soft:mem=1G --errors";
+
+/// Prints a controller's SMART, error and firmware logs
+#[derive(Args, Clone, Debug)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct LogArgs {
+    /// The controller, as in vfio:0000:01:00.0, vfio-user:/run/x/cntrl or soft:mem=1G; ',ns=N' asks for one namespace's health
+    target: Target,
+
+    /// Prints JSON
+    #[arg(long)]
+    json: bool,
+
+    /// Prints SMART / Health Information; without any of these three, all are printed
+    #[arg(long)]
+    smart: bool,
+
+    /// Prints the Error Information entries, newest first
+    #[arg(long)]
+    errors: bool,
+
+    /// Prints Firmware Slot Information
+    #[arg(long)]
+    firmware: bool,
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// As [`Controller::open`], when the controller does not give a log, and for the health of a namespace
+/// where the controller keeps none by namespace.
+pub(crate) fn run(args: &LogArgs) -> Result<()> {
+    let controller = Controller::open(&args.target, &ControllerOptions::default())?;
+    let report = Report::of(&controller, args)?;
+    let text = match args.json {
+        true => serde_json::to_string_pretty(&report).map_err(Failure::failed)? + "\n",
+        false => report.table(),
+    };
+    Output::Standard.write(&text)
+}
+
+/// Everything that is printed. Field names are the JSON's; what was not asked for is left out.
+#[derive(Debug, Serialize)]
+struct Report {
+    target: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    smart: Option<SmartReport>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    errors: Option<ErrorReport>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    firmware: Option<FirmwareReport>,
+}
+
+impl Report {
+    fn of(controller: &Controller, args: &LogArgs) -> Result<Report> {
+        let all = !(args.smart || args.errors || args.firmware);
+        let nsid = smart_namespace(controller, &args.target)?;
+        Ok(Report {
+            target: args.target.to_string(),
+            smart: (all || args.smart).then(|| SmartReport::read(controller, nsid)).transpose()?,
+            errors: (all || args.errors).then(|| ErrorReport::read(controller)).transpose()?,
+            firmware: (all || args.firmware)
+                .then(|| FirmwareReport::read(controller))
+                .transpose()?,
+        })
+    }
+
+    fn table(&self) -> String {
+        let mut out = format!("{}\n", self.target);
+        let sections = [
+            self.smart.as_ref().map(|smart| ("SMART / Health Information", smart.rows())),
+            self.errors.as_ref().map(|errors| ("Error Information", errors.rows())),
+            self.firmware.as_ref().map(|slots| ("Firmware Slot Information", slots.rows())),
+        ];
+        for (title, rows) in sections.into_iter().flatten() {
+            out += &format!("\n{title}\n");
+            for (name, value) in rows {
+                out += &format!("  {name:<40}{value}\n");
+            }
+        }
+        out
+    }
+}
+
+/// A line of a table: what it is by the specification's name, and its value.
+type Row = (String, String);
+
+fn row(name: impl Into<String>, value: impl ToString) -> Row {
+    (name.into(), value.to_string())
+}
+
+/// Whose health is asked for: the controller's, or one namespace's where it keeps that (Identify
+/// Controller, LPA bit 0).
+fn smart_namespace(controller: &Controller, target: &Target) -> Result<Nsid> {
+    let Some(nsid) = target.settings().namespace else { return Ok(Nsid::ALL) };
+    match controller.info().identify.lpa().smart_per_namespace() {
+        true => Ok(nsid),
+        false => Err(Failure::usage(format!(
+            "{}: it keeps no health by namespace; leave ',ns={nsid}' out",
+            controller.info().device
+        ))),
+    }
+}
+
+/// Reads a log that is one structure.
+fn read_log<T: View>(controller: &Controller, lid: Lid, nsid: Nsid) -> Result<Box<T>> {
+    let page: Buffer = controller.log_page(lid, nsid, size_of::<T>() as u32)?;
+    Ok(Box::new(T::read_from_bytes(&page).expect("a page is as long as the structure")))
+}
+
+#[cfg(test)]
+mod tests;

@@ -8,9 +8,9 @@
 //! | law | what is checked | where |
 //! |---|---|---|
 //! | 1 | what a read returns is what was acknowledged, or may be there | `model` |
-//! | 2 | no panic; broken completions are noticed and honest ones are not; nothing is written beside buffers | `world` |
-//! | 3 | buffers come back once; what the device reaches is mapped; nothing is left in the end | `bus`, `world` |
-//! | 4 | every request and every call ends in bounded virtual time | `world` |
+//! | 2 | no panic; broken completions are noticed and honest ones are not; nothing is written beside buffers | `answers` |
+//! | 3 | buffers come back once; what the device reaches is mapped; nothing is left in the end | `bus`, `world`, `life` |
+//! | 4 | every request and every call ends in bounded virtual time | `world`, `answers` |
 //!
 //! What must not happen is made to happen on purpose, too ([`Canary`]): a checker that misses it is broken.
 //!
@@ -21,15 +21,18 @@
 //! | `requests`, `arena`, `content` | requests, their buffers, what LBAs are filled with |
 //! | `model` | what each LBA may hold |
 //! | `bus` | the bus, which watches both sides |
-//! | `world`, `schedule` | how each thing is done and checked; what comes next |
+//! | `world`, `life`, `answers` | what there is; queues and controllers; what comes back and how it is checked |
+//! | `schedule` | what comes next |
 //! | `runner` | the run of one seed, and what it says when it fails |
 
+mod answers;
 mod arena;
 mod bus;
 mod canary;
 mod content;
 mod counts;
 mod faults;
+mod life;
 mod model;
 mod outcome;
 mod random;

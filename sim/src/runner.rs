@@ -21,6 +21,8 @@ thread_local! {
 pub struct Failure {
     /// The seed that repeats it.
     pub seed: u64,
+    /// The law that was broken on purpose.
+    pub canary: Option<Canary>,
     /// What was violated or panicked, and where.
     pub what: String,
     /// The kinds of faults it had.
@@ -31,12 +33,13 @@ pub struct Failure {
 
 impl std::fmt::Display for Failure {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Failure { seed, what, swarm, trace } = self;
+        let Failure { seed, canary, what, swarm, trace } = self;
         let last = &trace[trace.len().saturating_sub(LAST_LINES)..];
         writeln!(f, "{}", last.join("\n"))?;
         writeln!(f, "faults switched on: {swarm}")?;
         writeln!(f, "{what}")?;
-        write!(f, "repeat it: cargo xtask sim --seed {seed:#x}")
+        write!(f, "repeat it: cargo xtask sim --seed {seed:#x}")?;
+        canary.map_or(Ok(()), |canary| write!(f, " --canary {}", canary.name()))
     }
 }
 
@@ -73,7 +76,7 @@ pub fn run_seed(
             // What is left of it may be in any state: dropping it could panic again.
             std::mem::forget(world);
             let what = said(&*panic);
-            Err(Box::new(Failure { seed, what, swarm: swarm.join(" "), trace }))
+            Err(Box::new(Failure { seed, canary, what, swarm: swarm.join(" "), trace }))
         }
     }
 }

@@ -277,7 +277,8 @@ impl World {
             self.open();
         }
         self.heal();
-        if !self.in_service() && !(self.is_recoverable() && self.recover()) {
+        let is_back = self.in_service() || (self.is_recoverable() && self.recover());
+        if !is_back {
             return false;
         }
         // What is known of the namespace may be of a time when it was not there.

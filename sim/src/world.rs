@@ -9,19 +9,16 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use adit_driver::bus::Bus;
-use adit_driver::spec::Nsid;
-use adit_driver::{Completion, Controller, Namespace, QueuePair, RejectReason, Time};
+use adit_driver::{Controller, Namespace, QueuePair, RejectReason, Time};
 
-use crate::arena::{Arena, Memory, gather, guards_hold, scatter};
+use crate::arena::{Arena, Memory, scatter};
 use crate::bus::{Reach, Reached, SimBus, lock};
 use crate::canary::Canary;
-use crate::content::decode;
 use crate::counts::Counts;
 use crate::faults::{Fault, Plan};
-use crate::model::{Model, Written};
-use crate::outcome::{self, Ending};
+use crate::model::Model;
 use crate::random::Random;
-use crate::requests::{Ask, Parcel, Pending, Run, differs, is_ordinary};
+use crate::requests::{Ask, Parcel, Pending, Run};
 use crate::shape::Shape;
 use crate::trace::Trace;
 
@@ -30,14 +27,14 @@ const CALLS_MAX: u32 = 16;
 /// What one call may spend on disabling, resetting and shutting down, at most.
 const RESET_MAX: Duration = Duration::from_secs(60);
 /// How often a request that the device was not told of may outlive its time: each time its queue is created anew.
-const SPARED_MAX: u32 = 2;
+pub(crate) const SPARED_MAX: u32 = 2;
 
 /// A queue pair with its number.
 pub(crate) struct Lane {
     pub(crate) id: u64,
     pub(crate) queue: QueuePair<Parcel>,
     /// Whether the controller was brought back since it was polled: the next poll creates it anew.
-    is_stale: bool,
+    pub(crate) is_stale: bool,
 }
 
 /// See the module.
@@ -58,16 +55,16 @@ pub(crate) struct World {
     /// Copies in flight that take an LBA.
     pins: Vec<u16>,
     next_tag: u64,
-    next_lane: u64,
+    pub(crate) next_lane: u64,
     /// Whether the controller failed while nothing could stop it: what it has does not come back.
-    is_stuck: bool,
+    pub(crate) is_stuck: bool,
     /// Whether queues were dropped, or not created, then: they keep what they have.
-    has_leaked: bool,
+    pub(crate) has_leaked: bool,
     /// Whether the controller is not to be brought back: the system asked for it, or it was cut off.
     pub(crate) given_up: bool,
     /// Mappings that such a controller kept.
-    kept: usize,
-    scratch: Vec<u8>,
+    pub(crate) kept: usize,
+    pub(crate) scratch: Vec<u8>,
 }
 
 /// Ends the run: `law` is broken.
@@ -300,7 +297,12 @@ impl World {
         }
     }
 
-    fn check_layout(&self, tag: u64, layout: &[(u64, usize)], pieces: &[adit_driver::Buffer]) {
+    pub(crate) fn check_layout(
+        &self,
+        tag: u64,
+        layout: &[(u64, usize)],
+        pieces: &[adit_driver::Buffer],
+    ) {
         let same = pieces.len() == layout.len()
             && pieces.iter().zip(layout).all(|(one, was)| (one.iova().0, one.len()) == *was);
         if !same {
@@ -308,241 +310,10 @@ impl World {
         }
     }
 
-    fn pin(&mut self, ask: &Ask, change: i16) {
+    pub(crate) fn pin(&mut self, ask: &Ask, change: i16) {
         for lba in ask.pins().into_iter().flat_map(Run::iter) {
             let pins = &mut self.pins[lba as usize];
             *pins = pins.checked_add_signed(change).expect("pins are given back once");
-        }
-    }
-
-    /// Polls a lane and takes in what finished.
-    pub(crate) fn poll(&mut self, lane: usize) -> usize {
-        let now = self.now();
-        let in_service = self.in_service();
-        let mut done = Vec::new();
-        let finished = self.bounded("QueuePair::poll", |world| {
-            world.lanes[lane].queue.poll(now, |completion| done.push(completion))
-        });
-        if finished != done.len() {
-            violated(3, format_args!("poll counted {finished} and handed over {}", done.len()));
-        }
-        let id = self.lanes[lane].id;
-        self.note(
-            &[id, finished as u64],
-            format_args!("queue {id}: polled at {now}, {finished} finished"),
-        );
-        self.spread_damage();
-        for completion in done {
-            self.finish(completion);
-        }
-        self.check_deadlines(lane, now);
-        self.check_violations(lane, in_service);
-        finished
-    }
-
-    pub(crate) fn in_service(&self) -> bool {
-        self.controller.as_ref().is_some_and(|controller| controller.check().is_ok())
-    }
-
-    /// What a copy takes from a damaged LBA may be wrong where it puts it.
-    fn spread_damage(&mut self) {
-        let mut plan = lock(&self.plan);
-        if !plan.has_damage() {
-            return;
-        }
-        for pending in self.pending.values() {
-            if let Ask::Copy { to, source, .. } = pending.ask {
-                let damaged = source.iter().filter(|lba| plan.is_damaged(*lba));
-                let onto: Vec<u64> = damaged.map(|lba| lba - source.first + to).collect();
-                onto.into_iter().for_each(|lba| plan.damage(lba));
-            }
-        }
-    }
-
-    /// Law 4: once it was aborted, a request ends with the poll after the abort's time.
-    fn check_deadlines(&mut self, lane: usize, now: Time) {
-        if self.is_stuck() {
-            return;
-        }
-        if std::mem::take(&mut self.lanes[lane].is_stale) {
-            return self.sent_anew(self.lanes[lane].id);
-        }
-        let Lane { id, queue, .. } = &self.lanes[lane];
-        let Shape { timeout, abort_timeout, .. } = self.shape;
-        for pending in self.pending.values_mut().filter(|pending| pending.lane == *id) {
-            match pending.late {
-                Some(late)
-                    if now >= late + abort_timeout
-                        && !pending.rung
-                        && pending.spared < SPARED_MAX =>
-                {
-                    pending.spared += 1;
-                    pending.late = Some(now);
-                }
-                Some(late) if now >= late + abort_timeout => {
-                    let Pending { tag, ask, at, .. } = pending;
-                    let took = now.since(*at);
-                    let stats = queue.stats();
-                    violated(
-                        4,
-                        format_args!(
-                            "request {tag} {ask:?} is in flight after {took:?}: {stats:?}"
-                        ),
-                    );
-                }
-                None if now >= pending.at + timeout => pending.late = Some(now),
-                _ => {}
-            }
-        }
-    }
-
-    /// What the device was not told of before it came back is sent to the new queue, and late from then on.
-    fn sent_anew(&mut self, id: u64) {
-        for pending in self.pending.values_mut().filter(|pending| pending.lane == id) {
-            (pending.rung, pending.late) = (true, None);
-        }
-    }
-
-    /// Law 2: what breaks the protocol is noticed, and nothing else is taken for it.
-    fn check_violations(&mut self, lane: usize, was_in_service: bool) {
-        let in_service = was_in_service && self.in_service() && !self.bus.is_away();
-        let Lane { id, queue, .. } = &self.lanes[lane];
-        let seen = queue.stats().violations();
-        let mut plan = lock(&self.plan);
-        let made = plan.take_violations(queue.qid().0);
-        if made > 0 && in_service {
-            violated(2, format_args!("queue {id} goes on after {made} broken completions"));
-        }
-        if seen > 0 && plan.is_clean() {
-            violated(2, format_args!("queue {id} takes honest completions for violations"));
-        }
-    }
-
-    /// Holds a completion against the model.
-    fn finish(&mut self, completion: Completion<Parcel>) {
-        let (pieces, tag) = completion.buffer;
-        let Some(mut pending) = self.pending.remove(&tag) else {
-            violated(3, format_args!("request {tag} came back twice"));
-        };
-        self.note(
-            &[tag, outcome::code(&completion.result)],
-            format_args!("request {tag} ended: {}", outcome::text(&completion.result)),
-        );
-        self.check_layout(tag, &pending.layout, &pieces);
-        self.bus.watch().forget_data(tag);
-        self.pin(&pending.ask, -1);
-        if self.canary == Some(Canary::Scribble)
-            && let Some(guard) = pending.guards.first_mut()
-        {
-            guard[0] ^= 1;
-        }
-        if !guards_hold(&pending.guards) {
-            violated(2, format_args!("memory beside the buffer of request {tag} was written"));
-        }
-        let result = completion.result;
-        let ending = Ending::of(&result);
-        self.counts.ended(&ending);
-        let (clean, tainted) = {
-            let plan = lock(&self.plan);
-            (plan.is_clean(), plan.is_tainted())
-        };
-        if clean && !is_ordinary(&pending.ask, &result) {
-            let text = outcome::text(&result);
-            violated(2, format_args!("request {tag} failed and nothing was wrong: {text}"));
-        }
-        self.model.tick();
-        self.wrote(&pending, ending, tainted);
-        if !tainted {
-            self.learn(&pending, ending, differs(&result), &pieces);
-        }
-    }
-
-    /// Tells the model how the writing of a request ended.
-    fn wrote(&mut self, pending: &Pending, ending: Ending, tainted: bool) {
-        let is_write = matches!(pending.ask, Ask::Write(_));
-        let durable = self.shape.soft.vwc_bytes == 0 || (pending.fua && is_write);
-        let forgets = self.canary == Some(Canary::ForgetWrite) && is_write;
-        let written = match ending {
-            _ if tainted => Written::Maybe,
-            Ending::Done if forgets => Written::No,
-            Ending::Done => Written::Yes { durable },
-            Ending::Failed | Ending::Ended { may_have_written: true } => Written::Maybe,
-            Ending::Ended { may_have_written: false } => Written::No,
-        };
-        let oldest = self.pending.values().map(|other| other.began).min().unwrap_or(u64::MAX);
-        for (lba, _) in pending.ask.writes(pending.tag) {
-            let of = (pending.tag, pending.began, oldest);
-            if let Err(what) = self.model.end(of, lba, written) {
-                violated(1, what);
-            }
-        }
-    }
-
-    /// Takes in what a request tells of the medium.
-    fn learn(
-        &mut self,
-        pending: &Pending,
-        ending: Ending,
-        differs: bool,
-        pieces: &[adit_driver::Buffer],
-    ) {
-        match (&pending.ask, ending) {
-            (Ask::Read(run), Ending::Done) => self.check_read(pending, *run, pieces),
-            (Ask::Flush, Ending::Done) => self.model.flushed(pending.began),
-            (Ask::Compare(run, values), Ending::Done) => {
-                for (lba, value) in run.iter().zip(values) {
-                    self.observe(pending, lba, *value);
-                }
-            }
-            (Ask::Compare(run, values), _) if differs => {
-                let may_differ = |(lba, value): (u64, &u64)| {
-                    self.model.possible(pending.began, lba).iter().any(|other| other != value)
-                };
-                if !run.iter().zip(values).any(may_differ) && !self.may_lie() {
-                    violated(1, format_args!("request {} differs from what is there", pending.tag));
-                }
-            }
-            _ => {}
-        }
-    }
-
-    /// Whether a status may be made up.
-    fn may_lie(&self) -> bool {
-        let plan = lock(&self.plan);
-        let made_up = [Fault::FailIo, Fault::BadStatus];
-        made_up.into_iter().any(|fault| plan.has_struck(fault)) || plan.has_damage()
-    }
-
-    fn check_read(&mut self, pending: &Pending, run: Run, pieces: &[adit_driver::Buffer]) {
-        let mut scratch = std::mem::take(&mut self.scratch);
-        gather(pieces, &mut scratch);
-        let lba_bytes = scratch.len() / run.lbas as usize;
-        for (lba, bytes) in run.iter().zip(scratch.chunks_exact(lba_bytes)) {
-            if lock(&self.plan).is_damaged(lba) {
-                continue;
-            }
-            let Some(value) = decode(bytes) else {
-                let start = &bytes[..16];
-                violated(
-                    1,
-                    format_args!(
-                        "request {} read LBA {lba} as no value: {start:x?} ...",
-                        pending.tag
-                    ),
-                );
-            };
-            self.observe(pending, lba, value);
-        }
-        self.counts.lbas_checked += run.lbas;
-        self.scratch = scratch;
-    }
-
-    fn observe(&mut self, pending: &Pending, lba: u64, value: u64) {
-        if lock(&self.plan).is_damaged(lba) {
-            return;
-        }
-        if let Err(what) = self.model.observe(pending.began, lba, value) {
-            violated(1, format_args!("request {}: {what}", pending.tag));
         }
     }
 
@@ -568,193 +339,5 @@ impl World {
             }
             self.bus.pause(Duration::from_millis(1));
         }
-    }
-
-    /// Creates a queue pair; `false` where faults or limits forbid it.
-    pub(crate) fn create_lane(&mut self) -> bool {
-        let Some(controller) = self.controller.clone() else { return false };
-        let options = self.shape.queue(&mut self.random);
-        let depth = options.depth;
-        let made = self.bounded("create_queue_pair", |_| controller.create_queue_pair(options));
-        match made {
-            Ok(queue) => {
-                let id = self.next_lane;
-                self.next_lane += 1;
-                let qid = u64::from(queue.qid().0);
-                self.note(
-                    &[id, qid],
-                    format_args!("queue {id} of {depth} entries created as {qid}"),
-                );
-                self.lanes.push(Lane { id, queue, is_stale: false });
-                true
-            }
-            Err(error) => {
-                self.note(&[1], format_args!("no queue: {error}"));
-                if lock(&self.plan).is_clean() && self.shape.soft.cmb_bytes == 0 {
-                    violated(2, format_args!("no queue, and nothing was wrong: {error}"));
-                }
-                false
-            }
-        }
-    }
-
-    /// Drops a queue pair, with whatever is in flight on it.
-    pub(crate) fn drop_lane(&mut self, lane: usize) {
-        let Lane { id, queue, .. } = self.lanes.swap_remove(lane);
-        let in_flight = queue.in_flight();
-        self.note(&[id], format_args!("queue {id} dropped with {in_flight} commands in flight"));
-        let qid = queue.qid().0;
-        self.bounded("dropping a queue pair", |_| drop(queue));
-        self.has_leaked |= self.bus.refuses_reset();
-        lock(&self.plan).take_violations(qid);
-        self.swallow(|pending| pending.lane == id);
-    }
-
-    /// Requests whose queue is gone: nobody will say how they ended.
-    fn swallow(&mut self, is_gone: impl Fn(&Pending) -> bool) {
-        self.model.tick();
-        self.spread_damage();
-        let (over, pending): (BTreeMap<u64, Pending>, _) =
-            std::mem::take(&mut self.pending).into_iter().partition(|(_, one)| is_gone(one));
-        self.pending = pending;
-        for (tag, pending) in over {
-            self.counts.swallowed += 1;
-            self.bus.watch().forget_data(tag);
-            self.pin(&pending.ask, -1);
-            self.wrote(&pending, Ending::Failed, false);
-        }
-    }
-
-    /// Drops all that the driver has, in some order, and checks that nothing is left (law 3).
-    pub(crate) fn drop_all(&mut self) {
-        self.note(&[2], format_args!("everything is dropped"));
-        let handles_first = self.random.one_in(2);
-        let memory_first = self.random.one_in(2);
-        if memory_first {
-            self.arena.clear();
-        }
-        let may_keep = self.is_stuck() || self.bus.refuses_reset() || self.has_leaked;
-        if handles_first {
-            self.drop_handles();
-        }
-        while !self.lanes.is_empty() {
-            let lane = self.random.index(self.lanes.len());
-            self.drop_lane(lane);
-        }
-        self.drop_handles();
-        self.arena.clear();
-        self.bus.settle();
-        self.bus.release_held();
-        let mapped = self.bus.mapped();
-        if may_keep {
-            self.counts.stuck += u64::from(mapped > self.kept);
-            self.kept = mapped;
-            (self.is_stuck, self.has_leaked) = (false, false);
-            self.bus.forgive_strays();
-        } else if mapped != self.kept {
-            violated(3, format_args!("{mapped} mappings are left of {} allowed", self.kept));
-        }
-        self.check();
-    }
-
-    fn drop_handles(&mut self) {
-        let handles = (self.namespace.take(), self.controller.take());
-        self.bounded("dropping a controller", |_| drop(handles));
-    }
-
-    /// Opens the controller, perhaps while faults strike; in the end it is open.
-    pub(crate) fn open(&mut self) {
-        let amidst = self.shape.swarm.has(Fault::OpenAmidst) && self.random.one_in(2);
-        if amidst {
-            lock(&self.plan).set_calm(false);
-            if self.try_open() {
-                return;
-            }
-            lock(&self.plan).strike(Fault::OpenAmidst);
-        }
-        self.heal();
-        if !self.try_open() {
-            violated(2, "a healthy controller cannot be opened");
-        }
-        lock(&self.plan).set_calm(false);
-    }
-
-    fn try_open(&mut self) -> bool {
-        lock(&self.plan).forget_violations();
-        self.bus.allow_cut_off(self.shape.can_cut_off);
-        self.given_up = false;
-        let bus: Arc<dyn Bus> = Arc::<SimBus>::clone(&self.bus);
-        let options = self.shape.options.clone();
-        let opened = self.bounded("opening the controller", |_| {
-            let controller = Controller::attach(bus, &options)?;
-            let namespace = controller.namespace(Nsid(1))?;
-            Ok::<_, adit_driver::Error>((controller, namespace))
-        });
-        match opened {
-            Ok((controller, namespace)) => {
-                self.counts.opened += 1;
-                self.note(&[3], format_args!("opened"));
-                (self.controller, self.namespace) = (Some(controller), Some(namespace));
-                true
-            }
-            Err(error) => {
-                self.note(&[4], format_args!("not opened: {error}"));
-                self.drop_all();
-                false
-            }
-        }
-    }
-
-    /// Brings a controller back that is out of service; `false` if that did not work.
-    pub(crate) fn recover(&mut self) -> bool {
-        let Some(controller) = self.controller.clone() else { return false };
-        lock(&self.plan).forget_violations();
-        let recovered = self.bounded("recover", |_| controller.recover());
-        self.note(
-            &[6, u64::from(recovered.is_ok())],
-            format_args!(
-                "recover: {}",
-                recovered.as_ref().map_or_else(|why| why.to_string(), |()| "done".to_owned())
-            ),
-        );
-        match recovered {
-            Ok(()) => {
-                self.counts.recovered += 1;
-                self.is_stuck = false;
-                self.lanes.iter_mut().for_each(|lane| lane.is_stale = true);
-                true
-            }
-            Err(_) => false,
-        }
-    }
-
-    /// Whether nothing excuses a controller that cannot be brought back.
-    pub(crate) fn is_recoverable(&self) -> bool {
-        !self.given_up && !self.bus.is_cut_off()
-    }
-
-    /// Takes the device's power, perhaps by pulling it out: so goes what no Flush covered.
-    pub(crate) fn take_power(&mut self, pulls_out: bool) {
-        self.note(&[7, u64::from(pulls_out)], format_args!("power is lost"));
-        self.bus.take_away(pulls_out);
-        self.model.lose_power();
-    }
-
-    /// Ends all faults: what is wrong with the device is put right.
-    pub(crate) fn heal(&mut self) {
-        self.note(&[5], format_args!("all faults end"));
-        lock(&self.plan).set_calm(true);
-        self.bus.refuse_reset(false);
-        self.bus.lie(None);
-        if self.bus.is_away() {
-            self.bus.bring_back();
-        }
-        self.bus.soft.with_controller(|controller| {
-            controller.refuse_disable(false);
-            controller.refuse_subsystem_reset(false);
-            controller.hang_enable(false);
-            controller.set_delays(Duration::ZERO, Duration::ZERO);
-            controller.attach_namespace(1, true);
-        });
     }
 }

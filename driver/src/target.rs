@@ -313,6 +313,14 @@ mod tests {
     }
 
     #[test]
+    fn a_fault_plan_fits_into_a_target() {
+        let text = "soft:mem=1G,seed=7,faults=lose@p=0.001+status(2:81)@read:n=100";
+        let soft = parsed(&format!("{text},ns=2"));
+        assert_eq!((soft.device().as_str(), soft.settings().namespace), (text, Some(Nsid(2))));
+        assert!(refusal("soft:mem=1G,faults=loose").contains("did you mean 'lose'?"));
+    }
+
+    #[test]
     fn an_address_without_domain_is_completed() {
         assert_eq!(parsed("vfio:c1:00.7").to_string(), "vfio:0000:c1:00.7");
         assert_eq!(parsed("vfio:ABCD:c1:1f.0").device(), "vfio:abcd:c1:1f.0");

@@ -12,6 +12,7 @@ use std::sync::Arc;
 
 use adit_driver::bus::Bus;
 use adit_driver::bus::soft::{Drive, SoftBus};
+use adit_driver::reactor::{Lane, Pending, ReactorOptions};
 use adit_driver::spec::{Lba, Nsid};
 use adit_driver::{
     Buffer, Controller, ControllerOptions, IoBuffer, Namespace, QueuePair, QueuePairOptions, Stats,
@@ -202,6 +203,41 @@ fn split_and_bounced_requests_allocate_nothing() {
         let stats = Work::new(soft, |controller| single(controller, 1, 8192)).run("bounced");
         assert_eq!(stats.bounced_commands, stats.submitted, "{stats:?}");
     });
+}
+
+/// Through a reactor's client and lane: sending, both turns, and taking the answer.
+#[test]
+fn a_request_through_a_reactor_allocates_nothing() {
+    let (bus, controller) = open("mem=8M");
+    let namespace = controller.namespace(Nsid(1)).expect("namespace");
+    let options = ReactorOptions::default();
+    let (mut lane, client) = Lane::attach(&controller, &namespace, &options).expect("a lane");
+    let mut idle: Vec<Buffer> = (0..BURST).map(|_| single(&controller, 0, 4096)).collect();
+    let mut flying: Vec<Pending<Buffer>> = Vec::with_capacity(BURST);
+    let mut burst = || {
+        let now = bus.now();
+        let ((), sending, _) = watch(|| {
+            let sent = idle.drain(..).enumerate().map(|(lba, buffer)| {
+                if lba % 2 == 0 {
+                    client.read(Lba(0), buffer)
+                } else {
+                    client.write(Lba(8), buffer)
+                }
+            });
+            flying.extend(sent.map(|sent| sent.expect("room")));
+            lane.turn(now);
+        });
+        while bus.step() > 0 {}
+        let ((), taking, _) = watch(|| {
+            lane.turn(now);
+            let answers = flying.drain(..).map(|pending| pending.try_wait().expect("ended"));
+            idle.extend(answers.map(|answer| answer.expect("carried out").buffer));
+        });
+        sending + taking
+    };
+    assert!(burst() > 0, "the first requests make their cells");
+    let allocations: u64 = (0..IOS / BURST).map(|_| burst()).sum();
+    assert_eq!(allocations, 0, "allocations in {IOS} requests through a reactor");
 }
 
 /// The figure of the goals: 128 KiB for a queue pair of 256 entries, without data.

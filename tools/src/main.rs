@@ -37,6 +37,7 @@ Examples:
   adit demo
   adit identify soft:mem=1G
   adit log soft:mem=1G --smart
+  adit softnvme --socket /tmp/drive --media mem=1G
   adit bench --filename=soft:mem=1G --rw=randread --bs=4k --iodepth=32 --time_based --runtime=5";
 
 /// NVMe from user space: looks at controllers and measures them

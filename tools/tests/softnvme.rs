@@ -234,6 +234,19 @@ fn media_that_cannot_be_is_refused_with_a_way_out() {
 }
 
 #[test]
+fn media_that_may_outgrow_its_file_system_is_served_with_a_warning() {
+    let scratch = Scratch::new();
+    let media = format!("file={}", scratch.path("disk.img").display());
+    let server = Softnvme::start(&scratch.path("drive"), &["--media", &media, "--size", "4T"]);
+    let (code, _, complaints) = server.end("TERM");
+    assert_eq!(code, Some(0));
+    assert!(
+        complaints.contains("may grow by") && complaints.contains("Write Fault"),
+        "{complaints}"
+    );
+}
+
+#[test]
 fn one_file_is_one_servers() {
     let scratch = Scratch::new();
     let media = format!("file={}", scratch.path("disk.img").display());

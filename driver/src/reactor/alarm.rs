@@ -46,10 +46,23 @@ impl Alarm {
     /// `has_work` looks.
     #[inline]
     pub(super) fn wake(&self) {
-        fence(Ordering::SeqCst);
-        if self.asleep.load(Ordering::Relaxed) {
+        if self.is_asleep() {
             self.ring();
         }
+    }
+
+    /// The sleeper's half, before it looks for work.
+    #[inline]
+    fn fall_asleep(&self) {
+        self.asleep.store(true, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+    }
+
+    /// The sender's half, after it left work.
+    #[inline]
+    fn is_asleep(&self) -> bool {
+        fence(Ordering::SeqCst);
+        self.asleep.load(Ordering::Relaxed)
     }
 
     #[cold]
@@ -71,8 +84,7 @@ impl Alarm {
         interrupts: &[BorrowedFd<'_>],
         has_work: impl FnOnce() -> bool,
     ) {
-        self.asleep.store(true, Ordering::Relaxed);
-        fence(Ordering::SeqCst);
+        self.fall_asleep();
         if !has_work() {
             self.sleeps.fetch_add(1, Ordering::Relaxed);
             self.wait(at_most, interrupts);
@@ -130,6 +142,57 @@ mod tests {
         alarm.sleep(LONG, &[interrupt.as_fd()], || false);
         assert_eq!(alarm.counts(), (1, 0));
         assert_eq!(interrupt.read(), Err(Errno::EAGAIN), "it was read");
+    }
+
+    /// Both halves at the same moment, over and over: at least one sees the other. Without one of the
+    /// fences, a processor's store buffer is enough for neither to.
+    #[test]
+    fn the_sleeper_or_the_sender_sees_the_other() {
+        const ROUNDS: usize = 50_000;
+        let alarm = Alarm::new().expect("alarm");
+        let (work, arrived) = (AtomicBool::new(false), AtomicU64::new(0));
+        // Both threads leave it at the same moment.
+        let meet = |meeting: u64| {
+            arrived.fetch_add(1, Ordering::AcqRel);
+            let mut looks = 0u32;
+            while arrived.load(Ordering::Acquire) < 2 * meeting {
+                looks += 1;
+                if looks.is_multiple_of(1000) {
+                    std::thread::yield_now()
+                } else {
+                    std::hint::spin_loop()
+                }
+            }
+        };
+        // One learns later than the other that both are there: every delay is tried.
+        let delay = |round: usize| (0..round).for_each(|_| std::hint::spin_loop());
+        let sender_sees = |rounds: usize| -> Vec<bool> {
+            let round = |round: usize| {
+                meet(2 * round as u64 + 1);
+                delay(round % 31);
+                work.store(true, Ordering::Relaxed);
+                let sees = alarm.is_asleep();
+                meet(2 * round as u64 + 2);
+                sees
+            };
+            (0..rounds).map(round).collect()
+        };
+        std::thread::scope(|scope| {
+            let sender = scope.spawn(|| sender_sees(ROUNDS));
+            let mut sleeper_sees = Vec::with_capacity(ROUNDS);
+            for round in 0..ROUNDS as u64 {
+                alarm.asleep.store(false, Ordering::Relaxed);
+                work.store(false, Ordering::Relaxed);
+                meet(2 * round + 1);
+                delay(round as usize % 37);
+                alarm.fall_asleep();
+                sleeper_sees.push(work.load(Ordering::Relaxed));
+                meet(2 * round + 2);
+            }
+            let sender_sees = sender.join().expect("no panic");
+            let blind = sleeper_sees.iter().zip(&sender_sees).filter(|(a, b)| !**a && !**b).count();
+            assert_eq!(blind, 0, "wake-ups lost in {ROUNDS} rounds");
+        });
     }
 
     /// One thread hands over a number at a time and waits until it was seen; the other sleeps,

@@ -1,9 +1,8 @@
 //! Where a request's end is put by the poller and found by whoever waits for it.
 //!
-//! A cell belongs to one request at a time and to two parties: the poller ends
-//! it once, the [`super::Pending`] takes that end once or is dropped first, which
-//! forgets it. Whoever comes second disposes of what is left, so a buffer of a
-//! forgotten request stays with the poller until the device is done with it.
+//! A cell belongs to one request at a time and to two parties, each with a reference: the poller
+//! ends it once, the [`super::Pending`] takes that end once. The buffer of a request whose
+//! pending was dropped is dropped with the poller's reference: after the end, not before.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex};
@@ -33,27 +32,16 @@ enum State {
     Thread,
     /// The request ended.
     Ended(End),
-    /// Nobody wants to know any more.
-    Forgotten,
 }
 
 impl Cell {
     /// Ends the request and wakes whoever waits. Never panics: what foreign code does in a
     /// waker, or in the drop of memory it registered, is caught and logged.
-    pub(super) fn end(&self, end: End) {
-        let mut state = lock(&self.state);
-        match std::mem::take(&mut *state) {
-            State::Forgotten => {
-                drop(state);
-                shielded("dropping the buffer of a forgotten request", || drop(end));
-            }
-            State::Ended(_) => unreachable!("a request ends once"),
-            waiter => {
-                *state = State::Ended(end);
-                drop(state);
-                self.wake(waiter);
-            }
-        }
+    pub(super) fn end(self: Arc<Self>, end: End) {
+        let waiter = std::mem::replace(&mut *lock(&self.state), State::Ended(end));
+        self.wake(waiter);
+        // Where nobody waits any more, this was the last reference, and the buffer goes.
+        shielded("dropping the buffer of a request that nobody waits for", || drop(self));
     }
 
     /// Outside the lock: a waker may be anything.
@@ -61,7 +49,8 @@ impl Cell {
         match waiter {
             State::Task(waker) => shielded("waking a task", || waker.wake()),
             State::Thread => self.ended.notify_one(),
-            State::Open | State::Ended(_) | State::Forgotten => {}
+            State::Open => {}
+            State::Ended(_) => unreachable!("a request ends once"),
         }
     }
 
@@ -112,17 +101,10 @@ impl Cell {
         }
     }
 
-    /// Gives up on the request: its end, now or later, is thrown away. `true` if it had come.
+    /// Gives up on the answer: nobody is woken any more. `true` if it had come, so that the cell
+    /// is free.
     pub(super) fn forget(&self) -> bool {
-        let mut state = lock(&self.state);
-        let old = std::mem::replace(&mut *state, State::Forgotten);
-        drop(state);
-        matches!(old, State::Ended(_))
-    }
-
-    /// Makes a forgotten cell whose request ended fit for the next one.
-    fn reopen(&self) {
-        *lock(&self.state) = State::Open;
+        matches!(std::mem::take(&mut *lock(&self.state)), State::Ended(_))
     }
 }
 
@@ -148,9 +130,8 @@ impl Pool {
         self.0.pop().unwrap_or_default()
     }
 
-    /// Takes back the cell of a request that ended.
+    /// Takes back the cell of a request whose end was taken.
     pub(super) fn give_back(&self, cell: Arc<Cell>) {
-        cell.reopen();
         // A full pool lets it go.
         let _ = self.0.push(cell);
     }
@@ -193,7 +174,7 @@ mod tests {
     fn an_end_is_taken_once_whether_it_comes_before_or_after_the_wait() {
         let cell = Arc::new(Cell::default());
         assert!(cell.take().is_none());
-        cell.end(end());
+        Arc::clone(&cell).end(end());
         assert!(is_seven(cell.wait(None)));
         assert!(cell.take().is_none());
         let waiter = std::thread::spawn({
@@ -207,40 +188,44 @@ mod tests {
 
     #[test]
     fn a_wait_with_a_deadline_ends_without_an_end() {
-        let cell = Cell::default();
+        let cell = Arc::new(Cell::default());
         assert!(cell.wait(Some(Instant::now() + Duration::from_millis(2))).is_none());
-        cell.end(End::Lost(Lost::Stopped));
+        Arc::clone(&cell).end(End::Lost(Lost::Stopped));
         assert!(cell.take().is_some());
     }
 
     #[test]
     fn the_last_waker_is_the_one_that_is_woken() {
-        let cell = Cell::default();
+        let cell = Arc::new(Cell::default());
         let (first, second) = (Arc::new(Count::default()), Arc::new(Count::default()));
         for count in [&first, &first, &second] {
             assert!(cell.poll(&Waker::from(Arc::clone(count))).is_pending());
         }
-        cell.end(end());
+        Arc::clone(&cell).end(end());
         assert_eq!((first.0.load(Ordering::Relaxed), second.0.load(Ordering::Relaxed)), (0, 1));
         assert!(cell.poll(Waker::noop()).is_ready());
     }
 
     #[test]
     fn a_panic_of_a_waker_stays_where_it_is() {
-        let cell = Cell::default();
+        let cell = Arc::new(Cell::default());
         assert!(cell.poll(&Waker::from(Arc::new(Panics))).is_pending());
-        cell.end(end());
+        Arc::clone(&cell).end(end());
         assert!(is_seven(cell.take()));
     }
 
     #[test]
-    fn a_forgotten_request_keeps_its_buffer_until_its_end() {
-        let early = Cell::default();
+    fn a_forgotten_request_wakes_nobody_and_goes_with_its_end() {
+        let (early, count) = (Arc::new(Cell::default()), Arc::new(Count::default()));
+        assert!(early.poll(&Waker::from(Arc::clone(&count))).is_pending());
         assert!(!early.forget(), "still in flight");
+        assert_eq!(Arc::strong_count(&count), 1, "the waker is let go");
+        let gone = Arc::downgrade(&early);
         early.end(end());
-        assert!(early.take().is_none());
-        let late = Cell::default();
-        late.end(end());
+        assert!(gone.upgrade().is_none(), "with its end in it");
+        assert_eq!(count.0.load(Ordering::Relaxed), 0);
+        let late = Arc::new(Cell::default());
+        Arc::clone(&late).end(end());
         assert!(late.forget(), "had ended");
     }
 
@@ -249,13 +234,13 @@ mod tests {
         let pool = Pool::new(1);
         let (first, second) = (pool.take(), pool.take());
         let address = Arc::as_ptr(&first);
-        first.end(end());
+        Arc::clone(&first).end(end());
         first.forget();
         pool.give_back(first);
         pool.give_back(second);
         let again = pool.take();
         assert_eq!(Arc::as_ptr(&again), address);
-        again.end(end());
+        Arc::clone(&again).end(end());
         assert!(is_seven(again.take()));
     }
 }

@@ -22,24 +22,21 @@
 //!
 //! let reactor = Reactor::start(ReactorOptions::near(&controller))?;
 //! let client = reactor.attach(&controller, &namespace)?;
-//! let writers: Vec<_> = (0..4u64)
-//!     .map(|thread| {
-//!         let client = client.clone();
-//!         let mut buffer = controller.allocate(4096)?;
-//!         buffer.fill(thread as u8);
-//!         Ok(std::thread::spawn(move || {
-//!             // `.await` works as well, on any runtime.
-//!             let Completion { buffer, result } = client.write(Lba(8 * thread), buffer)?.wait()?;
+//! std::thread::scope(|scope| {
+//!     for number in 0..4u8 {
+//!         let (controller, client) = (&controller, client.clone());
+//!         scope.spawn(move || -> adit_driver::Result<()> {
+//!             let (lba, mut buffer) = (Lba(8 * u64::from(number)), controller.allocate(4096)?);
+//!             buffer.fill(number);
+//!             // `.await` does as well as `.wait()`, on any runtime.
+//!             let Completion { buffer, result } = client.write(lba, buffer)?.wait()?;
 //!             assert!(result.is_ok());
-//!             let Completion { buffer, .. } = client.read(Lba(8 * thread), buffer)?.wait()?;
-//!             assert!(buffer.iter().all(|byte| *byte == thread as u8));
-//!             adit_driver::Result::Ok(())
-//!         }))
-//!     })
-//!     .collect::<adit_driver::Result<_>>()?;
-//! for writer in writers {
-//!     writer.join().expect("no panic")?;
-//! }
+//!             let Completion { buffer, .. } = client.read(lba, buffer)?.wait()?;
+//!             assert!(buffer.iter().all(|byte| *byte == number));
+//!             Ok(())
+//!         });
+//!     }
+//! });
 //! # Ok::<(), adit_driver::Error>(())
 //! ```
 //!
@@ -111,6 +108,8 @@ pub struct ReactorOptions {
     pub timeout: Duration,
     /// How long an aborted command may take to end before its queue is created anew. Default 2 s.
     pub abort_timeout: Duration,
+    /// Keep a histogram of how long commands take, in [`Client::queue_stats`]. Default false.
+    pub latencies: bool,
     /// What becomes of requests that fail, unless the client says otherwise.
     pub retry: Retry,
     /// Whether a controller that is out of service is brought back with
@@ -134,6 +133,7 @@ impl Default for ReactorOptions {
             mailbox_depth: 256,
             timeout: Duration::from_secs(10),
             abort_timeout: Duration::from_secs(2),
+            latencies: false,
             retry: Retry::default(),
             auto_recover: false,
             idle: Idle::default(),

@@ -127,15 +127,15 @@ impl Rounds {
                 self.lanes.append(&mut self.poller.inbox.take());
             }
             let round = self.round();
+            // Also while requests go on coming in: that is what it is told to end.
+            if self.poller.inbox.stops.load(Ordering::Acquire) && self.is_done() {
+                return;
+            }
             if round.moved > 0 {
                 self.idling.busy();
                 continue;
             }
-            let now = Time::ZERO + self.origin.elapsed();
-            if self.is_done(now) {
-                return;
-            }
-            match self.idling.rest(now) {
+            match self.idling.rest(self.now()) {
                 Rest::Spin => std::hint::spin_loop(),
                 Rest::Pause => std::thread::yield_now(),
                 Rest::Sleep(nap) => {
@@ -161,11 +161,14 @@ impl Rounds {
         round
     }
 
-    /// Whether the thread was told to stop and has finished, or may wait no longer.
-    fn is_done(&mut self, now: Time) -> bool {
-        if !self.poller.inbox.stops.load(Ordering::Acquire) {
-            return false;
-        }
+    /// The thread's own clock, for resting and draining; lanes go by their controllers'.
+    fn now(&self) -> Time {
+        Time::ZERO + self.origin.elapsed()
+    }
+
+    /// Whether a thread that is told to stop has finished, or may wait no longer.
+    fn is_done(&mut self) -> bool {
+        let now = self.now();
         self.lanes.iter().for_each(Lane::stop);
         let until = *self.drain_until.get_or_insert(now + self.poller.drain_timeout);
         if now >= until && !self.lanes.is_empty() {

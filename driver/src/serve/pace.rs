@@ -63,29 +63,45 @@ impl Pace {
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Looks {
     next: Time,
+    last: Time,
+    /// The system has just said that there is nothing.
+    is_quiet: bool,
     /// Looks to come without a pause, since a message seldom comes alone.
     eager: u32,
 }
 
 const LOOK_EVERY: Duration = Duration::from_micros(20);
+/// How often the sockets are looked at although the system says that nothing is there: some wait for a
+/// time, not for news.
+const LOOK_AT_LEAST_EVERY: Duration = Duration::from_millis(100);
 const EAGER_LOOKS: u32 = 64;
 
 impl Looks {
     /// Whether it is time for one.
     #[inline]
     pub(super) fn is_due(&self, now: Time) -> bool {
+        if self.is_quiet {
+            return now >= self.last + LOOK_AT_LEAST_EVERY;
+        }
         self.eager > 0 || now >= self.next
     }
 
     /// After a look at `now` that found messages or did not.
     pub(super) fn looked(&mut self, now: Time, found: bool) {
         self.eager = if found { EAGER_LOOKS } else { self.eager.saturating_sub(1) };
-        self.next = now + LOOK_EVERY;
+        (self.last, self.next) = (now, now + LOOK_EVERY);
     }
 
-    /// Makes the next one due.
-    pub(super) fn soon(&mut self) {
+    /// After a sleep on the sockets, which news ended or did not.
+    pub(super) fn slept(&mut self, until_news: bool) {
+        self.is_quiet = !until_news;
         self.next = Time::ZERO;
+    }
+
+    /// What the system said is old.
+    #[inline]
+    pub(super) fn stir(&mut self) {
+        self.is_quiet = false;
     }
 }
 
@@ -110,8 +126,13 @@ mod tests {
         assert!(looks.is_due(Time::ZERO));
         looks.looked(Time::ZERO, false);
         assert!(!looks.is_due(Time::from_ns(19_999)) && looks.is_due(Time::from_ns(20_000)));
-        looks.soon();
+        looks.slept(true);
         assert!(looks.is_due(Time::from_ns(1)));
+        looks.slept(false);
+        assert!(
+            !looks.is_due(Time::from_ns(99_999_999)) && looks.is_due(Time::from_ns(100_000_000))
+        );
+        looks.stir();
         looks.looked(Time::from_ns(1), true);
         for _ in 0..EAGER_LOOKS {
             assert!(looks.is_due(Time::from_ns(2)));

@@ -15,6 +15,7 @@ use zerocopy::{FromZeros, IntoBytes};
 
 use super::refusal::{Outcome, Refusal};
 use super::system;
+use crate::bus::vfio_user::is_hung_up;
 use crate::bus::vfio_user::wire::{FLAG_ERROR, FLAG_TYPE_REPLY, HEADER_LEN, Header};
 
 /// The longest body taken; the longest useful ones are region accesses and SPDK's region queries.
@@ -82,6 +83,11 @@ impl Peer {
     /// The socket, and whether to wait until it takes more or until it has more.
     pub(super) fn awaits(&self) -> (BorrowedFd<'_>, bool) {
         (self.stream.as_fd(), !self.outgoing.is_empty())
+    }
+
+    /// Whether it will send nothing more, whatever is still to be read.
+    pub(super) fn is_hung_up(&self) -> bool {
+        is_hung_up(&self.stream)
     }
 
     /// The next message, if all of it is there and the last reply has left.

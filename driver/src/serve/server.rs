@@ -27,6 +27,8 @@ const MESSAGES_PER_LOOK: usize = 32;
 const WAITING_MAX: usize = 8;
 /// How long each has.
 const WAITING_TIME: Duration = Duration::from_secs(5);
+/// How often it is looked for others while there is a client.
+const ACCEPT_EVERY: Duration = Duration::from_millis(1);
 /// How long nobody is taken after the system refused to.
 const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
 
@@ -67,8 +69,12 @@ pub struct Server {
     client: Option<(Peer, Session)>,
     /// Connections that have not introduced themselves, and until when they may.
     waiting: VecDeque<(Peer, Time)>,
-    cannot_accept_until: Option<Time>,
+    accepts_from: Time,
+    /// The system refused, so that waiting for the next client would not wait.
+    cannot_accept: bool,
     looks: Looks,
+    /// Shadow doorbells are not looked at unless a ring comes, and the client knows.
+    dozes: bool,
     events: VecDeque<Event>,
 }
 
@@ -86,8 +92,10 @@ impl Server {
             options,
             client: None,
             waiting: VecDeque::new(),
-            cannot_accept_until: None,
+            accepts_from: Time::ZERO,
+            cannot_accept: false,
             looks: Looks::default(),
+            dozes: false,
             events: VecDeque::new(),
         })
     }
@@ -117,7 +125,12 @@ impl Server {
     pub fn turn(&mut self, now: Time) -> bool {
         let taken = if self.client.is_some() { self.device.step(now) } else { 0 };
         let handled = self.looks.is_due(now) && self.look(now);
-        taken > 0 || handled
+        self.looks.stir();
+        let worked = taken > 0 || handled;
+        if worked && self.dozes {
+            self.doze(false);
+        }
+        worked
     }
 
     /// Serves until `stops` is set, which is noticed within a tenth of a second; tells `listener` what
@@ -134,7 +147,7 @@ impl Server {
             if self.turn(now) {
                 last_work = now;
             } else {
-                self.rest(now.since(last_work));
+                self.rest(now, now.since(last_work));
             }
             while let Some(event) = self.take_event() {
                 listener(&event);
@@ -156,33 +169,53 @@ impl Server {
         self.device.shut_down(now)
     }
 
-    fn rest(&mut self, idle: Duration) {
+    fn rest(&mut self, now: Time, idle: Duration) {
         let rest = match &self.client {
             Some(_) => self.options.pace.rest(idle),
             None => Rest::Sleep(STOP_LOOK),
         };
+        // What the controller does by itself: a command that takes its time, a change of CSTS.
+        let due = self.device.controller.next_due().filter(|_| self.client.is_some());
+        let due_in = due.map(|due| due.since(now));
         match rest {
             Rest::Spin => std::hint::spin_loop(),
             Rest::Yield => std::thread::yield_now(),
+            // What came just before is seen by the step that asks to be rung.
+            Rest::Sleep(_) if !self.dozes => {
+                self.doze(true);
+                self.device.step(now);
+            }
+            // Sleeps end late rather than early.
+            Rest::Sleep(_) if due_in.is_some_and(|due_in| due_in < 2 * self.options.pace.nap) => {
+                std::thread::yield_now();
+            }
             Rest::Sleep(time) => {
-                self.sleep(time);
-                self.looks.soon();
+                let time = due_in.map_or(time, |due_in| time.min(due_in / 2));
+                let until_news = self.sleep(time);
+                self.looks.slept(until_news);
             }
         }
     }
 
-    fn sleep(&self, at_most: Duration) {
+    /// Asks clients to ring whatever they put into shadow doorbells, or no more.
+    fn doze(&mut self, dozes: bool) {
+        self.dozes = dozes;
+        self.device.controller.poll_shadow(!dozes);
+    }
+
+    /// True if something came.
+    fn sleep(&self, at_most: Duration) -> bool {
         let client = self.client.iter().map(|(peer, _)| peer.awaits());
         let waiting = self.waiting.iter().map(|(peer, _)| peer.awaits());
-        let listener = self.cannot_accept_until.is_none().then(|| (self.socket.as_fd(), false));
-        system::wait(&client.chain(waiting).chain(listener).collect::<Vec<_>>(), at_most);
+        let listener = (!self.cannot_accept).then(|| (self.socket.as_fd(), false));
+        system::wait(&client.chain(waiting).chain(listener).collect::<Vec<_>>(), at_most)
     }
 
     /// Looks at the sockets; true if there were messages. The present client goes first, so that
     /// one that hung up is gone before the next is looked at.
     fn look(&mut self, now: Time) -> bool {
         let handled = self.hear_client();
-        let accepted = self.accept(now);
+        let accepted = now >= self.accepts_from && self.accept(now);
         let greeted = self.greet(now);
         self.looks.looked(now, handled || accepted || greeted);
         handled || accepted || greeted
@@ -225,10 +258,8 @@ impl Server {
     }
 
     fn accept(&mut self, now: Time) -> bool {
-        if self.cannot_accept_until.is_some_and(|until| now < until) {
-            return false;
-        }
-        self.cannot_accept_until = None;
+        self.accepts_from = now + ACCEPT_EVERY;
+        self.cannot_accept = false;
         let accepted = self.socket.accept().and_then(|stream| stream.map(Peer::new).transpose());
         match accepted {
             Ok(None) => false,
@@ -243,7 +274,8 @@ impl Server {
                 tracing::warn!(
                     "cannot take a client: {why}; raise the limit of open files (ulimit -n)"
                 );
-                self.cannot_accept_until = Some(now + ACCEPT_PAUSE);
+                self.accepts_from = now + ACCEPT_PAUSE;
+                self.cannot_accept = true;
                 false
             }
         }
@@ -269,6 +301,10 @@ impl Server {
     }
 
     fn welcome(&mut self, mut peer: Peer, message: Message) {
+        // Requests that a client left behind when it went keep nobody waiting.
+        if self.client.as_ref().is_some_and(|(client, _)| client.is_hung_up()) {
+            self.leave_client("it closed the connection");
+        }
         if self.client.is_some() {
             peer.answer(&message.header, Err(Refusal::new(libc::EBUSY, "")));
             // A fresh socket takes a header; if not, the hang-up has to do.

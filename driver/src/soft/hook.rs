@@ -7,7 +7,8 @@ use std::time::Duration;
 use super::faults::FaultKind;
 use crate::spec::{Cqe, Qid, Sqe, Status};
 
-/// What becomes of a command that was just fetched.
+/// What becomes of a command that was just fetched. What is about its LBAs does nothing to
+/// commands that are not over one range of them.
 #[derive(Clone, Copy, Debug, Default)]
 pub enum Verdict {
     /// It runs as it should.

@@ -67,8 +67,14 @@ impl Life {
         self.pause_next = Some(duration);
     }
 
+    /// Whether commands wait for firmware.
+    pub(super) fn is_pausing(&self) -> bool {
+        self.paused_until.is_some()
+    }
+
     pub(super) fn next_due(&self) -> Option<Time> {
-        let times = [self.enable_at, self.disable_at, self.paused_until];
+        let disable_at = self.disable_at.filter(|_| !self.refuses_disable);
+        let times = [self.enable_at, disable_at, self.paused_until];
         times.into_iter().flatten().filter(|time| *time != Time::NEVER).min()
     }
 }
@@ -116,6 +122,17 @@ impl Controller {
             self.start_over();
         }
         true
+    }
+
+    /// Parts with a host that is gone, as its loss of power would: a reset that no fault refuses. Data
+    /// stays, in the write cache, too. Doorbells get fresh memory: who has the old mapped rings
+    /// nothing any more.
+    ///
+    /// # Errors
+    /// [`crate::Error::Refused`] when the system has no memory; the old doorbells stay then.
+    pub fn leave_host(&mut self) -> crate::error::Result<()> {
+        self.start_over();
+        self.doorbells.renew()
     }
 
     /// The host asked for a subsystem reset (Base 2.0 section 3.7.1).

@@ -22,6 +22,9 @@
 //! | `timing` | how long commands take |
 //! | `rng`, `words` | chance from a seed; values as people write them |
 //!
+//! `docs/faults.md` says what can go wrong on request, what a power cut takes and
+//! where the timing figures come from.
+//!
 //! Nothing here starts a thread or reads a clock: somebody calls
 //! [`Controller::step`]. All work per step is bounded. Not there: metadata, protection
 //! information, fused commands, firmware, security, Format NVM, reservations.

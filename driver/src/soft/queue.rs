@@ -67,8 +67,17 @@ impl Rings<'_> {
             return Ok(Look::Same);
         }
         let found = self.dma.load32(value)?;
-        if found != known {
-            return Ok(Look::Value(found));
+        let is_polled = self.shadow.is_some_and(|shadow| shadow.polled);
+        match (found != known, is_polled) {
+            (true, false) => return Ok(Look::Value(found)),
+            // It will be looked at again, so the host need not ring: what it comes from now on does not pass
+            // the value just behind it, not even where the ring wraps.
+            (true, true) => {
+                self.dma.store32(event, found.wrapping_sub(1))?;
+                return Ok(Look::Value(found));
+            }
+            (false, true) => return Ok(Look::Same),
+            (false, false) => {}
         }
         self.fall_asleep(value, event, awake, known)
     }

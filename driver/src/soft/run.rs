@@ -3,12 +3,13 @@
 
 use super::command::{Command, Entry};
 use super::controller::{Controller, Held};
-use super::faults::Injector;
+use super::faults::{FaultPlan, Injector};
 use super::hook::Verdict;
 use super::io::{self, Range};
+use super::media::LbaRun;
 use super::memory::{Dma, Fault, HostMemory};
 use super::pending::Work;
-use super::status::{ABORT_REQUESTED, Answer, INVALID_FIELD, Reply, SUCCESS, WRITE_FAULT};
+use super::status::{ABORT_REQUESTED, Answer, Reply, SUCCESS, WRITE_FAULT};
 use crate::spec::{Cid, Cqe, Qid, Sqe, Status};
 use crate::time::Time;
 
@@ -27,6 +28,15 @@ impl Controller {
     pub fn clear_hook(&mut self) {
         self.hook = None;
         self.is_watched = self.injector.is_some() || self.timing.is_some();
+    }
+
+    /// Follows another plan of faults from now on, by the same seed; the empty one lets all
+    /// be well again, but for what is damaged already.
+    pub fn set_faults(&mut self, plan: FaultPlan) {
+        let is_empty = plan.rules.is_empty();
+        self.injector = (!is_empty).then(|| Injector::new(&plan, self.options.seed));
+        self.is_watched = !is_empty || self.hook.is_some() || self.timing.is_some();
+        self.options.faults = plan;
     }
 
     /// How often each rule of the fault plan has fired, in the plan's order.
@@ -128,21 +138,14 @@ impl Controller {
         }
     }
 
-    /// The range of an I/O command over one; others have none that could go bad.
-    fn range_of(&self, command: &Command) -> Result<(u64, u64), Status> {
-        io::range_of(command).ok_or(INVALID_FIELD)
-    }
-
     fn run_on_bad_media(&mut self, command: &Command, dma: &Dma<'_>) -> Answer {
-        let (first, lba_count) = self.range_of(command)?;
-        let run = self.media_run(command.nsid, Range { first, lba_count })?;
+        let Some(run) = self.run_of(command)? else { return self.carry_out(command, dma) };
         self.media.spoil(run.offset, run.len);
         if io::writes(command.opcode) { Err(WRITE_FAULT) } else { self.carry_out(command, dma) }
     }
 
     fn run_with_rot(&mut self, command: &Command, bit: u64, dma: &Dma<'_>) -> Answer {
-        let (first, lba_count) = self.range_of(command)?;
-        let run = self.media_run(command.nsid, Range { first, lba_count })?;
+        let Some(run) = self.run_of(command)? else { return self.carry_out(command, dma) };
         let bit = bit % (run.len * 8);
         let flip = |controller: &mut Controller| {
             let flipped = controller.media.flip(run.offset + bit / 8, bit as u8);
@@ -157,13 +160,21 @@ impl Controller {
     }
 
     fn run_elsewhere(&mut self, command: &Command, slba: u64, dma: &Dma<'_>) -> Answer {
-        let (first, lba_count) = self.range_of(command)?;
+        let Some((first, lba_count)) = io::range_of(command) else {
+            return self.carry_out(command, dma);
+        };
         let starts = self.namespace(command.nsid)?.lba_count().saturating_sub(lba_count) + 1;
         let slba = match slba % starts {
             same if same == first => (same + 1) % starts,
             other => other,
         };
         self.carry_out(&command.at_lba(slba), dma)
+    }
+
+    /// Where the LBAs of a command over one range lie; other commands have none that could go bad.
+    fn run_of(&self, command: &Command) -> Result<Option<LbaRun>, Status> {
+        let range = io::range_of(command).map(|(first, lba_count)| Range { first, lba_count });
+        range.map(|range| self.media_run(command.nsid, range)).transpose()
     }
 
     fn complete(
@@ -264,9 +275,12 @@ impl Controller {
 
     /// When something is due next that no doorbell announces: a command that takes its time, a
     /// change of CSTS, a fault by the clock. `None`: nothing until the host does something.
+    /// After a step at the present, it is in the future.
     pub fn next_due(&self) -> Option<Time> {
+        let runs = self.is_running() && !self.life.is_pausing();
+        let work = self.pending.next_due().filter(|_| runs);
         let faults = self.injector.as_ref().and_then(Injector::next_due);
-        let times = [self.pending.next_due(), self.life.next_due(), faults];
+        let times = [work, self.life.next_due(), faults.filter(|_| !self.life.is_away())];
         times.into_iter().flatten().min()
     }
 }

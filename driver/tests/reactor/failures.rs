@@ -48,6 +48,18 @@ fn a_request_that_fails_for_a_moment_is_tried_again_until_it_works() {
 }
 
 #[test]
+fn the_controller_says_how_long_to_wait() {
+    let mut hand = Hand::new("mem=16M,crdt=300ms+2s", &ReactorOptions::default());
+    first(&hand.rig, 1, Verdict::Fail(NOT_READY.with_crd(2)));
+    let started = hand.now();
+    let pending = hand.client.read(Lba(3), hand.buffer(512)).expect("room");
+    assert_eq!(completion(hand.finish(pending)).result, Ok(0));
+    let took = hand.now().since(started);
+    assert!((2000..2100).contains(&took.as_millis()), "{took:?} with a CRDT2 of 2 s");
+    hand.close();
+}
+
+#[test]
 fn a_request_that_goes_on_failing_ends_with_its_last_error() {
     let mut hand = hand();
     let taken = first(&hand.rig, 5, Verdict::Fail(NOT_READY));
@@ -136,7 +148,8 @@ fn a_write_that_timed_out_is_sent_again_unless_the_caller_forbids_it() {
 
 #[test]
 fn what_was_caught_in_a_queue_created_anew_is_sent_again() {
-    let mut hand = hand();
+    let options = ReactorOptions { latencies: true, ..ReactorOptions::default() };
+    let mut hand = Hand::new("mem=16M", &options);
     // It is lost, so that an abort does not find it.
     let taken = first(&hand.rig, 1, Verdict::Lose);
     let lost = hand.client.write(Lba(0), hand.buffer(512)).expect("room");
@@ -145,8 +158,10 @@ fn what_was_caught_in_a_queue_created_anew_is_sent_again() {
     hand.rig.controller.check().expect("in service all the time");
     hand.rig.bus.soft.advance(Duration::from_secs(1));
     hand.turn();
-    assert_eq!(hand.client.queue_stats().recreations, 1);
-    assert_eq!(hand.client.queue_stats().retries, 1);
+    let stats = hand.client.queue_stats();
+    assert_eq!((stats.recreations, stats.retries), (1, 1));
+    let latencies = stats.latencies_ns.expect("asked for");
+    assert_eq!(latencies.len(), 1, "the one that completed");
     hand.close();
 }
 
@@ -217,7 +232,7 @@ fn a_controller_that_cannot_be_recovered_keeps_nobody_waiting() {
 
 #[test]
 fn a_controller_that_cannot_be_stopped_keeps_its_buffers_and_says_so() {
-    let mut hand = hand();
+    let mut hand = Hand::new("mem=16M,nssr=off", &ReactorOptions::default());
     first(&hand.rig, usize::MAX, Verdict::Lose);
     let mut sent: Vec<_> =
         (0..3u64).map(|lba| hand.client.write(Lba(lba), hand.buffer(512)).expect("room")).collect();

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use adit_driver::bus::soft::{Drive, SoftBus};
 use adit_driver::soft::TimingModel;
 use adit_driver::spec::Lba;
 use adit_driver::{Buffer, QueuePair, Time};
@@ -169,4 +170,19 @@ fn an_hour_of_a_slow_host_passes_quickly() {
     }
     assert_eq!(load.done, 3599);
     assert!(device.controller.now() >= Time::ZERO + Duration::from_secs(3600));
+}
+
+#[test]
+fn on_a_thread_no_command_is_done_before_its_time() {
+    let options = "null,model=990pro".parse().expect("options");
+    let device = Device::open(SoftBus::new(options, Drive::Thread).expect("a bus"));
+    let mut pair = device.pair(4);
+    let start = device.controller.now();
+    for lba in 0..20 {
+        let buffer = device.controller.allocate(SMALL).expect("memory");
+        pair.execute(device.namespace.read(Lba(lba), buffer)).expect("success");
+    }
+    let least = Duration::from_nanos(20 * TimingModel::Samsung990Pro.profile().read_ns);
+    let took = device.controller.now().since(start);
+    assert!(took >= least, "{took:?} for what takes {least:?}");
 }

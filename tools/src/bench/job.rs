@@ -446,13 +446,12 @@ impl<'a> Job<'a> {
     }
 
     fn reason_of_loss(&self, error: &Error) -> String {
-        let reason = match error {
-            Error::Failed { reason, .. } => format!("the controller is out of service: {reason}"),
-            other => other.to_string(),
-        };
-        match self.common.recovery.lost() {
-            None => reason,
-            Some(why) => format!("{reason}; it could not be brought back: {why}"),
+        match (self.common.recovery.lost(), error) {
+            (Some(why), _) => format!("the controller could not be brought back: {why}"),
+            (None, Error::Failed { reason, .. }) => {
+                format!("the controller is out of service: {reason}")
+            }
+            (None, other) => other.to_string(),
         }
     }
 

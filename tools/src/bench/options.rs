@@ -16,7 +16,9 @@ Examples:
     adit bench --filename=vfio:0000:01:00.0 --rw=randread --bs=4k --iodepth=32 --time_based --runtime=10
   Write 64 MiB in random order, mixed with reads, then read back and check every block (overwrites data!):
     adit bench --filename=vfio:0000:01:00.0 --rw=randrw --bs=16k --iodepth=32 --size=64M --verify=crc32c
-  The same without any device, as JSON in fio's schema:
+  An hour that goes on after failed I/Os and brings the controller back when it fails, each counted:
+    adit bench --filename=vfio:0000:01:00.0 --rw=randread --bs=4k --iodepth=32 --time_based --runtime=1h --io_timeout=2 --continue_on_error=io --recover
+  Verified without any device, as JSON in fio's schema:
     adit bench --filename=soft:mem=64M --rw=randrw --bs=16k --iodepth=32 --verify=crc32c --output-format=json";
 
 /// Retries of an I/O that was caught in a reset; one that is caught more often is its cause.

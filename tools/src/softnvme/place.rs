@@ -70,7 +70,7 @@ pub(super) fn check_room(storage: &Storage) {
     let Storage::File { path, .. } = storage else { return };
     let Ok(about) = fs::metadata(path) else { return };
     let Ok(system) = statvfs(path) else { return };
-    let free = system.blocks_available() as u64 * system.fragment_size() as u64;
+    let free = system.blocks_available() * system.fragment_size();
     let missing = about.len().saturating_sub(std::os::unix::fs::MetadataExt::blocks(&about) * 512);
     if missing > free {
         tracing::warn!(

@@ -1,7 +1,7 @@
 //! Adit's development commands, run as `cargo xtask …`.
 //!
-//! `vm` boots a throwaway guest with emulated NVMe controllers, `test` runs every check that CI runs, `demo` shows the
-//! driver at work on the software controller. Each installs what it needs through apt and says so; none of them touches
+//! `vm` boots a throwaway guest with emulated NVMe controllers, `test` runs every check that CI runs, `sim` searches
+//! simulated schedules for broken laws, `demo` shows the driver at work on the software controller. Each installs what it needs through apt and says so; none of them touches
 //! a real NVMe device. This crate does not know how the driver works: it only builds and runs the `adit` binary.
 
 mod demo;
@@ -12,6 +12,7 @@ mod interrupt;
 mod matrix;
 mod process;
 mod progress;
+mod sim;
 mod test;
 mod vm;
 mod workspace;
@@ -32,6 +33,8 @@ enum Command {
     Vm(Box<guest::GuestArgs>),
     /// Install what is missing, then run every check that CI runs
     Test(test::TestArgs),
+    /// Run the driver through simulated schedules full of faults, and check its laws
+    Sim(sim::SimArgs),
     /// Build adit and run its demonstration on the software controller
     Demo,
 }
@@ -41,6 +44,7 @@ fn main() -> ExitCode {
     let result = interrupt::install().and_then(|()| match cli.command {
         Command::Vm(args) => vm::run(&args),
         Command::Test(args) => test::run(&args),
+        Command::Sim(args) => sim::run(&args),
         Command::Demo => demo::run(),
     });
     match result {

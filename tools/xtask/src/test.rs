@@ -23,12 +23,14 @@ pub(crate) struct TestArgs {
 }
 
 /// The checks that cargo does. The last one builds what the guests run: they are left out when it fails.
-const STEPS: [&[&str]; 5] = [
+const STEPS: [&[&str]; 6] = [
     &["fmt", "--all", "--check"],
     &["clippy", "--quiet", "--workspace", "--all-targets", "--", "-D", "warnings"],
     // What the default features leave out.
     &["clippy", "--quiet", "-p", "adit-driver", "--features", "iommufd", "--", "-D", "warnings"],
     &["test", "--quiet", "--workspace"],
+    // With fresh seeds on each run: a failure prints the line that repeats it.
+    &["xtask", "sim", "--schedules", "100000"],
     BUILD,
 ];
 

@@ -22,7 +22,7 @@ mod socket;
 pub(crate) mod wire;
 
 #[cfg(feature = "serve")]
-pub(crate) use self::socket::connect;
+pub(crate) use self::socket::{connect, is_hung_up};
 
 use std::collections::BTreeMap;
 use std::fmt;

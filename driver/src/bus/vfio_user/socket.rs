@@ -43,7 +43,7 @@ fn address(path: &Path) -> io::Result<(libc::sockaddr_un, libc::socklen_t)> {
 }
 
 /// Whether the other end is gone. Does not wait and reads nothing.
-pub(super) fn is_hung_up(stream: &UnixStream) -> bool {
+pub(crate) fn is_hung_up(stream: &UnixStream) -> bool {
     let mut poll = libc::pollfd { fd: stream.as_raw_fd(), events: libc::POLLRDHUP, revents: 0 };
     // SAFETY: one structure, alive for the call.
     let ready = unsafe { libc::poll(&raw mut poll, 1, 0) };

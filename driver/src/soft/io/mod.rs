@@ -35,7 +35,10 @@ impl Controller {
         match IoCommand::decode(command)? {
             IoCommand::Read { range, fua } => self.read(command, range, fua, dma),
             IoCommand::Write { range, fua } => self.write(command, range, fua, dma),
-            IoCommand::Compare(range) => self.move_data(command, range, Way::Compare, dma),
+            IoCommand::Compare(range) => {
+                let run = self.media_run(command.nsid, range)?;
+                self.move_data(command, run, Way::Compare, dma)
+            }
             IoCommand::Flush => self.flush(command.nsid),
             IoCommand::WriteZeroes { range, fua } => self.write_zeroes(command, range, fua),
             IoCommand::Verify(range) => self.verify(command, range),
@@ -47,18 +50,18 @@ impl Controller {
 
     /// With FUA, what is read is durable first (NVM 1.0 section 3.2.4).
     fn read(&mut self, command: &Command, range: Range, fua: bool, dma: &Dma<'_>) -> Answer {
+        let run = self.media_run(command.nsid, range)?;
         if fua {
-            let run = self.media_run(command.nsid, range)?;
             self.media.commit(run.offset, run.len).map_err(|_| UNRECOVERED_READ)?;
         }
-        self.move_data(command, range, Way::ToHost, dma)?;
-        self.statistics.read(range.lba_count << self.lba_shift(command.nsid)?);
+        self.move_data(command, run, Way::ToHost, dma)?;
+        self.statistics.read(run.len);
         DONE
     }
 
     fn write(&mut self, command: &Command, range: Range, fua: bool, dma: &Dma<'_>) -> Answer {
         let run = self.media_run(command.nsid, range)?;
-        self.move_data(command, range, Way::FromHost, dma)?;
+        self.move_data(command, run, Way::FromHost, dma)?;
         self.statistics.written(run.len);
         self.settle(run, fua)
     }
@@ -71,8 +74,7 @@ impl Controller {
         DONE
     }
 
-    fn move_data(&mut self, command: &Command, range: Range, way: Way, dma: &Dma<'_>) -> Answer {
-        let run = self.media_run(command.nsid, range)?;
+    fn move_data(&mut self, command: &Command, run: LbaRun, way: Way, dma: &Dma<'_>) -> Answer {
         let LbaRun { offset: mut at, len, .. } = run;
         let rules = self.rules();
         let pieces = self.transfer.map(command, len, rules, dma)?;
@@ -161,10 +163,6 @@ impl Controller {
             None if matches!(nsid, 1..=NAMESPACES_MAX | u32::MAX) => Err(INVALID_FIELD),
             None => Err(INVALID_NAMESPACE),
         }
-    }
-
-    fn lba_shift(&self, nsid: u32) -> Result<u8, Status> {
-        Ok(self.namespace(nsid)?.lba_shift)
     }
 
     /// Where a range of LBAs lies.

@@ -221,6 +221,18 @@ fn a_controller_that_fails_or_goes_runs_nothing_after() {
 }
 
 #[test]
+fn another_plan_can_take_over() {
+    let mut rig = rig("status(0:6)@io");
+    assert_eq!(rig.io(read(0, 1)), Status::INTERNAL_ERROR);
+    rig.controller.set_faults(Default::default());
+    rig.ok(read(0, 1));
+    rig.controller.set_faults("media@read:n=2".parse().expect("a plan"));
+    rig.ok(read(0, 1));
+    assert_eq!(rig.io(read(0, 1)), Status::UNRECOVERED_READ_ERROR);
+    assert_eq!(rig.controller.options().faults.to_string(), "media@read:n=2");
+}
+
+#[test]
 fn one_seed_makes_one_run() {
     let run = |seed: u64| {
         let faults = "lose@p=0.05+cid@p=0.05+status(0:6)@p=0.1+rot@write:p=0.2+misdirect@p=0.1";

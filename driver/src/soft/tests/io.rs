@@ -11,6 +11,7 @@ fn what_was_written_reads_back_on_every_storage() {
         "mem=4M,vwc=on".to_owned(),
         "mem=4M,lba=4096,vwc=16k".to_owned(),
         format!("file={},size=4M", path.display()),
+        format!("file={},size=4M,vwc=16k", path.display()),
     ] {
         let mut rig = Rig::new(&tail);
         let lba = if tail.contains("4096") { 4096 } else { 512 };

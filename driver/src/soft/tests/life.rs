@@ -164,3 +164,20 @@ fn a_retry_delay_is_told_only_to_hosts_that_asked() {
     rig.add_queue(1, IO_SQ, IO_CQ, QUEUE_ENTRIES);
     assert_eq!(rig.io(read(0, 1)), busy.with_crd(0), "a reset forgets it");
 }
+
+#[test]
+fn what_cannot_happen_is_not_due() {
+    let mut rig = Rig::new("mem=1M,faults=delay(1ms)@io+cfs@t=1s");
+    rig.submit(1, read(0, 1));
+    rig.step();
+    let due = rig.controller.next_due().expect("the read");
+    assert!(due < Time::from_ns(rig.ns + 1_000_001));
+    rig.controller.fail();
+    assert_eq!(rig.controller.next_due(), Some(Time::from_ns(1_000_000_000)));
+    rig.controller.refuse_disable(true);
+    off(&mut rig);
+    rig.step();
+    assert_eq!(rig.controller.next_due(), Some(Time::from_ns(1_000_000_000)));
+    rig.controller.cut_power(&rig.ram, 1);
+    assert_eq!(rig.controller.next_due(), None);
+}

@@ -29,7 +29,12 @@ enum Op {
         count: u64,
     },
     Flush,
-    ReadFua {
+    Read {
+        lba: u64,
+        count: u64,
+        fua: bool,
+    },
+    Compare {
         lba: u64,
         count: u64,
     },
@@ -155,13 +160,23 @@ impl Checker {
                 self.rig.ok(Cmd::new(0).nsid(1));
                 self.keep_newest(0, LBAS);
             }
-            Op::ReadFua { lba, count } => {
-                let found = self.read(lba, count, true)?;
+            Op::Read { lba, count, fua } => {
+                let found = self.read(lba, count, fua)?;
                 let expected: Vec<u64> = (lba..lba + count).map(|lba| self.newest(lba)).collect();
                 if found != expected {
                     return Err(format!("LBA {lba} reads {found:?} for {expected:?}"));
                 }
-                self.keep_newest(lba, count);
+                if fua {
+                    self.keep_newest(lba, count);
+                }
+            }
+            Op::Compare { lba, count } => {
+                self.read(lba, count, false)?;
+                self.rig.ok(self.command(5, lba, count));
+                self.rig.poke(self.data(lba, count) + 7, &[0xff]);
+                if self.rig.io(self.command(5, lba, count)) != Status::COMPARE_FAILURE {
+                    return Err(format!("LBA {lba} is taken for what it is not"));
+                }
             }
             Op::Cut { ref in_flight, seed } => self.cut(in_flight, seed)?,
         }
@@ -217,7 +232,8 @@ fn op() -> impl Strategy<Value = Op> {
         1 => range(12).prop_map(|(lba, count)| Op::Deallocate { lba, count }),
         1 => (range(6), 0..LBAS - 6).prop_map(|((from, count), to)| Op::Copy { from, to, count }),
         1 => Just(Op::Flush),
-        1 => range(6).prop_map(|(lba, count)| Op::ReadFua { lba, count }),
+        2 => (range(12), any::<bool>()).prop_map(|((lba, count), fua)| Op::Read { lba, count, fua }),
+        1 => range(12).prop_map(|(lba, count)| Op::Compare { lba, count }),
         2 => (prop::collection::vec(range(6), 0..4), any::<u64>())
             .prop_map(|(in_flight, seed)| Op::Cut { in_flight, seed }),
     ]

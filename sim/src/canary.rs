@@ -1,0 +1,97 @@
+//! Laws broken on purpose: each must be caught, or the simulation watches nothing.
+
+use std::str::FromStr;
+
+use adit_driver::soft::Verdict;
+use adit_driver::spec::{IoOpcode, Sqe};
+
+/// A fault that is in nobody's contract.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Canary {
+    /// Law 1: a write is acknowledged and not carried out.
+    LostWrite,
+    /// Law 1: a read is acknowledged and brings nothing.
+    EmptyRead,
+    /// Law 1: the checker forgets that a write was acknowledged, and takes what it wrote for wrong.
+    ForgetWrite,
+    /// Law 1: a Flush is acknowledged and not carried out, and power is lost.
+    LostFlush,
+    /// Law 1: a bit on the medium flips.
+    BitRot,
+    /// Law 2: memory beside a buffer is written.
+    Scribble,
+    /// Law 3: a queue's ring is unmapped while the device has it.
+    EarlyUnmap,
+    /// Law 3: a buffer never comes back.
+    Leak,
+    /// Law 4: the driver's time stands still, so that no deadline ever passes.
+    FrozenTime,
+}
+
+impl Canary {
+    /// All of them.
+    pub const ALL: [Canary; 9] = [
+        Canary::LostWrite,
+        Canary::EmptyRead,
+        Canary::ForgetWrite,
+        Canary::LostFlush,
+        Canary::BitRot,
+        Canary::Scribble,
+        Canary::EarlyUnmap,
+        Canary::Leak,
+        Canary::FrozenTime,
+    ];
+
+    /// Its name on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Canary::LostWrite => "lost-write",
+            Canary::EmptyRead => "empty-read",
+            Canary::ForgetWrite => "forget-write",
+            Canary::LostFlush => "lost-flush",
+            Canary::BitRot => "bit-rot",
+            Canary::Scribble => "scribble",
+            Canary::EarlyUnmap => "early-unmap",
+            Canary::Leak => "leak",
+            Canary::FrozenTime => "frozen-time",
+        }
+    }
+
+    /// The law it breaks.
+    pub fn law(self) -> u8 {
+        match self {
+            Canary::LostWrite
+            | Canary::EmptyRead
+            | Canary::ForgetWrite
+            | Canary::LostFlush
+            | Canary::BitRot => 1,
+            Canary::Scribble => 2,
+            Canary::EarlyUnmap | Canary::Leak => 3,
+            Canary::FrozenTime => 4,
+        }
+    }
+
+    /// What it makes of an I/O command, where it acts on commands.
+    pub(crate) fn verdict(self, sqe: &Sqe) -> Option<Verdict> {
+        let opcode = sqe.io_opcode();
+        match self {
+            Canary::LostWrite if opcode == IoOpcode::WRITE => Some(Verdict::Answer(0)),
+            Canary::EmptyRead if opcode == IoOpcode::READ => Some(Verdict::Answer(0)),
+            Canary::LostFlush if opcode == IoOpcode::FLUSH => Some(Verdict::Answer(0)),
+            Canary::BitRot if opcode == IoOpcode::READ => Some(Verdict::Rot { bit: 77 }),
+            _ => None,
+        }
+    }
+}
+
+impl FromStr for Canary {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Canary, String> {
+        let found = Canary::ALL.into_iter().find(|canary| canary.name() == name);
+        found.ok_or_else(|| {
+            let names: Vec<_> = Canary::ALL.iter().map(|canary| canary.name()).collect();
+            format!("there is no canary '{name}'; choose one of {}", names.join(", "))
+        })
+    }
+}

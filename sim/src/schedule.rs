@@ -1,0 +1,312 @@
+//! The schedule of a run: which action comes next, and the end.
+
+use std::time::Duration;
+
+use adit_driver::bus::BusEvent;
+use adit_driver::controller::Event;
+use adit_driver::soft::Controller;
+use adit_driver::spec::Nsid;
+
+use crate::bus::{Lie, lock};
+use crate::canary::Canary;
+use crate::faults::Fault;
+use crate::requests::{Ask, Run};
+use crate::world::{World, violated};
+
+/// Registers that may lie, with the bits that they show as set: CSTS.CFS, CSTS gone, CAP with a long doorbell stride and
+/// with large pages only. A controller that says it is disabled and is not cannot be told from one that is.
+const LIES: [(u32, u64); 4] = [(0x1c, 2), (0x1c, u32::MAX as u64), (0, 2 << 32), (0, 1 << 48)];
+/// A temperature above every threshold and one below, in kelvin.
+const HOT: u16 = 400;
+const COOL: u16 = 310;
+/// LBAs of one request of the final reading.
+const SWEEP: u64 = 8;
+
+impl World {
+    /// The whole run.
+    pub(crate) fn run(&mut self) {
+        self.open();
+        self.create_lane();
+        for _ in 0..self.shape.actions {
+            self.trace.step();
+            self.act();
+            self.check();
+        }
+        self.trace.step();
+        self.finish_run();
+        self.check();
+        self.counts.schedules = 1;
+        self.counts.actions = self.shape.actions;
+        self.counts.struck = lock(&self.plan).struck().to_vec();
+    }
+
+    /// One action.
+    fn act(&mut self) {
+        if self.controller.is_none() {
+            return self.open();
+        }
+        if self.lanes.is_empty() && self.random.one_in(3) {
+            self.create_lane();
+        }
+        match self.random.below(100) {
+            0..36 => self.act_submit(),
+            36..56 => {
+                let taken = self.bus.step() as u64;
+                self.note(&[10, taken], format_args!("the controller takes {taken} commands"));
+            }
+            56..76 => self.with_lane(|world, lane| {
+                world.poll(lane);
+            }),
+            76..80 => self.act_time(),
+            80..82 => drop(self.bus.release_held()),
+            82..85 => self.act_events(),
+            85..87 => self.act_lanes(),
+            87..90 => self.act_recover(),
+            90..91 => self.act_canary(),
+            _ => self.act_fault(),
+        }
+    }
+
+    fn with_lane(&mut self, act: impl FnOnce(&mut World, usize)) {
+        if !self.lanes.is_empty() {
+            let lane = self.random.index(self.lanes.len());
+            act(self, lane);
+        }
+    }
+
+    fn act_submit(&mut self) {
+        self.with_lane(|world, lane| {
+            for _ in 0..world.random.between(1, 3) {
+                let most = world.shape.lbas_max;
+                let plan = std::sync::Arc::clone(&world.plan);
+                let is_damaged = |lba| lock(&plan).is_damaged(lba);
+                let ask = Ask::draw(&mut world.random, &world.model, most, is_damaged);
+                let rings = world.random.chance(80);
+                world.submit(lane, ask, rings);
+            }
+        });
+    }
+
+    fn act_time(&mut self) {
+        let long = self.shape.swarm.has(Fault::Overdue) && self.random.one_in(3);
+        let duration = if long {
+            lock(&self.plan).strike(Fault::Overdue);
+            self.shape.timeout + Duration::from_millis(self.random.below(3000))
+        } else {
+            Duration::from_micros(self.random.below(1000))
+        };
+        self.note(&[11], format_args!("{duration:?} pass"));
+        self.bus.advance(duration);
+    }
+
+    fn act_events(&mut self) {
+        let Some(controller) = self.controller.clone() else { return };
+        let now = self.now();
+        let event = self.bounded("Controller::poll", |_| controller.poll(now));
+        self.given_up |= event == Some(Event::Bus(BusEvent::RemovalRequested));
+        self.note(&[12, u64::from(event.is_some())], format_args!("event: {event:?}"));
+    }
+
+    fn act_lanes(&mut self) {
+        if self.lanes.len() < self.shape.lanes_max {
+            self.create_lane();
+        } else {
+            self.act_drop_lane();
+        }
+    }
+
+    fn act_drop_lane(&mut self) {
+        let busy = self.shape.swarm.has(Fault::DropQueue);
+        self.with_lane(|world, lane| {
+            let in_flight = world.lanes[lane].queue.in_flight();
+            if busy && in_flight > 0 {
+                lock(&world.plan).strike(Fault::DropQueue);
+            } else if in_flight > 0 {
+                world.drain(lane);
+            }
+            world.drop_lane(lane);
+        });
+    }
+
+    /// What a caller does about a controller that is out of service: sooner or later brings it
+    /// back, or opens it anew.
+    fn act_recover(&mut self) {
+        if self.in_service() {
+            return;
+        }
+        self.counts.failures += 1;
+        if self.random.one_in(2) {
+            for lane in 0..self.lanes.len() {
+                self.drain(lane);
+            }
+        }
+        if self.random.one_in(2) {
+            self.heal();
+            let must = self.is_recoverable();
+            if !self.recover() && must {
+                violated(2, "a healthy controller cannot be recovered");
+            }
+            lock(&self.plan).set_calm(false);
+        } else if self.random.chance(60) {
+            self.recover();
+        } else {
+            self.drop_all();
+            self.open();
+            self.create_lane();
+        }
+    }
+
+    fn act_canary(&mut self) {
+        match self.canary {
+            Some(Canary::EarlyUnmap) => self.bus.unmap_early(),
+            Some(Canary::Leak) => {
+                if let Some(controller) = self.controller.clone()
+                    && let Ok(memory) = self.arena.take(&mut self.random, &controller, 64)
+                {
+                    std::mem::forget(memory);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// One of the faults that strike no command.
+    fn act_fault(&mut self) {
+        const KINDS: [Fault; 13] = [
+            Fault::Fatal,
+            Fault::HangEnable,
+            Fault::Slow,
+            Fault::RefuseDisable,
+            Fault::RefuseSubsystem,
+            Fault::RefuseReset,
+            Fault::Unplug,
+            Fault::PowerCut,
+            Fault::BusEvent,
+            Fault::Lie,
+            Fault::Detach,
+            Fault::Heat,
+            Fault::DropAll,
+        ];
+        let fault = self.random.pick(&KINDS);
+        if !self.shape.swarm.has(fault) {
+            return;
+        }
+        self.note(&[14, fault as u64], format_args!("fault: {fault:?}"));
+        lock(&self.plan).strike(fault);
+        match fault {
+            Fault::Fatal => self.strike(|controller| controller.fail()),
+            Fault::HangEnable => self.strike(|controller| controller.hang_enable(true)),
+            Fault::Slow => {
+                let [up, down] = [0; 2].map(|_| Duration::from_millis(self.random.below(2000)));
+                self.strike(|controller| controller.set_delays(up, down));
+            }
+            Fault::RefuseDisable => self.strike(|controller| controller.refuse_disable(true)),
+            Fault::RefuseSubsystem => {
+                self.strike(|controller| controller.refuse_subsystem_reset(true));
+            }
+            Fault::RefuseReset => self.bus.refuse_reset(true),
+            Fault::Unplug | Fault::PowerCut if self.bus.is_away() => self.bus.bring_back(),
+            Fault::Unplug | Fault::PowerCut => self.take_power(fault == Fault::Unplug),
+            Fault::BusEvent => {
+                let events = [BusEvent::Error, BusEvent::RemovalRequested, BusEvent::Gone];
+                self.bus.report(self.random.pick(&events));
+            }
+            Fault::Lie => {
+                let (offset, sets) = self.random.pick(&LIES);
+                let reads = self.random.between(1, 20) as u32;
+                self.bus.lie(Some(Lie { offset, sets, reads }));
+            }
+            Fault::Detach => {
+                let attached = self.random.one_in(2);
+                self.strike(|controller| {
+                    controller.attach_namespace(1, attached);
+                });
+            }
+            Fault::Heat => {
+                let kelvin = self.random.pick(&[HOT, COOL]);
+                self.strike(|controller| controller.set_temperature(kelvin));
+            }
+            _ => self.drop_all(),
+        }
+    }
+
+    fn strike(&mut self, fault: impl FnOnce(&mut Controller)) {
+        self.bus.soft.with_controller(fault);
+    }
+
+    /// The end: everything goes, in order or not, and what is on the medium is read once more.
+    fn finish_run(&mut self) {
+        let in_order = self.random.chance(60);
+        if in_order {
+            self.heal();
+            for lane in 0..self.lanes.len() {
+                self.drain(lane);
+            }
+            self.sweep();
+        }
+        let is_healthy = in_order && self.in_service();
+        self.drop_all();
+        // A controller that was shut down has written its cache out.
+        if is_healthy {
+            let now = self.model.tick();
+            self.model.flushed(now);
+        }
+        if self.random.one_in(if in_order { 4 } else { 2 }) {
+            if self.random.one_in(2) {
+                self.take_power(false);
+            }
+            self.sweep();
+            self.drop_all();
+        }
+    }
+
+    /// Reads every LBA from a healthy controller and holds it against the model (law 1).
+    fn sweep(&mut self) {
+        // What struck before may come to light only now: then the controller is opened anew, once.
+        if self.try_sweep() {
+            return;
+        }
+        self.drop_all();
+        if !self.try_sweep() {
+            violated(2, "a healthy controller does not read");
+        }
+    }
+
+    fn try_sweep(&mut self) -> bool {
+        if self.controller.is_none() {
+            self.open();
+        }
+        self.heal();
+        let is_back = self.in_service() || (self.is_recoverable() && self.recover());
+        if !is_back {
+            return false;
+        }
+        // What is known of the namespace may be of a time when it was not there.
+        self.namespace = self.controller.as_ref().and_then(|one| one.namespace(Nsid(1)).ok());
+        if self.namespace.is_none() || (self.lanes.is_empty() && !self.create_lane()) {
+            return false;
+        }
+        let failed = self.counts.failed + self.counts.ended[0];
+        for first in (0..self.shape.lbas).step_by(SWEEP as usize) {
+            let lbas = SWEEP.min(self.shape.lbas - first);
+            if !self.submit(0, Ask::Read(Run { first, lbas }), true)
+                && !self.read_singly(first, lbas)
+            {
+                return false;
+            }
+            self.drain(0);
+        }
+        // An LBA that cannot be read stays that until it is written.
+        let unreadable = lock(&self.plan).has_struck(Fault::Media);
+        unreadable || failed == self.counts.failed + self.counts.ended[0]
+    }
+
+    /// For queues that are too small for more.
+    fn read_singly(&mut self, first: u64, lbas: u64) -> bool {
+        (first..first + lbas).all(|first| {
+            let taken = self.submit(0, Ask::Read(Run { first, lbas: 1 }), true);
+            self.drain(0);
+            taken
+        })
+    }
+}

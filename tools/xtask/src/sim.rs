@@ -1,0 +1,35 @@
+//! `cargo xtask sim`: builds the simulation and runs it. What it can do, it says itself: the arguments are its own.
+
+use crate::deps;
+use crate::failure::{Context, Result};
+use crate::process;
+use crate::progress::Progress;
+use crate::workspace;
+use std::process::Command;
+
+/// The build: fast, with the driver's assertions.
+pub(crate) const BUILD: &[&str] =
+    &["build", "--quiet", "--profile", "sim", "--package", "adit-sim"];
+
+/// What is handed on: `cargo xtask sim --help` tells.
+#[derive(clap::Args)]
+#[command(disable_help_flag = true)]
+pub(crate) struct SimArgs {
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true, hide = true)]
+    arguments: Vec<String>,
+}
+
+/// Builds the simulation, runs it and returns its exit code.
+pub(crate) fn run(arguments: &SimArgs) -> Result<u8> {
+    deps::ensure(&deps::TO_BUILD)?;
+    let program = workspace::target_directory()?.join("sim/adit-sim");
+    {
+        let _progress = Progress::start("building the simulation");
+        process::run_quietly(workspace::cargo().args(BUILD))?;
+    }
+    let status = Command::new(&program)
+        .args(&arguments.arguments)
+        .status()
+        .context(format_args!("cannot run {}", program.display()))?;
+    Ok(status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(1))
+}

@@ -63,8 +63,8 @@ pub(crate) trait Waiting {
     fn check(&self) -> Result<()>;
     /// Why the controller will never answer, if its registers say so.
     fn cause_of_death(&self) -> Option<String>;
-    /// Whether the controller pauses, so that an overdue answer may yet come.
-    fn is_paused(&self, now: Time) -> bool;
+    /// How much longer an overdue answer may take because the controller pauses.
+    fn pause(&self, now: Time) -> Duration;
 }
 
 /// A controller that nobody else knows yet.
@@ -79,8 +79,8 @@ impl Waiting for Alone {
         None
     }
 
-    fn is_paused(&self, _now: Time) -> bool {
-        false
+    fn pause(&self, _now: Time) -> Duration {
+        Duration::ZERO
     }
 }
 
@@ -180,7 +180,7 @@ impl Admin {
                 return Err(broken(bus, violation));
             }
             let now = bus.now();
-            if now >= started + timeout && !waiting.is_paused(now) {
+            if now >= started + timeout && now >= started + timeout + waiting.pause(now) {
                 return Err(overdue(bus, name, timeout));
             }
             looks += 1;

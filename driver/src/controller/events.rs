@@ -29,6 +29,8 @@ use crate::transfer::PAGE_BYTES;
 const FIRMWARE_ACTIVATION: u8 = 1;
 /// How long a firmware activation may pause the controller that does not say (MTFA of 0).
 const ACTIVATION: Duration = Duration::from_secs(10);
+/// The longest activation that is believed; MTFA can say nearly two hours.
+const ACTIVATION_MAX: Duration = Duration::from_secs(300);
 /// Bytes of log pages that are read for what their reading does: it re-arms the event.
 const LOG_BYTES: u32 = 512;
 
@@ -200,10 +202,11 @@ impl Shared {
         self.pause.until(now, paused, self.activation())
     }
 
-    fn activation(&self) -> Duration {
+    /// How long a pause may last, and so how much longer than else a command may take.
+    pub(super) fn activation(&self) -> Duration {
         match self.info.identify.mtfa_100ms.get() {
             0 => ACTIVATION,
-            units => Duration::from_millis(u64::from(units) * 100),
+            units => Duration::from_millis(u64::from(units) * 100).min(ACTIVATION_MAX),
         }
     }
 

@@ -236,12 +236,14 @@ impl<B: IoBuffer> QueuePair<B> {
             self.fail(&cause);
             return 0;
         }
-        if let Some(until) = self.shared.paused_until(now) {
-            overdue.iter().for_each(|&index| self.core.extend(index, until));
-            return 0;
-        }
+        let pause = self.shared.paused_until(now);
         let mut outlived = false;
         for &index in overdue {
+            if let Some(until) = pause
+                && self.core.wait_for_pause(index, now, until, self.shared.activation())
+            {
+                continue;
+            }
             match self.core.begin_abort(index, now, now + self.abort_timeout) {
                 Some(cid) => self.abort(now, index, cid),
                 None => outlived = true,

@@ -320,8 +320,9 @@ impl Waiting for InLife<'_> {
         self.shared.cause_of_death()
     }
 
-    fn is_paused(&self, now: Time) -> bool {
-        self.shared.paused_until(now).is_some()
+    fn pause(&self, now: Time) -> Duration {
+        let pauses = self.shared.paused_until(now).is_some();
+        if pauses { self.shared.activation() } else { Duration::ZERO }
     }
 }
 

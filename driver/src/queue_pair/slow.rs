@@ -34,6 +34,8 @@ pub(super) struct Extra {
     bounce: Option<Bounced>,
     /// Lead only: a command of the request that writes was sent to its end.
     wrote: bool,
+    /// Until when it is waited for although it is overdue, because the controller pauses.
+    patience: Option<Time>,
     ending: Ending,
 }
 
@@ -360,6 +362,26 @@ impl<B: IoBuffer> Core<B> {
     /// Whether the driver is about to end a command.
     pub(super) fn is_ending(&self, index: usize) -> bool {
         self.slots.is_special(index) && self.extras[index].ending != Ending::Not
+    }
+
+    /// Gives an overdue command time until a pause of the controller is over, altogether no more than
+    /// `longest`: one that announces pause after pause gains nothing. `false` if that is used up.
+    pub(crate) fn wait_for_pause(
+        &mut self,
+        index: usize,
+        now: Time,
+        until: Time,
+        longest: Duration,
+    ) -> bool {
+        if !self.slots.is_special(index) {
+            self.make_special(index);
+        }
+        let patience = *self.extras[index].patience.get_or_insert(now + longest);
+        let waits = self.extras[index].ending == Ending::Not && now < patience;
+        if waits {
+            self.extend(index, until.min(patience));
+        }
+        waits
     }
 
     /// Marks every command as about to be ended by the deletion of its queue.

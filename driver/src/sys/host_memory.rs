@@ -82,6 +82,9 @@ pub struct HostRange<'a> {
     pub(crate) file: Option<(BorrowedFd<'a>, u64)>,
 }
 
+/// Private mappings up to this many bytes are not faulted in when they are made.
+const UNPOPULATED_MAX: usize = 64 << 10;
+
 impl HostRange<'_> {
     /// Length in bytes, for a [`crate::bus::Bus`] that passes the range on and accounts for it.
     pub fn bytes(&self) -> u64 {
@@ -191,8 +194,11 @@ impl HostMemory {
         let len = map.len();
         let at = NonNull::new(map.as_mut_ptr()).expect("a mapping is never at address zero");
         place(at, len);
-        // Faults every page in now: running out must fail here, not as SIGBUS under I/O.
-        map.advise(memmap2::Advice::PopulateWrite)?;
+        // Faults every page in now: running out must fail here, not as SIGBUS under I/O. A few
+        // private pages are left to whoever uses or pins them: a start maps dozens, most unused.
+        if file.is_some() || len > UNPOPULATED_MAX {
+            map.advise(memmap2::Advice::PopulateWrite)?;
+        }
         Ok(HostMemory {
             at,
             len,

@@ -183,3 +183,29 @@ fn a_status_that_asks_for_a_delay_gets_it() {
     drop((finished, pair));
     rig.finish();
 }
+
+#[test]
+fn notices_of_firmware_without_end_do_not_put_off_a_deadline_for_ever() {
+    let rig = Rig::new("mem=16M");
+    let mut pair = rig.pair::<Buffer>(8);
+    rig.hook(|sqe, qid| match (qid.is_admin(), sqe.admin_opcode()) {
+        (false, _) => Verdict::Lose,
+        // Each request for an event is answered at once: Firmware Activation Starting.
+        (true, AdminOpcode::ASYNC_EVENT_REQUEST) => Verdict::Answer(0x0003_0102),
+        _ => Verdict::Run,
+    });
+    // One event first, so that requests are posted anew.
+    rig.bus.soft.with_controller(|controller| controller.set_temperature(400));
+    let buffer = rig.controller.allocate(512).expect("buffer");
+    pair.submit(rig.now(), rig.namespace.read(Lba(0), buffer)).expect("room");
+    let (started, mut events) = (rig.now(), 0);
+    while pair.in_flight() > 0 {
+        pair.poll(rig.now(), |_| ());
+        events += u32::from(rig.controller.poll(rig.now()).is_some());
+        rig.controller.pause(Duration::from_millis(100));
+        assert!(rig.now().since(started) < Duration::from_secs(60), "{events} events");
+    }
+    assert!(events > 10, "they were announced: {events}");
+    drop(pair);
+    rig.finish();
+}

@@ -104,6 +104,9 @@ impl World {
         let now = self.now();
         let event = self.bounded("Controller::poll", |_| controller.poll(now));
         self.given_up |= event == Some(Event::Bus(BusEvent::RemovalRequested));
+        if let Some(Event::FirmwareActivation { until }) = event {
+            self.firmware_until = self.firmware_until.max(until);
+        }
         self.note(&[12, u64::from(event.is_some())], format_args!("event: {event:?}"));
     }
 
@@ -172,7 +175,7 @@ impl World {
 
     /// One of the faults that strike no command.
     fn act_fault(&mut self) {
-        const KINDS: [Fault; 13] = [
+        const KINDS: [Fault; 16] = [
             Fault::Fatal,
             Fault::HangEnable,
             Fault::Slow,
@@ -184,11 +187,16 @@ impl World {
             Fault::BusEvent,
             Fault::Lie,
             Fault::Detach,
+            Fault::Resize,
+            Fault::Firmware,
             Fault::Heat,
+            Fault::Warning,
             Fault::DropAll,
         ];
         let fault = self.random.pick(&KINDS);
-        if !self.shape.swarm.has(fault) {
+        // Firmware is activated where it runs.
+        let is_apt = fault != Fault::Firmware || self.bus.is_running();
+        if !self.shape.swarm.has(fault) || !is_apt {
             return;
         }
         self.note(&[14, fault as u64], format_args!("fault: {fault:?}"));
@@ -221,6 +229,19 @@ impl World {
                 self.strike(|controller| {
                     controller.attach_namespace(1, attached);
                 });
+            }
+            Fault::Resize => {
+                let lbas = self.random.between(1, self.shape.lbas);
+                self.resize(lbas);
+            }
+            Fault::Firmware => {
+                let duration = Duration::from_millis(1 << self.random.below(14));
+                self.strike(|controller| controller.activate_firmware(duration));
+                self.bus.step();
+            }
+            Fault::Warning => {
+                let warnings = self.random.below(32) as u8;
+                self.strike(|controller| controller.warn_critical(warnings));
             }
             Fault::Heat => {
                 let kelvin = self.random.pick(&[HOT, COOL]);

@@ -17,11 +17,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use adit_driver::bus::soft::{Drive, SoftBus};
-use adit_driver::reactor::{Client, Cores, Idle, Pending, Reactor, ReactorOptions};
+use adit_driver::reactor::{Client, Cores, Idle, Lane, Pending, Reactor, ReactorOptions};
 use adit_driver::soft::Verdict;
 use adit_driver::spec::{Lba, Nsid};
 use adit_driver::{
-    Buffer, Controller, ControllerOptions, Namespace, QueuePair, QueuePairOptions, Result,
+    Buffer, Controller, ControllerOptions, Namespace, QueuePair, QueuePairOptions, Result, Time,
 };
 use clap::Parser;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -29,7 +29,9 @@ use nix::sys::eventfd::EventFd;
 
 /// Measures a reactor's idle cost, its latency after idling, and its throughput.
 #[derive(Parser)]
-#[command(after_help = "Example:\n  reactor_latency --gap-ms 1000 --samples 40 --seconds 5")]
+#[command(
+    after_help = "Examples:\n  reactor_latency --gap-ms 1000 --samples 40 --seconds 5\n  valgrind --tool=callgrind --toggle-collect='*hot_turn*' reactor_latency --bursts 200"
+)]
 struct Args {
     /// The core of the reactor's thread; this thread takes the next one.
     #[arg(long, default_value_t = 0)]
@@ -43,6 +45,9 @@ struct Args {
     /// Seconds of each measurement of cost and throughput.
     #[arg(long, default_value_t = 2)]
     seconds: u64,
+    /// Only run this many bursts of 32 requests by hand, for callgrind to count.
+    #[arg(long)]
+    bursts: Option<u32>,
     /// How long an idle reactor spins, in microseconds.
     #[arg(long)]
     spin_us: Option<u64>,
@@ -290,6 +295,42 @@ fn run_to_completion(machine: &Machine, mut idle: Vec<Buffer>, time: Duration) -
     }
 }
 
+/// Sends a burst. Never inlined, for callgrind, as the next two.
+#[inline(never)]
+fn hot_send(client: &Client, idle: &mut Vec<Buffer>, flying: &mut Vec<Pending<Buffer>>) {
+    flying.extend(idle.drain(..).map(|buffer| client.read(Lba(0), buffer).expect("room")));
+}
+
+/// A turn of the lane.
+#[inline(never)]
+fn hot_turn(lane: &mut Lane) {
+    lane.turn(Time::ZERO);
+}
+
+/// Takes a burst's answers.
+#[inline(never)]
+fn hot_take(idle: &mut Vec<Buffer>, flying: &mut Vec<Pending<Buffer>>) {
+    let answers = flying.drain(..).map(|pending| pending.try_wait().expect("ended"));
+    idle.extend(answers.map(|answer| answer.expect("carried out").buffer));
+}
+
+/// Bursts of 32 through a lane turned by hand, for callgrind to count.
+fn bursts(count: u32) -> Result<()> {
+    let machine = Machine::new("null,dbbuf=off", Drive::Manual, false)?;
+    let options = ReactorOptions::default();
+    let (mut lane, client) = Lane::attach(&machine.controller, &machine.namespace, &options)?;
+    let (mut idle, mut flying) = (machine.buffers(32)?, Vec::with_capacity(32));
+    for _ in 0..count {
+        hot_send(&client, &mut idle, &mut flying);
+        hot_turn(&mut lane);
+        while machine.bus.step() > 0 {}
+        hot_turn(&mut lane);
+        hot_take(&mut idle, &mut flying);
+    }
+    println!("{} requests", u64::from(count) * 32);
+    Ok(())
+}
+
 /// The controller on its core while `f` runs.
 fn beside_controller<R>(args: &Args, machine: &Machine, f: impl FnOnce() -> R) -> R {
     let stops = AtomicBool::new(false);
@@ -307,33 +348,46 @@ fn beside_controller<R>(args: &Args, machine: &Machine, f: impl FnOnce() -> R) -
     })
 }
 
+/// Windows of a twentieth of a second each, so that a disturbed one does not spoil the others.
+const WINDOW: Duration = Duration::from_millis(50);
+
+fn print_rates(label: &str, mut direct: Vec<u64>, mut through: Vec<u64>) {
+    direct.sort_unstable();
+    through.sort_unstable();
+    let rate = |count: u64| count as f64 / WINDOW.as_secs_f64() / 1e3;
+    let [d, t] = [&direct, &through].map(|rates| rate(rates[rates.len() / 2]));
+    let [d_max, t_max] = [&direct, &through].map(|rates| rate(rates[rates.len() - 1]));
+    println!("{label:<44} {d:>8.0} ({d_max:.0}) {t:>8.0} ({t_max:.0})");
+}
+
 fn throughput(args: &Args) -> Result<()> {
+    let what = "k IOPS, median (best) of windows";
+    println!("{what:<44} own queue pair, through the reactor");
     for depth in [1, 32, 128] {
         let machine = Machine::new("null,dbbuf=off", Drive::Manual, false)?;
-        let buffers = machine.buffers(depth)?;
-        let direct = beside_controller(args, &machine, || {
-            pinned(args.core, || run_to_completion(&machine, buffers, args.time()))
-        })?;
         let reactor = args.reactor()?;
         let client = reactor.attach(&machine.controller, &machine.namespace)?;
-        let buffers = machine.buffers(depth)?;
-        let through =
-            pinned(args.core + 1, || through_reactor(&machine, &client, buffers, args.time()))?;
-        let per_second = |count: u64| count as f64 / args.seconds as f64 / 1e3;
-        println!(
-            "{:<44} {:>8.0} k IOPS own queue pair, {:>8.0} k through the reactor",
-            format!("4 KiB reads, {depth} on their way"),
-            per_second(direct),
-            per_second(through)
-        );
-        // The controller has nobody to step it while it is shut down but those who wait for it.
-        drop((client, reactor));
+        let (mut direct, mut through) = (Vec::new(), Vec::new());
+        for _ in 0..args.seconds * 20 {
+            let buffers = machine.buffers(depth)?;
+            direct.push(beside_controller(args, &machine, || {
+                pinned(args.core, || run_to_completion(&machine, buffers, WINDOW))
+            })?);
+            let buffers = machine.buffers(depth)?;
+            let core = args.core + 1;
+            let window = || through_reactor(&machine, &client, buffers, WINDOW);
+            through.push(pinned(core, window)?);
+        }
+        print_rates(&format!("4 KiB reads, {depth} on their way"), direct, through);
     }
     Ok(())
 }
 
 fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
     let args = Args::parse();
+    if let Some(count) = args.bursts {
+        return Ok(bursts(count)?);
+    }
     let load = std::fs::read_to_string("/proc/loadavg")?;
     println!("load {}; {:?}", load.trim(), args.idle());
     cost(&args, "idle", false, false)?;

@@ -16,7 +16,9 @@ use std::time::{Duration, Instant};
 use adit_driver::bus::vfio_user::{Options, VfioUser};
 use adit_driver::bus::{Bus, BusEvent, Doorbell};
 use adit_driver::soft;
+use adit_driver::spec::Lba;
 use adit_driver::sys::{Backing, HostMemory};
+use adit_driver::{Buffer, Controller, ControllerOptions, Event, QueuePair, QueuePairOptions};
 
 use adit_driver::serve::DoorbellAccess;
 use served::Served;
@@ -255,6 +257,43 @@ fn a_server_that_came_back_is_met_again() {
         drop(server);
         wait_for("the loss", || enabled.bus.take_event() == Some(BusEvent::Gone));
     }
+}
+
+#[test]
+fn a_controllers_handles_go_on_after_its_server_was_replaced() {
+    // Declared first, so that it outlives what uses it.
+    let mut server = Served::start(small(), DoorbellAccess::Mapped);
+    let target = format!("vfio-user:{}", server.socket().display()).parse().expect("target");
+    let controller = Controller::open(&target, &ControllerOptions::default()).expect("open");
+    let namespace = controller.namespace_of(&target).expect("namespace");
+    let mut queue: QueuePair<Buffer> =
+        controller.create_queue_pair(QueuePairOptions::default()).expect("queue");
+    let mut run = |command| {
+        queue.submit(controller.now(), command).expect("room");
+        let mut ended = None;
+        wait_for("a completion", || {
+            queue.poll(controller.now(), |done| ended = Some(done));
+            ended.is_some()
+        });
+        ended.expect("it came")
+    };
+    let buffer = controller.allocate(4096).expect("memory");
+    let done = run(namespace.read(Lba(0), buffer));
+    assert_eq!(done.result, Ok(0));
+    // Done: the server ends and comes back.
+    server = replaced(server, small(), DoorbellAccess::Mapped);
+    assert!(matches!(controller.poll(controller.now()), Some(Event::Bus(BusEvent::Gone))));
+    assert!(controller.check().is_err(), "out of service");
+    controller.recover().expect("back in service");
+    assert!(server.with(|it| it.mapping_count()) > 0, "it has the memory again");
+    // Asserted: the same namespace, queue and buffer.
+    let mut buffer = done.buffer;
+    buffer.fill(0xad);
+    let mut buffer = run(namespace.write(Lba(8), buffer)).buffer;
+    buffer.fill(0);
+    let done = run(namespace.read(Lba(8), buffer));
+    assert_eq!(done.result, Ok(0));
+    assert!(done.buffer.iter().all(|byte| *byte == 0xad));
 }
 
 #[test]

@@ -19,6 +19,8 @@ use crate::time::Time;
 
 /// How long to let pass between two looks at the completion queue.
 const LOOK_EVERY: Duration = Duration::from_micros(20);
+/// Looks at the completion queue between two at the registers.
+const LOOKS_AT_QUEUE: u32 = 50;
 /// Events kept until somebody asks; later ones are dropped and can be read from their log pages.
 const EVENTS_MAX: usize = 64;
 
@@ -59,6 +61,8 @@ pub(crate) type Owned = (Option<Buffer>, Purpose);
 pub(crate) trait Waiting {
     /// An error once there is no use in waiting any more.
     fn check(&self) -> Result<()>;
+    /// Why the controller will never answer, if its registers say so.
+    fn cause_of_death(&self) -> Option<String>;
     /// Whether the controller pauses, so that an overdue answer may yet come.
     fn is_paused(&self, now: Time) -> bool;
 }
@@ -69,6 +73,10 @@ pub(crate) struct Alone;
 impl Waiting for Alone {
     fn check(&self) -> Result<()> {
         Ok(())
+    }
+
+    fn cause_of_death(&self) -> Option<String> {
+        None
     }
 
     fn is_paused(&self, _now: Time) -> bool {
@@ -142,7 +150,7 @@ impl Admin {
     ///
     /// # Errors
     /// [`Error::Status`] for a failed command; [`Error::Timeout`] after `timeout` and the error of
-    /// `waiting`: the command is then still in flight and keeps its buffer, and the
+    /// `waiting`, and [`Error::Failed`] where the registers say that no answer will come: the command is then still in flight and keeps its buffer, and the
     /// controller must be reset.
     pub(crate) fn call(
         &mut self,
@@ -161,6 +169,7 @@ impl Admin {
         let command = Command::whole(sqe, (data, purpose));
         self.core.post(started, command).map_err(|rejected| refusal(bus, name, rejected.reason))?;
         self.core.ring();
+        let mut looks = 0u32;
         let Completion { buffer, result } = loop {
             self.reap();
             if let Some(answer) = self.answered.take_if(|answer| answer.buffer.1 == purpose) {
@@ -173,6 +182,12 @@ impl Admin {
             let now = bus.now();
             if now >= started + timeout && !waiting.is_paused(now) {
                 return Err(overdue(bus, name, timeout));
+            }
+            looks += 1;
+            if looks.is_multiple_of(LOOKS_AT_QUEUE)
+                && let Some(reason) = waiting.cause_of_death()
+            {
+                return Err(Error::Failed { device: bus.device().to_owned(), reason });
             }
             bus.pause(LOOK_EVERY);
         };

@@ -57,6 +57,11 @@ const HOST_BEHAVIOR_BYTES: usize = 512;
 /// Makes a controller ready, or says why not.
 pub(super) fn bring_up(bus: &Arc<dyn Bus>, options: &ControllerOptions) -> Result<Shared> {
     let claim = Claim::new(bus)?;
+    // A link that went down while nobody had the device left it without an address: a reset sets
+    // it up again. One that cannot be reset says below what is wrong with it.
+    if read(&**bus, CAP) == Cap(0) {
+        let _ = bus.reset();
+    }
     let cap = capabilities(&**bus)?;
     let ready_timeout = ready_timeout(&**bus, cap);
     make_disabled(&**bus, ready_timeout)?;
@@ -172,6 +177,10 @@ fn capabilities(bus: &dyn Bus) -> Result<Cap> {
         return Err(gone(bus));
     }
     let cap = read(bus, CAP);
+    if cap == Cap(0) {
+        let fix = "look at the slot and the kernel log, and reset or power-cycle the device";
+        return Err(Error::device(bus.device(), "its registers read as zero", fix));
+    }
     let unsupported =
         |what: String| Err(Error::device(bus.device(), what, "this driver cannot use it"));
     if read(bus, VS).mjr() == 0 {

@@ -147,6 +147,7 @@ impl Shared {
             (Err(Error::Timeout { waited_for, after, .. }), None) => {
                 self.fail(life, &format!("waited {} ms for {waited_for}", after.as_millis()));
             }
+            (Err(Error::Failed { reason, .. }), None) => self.fail(life, reason),
             _ => {}
         }
         result
@@ -313,6 +314,10 @@ struct InLife<'a> {
 impl Waiting for InLife<'_> {
     fn check(&self) -> Result<()> {
         if self.shared.is_in(self.life) { Ok(()) } else { Err(self.shared.failed()) }
+    }
+
+    fn cause_of_death(&self) -> Option<String> {
+        self.shared.cause_of_death()
     }
 
     fn is_paused(&self, now: Time) -> bool {

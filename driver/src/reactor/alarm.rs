@@ -157,7 +157,11 @@ mod tests {
             let mut looks = 0u32;
             while arrived.load(Ordering::Acquire) < 2 * meeting {
                 looks += 1;
-                if looks % 1000 == 0 { std::thread::yield_now() } else { std::hint::spin_loop() }
+                if looks.is_multiple_of(1000) {
+                    std::thread::yield_now()
+                } else {
+                    std::hint::spin_loop()
+                }
             }
         };
         // One learns later than the other that both are there: every delay is tried.

@@ -115,6 +115,11 @@ impl Device {
         self.hopes.load(Ordering::Acquire)
     }
 
+    /// Nobody brings the controller back any more.
+    pub(super) fn give_up_hope(&self) {
+        self.hopes.store(false, Ordering::Release);
+    }
+
     /// The controller is in service, whoever brought it back.
     pub(super) fn restore_hope(&self) {
         if !self.has_hope() {

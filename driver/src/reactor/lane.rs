@@ -309,6 +309,9 @@ impl Drop for Lane {
     /// Ends everything there is; then the queue pair goes, which takes its commands back from
     /// the device before their buffers are freed.
     fn drop(&mut self) {
+        if self.is_keeper {
+            self.device.give_up_hope();
+        }
         self.mailbox.close();
         for request in self.head.take().into_iter().chain(self.later.take_all()) {
             request.end(RefuseReason::Stopped);
@@ -363,4 +366,68 @@ pub(super) fn attach(
     };
     let lanes = client.mailboxes().iter().enumerate().map(lane).collect::<Result<_>>()?;
     Ok((lanes, client))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bus::Bus;
+    use crate::bus::soft::{Drive, SoftBus};
+    use crate::controller::ControllerOptions;
+    use crate::spec::{Lba, Nsid};
+
+    /// Lanes of two cores on a controller that is brought back by the first.
+    fn two_lanes(tail: &str) -> (Arc<SoftBus>, Vec<Lane>, Client) {
+        let bus = SoftBus::new(tail.parse().expect("options"), Drive::Manual).expect("bus");
+        let controller =
+            Controller::attach(Arc::<SoftBus>::clone(&bus), &ControllerOptions::default());
+        let controller = controller.expect("controller");
+        let namespace = controller.namespace(Nsid(1)).expect("namespace");
+        let options = ReactorOptions { auto_recover: true, ..ReactorOptions::default() };
+        let alarms = [(); 2].map(|()| Arc::new(Alarm::new().expect("alarm")));
+        let (lanes, client) = attach(&controller, &namespace, &options, &alarms).expect("lanes");
+        (bus, lanes, client)
+    }
+
+    /// Turns the last lane for a second.
+    fn turn_last(bus: &SoftBus, lanes: &mut [Lane]) {
+        for _ in 0..1000 {
+            let lane = lanes.last_mut().expect("a lane");
+            lane.turn(lane.now());
+            bus.advance(Duration::from_millis(1));
+        }
+    }
+
+    #[test]
+    fn nobody_waits_for_a_recovery_whose_lane_is_gone() {
+        let (bus, mut lanes, client) = two_lanes("mem=1M");
+        let client = client.on(1);
+        let [first, second] = [0, 1].map(|_| client.controller().allocate(512).expect("memory"));
+        let pending = client.read(Lba(0), first).expect("room");
+        drop(lanes.remove(0));
+        bus.unplug();
+        client.controller().poll(bus.now());
+        turn_last(&bus, &mut lanes);
+        let ended = pending.try_wait().expect("it is not kept waiting");
+        assert!(ended.is_err(), "{ended:?}");
+        assert!(client.read(Lba(0), second).is_err(), "nor is the next");
+    }
+
+    #[test]
+    fn other_lanes_wait_for_the_first_to_bring_the_controller_back() {
+        let (bus, mut lanes, client) = two_lanes("mem=1M");
+        let client = client.on(1);
+        let buffer = client.controller().allocate(512).expect("memory");
+        bus.report(crate::bus::BusEvent::Error);
+        client.controller().poll(bus.now());
+        let pending = client.read(Lba(0), buffer).expect("there is hope");
+        turn_last(&bus, &mut lanes);
+        let pending = pending.try_wait().expect_err("it waits");
+        lanes[0].turn(bus.now());
+        while bus.step() > 0 {}
+        lanes[1].turn(bus.now());
+        while bus.step() > 0 {}
+        lanes[1].turn(bus.now());
+        assert_eq!(pending.try_wait().expect("ended").expect("carried out").result, Ok(0));
+    }
 }

@@ -130,7 +130,7 @@ impl Device {
             }
             CONFIG_REGION => {
                 if self.config.write(offset, data)? {
-                    self.reset();
+                    self.reset()?;
                 }
                 Ok(())
             }
@@ -168,8 +168,15 @@ impl Device {
     }
 
     /// Function level reset: memory and eventfds stay the client's.
-    pub(super) fn reset(&mut self) {
-        self.controller.reset();
+    pub(super) fn reset(&mut self) -> Outcome {
+        if !self.controller.reset() {
+            return Err(Refusal::new(libc::EIO, "the controller refuses, by its plan of faults"));
+        }
+        self.forget_settings();
+        Ok(())
+    }
+
+    fn forget_settings(&mut self) {
         self.config.reset();
         self.msix_table.fill(0);
     }
@@ -180,8 +187,8 @@ impl Device {
     /// # Errors
     /// When there is no memory for new doorbells; the client is forgotten all the same.
     pub(super) fn forget_client(&mut self) -> Result<()> {
-        self.reset();
-        let renewed = self.controller.renew_doorbells();
+        let renewed = self.controller.leave_host();
+        self.forget_settings();
         self.memory.unmap_all();
         self.interrupts.clear();
         self.interrupts.install(&mut self.controller);
@@ -193,6 +200,10 @@ impl Device {
     /// # Errors
     /// [`Error::Device`] when the media takes it not.
     pub(super) fn shut_down(&mut self, now: Time) -> Result<()> {
+        if self.controller.is_removed() {
+            // Pulled out by its plan of faults: what it lost is the plan's doing.
+            return Ok(());
+        }
         let cc = register::CC.offset();
         self.controller.write_register(cc, 4, NORMAL_SHUTDOWN);
         self.step(now);

@@ -174,6 +174,9 @@ impl Server {
             Some(_) => self.options.pace.rest(idle),
             None => Rest::Sleep(STOP_LOOK),
         };
+        // What the controller does by itself: a command that takes its time, a change of CSTS.
+        let due = self.device.controller.next_due().filter(|_| self.client.is_some());
+        let due_in = due.map(|due| due.since(now));
         match rest {
             Rest::Spin => std::hint::spin_loop(),
             Rest::Yield => std::thread::yield_now(),
@@ -182,7 +185,12 @@ impl Server {
                 self.doze(true);
                 self.device.step(now);
             }
+            // Sleeps end late rather than early.
+            Rest::Sleep(_) if due_in.is_some_and(|due_in| due_in < 2 * self.options.pace.nap) => {
+                std::thread::yield_now();
+            }
             Rest::Sleep(time) => {
+                let time = due_in.map_or(time, |due_in| time.min(due_in / 2));
                 let until_news = self.sleep(time);
                 self.looks.slept(until_news);
             }

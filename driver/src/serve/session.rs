@@ -94,7 +94,7 @@ impl Session {
             Command::RegionRead => region_read(device, &body),
             Command::RegionWrite => region_write(device, &body),
             Command::DeviceReset => {
-                device.reset();
+                device.reset()?;
                 Ok(Reply::default())
             }
         }

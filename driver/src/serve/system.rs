@@ -7,6 +7,8 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
+use nix::poll::{PollFd, PollFlags, ppoll};
+use nix::sys::time::TimeSpec;
 use vmm_sys_util::sock_ctrl_msg::ScmSocket;
 
 /// Files that one message may bring (`max_msg_fds`).
@@ -19,24 +21,11 @@ const HUGETLBFS_MAGIC: u64 = 0x9584_58f6;
 /// Waits until a descriptor can be read, or written where its flag says so, but not longer than
 /// `at_most`; false where the time passed. A signal ends it early.
 pub(super) fn wait(on: &[(BorrowedFd<'_>, bool)], at_most: Duration) -> bool {
-    let mut polls: Vec<libc::pollfd> = on
-        .iter()
-        .map(|(fd, for_writing)| libc::pollfd {
-            fd: fd.as_raw_fd(),
-            events: if *for_writing { libc::POLLOUT } else { libc::POLLIN },
-            revents: 0,
-        })
-        .collect();
-    let at_most = libc::timespec {
-        tv_sec: at_most.as_secs() as libc::time_t,
-        tv_nsec: libc::c_long::from(at_most.subsec_nanos() as i32),
-    };
-    // SAFETY: both structures live here; the count is the vector's. What became ready, or why the
-    // call failed, is found out by whoever reads next.
-    let ready = unsafe {
-        libc::ppoll(polls.as_mut_ptr(), polls.len() as _, &raw const at_most, std::ptr::null())
-    };
-    ready != 0
+    let events = |for_writing| if for_writing { PollFlags::POLLOUT } else { PollFlags::POLLIN };
+    let mut polls: Vec<PollFd<'_>> =
+        on.iter().map(|(fd, for_writing)| PollFd::new(*fd, events(*for_writing))).collect();
+    // What became ready, or why the call failed, is found out by whoever reads next.
+    ppoll(&mut polls, Some(TimeSpec::from_duration(at_most)), None) != Ok(0)
 }
 
 /// Receives at most `into.len()` bytes and the files that come with them.

@@ -140,16 +140,6 @@ impl Controller {
         self.doorbells.pages()
     }
 
-    /// Resets the controller and gives it fresh memory for its doorbells: a host that still has the old
-    /// mapped rings nothing any more.
-    ///
-    /// # Errors
-    /// [`crate::Error::Refused`] when the system has no memory; the old doorbells stay then.
-    pub fn renew_doorbells(&mut self) -> Result<()> {
-        self.reset();
-        self.doorbells.renew()
-    }
-
     /// The controller memory buffer, the whole of BAR [`super::CMB_BAR`].
     pub fn cmb(&self) -> Option<&Arc<Cmb>> {
         self.cmb.as_ref()

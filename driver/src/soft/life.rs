@@ -124,6 +124,17 @@ impl Controller {
         true
     }
 
+    /// Parts with a host that is gone, as its loss of power would: a reset that no fault refuses. Data
+    /// stays, in the write cache, too. Doorbells get fresh memory: who has the old mapped rings
+    /// nothing any more.
+    ///
+    /// # Errors
+    /// [`crate::Error::Refused`] when the system has no memory; the old doorbells stay then.
+    pub fn leave_host(&mut self) -> crate::error::Result<()> {
+        self.start_over();
+        self.doorbells.renew()
+    }
+
     /// The host asked for a subsystem reset (Base 2.0 section 3.7.1).
     pub(super) fn reset_subsystem(&mut self) {
         let fault = self.moment(Moment::SubsystemReset);

@@ -44,6 +44,8 @@ fn instead(offset: u32, mask: u64, value: u64) -> impl FnMut(u32, u64) -> u64 + 
 fn each_register_that_cannot_be_is_one_sentence() {
     let all_ones = refused_by(|_, _| u64::MAX);
     assert!(all_ones.contains("read as all ones"), "{all_ones}");
+    let zeros = refused_by(|_, _| 0);
+    assert!(zeros.contains("read as zero"), "{zeros}");
     let version = refused_by(instead(VS, u64::MAX, 0));
     assert!(version.contains("NVMe version 0"), "{version}");
     let pages = refused_by(instead(CAP, 0xf << 48, 1 << 48));
@@ -52,6 +54,16 @@ fn each_register_that_cannot_be_is_one_sentence() {
     assert!(entries.contains("hold one entry (CAP.MQES)"), "{entries}");
     let sets = refused_by(instead(CAP, 0xff << 37, 0));
     assert!(sets.contains("NVM command set (CAP.CSS)"), "{sets}");
+}
+
+#[test]
+fn a_device_without_an_address_is_reset_and_opened() {
+    let bus = Watch::new("mem=16M");
+    let resets = bus.clone();
+    bus.lie(move |_, truth| if resets.resets() == 0 { 0 } else { truth });
+    let rig = Rig::open(bus, &ControllerOptions::default());
+    assert_eq!(rig.bus.resets(), 1);
+    rig.finish();
 }
 
 #[test]

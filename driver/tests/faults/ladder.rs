@@ -63,7 +63,8 @@ fn a_command_that_outlives_its_abort_costs_its_queue_only() {
     let rig = Rig::new("mem=16M");
     let (mut ill, mut well) = (rig.pair::<Buffer>(8), rig.pair::<Buffer>(8));
     rig.all_io(Verdict::Lose);
-    (read(&rig, &mut ill), write(&rig, &mut ill));
+    read(&rig, &mut ill);
+    write(&rig, &mut ill);
     rig.settle();
     rig.clear_hook();
     let finished = outlive(&rig, &mut ill);

@@ -17,6 +17,8 @@ use adit_driver::soft::Verdict;
 use adit_driver::spec::{Lba, Nsid};
 use adit_driver::{Buffer, Completion, Controller, ControllerOptions, Namespace};
 
+use crate::rig::Rig;
+
 /// A software controller with a thread of its own.
 struct Machine {
     bus: Arc<SoftBus>,
@@ -294,6 +296,39 @@ fn a_panic_in_a_waker_does_not_end_the_thread() {
     ok(client.read(Lba(1), machine.buffer()).expect("room"));
     drop((client, reactor));
     machine.finish();
+}
+
+/// A bug of our own, played by the software controller, which the thread steps while it reads a log.
+#[test]
+fn a_panic_that_ends_the_thread_ends_its_requests() {
+    let rig = Rig::new("mem=1M");
+    let reactor = Reactor::start(ReactorOptions::default()).expect("reactor");
+    let client = reactor.attach(&rig.controller, &rig.namespace).expect("client");
+    let mut panics = true;
+    rig.hook(move |_, qid| {
+        let here = std::thread::current();
+        let is_reactor = here.name().is_some_and(|name| name.starts_with("adit-reactor"));
+        if is_reactor && std::mem::take(&mut panics) {
+            panic!("as arranged: this ends the reactor's thread");
+        }
+        if qid.is_admin() { Verdict::Run } else { Verdict::Hold }
+    });
+    let buffer = || rig.controller.allocate(512).expect("memory");
+    let pending = client.read(Lba(0), buffer()).expect("room");
+    rig.bus.soft.with_controller(|controller| {
+        controller.warn_critical(1);
+    });
+    rig.settle();
+    rig.bus.soft.advance(Duration::from_secs(1));
+    let ended = pending.wait_timeout(Duration::from_secs(20)).expect("it does not hang");
+    let error = ended.expect_err("nobody carried it out").to_string();
+    assert!(error.contains("stopped"), "{error}");
+    let refused = client.read(Lba(0), buffer()).expect_err("nobody is there");
+    assert!(matches!(refused.reason, RefuseReason::Stopped), "{refused}");
+    let error = reactor.attach(&rig.controller, &rig.namespace).expect_err("nor for others");
+    assert!(error.to_string().contains("one of its threads has ended"), "{error}");
+    drop((refused, client, reactor));
+    rig.finish();
 }
 
 /// A task that holds the last handles is dropped by its own waker, on the reactor's thread.

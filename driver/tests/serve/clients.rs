@@ -1,5 +1,6 @@
 //! Clients that vanish, that come together, and what is left of them: nothing.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -13,7 +14,7 @@ use adit_driver::sys::{SharedPages, Window};
 use adit_driver::{Buffer, Controller, ControllerOptions, QueuePair, QueuePairOptions, Target};
 
 use crate::raw::{
-    DMA_MAP, GET_REGION_INFO, NO_REPLY, REGION_WRITE, REPLY, Raw, VERSION, dwords, qwords,
+    DMA_MAP, GET_REGION_INFO, NO_REPLY, REGION_WRITE, REPLY, RESET, Raw, VERSION, dwords, qwords,
 };
 use crate::{Served, file_of, served, small, wait_for, works};
 
@@ -34,13 +35,7 @@ impl Host {
     fn enable(server: &Served) -> Host {
         let mut raw = Raw::open(server.socket());
         let memory = SharedPages::allocate(16 * 4096).expect("memory");
-        let map = [dwords(&[32, 3]), qwords(&[0, IOVA, 16 * 4096])].concat();
-        assert_eq!(raw.ask_with(DMA_MAP, &map, &[&file_of(&memory)]).flags, REPLY);
-        raw.write(0, 0x24, &((ENTRIES - 1) << 16 | (ENTRIES - 1)).to_le_bytes());
-        raw.write(0, 0x28, &IOVA.to_le_bytes());
-        raw.write(0, 0x30, &(IOVA + COMPLETION as u64 * 4096).to_le_bytes());
-        raw.write(0, 0x14, &0x0046_0001u32.to_le_bytes());
-        wait_for("CSTS.RDY", || raw.read(0, 0x1c, 4)[0] & 1 == 1);
+        enable(&mut raw, &memory);
         Host { raw, memory }
     }
 
@@ -67,6 +62,50 @@ impl Host {
 
     fn bytes(memory: &SharedPages) -> Vec<u64> {
         memory.atomics().words().iter().map(|word| word.load(Ordering::Acquire)).collect()
+    }
+}
+
+fn enable(raw: &mut Raw, memory: &SharedPages) {
+    let map = [dwords(&[32, 3]), qwords(&[0, IOVA, 16 * 4096])].concat();
+    assert_eq!(raw.ask_with(DMA_MAP, &map, &[&file_of(memory)]).flags, REPLY);
+    raw.write(0, 0x24, &((ENTRIES - 1) << 16 | (ENTRIES - 1)).to_le_bytes());
+    raw.write(0, 0x28, &IOVA.to_le_bytes());
+    raw.write(0, 0x30, &(IOVA + COMPLETION as u64 * 4096).to_le_bytes());
+    raw.write(0, 0x14, &0x0046_0001u32.to_le_bytes());
+    wait_for("CSTS.RDY", || raw.read(0, 0x1c, 4)[0] & 1 == 1);
+}
+
+/// A server in its own loop, with its own pace.
+struct Running {
+    socket: PathBuf,
+    stops: Arc<AtomicBool>,
+    thread: Option<thread::JoinHandle<adit_driver::Result<()>>>,
+}
+
+impl Running {
+    fn start(name: &str, controller: soft::Options, options: Options) -> Running {
+        let name = format!("adit-running-{name}-{}.sock", std::process::id());
+        let socket = std::env::temp_dir().join(name);
+        let controller = soft::Controller::new(controller).expect("controller");
+        let mut server = Server::bind(&socket, controller, options).expect("socket");
+        let stops = Arc::new(AtomicBool::new(false));
+        let stopped = Arc::clone(&stops);
+        let thread = Some(thread::spawn(move || server.run(&stopped, &mut |_| ())));
+        Running { socket, stops, thread }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.stops.store(true, Ordering::Release);
+        if thread::panicking() {
+            return;
+        }
+        // A server that sleeps long wakes up for whoever connects.
+        let _ = std::os::unix::net::UnixStream::connect(&self.socket);
+        let ended = self.thread.take().map(thread::JoinHandle::join);
+        ended.expect("once").expect("no panic").expect("flushed");
+        assert!(!self.socket.exists());
     }
 }
 
@@ -112,6 +151,46 @@ fn a_command_that_was_held_when_its_client_vanished_never_runs() {
     });
     assert_eq!(Host::bytes(&memory), before);
     works(server.socket());
+}
+
+#[test]
+fn a_reset_that_a_fault_refuses_is_an_error_and_still_keeps_clients_apart() {
+    let server = Served::start(
+        "mem=1M,faults=refuse-reset".parse().expect("options"),
+        DoorbellAccess::Mapped,
+    );
+    let mut host = Host::enable(&server);
+    assert_eq!(host.raw.refusal(RESET, &[], &[]), libc::EIO);
+    host.fill();
+    host.ring(5);
+    let Host { raw, memory } = host;
+    drop(raw);
+    gone(&server);
+    let before = Host::bytes(&memory);
+    // The next client's memory is at the same addresses; the last one's queues must not be.
+    let next = Host::enable(&server);
+    next.fill();
+    thread::sleep(Duration::from_millis(2));
+    let completions = next.memory.atomics().slice(COMPLETION * 4096, 4096);
+    assert!(completions.words().iter().all(|word| word.load(Ordering::Acquire) == 0));
+    assert_eq!(Host::bytes(&memory), before);
+}
+
+#[test]
+fn commands_that_take_their_time_end_while_the_server_sleeps() {
+    let options = "mem=1M,faults=delay(30ms)@admin".parse().expect("options");
+    let pace =
+        Pace { sleep: Duration::from_secs(60), nap_until: Duration::ZERO, ..Pace::default() };
+    let served = Running::start("delayed", options, Options { pace, ..Options::default() });
+    let mut raw = Raw::open(&served.socket);
+    let memory = SharedPages::allocate(16 * 4096).expect("memory");
+    enable(&mut raw, &memory);
+    let mut host = Host { raw, memory };
+    host.fill();
+    host.ring(1);
+    let status =
+        || host.memory.atomics().slice(COMPLETION * 4096, 16).dwords()[3].load(Ordering::Acquire);
+    wait_for("a completion", || status() & 1 << 16 != 0);
 }
 
 #[test]
@@ -171,16 +250,12 @@ fn what_a_client_left_unread_keeps_the_next_one_waiting_for_nothing() {
 /// Shadow doorbells are memory, and wake nobody: a server that goes to sleep has to ask for a ring.
 #[test]
 fn a_sleeping_server_is_woken_by_the_ring_it_asked_for() {
-    let socket = std::env::temp_dir().join(format!("adit-sleeper-{}.sock", std::process::id()));
     let pace =
         Pace { sleep: Duration::from_secs(60), nap_until: Duration::ZERO, ..Pace::default() };
     let options = Options { doorbells: DoorbellAccess::Messages, pace, ..Options::default() };
-    let controller = soft::Controller::new(small()).expect("controller");
-    let mut server = Server::bind(&socket, controller, options).expect("socket");
-    let stops = Arc::new(AtomicBool::new(false));
-    let stopped = Arc::clone(&stops);
-    let serving = thread::spawn(move || server.run(&stopped, &mut |_| ()));
-    let target: Target = format!("vfio-user:{}", socket.display()).parse().expect("target");
+    let served = Running::start("sleeper", small(), options);
+    let target = format!("vfio-user:{}", served.socket.display());
+    let target: Target = target.parse().expect("target");
     let controller = Controller::open(&target, &ControllerOptions::default()).expect("open");
     let namespace = controller.namespace_of(&target).expect("namespace");
     let mut queue: QueuePair<Buffer> =
@@ -195,10 +270,6 @@ fn a_sleeping_server_is_woken_by_the_ring_it_asked_for() {
             buffer.is_some()
         });
     }
-    drop((queue, buffer, controller));
-    stops.store(true, Ordering::Release);
-    serving.join().expect("no panic").expect("flushed");
-    assert!(!socket.exists());
 }
 
 #[test]

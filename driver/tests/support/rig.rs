@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -34,6 +34,7 @@ pub(crate) struct Watch {
     early: Mutex<Vec<u64>>,
     lie: Mutex<Option<Lie>>,
     reset_fails: AtomicBool,
+    resets: AtomicUsize,
     /// Whether the bus can cut the device off, and has.
     can_cut_off: AtomicBool,
     is_cut_off: AtomicBool,
@@ -50,6 +51,7 @@ impl Watch {
             early: Mutex::default(),
             lie: Mutex::default(),
             reset_fails: AtomicBool::new(false),
+            resets: AtomicUsize::new(0),
             can_cut_off: AtomicBool::new(false),
             is_cut_off: AtomicBool::new(false),
             no_vectors: AtomicBool::new(false),
@@ -81,6 +83,12 @@ impl Watch {
     /// Makes function resets fail from now on.
     pub(crate) fn fail_reset(&self) {
         self.reset_fails.store(true, Ordering::Relaxed);
+    }
+
+    /// Function resets that were asked for.
+    #[allow(dead_code, reason = "not every test that includes this file needs it")]
+    pub(crate) fn resets(&self) -> usize {
+        self.resets.load(Ordering::Relaxed)
     }
 
     /// Makes function resets work again.
@@ -185,6 +193,7 @@ unsafe impl Bus for Watch {
         self.soft.reserve(len)
     }
     fn reset(&self) -> Result<()> {
+        self.resets.fetch_add(1, Ordering::Relaxed);
         if self.reset_fails.load(Ordering::Relaxed) {
             return self.refused();
         }

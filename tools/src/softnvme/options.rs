@@ -68,15 +68,15 @@ pub(crate) struct SoftnvmeArgs {
     #[arg(long, value_name = "TEXT")]
     serial: Option<String>,
 
-    /// Volatile write cache
-    #[arg(long, value_name = "SETTING")]
+    /// Volatile write cache: off, on (16 MiB) or its size
+    #[arg(long, value_name = "on|off|SIZE")]
     vwc: Option<String>,
 
-    /// Timing of a drive by its name
+    /// Timing of a drive: pm9d3a, 990pro or d7-ps1010
     #[arg(long, value_name = "DRIVE")]
     model: Option<String>,
 
-    /// Faults to make
+    /// What goes wrong, as in 'delay(5ms)@read:p=0.01'; docs/faults.md has the words
     #[arg(long, value_name = "PLAN")]
     faults: Option<String>,
 

@@ -274,6 +274,20 @@ mod tests {
     use super::*;
 
     #[test]
+    fn an_argument_gets_an_image_where_it_asks_for_one() {
+        let cache = std::env::temp_dir().join(format!("adit-xtask-image-{}", std::process::id()));
+        let scratch = Scratch::create(&cache).unwrap();
+        let plain = with_image("-snapshot", 0, 1 << 20, &scratch).unwrap();
+        let node = with_image(r#"{"filename":"{image}"}"#, 3, 1 << 20, &scratch).unwrap();
+        let image = scratch.path("argument3.img");
+        assert_eq!((plain.as_str(), node), ("-snapshot", format!("{{\"filename\":{image:?}}}")));
+        assert_eq!(std::fs::metadata(&image).unwrap().len(), 1 << 20);
+        assert!(!scratch.path("argument0.img").exists());
+        drop(scratch);
+        std::fs::remove_dir(&cache).unwrap();
+    }
+
+    #[test]
     fn arguments_split_at_the_first_space_after_an_option() {
         assert_eq!(
             split_argument("-device pcie-root-port,id=rp0"),

@@ -3,7 +3,7 @@
 //! transfer that its IOMMU refused with success: that nothing was refused, every case checks in the guest's kernel log.
 
 use super::shapes::BY_SGL;
-use super::{Case, good, refused, verified};
+use super::{Case, good, interrupted, refused, verified};
 
 /// A port that a controller can be pulled out of.
 const PORT: &str = "-device pcie-root-port,id=rp0,slot=1,chassis=1";
@@ -52,7 +52,7 @@ pub(super) const CASES: &[Case] = &[
         ],
         steps: &[
             refused(
-                load!("{0}", "--runtime=60 --recover"),
+                load!("{0}", "--runtime=60 --recover --numjobs=2"),
                 &["the system asks for the device back", "recoveries=0"],
             ),
             // The kernel asks again every ten seconds.
@@ -79,7 +79,7 @@ pub(super) const CASES: &[Case] = &[
         ],
         steps: &[
             good(
-                load!("{0}", "--runtime=4 --verify=crc32c --recover"),
+                load!("{0}", "--runtime=4 --verify=crc32c --recover --numjobs=2 --group_reporting"),
                 &["error that it cannot correct (AER)", "err= 0", "recoveries=1"],
             ),
             refused(
@@ -91,11 +91,14 @@ pub(super) const CASES: &[Case] = &[
     },
     Case {
         name: "reset-under-load",
-        guest: &["--nvme", "mdts=7"],
+        guest: &["--nvme", "mdts=7,cmb_size_mb=64"],
         steps: &[
             good(
                 under_load!(
-                    load!("{0}", "--runtime=4 --verify=crc32c --recover"),
+                    load!(
+                        "{0},queues=cmb",
+                        "--runtime=4 --verify=crc32c --recover --numjobs=2 --group_reporting"
+                    ),
                     "echo 1 >/sys/bus/pci/devices/${TARGET_0#vfio:}/reset"
                 ),
                 &["something else reset it", "err= 0", "recoveries=1"],
@@ -228,13 +231,18 @@ pub(super) const CASES: &[Case] = &[
             "--nvme",
             "mdts=7",
             "--qmp",
-            "[r= => qom-set /machine/peripheral/nvme0 smart_critical_warning 4",
+            "first warning => qom-set /machine/peripheral/nvme0 smart_critical_warning 4",
             "--qmp",
-            "reliability is degraded => qom-set /machine/peripheral/nvme0 smart_critical_warning 12",
+            "second warning => qom-set /machine/peripheral/nvme0 smart_critical_warning 12",
         ],
         steps: &[
-            good(
-                load!("{0}", "--runtime=4"),
+            interrupted(
+                under_load!(
+                    load!("{0}", "--runtime=60"),
+                    "echo first warning; until grep -q 'reliability is degraded$' /tmp/said; do sleep 0.1; done\n\
+                     echo second warning; until grep -q 'all media are read only$' /tmp/said; do sleep 0.1; done\n\
+                     kill -INT $load"
+                ),
                 &["health: ", "reliability is degraded, all media are read only", "err= 0"],
             ),
             good("adit identify {0} | grep Warnings", &["0x0c"]),
@@ -253,12 +261,14 @@ pub(super) const CASES: &[Case] = &[
             "attach_namespace",
         ],
         steps: &[
-            good(
+            interrupted(
                 under_load!(
-                    load!("{0},ns=1", "--runtime=4"),
+                    load!("{0},ns=1", "--runtime=60"),
                     "attach_namespace {1} detach 2 0\n\
-                     until grep -q 'is gone' /tmp/said; do sleep 0.1; done\n\
-                     attach_namespace {1} attach 2 0"
+                     until grep -q 'namespace 2 is gone' /tmp/said; do sleep 0.1; done\n\
+                     attach_namespace {1} attach 2 0\n\
+                     until grep -q 'namespace 2 appeared' /tmp/said; do sleep 0.1; done\n\
+                     kill -INT $load"
                 ),
                 &["namespace 2 is gone", "namespace 2 appeared", "err= 0"],
             ),

@@ -40,6 +40,11 @@ const fn refused(shell: &'static str, says: &'static [&'static str]) -> Step {
     Step { shell, exit: 1, says }
 }
 
+/// A step that ends by Ctrl-C, after all went well.
+const fn interrupted(shell: &'static str, says: &'static [&'static str]) -> Step {
+    Step { shell, exit: 130, says }
+}
+
 /// A step whose command line is wrong.
 const fn usage(shell: &'static str, says: &'static [&'static str]) -> Step {
     Step { shell, exit: 2, says }

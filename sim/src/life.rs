@@ -175,7 +175,9 @@ impl World {
 
     /// Whether nothing excuses a controller that cannot be brought back.
     pub(crate) fn is_recoverable(&self) -> bool {
-        !self.given_up && !self.bus.is_cut_off()
+        // One whose CAP lied when it was opened is another device now.
+        let lied = lock(&self.plan).has_struck(Fault::Lie);
+        !self.given_up && !self.bus.is_cut_off() && !lied
     }
 
     /// Takes the device's power, perhaps by pulling it out: so goes what no Flush covered.

@@ -364,6 +364,10 @@ impl Plan {
         };
         self.damage_run(slba, sqe);
         self.damage_run(first, sqe);
+        if self.swarm.has(Fault::Resize) {
+            // It may run when the namespace has another size, and then somewhere else.
+            self.damaged = u64::MAX;
+        }
         Verdict::Misdirect { slba }
     }
 

@@ -124,7 +124,7 @@ impl World {
         lock(&self.plan).set_calm(false);
     }
 
-    fn try_open(&mut self) -> bool {
+    pub(crate) fn try_open(&mut self) -> bool {
         lock(&self.plan).forget_violations();
         self.bus.allow_cut_off(self.shape.can_cut_off);
         self.given_up = false;

@@ -294,10 +294,10 @@ impl World {
     }
 
     fn try_sweep(&mut self) -> bool {
-        if self.controller.is_none() {
-            self.open();
-        }
         self.heal();
+        if self.controller.is_none() && !self.try_open() {
+            return false;
+        }
         let is_back = self.in_service() || (self.is_recoverable() && self.recover());
         if !is_back {
             return false;

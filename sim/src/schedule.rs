@@ -22,6 +22,26 @@ const COOL: u16 = 310;
 /// LBAs of one request of the final reading.
 const SWEEP: u64 = 8;
 
+/// The faults that strike no command.
+const DEVICE_KINDS: [Fault; 16] = [
+    Fault::Fatal,
+    Fault::HangEnable,
+    Fault::Slow,
+    Fault::RefuseDisable,
+    Fault::RefuseSubsystem,
+    Fault::RefuseReset,
+    Fault::Unplug,
+    Fault::PowerCut,
+    Fault::BusEvent,
+    Fault::Lie,
+    Fault::Detach,
+    Fault::Resize,
+    Fault::Firmware,
+    Fault::Heat,
+    Fault::Warning,
+    Fault::DropAll,
+];
+
 impl World {
     /// The whole run.
     pub(crate) fn run(&mut self) {
@@ -175,25 +195,7 @@ impl World {
 
     /// One of the faults that strike no command.
     fn act_fault(&mut self) {
-        const KINDS: [Fault; 16] = [
-            Fault::Fatal,
-            Fault::HangEnable,
-            Fault::Slow,
-            Fault::RefuseDisable,
-            Fault::RefuseSubsystem,
-            Fault::RefuseReset,
-            Fault::Unplug,
-            Fault::PowerCut,
-            Fault::BusEvent,
-            Fault::Lie,
-            Fault::Detach,
-            Fault::Resize,
-            Fault::Firmware,
-            Fault::Heat,
-            Fault::Warning,
-            Fault::DropAll,
-        ];
-        let fault = self.random.pick(&KINDS);
+        let fault = self.random.pick(&DEVICE_KINDS);
         // Firmware is activated where it runs.
         let is_apt = fault != Fault::Firmware || self.bus.is_running();
         if !self.shape.swarm.has(fault) || !is_apt {

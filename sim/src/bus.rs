@@ -210,6 +210,16 @@ impl SimBus {
         self.watch().refuses_reset
     }
 
+    /// Whether the controller is ready and has not failed.
+    pub(crate) fn is_running(&self) -> bool {
+        self.soft.read32(CSTS) & 3 == 1
+    }
+
+    /// Whether commands wait for firmware (CSTS.PP).
+    pub(crate) fn is_pausing(&self) -> bool {
+        !self.is_away() && self.soft.read32(CSTS) >> 5 & 1 == 1
+    }
+
     /// Lets the bus cut the device off from memory where nothing else stops it, or not.
     pub(crate) fn allow_cut_off(&self, allows: bool) {
         let mut watch = self.watch();

@@ -84,8 +84,14 @@ pub(crate) enum Fault {
     Lie,
     /// The namespace is detached and attached.
     Detach,
+    /// The namespace gets another size.
+    Resize,
+    /// Firmware is activated: commands wait.
+    Firmware,
     /// The temperature rises and falls.
     Heat,
+    /// Critical warnings.
+    Warning,
     /// Nobody looks until deadlines have passed.
     Overdue,
     /// Queue pairs are dropped with commands in flight.
@@ -98,7 +104,7 @@ pub(crate) enum Fault {
 
 impl Fault {
     /// All kinds.
-    pub(crate) const ALL: [Fault; 37] = [
+    pub(crate) const ALL: [Fault; 40] = [
         Fault::LoseIo,
         Fault::HoldIo,
         Fault::FailIo,
@@ -131,7 +137,10 @@ impl Fault {
         Fault::BusEvent,
         Fault::Lie,
         Fault::Detach,
+        Fault::Resize,
+        Fault::Firmware,
         Fault::Heat,
+        Fault::Warning,
         Fault::Overdue,
         Fault::DropQueue,
         Fault::DropAll,
@@ -258,6 +267,11 @@ impl Plan {
         self.is_tainted
     }
 
+    /// The namespace has another size.
+    pub(crate) fn set_lbas(&mut self, lbas: u64) {
+        self.lbas = lbas;
+    }
+
     /// Whether what an LBA holds may be wrong.
     pub(crate) fn is_damaged(&self, lba: u64) -> bool {
         self.damaged >> lba & 1 == 1
@@ -350,6 +364,10 @@ impl Plan {
         };
         self.damage_run(slba, sqe);
         self.damage_run(first, sqe);
+        if self.swarm.has(Fault::Resize) {
+            // It may run when the namespace has another size, and then somewhere else.
+            self.damaged = u64::MAX;
+        }
         Verdict::Misdirect { slba }
     }
 

@@ -11,7 +11,7 @@ use adit_driver::spec::Nsid;
 use crate::bus::{SimBus, lock};
 use crate::faults::Fault;
 use crate::outcome::Ending;
-use crate::requests::Pending;
+use crate::requests::{Ask, Pending};
 use crate::world::{Lane, World, violated};
 
 impl World {
@@ -124,7 +124,7 @@ impl World {
         lock(&self.plan).set_calm(false);
     }
 
-    fn try_open(&mut self) -> bool {
+    pub(crate) fn try_open(&mut self) -> bool {
         lock(&self.plan).forget_violations();
         self.bus.allow_cut_off(self.shape.can_cut_off);
         self.given_up = false;
@@ -175,7 +175,9 @@ impl World {
 
     /// Whether nothing excuses a controller that cannot be brought back.
     pub(crate) fn is_recoverable(&self) -> bool {
-        !self.given_up && !self.bus.is_cut_off()
+        // One whose CAP lied when it was opened is another device now.
+        let lied = lock(&self.plan).has_struck(Fault::Lie);
+        !self.given_up && !self.bus.is_cut_off() && !lied
     }
 
     /// Takes the device's power, perhaps by pulling it out: so goes what no Flush covered.
@@ -183,6 +185,34 @@ impl World {
         self.note(&[7, u64::from(pulls_out)], format_args!("power is lost"));
         self.bus.take_away(pulls_out);
         self.model.lose_power();
+        // A copy that was never rung is sent later, and takes what the power loss left.
+        let mut plan = lock(&self.plan);
+        for (lba, _) in self.copies().flat_map(|pending| pending.ask.writes(pending.tag)) {
+            plan.damage(lba);
+        }
+    }
+
+    fn copies(&self) -> impl Iterator<Item = &Pending> {
+        self.pending.values().filter(|pending| matches!(pending.ask, Ask::Copy { .. }))
+    }
+
+    /// Gives the namespace another size: what it loses is gone, what it gains reads as zeros.
+    pub(crate) fn resize(&mut self, lbas: u64) {
+        let resized =
+            self.bus.soft.with_controller(|controller| controller.resize_namespace(1, lbas));
+        self.note(&[8, lbas], format_args!("the namespace has {lbas} LBAs: {resized:?}"));
+        if let Err(error) = resized {
+            violated(2, format_args!("the namespace cannot be resized: {error}"));
+        }
+        self.model.tick();
+        let (from, to) = (lbas.min(self.lbas_now), lbas.max(self.lbas_now));
+        (from..to).for_each(|lba| self.model.erase(lba));
+        self.lbas_now = lbas;
+        let mut plan = lock(&self.plan);
+        plan.set_lbas(lbas);
+        for (lba, _) in self.copies().flat_map(|pending| pending.ask.writes(pending.tag)) {
+            plan.damage(lba);
+        }
     }
 
     /// Ends all faults: what is wrong with the device is put right.
@@ -201,5 +231,14 @@ impl World {
             controller.set_delays(Duration::ZERO, Duration::ZERO);
             controller.attach_namespace(1, true);
         });
+        if self.lbas_now < self.shape.lbas {
+            self.resize(self.shape.lbas);
+        }
+        self.bus.step();
+        // One that failed meanwhile pauses for ever; opening it resets it.
+        while self.bus.is_pausing() && self.bus.is_running() {
+            self.bus.advance(Duration::from_secs(1));
+            self.bus.step();
+        }
     }
 }

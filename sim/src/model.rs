@@ -193,6 +193,24 @@ impl Model {
         }
     }
 
+    /// An LBA is gone, or new: it holds zeros, for good.
+    pub(crate) fn erase(&mut self, lba: u64) {
+        let now = self.clock;
+        let all = &mut self.lbas[lba as usize];
+        for candidate in all.iter_mut().filter(|candidate| candidate.ended < NEVER) {
+            candidate.gone = candidate.gone.min(now);
+            candidate.buried = true;
+        }
+        all.push(Candidate {
+            value: 0,
+            tag: NEVER,
+            ended: now,
+            gone: NEVER,
+            buried: false,
+            seen: true,
+        });
+    }
+
     /// Power is lost: what was overwritten and not made durable may be back.
     pub(crate) fn lose_power(&mut self) {
         self.cut = self.tick();
@@ -372,6 +390,19 @@ mod tests {
         run.model.flushed(began);
         run.model.lose_power();
         assert_eq!(run.may_hold(), [1, 2]);
+    }
+
+    #[test]
+    fn an_erased_lba_holds_zeros_and_what_was_about_to_be_written() {
+        let mut run = Run::new();
+        run.write(1, CACHED);
+        let write = run.begin(2);
+        run.model.tick();
+        run.model.erase(0);
+        run.model.lose_power();
+        assert_eq!(run.may_hold(), [0, 2]);
+        run.end(write, Written::No);
+        assert_eq!(run.may_hold(), [0]);
     }
 
     #[test]

@@ -22,6 +22,26 @@ const COOL: u16 = 310;
 /// LBAs of one request of the final reading.
 const SWEEP: u64 = 8;
 
+/// The faults that strike no command.
+const DEVICE_KINDS: [Fault; 16] = [
+    Fault::Fatal,
+    Fault::HangEnable,
+    Fault::Slow,
+    Fault::RefuseDisable,
+    Fault::RefuseSubsystem,
+    Fault::RefuseReset,
+    Fault::Unplug,
+    Fault::PowerCut,
+    Fault::BusEvent,
+    Fault::Lie,
+    Fault::Detach,
+    Fault::Resize,
+    Fault::Firmware,
+    Fault::Heat,
+    Fault::Warning,
+    Fault::DropAll,
+];
+
 impl World {
     /// The whole run.
     pub(crate) fn run(&mut self) {
@@ -104,6 +124,9 @@ impl World {
         let now = self.now();
         let event = self.bounded("Controller::poll", |_| controller.poll(now));
         self.given_up |= event == Some(Event::Bus(BusEvent::RemovalRequested));
+        if let Some(Event::FirmwareActivation { until }) = event {
+            self.firmware_until = self.firmware_until.max(until);
+        }
         self.note(&[12, u64::from(event.is_some())], format_args!("event: {event:?}"));
     }
 
@@ -172,23 +195,10 @@ impl World {
 
     /// One of the faults that strike no command.
     fn act_fault(&mut self) {
-        const KINDS: [Fault; 13] = [
-            Fault::Fatal,
-            Fault::HangEnable,
-            Fault::Slow,
-            Fault::RefuseDisable,
-            Fault::RefuseSubsystem,
-            Fault::RefuseReset,
-            Fault::Unplug,
-            Fault::PowerCut,
-            Fault::BusEvent,
-            Fault::Lie,
-            Fault::Detach,
-            Fault::Heat,
-            Fault::DropAll,
-        ];
-        let fault = self.random.pick(&KINDS);
-        if !self.shape.swarm.has(fault) {
+        let fault = self.random.pick(&DEVICE_KINDS);
+        // Firmware is activated where it runs.
+        let is_apt = fault != Fault::Firmware || self.bus.is_running();
+        if !self.shape.swarm.has(fault) || !is_apt {
             return;
         }
         self.note(&[14, fault as u64], format_args!("fault: {fault:?}"));
@@ -221,6 +231,19 @@ impl World {
                 self.strike(|controller| {
                     controller.attach_namespace(1, attached);
                 });
+            }
+            Fault::Resize => {
+                let lbas = self.random.between(1, self.shape.lbas);
+                self.resize(lbas);
+            }
+            Fault::Firmware => {
+                let duration = Duration::from_millis(1 << self.random.below(14));
+                self.strike(|controller| controller.activate_firmware(duration));
+                self.bus.step();
+            }
+            Fault::Warning => {
+                let warnings = self.random.below(32) as u8;
+                self.strike(|controller| controller.warn_critical(warnings));
             }
             Fault::Heat => {
                 let kelvin = self.random.pick(&[HOT, COOL]);
@@ -273,10 +296,10 @@ impl World {
     }
 
     fn try_sweep(&mut self) -> bool {
-        if self.controller.is_none() {
-            self.open();
-        }
         self.heal();
+        if self.controller.is_none() && !self.try_open() {
+            return false;
+        }
         let is_back = self.in_service() || (self.is_recoverable() && self.recover());
         if !is_back {
             return false;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use adit_driver::soft::{Options, SglSupport};
+use adit_driver::soft::{Options, SglSupport, TimingModel};
 use adit_driver::{ControllerOptions, Placement, QueuePairOptions};
 
 use crate::faults::Swarm;
@@ -89,6 +89,7 @@ fn controller(random: &mut Random, lba_bytes: u32, lbas: u64) -> Options {
         dstrd: random.pick(&[0, 0, 0, 1]),
         vwc_bytes: random.pick(&[0, 16 << 10]),
         nssr: random.one_in(2),
+        model: random.one_in(4).then(|| random.pick(&TimingModel::ALL)),
         seed: random.next(),
         ..Options::memory(bytes)
     }

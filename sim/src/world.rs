@@ -26,6 +26,8 @@ use crate::trace::Trace;
 const CALLS_MAX: u32 = 16;
 /// What one call may spend on disabling, resetting and shutting down, at most.
 const RESET_MAX: Duration = Duration::from_secs(60);
+/// How long the driver waits for firmware from when it sees that, where the controller does not say (its constant).
+const ACTIVATION: Duration = Duration::from_secs(10);
 /// How often a request that the device was not told of may outlive its time: each time its queue is created anew.
 pub(crate) const SPARED_MAX: u32 = 2;
 
@@ -62,6 +64,10 @@ pub(crate) struct World {
     pub(crate) has_leaked: bool,
     /// Whether the controller is not to be brought back: the system asked for it, or it was cut off.
     pub(crate) given_up: bool,
+    /// Until when the driver may wait for firmware.
+    pub(crate) firmware_until: Time,
+    /// LBAs that the namespace has now.
+    pub(crate) lbas_now: u64,
     /// Mappings that such a controller kept.
     pub(crate) kept: usize,
     pub(crate) scratch: Vec<u8>,
@@ -89,6 +95,7 @@ impl World {
             random,
             model: Model::new(shape.lbas as usize, shape.soft.vwc_bytes > 0),
             pins: vec![0; shape.lbas as usize],
+            lbas_now: shape.lbas,
             shape,
             bus,
             plan,
@@ -105,6 +112,7 @@ impl World {
             is_stuck: false,
             has_leaked: false,
             given_up: false,
+            firmware_until: Time::ZERO,
             kept: 0,
             scratch: Vec::new(),
         }
@@ -124,10 +132,13 @@ impl World {
 
     /// Runs a call of the driver and checks that it takes a bounded time (law 4).
     pub(crate) fn bounded<R>(&mut self, what: &str, call: impl FnOnce(&mut World) -> R) -> R {
-        let before = self.bus.now();
+        let (before, was_pausing) = (self.bus.now(), self.bus.is_pausing());
         let result = call(self);
         let took = self.bus.now().since(before);
-        let limit = self.shape.options.admin_timeout * CALLS_MAX + RESET_MAX;
+        if was_pausing {
+            self.firmware_until = self.firmware_until.max(self.bus.now() + ACTIVATION);
+        }
+        let limit = (self.shape.options.admin_timeout + ACTIVATION) * CALLS_MAX + RESET_MAX;
         self.counts.call_ns_max = self.counts.call_ns_max.max(took.as_nanos() as u64);
         if took > limit {
             violated(4, format_args!("{what} took {took:?}, which is more than {limit:?}"));
@@ -286,7 +297,7 @@ impl World {
             RejectReason::OutOfRange { .. } => {
                 let plan = lock(&self.plan);
                 // A namespace that Identify fails for has no LBAs, either.
-                let may_be_away = [Fault::Detach, Fault::FailAdmin];
+                let may_be_away = [Fault::Detach, Fault::Resize, Fault::FailAdmin];
                 matches!(ask, Ask::Beyond)
                     || may_be_away.into_iter().any(|fault| plan.has_struck(fault))
             }
@@ -328,7 +339,8 @@ impl World {
     /// Polls a lane until nothing is in flight on it (law 4).
     pub(crate) fn drain(&mut self, lane: usize) {
         let started = self.bus.now();
-        let limit = (self.shape.timeout + self.shape.abort_timeout + RESET_MAX) * (SPARED_MAX + 1);
+        let limit = (self.shape.timeout + self.shape.abort_timeout + RESET_MAX) * (SPARED_MAX + 1)
+            + ACTIVATION;
         let id = self.lanes[lane].id;
         while self.pending.values().any(|pending| pending.lane == id) && !self.is_stuck() {
             self.ring(lane);

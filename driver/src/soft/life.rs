@@ -219,7 +219,9 @@ impl Controller {
             self.follow_disable();
         }
         let csts = self.registers.csts;
-        if self.registers.cc.en() && !csts.rdy() && !csts.cfs() {
+        // A reset that takes its time comes first, also when the host has not waited for it.
+        let is_reset = !self.life.must_disable;
+        if self.registers.cc.en() && is_reset && !csts.rdy() && !csts.cfs() {
             self.follow_enable();
         }
         if self.registers.cc.shn() == ShutdownNotification::None {

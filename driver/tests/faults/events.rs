@@ -202,7 +202,8 @@ fn notices_of_firmware_without_end_do_not_put_off_a_deadline_for_ever() {
     while pair.in_flight() > 0 {
         pair.poll(rig.now(), |_| ());
         events += u32::from(rig.controller.poll(rig.now()).is_some());
-        rig.controller.pause(Duration::from_millis(100));
+        rig.bus.soft.step();
+        rig.bus.soft.advance(Duration::from_millis(100));
         assert!(rig.now().since(started) < Duration::from_secs(60), "{events} events");
     }
     assert!(events > 10, "they were announced: {events}");

@@ -130,7 +130,11 @@ impl fmt::Display for Counts {
             self.stuck,
             self.call_ns_max as f64 / 1e9
         )?;
-        let faults: Vec<_> = self.faults().map(|(name, count)| format!("{name} {count}")).collect();
+        let faults: Vec<_> = self
+            .faults()
+            .filter(|(_, count)| *count > 0)
+            .map(|(name, count)| format!("{name} {count}"))
+            .collect();
         write!(f, "faults: {}", faults.join(", "))
     }
 }

@@ -54,8 +54,7 @@ impl Mapping {
 
     /// Allocates and maps near the device.
     pub(crate) fn allocate(bus: &Arc<dyn Bus>, len: usize) -> Result<Mapping> {
-        let place = crate::locality::place_near(&bus.locality());
-        Mapping::new(bus, HostMemory::allocate(len, bus.backing(), &place)?)
+        Mapping::new(bus, near(bus, len)?)
     }
 
     pub(crate) fn iova(&self) -> Iova {
@@ -457,7 +456,14 @@ pub(crate) fn allocate(bus: &Arc<dyn Bus>, len: usize) -> Result<Buffer> {
     if len == 0 {
         return Err(Error::invalid("a buffer", "0 bytes requested"));
     }
-    let place = crate::locality::place_near(&bus.locality());
-    let memory = HostMemory::allocate(len, bus.backing(), &place)?;
-    Ok(Region::new(bus, memory)?.into_buffer(len))
+    Ok(Region::new(bus, near(bus, len)?)?.into_buffer(len))
+}
+
+/// Memory near a device, if it says where it sits.
+fn near(bus: &Arc<dyn Bus>, len: usize) -> Result<HostMemory> {
+    let locality = bus.locality();
+    if locality.numa_node.is_none() {
+        return HostMemory::allocate_anywhere(len, bus.backing());
+    }
+    HostMemory::allocate(len, bus.backing(), &crate::locality::place_near(&locality))
 }

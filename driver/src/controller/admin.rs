@@ -7,6 +7,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
+use super::events::ACTIVATION_MAX;
 use crate::bus::Bus;
 use crate::error::{Error, Result};
 use crate::memory::{Buffer, Mapping};
@@ -14,6 +15,7 @@ use crate::queue_pair::core::{Core, Violation};
 use crate::queue_pair::{Command, CommandError, Completion, RejectReason};
 use crate::ring::Shadow;
 use crate::spec::feature::AsyncEvent;
+use crate::spec::register::CSTS;
 use crate::spec::{Cid, Iova, Qid, Sqe};
 use crate::time::Time;
 
@@ -67,10 +69,10 @@ pub(crate) trait Waiting {
     fn pause(&self, now: Time) -> Duration;
 }
 
-/// A controller that nobody else knows yet.
-pub(crate) struct Alone;
+/// Waiting for a controller that nobody else knows yet.
+pub(crate) struct Alone<'a>(pub(crate) &'a dyn Bus);
 
-impl Waiting for Alone {
+impl Waiting for Alone<'_> {
     fn check(&self) -> Result<()> {
         Ok(())
     }
@@ -80,7 +82,9 @@ impl Waiting for Alone {
     }
 
     fn pause(&self, _now: Time) -> Duration {
-        Duration::ZERO
+        // How long it may take (MTFA) is what it is about to be asked.
+        let paused = super::registers::read(self.0, CSTS).pp();
+        if paused { ACTIVATION_MAX } else { Duration::ZERO }
     }
 }
 
@@ -119,7 +123,7 @@ impl Admin {
     /// Empties the rings for a controller that is about to be enabled. Nothing is in flight.
     pub(crate) fn restart(&mut self) {
         self.host.atomics().clear();
-        self.core.restart(&[]);
+        self.core.restart(Time::ZERO, &[]);
         self.answered = None;
         (self.events_spent, self.aborts_in_flight) = (0, 0);
         self.violation = None;

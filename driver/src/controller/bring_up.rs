@@ -395,7 +395,7 @@ impl Calls<'_> {
         data: Option<Buffer>,
     ) -> Result<(u32, Option<Buffer>)> {
         let command = AdminCommand { name, sqe, data };
-        self.admin.call(&**self.bus, command, self.timeout, &Alone)
+        self.admin.call(&**self.bus, command, self.timeout, &Alone(&**self.bus))
     }
 
     /// A command the driver can do without: a controller that fails it is told of in the

@@ -21,7 +21,7 @@ use crate::spec::feature::{AsyncEvent, AsyncEventType};
 use crate::spec::identify::IdentifyNamespace;
 use crate::spec::log::{ChangedNamespaces, CriticalWarning, Lid, SmartHealth};
 use crate::spec::register::CSTS;
-use crate::spec::{Cns, Nsid, Sqe, View};
+use crate::spec::{Cns, Nsid, Sqe, Status, View};
 use crate::time::Time;
 use crate::transfer::PAGE_BYTES;
 
@@ -30,7 +30,7 @@ const FIRMWARE_ACTIVATION: u8 = 1;
 /// How long a firmware activation may pause the controller that does not say (MTFA of 0).
 const ACTIVATION: Duration = Duration::from_secs(10);
 /// The longest activation that is believed; MTFA can say nearly two hours.
-const ACTIVATION_MAX: Duration = Duration::from_secs(300);
+pub(super) const ACTIVATION_MAX: Duration = Duration::from_secs(300);
 /// Bytes of log pages that are read for what their reading does: it re-arms the event.
 const LOG_BYTES: u32 = 512;
 
@@ -291,20 +291,30 @@ impl Shared {
         }
     }
 
+    /// Looks at each; the first that cannot be looked at is the error, and stays as it was known.
     fn look_at(&self, nsids: Vec<Nsid>) -> Result<()> {
+        let mut result = Ok(());
         for nsid in nsids {
-            let present = self.format_of(nsid)?;
-            let event = lock(&self.sizes).update(nsid, present);
-            event.into_iter().for_each(|event| self.tell(event));
+            match self.format_of(nsid) {
+                Ok(present) => {
+                    let event = lock(&self.sizes).update(nsid, present);
+                    event.into_iter().for_each(|event| self.tell(event));
+                }
+                Err(error @ Error::Status { .. }) => result = result.and(Err(error)),
+                Err(error) => return Err(error),
+            }
         }
-        Ok(())
+        result
     }
 
     /// LBA size and count of a namespace as it is now; `None` if it is not active.
     fn format_of(&self, nsid: Nsid) -> Result<Option<(u32, u64)>> {
         let sqe = Sqe::identify(Cns::NAMESPACE, nsid, 0);
         let page = match self.read_page("Identify", sqe, PAGE_BYTES as usize) {
-            Err(Error::Status { .. }) => return Ok(None),
+            // Any other status says nothing of the namespace.
+            Err(Error::Status { status, .. }) if status.is(Status::INVALID_NAMESPACE_OR_FORMAT) => {
+                return Ok(None);
+            }
             page => page?,
         };
         let identify = IdentifyNamespace::ref_from_bytes(&page).expect("a page is as long");

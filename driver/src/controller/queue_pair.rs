@@ -203,7 +203,7 @@ impl<B: IoBuffer> QueuePair<B> {
         }
         let life = self.shared.life();
         match life.state() {
-            State::Running if life != self.raw.life() => ended + self.create_again(life, done),
+            State::Running if life != self.raw.life() => ended + self.create_again(now, life, done),
             State::Quiesced => ended + self.core.end_all(done),
             State::Running | State::Failing | State::Stuck | State::Recovering => ended,
         }
@@ -294,17 +294,25 @@ impl<B: IoBuffer> QueuePair<B> {
         }
         self.core.count_recreation();
         probe::probe!(adit, recreate, qid.0);
-        finished + self.create_again(self.raw.life(), done)
+        finished + self.create_again(now, self.raw.life(), done)
     }
 
     /// Ends what the device was told of, whose queue does not exist any more, and creates the queue
     /// for the controller's `life`.
-    fn create_again(&mut self, life: Life, done: &mut impl FnMut(Completion<B>)) -> usize {
+    fn create_again(
+        &mut self,
+        now: Time,
+        life: Life,
+        done: &mut impl FnMut(Completion<B>),
+    ) -> usize {
         let unsent = self.core.unsent();
         let ended = self.core.end_sent(&unsent, done);
         self.recreated_at = Some(self.core.stats().completed);
-        match self.raw.create_again(life) {
-            Ok(()) => self.core.restart(&unsent),
+        let created = self.raw.create_again(life);
+        // The ring was cleared: what was never sent is in it again, whatever comes next.
+        self.core.restart(now, &unsent);
+        match created {
+            Ok(()) => self.core.ring(),
             Err(error) => {
                 let reason = format!("I/O queue {} could not be created: {error}", self.qid());
                 self.fail(&reason);

@@ -359,6 +359,14 @@ impl<B: IoBuffer> Core<B> {
         self.extend(index, if sent { until } else { until.min(now + ABORT_AGAIN) });
     }
 
+    /// Forgets that a command was overdue or to be deleted.
+    pub(super) fn begin_anew(&mut self, index: usize) {
+        if self.slots.is_special(index) {
+            self.extras[index].ending = Ending::Not;
+            self.extras[index].patience = None;
+        }
+    }
+
     /// Whether the driver is about to end a command.
     pub(super) fn is_ending(&self, index: usize) -> bool {
         self.slots.is_special(index) && self.extras[index].ending != Ending::Not

@@ -11,6 +11,7 @@
 #![allow(unsafe_code)]
 
 use std::any::Any;
+use std::cell::RefCell;
 use std::fmt;
 use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd};
@@ -51,7 +52,7 @@ pub enum Backing {
 }
 
 enum Source {
-    Mapped(#[allow(dead_code, reason = "held, not read")] MmapRaw),
+    Mapped(MmapRaw),
     Adopted(#[allow(dead_code, reason = "held, not read")] Box<dyn Any + Send + Sync>),
 }
 
@@ -61,7 +62,8 @@ pub struct HostMemory {
     len: usize,
     file: Option<(File, u64)>,
     pages: PageKind,
-    _source: Source,
+    /// There until drop.
+    source: Option<Source>,
 }
 
 // SAFETY: the memory is owned (or its owner is held) and only reached through
@@ -82,8 +84,16 @@ pub struct HostRange<'a> {
     pub(crate) file: Option<(BorrowedFd<'a>, u64)>,
 }
 
-/// Private mappings up to this many bytes are not faulted in when they are made.
-const UNPOPULATED_MAX: usize = 64 << 10;
+/// Private mappings up to this many bytes are small: a start or a recovery makes dozens. They
+/// are not faulted in when they are made, and used again when they are given back.
+const SMALL_MAX: usize = 64 << 10;
+/// Small mappings that a thread keeps for the next one who wants such.
+const SPARE_MAX: usize = 32;
+
+thread_local! {
+    /// Small private mappings that were given back; nobody knows their addresses any more.
+    static SPARE: RefCell<Vec<MmapRaw>> = const { RefCell::new(Vec::new()) };
+}
 
 impl HostRange<'_> {
     /// Length in bytes, for a [`crate::bus::Bus`] that passes the range on and accounts for it.
@@ -124,6 +134,25 @@ impl HostMemory {
         Self::ordinary(len.next_multiple_of(SMALL), backing, place)
     }
 
+    /// The same on whatever node of the machine, and for little memory without asking the system
+    /// where this thread gave as much back.
+    ///
+    /// # Errors
+    /// As [`HostMemory::allocate`].
+    pub fn allocate_anywhere(len: usize, backing: Backing) -> Result<HostMemory> {
+        let whole = len.checked_next_multiple_of(SMALL).filter(|_| backing == Backing::Any);
+        match whole.and_then(take_spare) {
+            Some(map) => Ok(Self::of(map, None, PageKind::Small)),
+            None => Self::allocate(len, backing, &|_, _| ()),
+        }
+    }
+
+    fn of(map: MmapRaw, file: Option<File>, pages: PageKind) -> HostMemory {
+        let at = NonNull::new(map.as_mut_ptr()).expect("a mapping is never at address zero");
+        let (len, file) = (map.len(), file.map(|file| (file, 0)));
+        HostMemory { at, len, file, pages, source: Some(Source::Mapped(map)) }
+    }
+
     /// Takes memory the caller owns: any mapping, memfd or pinned pool.
     /// `file` is the file behind it and the offset of the first byte; only
     /// vfio-user needs it.
@@ -146,7 +175,13 @@ impl HostMemory {
                 "address and length must be multiples of 4096 (register the whole mapping)",
             ));
         }
-        Ok(HostMemory { at, len, file, pages: PageKind::Caller, _source: Source::Adopted(owner) })
+        Ok(HostMemory {
+            at,
+            len,
+            file,
+            pages: PageKind::Caller,
+            source: Some(Source::Adopted(owner)),
+        })
     }
 
     fn huge(len: usize, pages: PageKind, place: &dyn Fn(NonNull<u8>, usize)) -> Option<HostMemory> {
@@ -192,20 +227,13 @@ impl HostMemory {
         place: &dyn Fn(NonNull<u8>, usize),
     ) -> std::io::Result<HostMemory> {
         let len = map.len();
-        let at = NonNull::new(map.as_mut_ptr()).expect("a mapping is never at address zero");
-        place(at, len);
+        place(NonNull::new(map.as_mut_ptr()).expect("a mapping is never at address zero"), len);
         // Faults every page in now: running out must fail here, not as SIGBUS under I/O. A few
         // private pages are left to whoever uses or pins them: a start maps dozens, most unused.
-        if file.is_some() || len > UNPOPULATED_MAX {
+        if file.is_some() || len > SMALL_MAX {
             map.advise(memmap2::Advice::PopulateWrite)?;
         }
-        Ok(HostMemory {
-            at,
-            len,
-            file: file.map(|file| (file, 0)),
-            pages,
-            _source: Source::Mapped(map),
-        })
+        Ok(Self::of(map, file, pages))
     }
 
     /// First byte.
@@ -243,6 +271,40 @@ impl HostMemory {
         // SAFETY: `owner` keeps the mapping; DMA memory has no plain references while shared.
         unsafe { Atomics::new(self.at, self.len, owner) }
     }
+}
+
+impl Drop for HostMemory {
+    fn drop(&mut self) {
+        if let Some(Source::Mapped(map)) = self.source.take()
+            && self.file.is_none()
+            && self.len <= SMALL_MAX
+        {
+            give_spare(map);
+        }
+    }
+}
+
+/// A spare mapping of `len` bytes, zeroed.
+fn take_spare(len: usize) -> Option<MmapRaw> {
+    let take = |spare: &RefCell<Vec<MmapRaw>>| {
+        let mut spare = spare.borrow_mut();
+        let index = spare.iter().rposition(|map| map.len() == len)?;
+        Some(spare.swap_remove(index))
+    };
+    let map = SPARE.try_with(take).ok().flatten()?;
+    // SAFETY: the mapping is ours alone and `len` bytes long.
+    unsafe { map.as_mut_ptr().write_bytes(0, len) };
+    Some(map)
+}
+
+fn give_spare(map: MmapRaw) {
+    // A thread that ends keeps nothing.
+    let _ = SPARE.try_with(|spare| {
+        let mut spare = spare.borrow_mut();
+        if spare.len() < SPARE_MAX {
+            spare.push(map);
+        }
+    });
 }
 
 impl fmt::Debug for HostMemory {
@@ -288,6 +350,18 @@ mod tests {
             assert!(memory.as_ptr().addr().get().is_multiple_of(SMALL));
             assert!(memory.atomics().words().iter().all(|w| w.load(Ordering::Relaxed) == 0));
         }
+    }
+
+    #[test]
+    fn memory_that_is_used_again_is_zeroed_and_never_shared() {
+        let fresh = HostMemory::allocate_anywhere(8192, Backing::Any).expect("memory");
+        let place = fresh.as_ptr();
+        Arc::new(fresh).atomics().words()[5].store(7, Ordering::Relaxed);
+        let again = Arc::new(HostMemory::allocate_anywhere(5000, Backing::Any).expect("memory"));
+        assert_eq!((again.as_ptr(), again.len()), (place, 8192), "of the same pages");
+        assert!(again.atomics().words().iter().all(|word| word.load(Ordering::Relaxed) == 0));
+        let other = HostMemory::allocate_anywhere(8192, Backing::Any).expect("memory");
+        assert_ne!(other.as_ptr(), place);
     }
 
     #[test]

@@ -210,3 +210,23 @@ fn notices_of_firmware_without_end_do_not_put_off_a_deadline_for_ever() {
     drop(pair);
     rig.finish();
 }
+
+#[test]
+fn a_namespace_that_cannot_be_looked_at_keeps_its_size() {
+    let rig = Rig::new("mem=16M,namespaces=2");
+    let before = rig.namespace.lba_count();
+    rig.admin(AdminOpcode::IDENTIFY, Verdict::Fail(Status::INTERNAL_ERROR));
+    rig.bus.soft.with_controller(|controller| controller.namespace_changed(1));
+    rig.settle();
+    assert!(matches!(rig.controller.poll(rig.now()), Some(Event::Other(_))));
+    assert_eq!(rig.namespace.lba_count(), before);
+    rig.finish();
+}
+
+#[test]
+fn a_controller_that_activates_firmware_while_it_is_opened_is_waited_for() {
+    let bus = Watch::new("mem=16M");
+    bus.soft.with_controller(|controller| controller.activate_firmware(15 * SHORT));
+    let rig = Rig::open(bus, &ControllerOptions::default());
+    rig.finish();
+}

@@ -254,3 +254,25 @@ fn threads_that_recover_at_once_agree() {
     assert!(rig.now().since(adit_driver::Time::ZERO) < Duration::from_secs(300));
     rig.finish();
 }
+
+#[test]
+fn what_was_never_sent_survives_a_queue_that_cannot_be_created_and_ends_whole() {
+    let rig = Rig::new("mem=16M,mdts=1");
+    let mut pair = rig.pair::<Buffer>(16);
+    let (split, later) = (buffer(&rig, 1), buffer(&rig, 2));
+    break_it(&rig);
+    rig.controller.recover().expect("recovered");
+    pair.post(rig.now(), rig.namespace.write(Lba(0), split)).expect("room");
+    rig.admin(AdminOpcode::CREATE_IO_SQ, Verdict::Fail(adit_driver::spec::Status::INTERNAL_ERROR));
+    pair.poll(rig.now(), |_| panic!("not before the controller is out of service"));
+    rig.controller.check().expect_err("out of service");
+    rig.clear_hook();
+    rig.controller.recover().expect("recovered");
+    // Nobody polled meanwhile: all its commands are sent to the queue that was created at last.
+    let finished = rig.drain(&mut pair);
+    assert_eq!((finished.len(), finished[0].result), (1, Ok(0)));
+    drop(write_and_read(&rig, &mut pair, later));
+    assert_eq!(pair.stats().violations(), 0);
+    drop((finished, pair));
+    rig.finish();
+}

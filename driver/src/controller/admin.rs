@@ -123,7 +123,7 @@ impl Admin {
     /// Empties the rings for a controller that is about to be enabled. Nothing is in flight.
     pub(crate) fn restart(&mut self) {
         self.host.atomics().clear();
-        self.core.restart(Time::ZERO, &[]);
+        self.core.restart(&[]);
         self.answered = None;
         (self.events_spent, self.aborts_in_flight) = (0, 0);
         self.violation = None;

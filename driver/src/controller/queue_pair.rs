@@ -297,20 +297,20 @@ impl<B: IoBuffer> QueuePair<B> {
         finished + self.create_again(now, self.raw.life(), done)
     }
 
-    /// Ends what the device was told of, whose queue does not exist any more, and creates the queue
-    /// for the controller's `life`.
+    /// Ends what the device was told of, whose queue does not exist any more, and what is overdue
+    /// already, and creates the queue for the controller's `life`.
     fn create_again(
         &mut self,
         now: Time,
         life: Life,
         done: &mut impl FnMut(Completion<B>),
     ) -> usize {
-        let unsent = self.core.unsent();
-        let ended = self.core.end_sent(&unsent, done);
+        let unsent = self.core.unsent_in_time(now);
+        let ended = self.core.end_others(&unsent, done);
         self.recreated_at = Some(self.core.stats().completed);
         let created = self.raw.create_again(life);
         // The ring was cleared: what was never sent is in it again, whatever comes next.
-        self.core.restart(now, &unsent);
+        self.core.restart(&unsent);
         match created {
             Ok(()) => self.core.ring(),
             Err(error) => {

@@ -388,21 +388,14 @@ impl<B: IoBuffer> Core<B> {
         self.violation.take()
     }
 
-    /// Starts anew over cleared rings, and posts again what the device had not been told of before:
-    /// as if it were new.
-    pub(crate) fn restart(&mut self, now: Time, unsent: &[Sqe]) {
+    /// Starts anew over cleared rings, and posts again what the device had not been told of before.
+    pub(crate) fn restart(&mut self, unsent: &[Sqe]) {
         self.sq.restart();
         self.cq.restart();
         self.violation = None;
-        self.next_deadline = Time::NEVER;
-        let deadline = Time::from_ns(now.as_ns().saturating_add(self.timeout_ns));
-        for sqe in unsent {
-            self.sq.push(sqe);
-            if let Some(index) = self.slots.find(sqe.cid()) {
-                self.begin_anew(index);
-                self.extend(index, deadline);
-            }
-        }
+        unsent.iter().for_each(|sqe| self.sq.push(sqe));
+        // To be found anew.
+        self.next_deadline = Time::ZERO;
     }
 
     /// Publishes both positions in shadow doorbells from now on.

@@ -359,17 +359,13 @@ impl<B: IoBuffer> Core<B> {
         self.extend(index, if sent { until } else { until.min(now + ABORT_AGAIN) });
     }
 
-    /// Forgets that a command was overdue or to be deleted.
-    pub(super) fn begin_anew(&mut self, index: usize) {
-        if self.slots.is_special(index) {
-            self.extras[index].ending = Ending::Not;
-            self.extras[index].patience = None;
-        }
-    }
-
     /// Whether the driver is about to end a command.
     pub(super) fn is_ending(&self, index: usize) -> bool {
-        self.slots.is_special(index) && self.extras[index].ending != Ending::Not
+        self.ending(index) != Ending::Not
+    }
+
+    fn ending(&self, index: usize) -> Ending {
+        if self.slots.is_special(index) { self.extras[index].ending } else { Ending::Not }
     }
 
     /// Gives an overdue command time until a pause of the controller is over, altogether no more than
@@ -426,10 +422,28 @@ impl<B: IoBuffer> Core<B> {
 
     /// The commands that the device was never told of. The entries lie in its reach: what does not
     /// name a command in flight, or one twice, is left out.
-    pub(crate) fn unsent(&self) -> Vec<Sqe> {
+    fn unsent(&self) -> Vec<Sqe> {
         let mut seen = BTreeSet::new();
         let mut unsent = self.sq.unsent();
         unsent.retain(|sqe| self.slots.find(sqe.cid()).is_some_and(|index| seen.insert(index)));
+        unsent
+    }
+
+    /// Those that are still in time, and so worth sending to a new queue. The commands of a request
+    /// were posted together, with one deadline: they are worth it together.
+    pub(crate) fn unsent_in_time(&mut self, now: Time) -> Vec<Sqe> {
+        let mut unsent = self.unsent();
+        unsent.retain(|sqe| {
+            self.slots.find(sqe.cid()).is_some_and(|index| {
+                let overdue = matches!(self.ending(index), Ending::Overdue { .. });
+                !overdue && self.slots.get(index).deadline > now
+            })
+        });
+        for index in self.slots_of(&unsent) {
+            if self.slots.is_special(index) {
+                self.extras[index].ending = Ending::Not;
+            }
+        }
         unsent
     }
 
@@ -442,16 +456,16 @@ impl<B: IoBuffer> Core<B> {
         self.end(&occupied, &unsent, done)
     }
 
-    /// The same for the requests that the device was told of: `unsent` stay in flight.
-    pub(crate) fn end_sent(
+    /// The same for all requests but those of the commands `kept`, which stay in flight.
+    pub(crate) fn end_others(
         &mut self,
-        unsent: &[Sqe],
+        kept: &[Sqe],
         done: &mut impl FnMut(Completion<B>),
     ) -> usize {
-        let unsent = self.slots_of(unsent);
-        let sent = self.slots.occupied().filter(|index| !unsent.contains(index));
-        let sent: Vec<usize> = sent.collect();
-        self.end(&sent, &unsent, done)
+        let (kept, unsent) = (self.slots_of(kept), self.slots_of(&self.unsent()));
+        let others = self.slots.occupied().filter(|index| !kept.contains(index));
+        let others: Vec<usize> = others.collect();
+        self.end(&others, &unsent, done)
     }
 
     fn slots_of(&self, commands: &[Sqe]) -> BTreeSet<usize> {

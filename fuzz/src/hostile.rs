@@ -31,6 +31,9 @@ const ADMIN_TIMEOUT: Duration = Duration::from_secs(1);
 /// The longest time to become ready that the driver believes, which it waits for several times in a row.
 const READY_TIMEOUT_MAX: Duration = Duration::from_secs(300);
 
+/// The longest firmware activation that the driver believes, for which it waits with each admin command.
+const ACTIVATION_MAX: Duration = Duration::from_secs(60);
+
 /// Controllers of different make.
 const MAKES: [&str; 6] = [
     "mem=1M",
@@ -75,9 +78,10 @@ fn options(input: &mut Input) -> ControllerOptions {
 }
 
 /// How long any call may take on a controller that may take `ready` to become ready: down and
-/// up again by every means, a shutdown, and as many admin commands as a list of namespaces can need.
+/// up again by every means, a shutdown, as many admin commands as a list of namespaces can need, and
+/// some that wait for firmware.
 fn bound(ready: Duration) -> Duration {
-    ready * 7 + Duration::from_secs(60) + ADMIN_TIMEOUT * 100
+    ready * 7 + Duration::from_secs(60) + ADMIN_TIMEOUT * 100 + ACTIVATION_MAX * 20
 }
 
 #[cfg(test)]

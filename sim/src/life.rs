@@ -95,6 +95,7 @@ impl World {
             self.counts.stuck += u64::from(mapped > self.kept);
             self.kept = mapped;
             (self.is_stuck, self.has_leaked) = (false, false);
+            self.was_left_running = true;
             self.bus.forgive_strays();
         } else if mapped != self.kept {
             violated(3, format_args!("{mapped} mappings are left of {} allowed", self.kept));
@@ -135,6 +136,10 @@ impl World {
             let namespace = controller.namespace(Nsid(1))?;
             Ok::<_, adit_driver::Error>((controller, namespace))
         });
+        if std::mem::take(&mut self.was_left_running) {
+            // It was running until it was opened.
+            self.bus.forgive_strays();
+        }
         match opened {
             Ok((controller, namespace)) => {
                 self.counts.opened += 1;

@@ -62,6 +62,9 @@ pub(crate) struct World {
     pub(crate) is_stuck: bool,
     /// Whether queues were dropped, or not created, then: they keep what they have.
     pub(crate) has_leaked: bool,
+    /// Whether the last owner had to leave the device running: until it is stopped it may use
+    /// addresses that are mapped to nothing any more.
+    pub(crate) was_left_running: bool,
     /// Whether the controller is not to be brought back: the system asked for it, or it was cut off.
     pub(crate) given_up: bool,
     /// Until when the driver may wait for firmware.
@@ -111,6 +114,7 @@ impl World {
             next_lane: 0,
             is_stuck: false,
             has_leaked: false,
+            was_left_running: false,
             given_up: false,
             firmware_until: Time::ZERO,
             kept: 0,

@@ -7,7 +7,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use super::events::ACTIVATION_MAX;
+use super::events::ACTIVATION;
 use crate::bus::Bus;
 use crate::error::{Error, Result};
 use crate::memory::{Buffer, Mapping};
@@ -19,8 +19,11 @@ use crate::spec::register::CSTS;
 use crate::spec::{Cid, Iova, Qid, Sqe};
 use crate::time::Time;
 
-/// How long to let pass between two looks at the completion queue.
+/// How long to let pass between two looks at the completion queue, and from when on how long:
+/// what is not answered soon is not answered in a hurry.
 const LOOK_EVERY: Duration = Duration::from_micros(20);
+const SOON: Duration = Duration::from_millis(20);
+const LOOK_LATER: Duration = Duration::from_millis(1);
 /// Looks at the completion queue between two at the registers.
 const LOOKS_AT_QUEUE: u32 = 50;
 /// Events kept until somebody asks; later ones are dropped and can be read from their log pages.
@@ -84,7 +87,7 @@ impl Waiting for Alone<'_> {
     fn pause(&self, _now: Time) -> Duration {
         // How long it may take (MTFA) is what it is about to be asked.
         let paused = super::registers::read(self.0, CSTS).pp();
-        if paused { ACTIVATION_MAX } else { Duration::ZERO }
+        if paused { ACTIVATION } else { Duration::ZERO }
     }
 }
 
@@ -193,7 +196,7 @@ impl Admin {
             {
                 return Err(Error::Failed { device: bus.device().to_owned(), reason });
             }
-            bus.pause(LOOK_EVERY);
+            bus.pause(if now < started + SOON { LOOK_EVERY } else { LOOK_LATER });
         };
         match result {
             Ok(dw0) => Ok((dw0, buffer.0)),

@@ -28,9 +28,9 @@ use crate::transfer::PAGE_BYTES;
 /// Notice: Firmware Activation Starting (NVMe Base 2.0, figure 149).
 const FIRMWARE_ACTIVATION: u8 = 1;
 /// How long a firmware activation may pause the controller that does not say (MTFA of 0).
-const ACTIVATION: Duration = Duration::from_secs(10);
+pub(super) const ACTIVATION: Duration = Duration::from_secs(10);
 /// The longest activation that is believed; MTFA can say nearly two hours.
-pub(super) const ACTIVATION_MAX: Duration = Duration::from_secs(300);
+const ACTIVATION_MAX: Duration = Duration::from_secs(60);
 /// Bytes of log pages that are read for what their reading does: it re-arms the event.
 const LOG_BYTES: u32 = 512;
 

@@ -15,6 +15,15 @@ pub(super) const CASES: &[Case] = &[
         steps: &[
             good("adit identify {0}", &["QEMU NVMe Ctrl", "first-flight"]),
             good("adit identify {0} --json", &["{", "QEMU NVMe Ctrl", "first-flight"]),
+            good(
+                "adit log {0}",
+                &[
+                    "SMART / Health Information",
+                    "Critical Warning",
+                    "Firmware Slot Information",
+                    "slot 1, 1.0",
+                ],
+            ),
         ],
     },
     Case {

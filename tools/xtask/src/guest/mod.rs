@@ -20,6 +20,7 @@ mod scratch;
 
 pub(crate) use arguments::GuestArgs;
 pub(crate) use command::quote;
+pub(crate) use qemu::DIED;
 
 use crate::deps;
 use crate::failure::{Failure, Result};

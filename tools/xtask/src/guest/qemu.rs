@@ -29,6 +29,9 @@ const ERRORS: &str = "qemu.log";
 /// What stands for a new image file in a `--qemu-arg`.
 const IMAGE: &str = "{image}";
 
+/// How the failure begins of a guest, or a QEMU, that ended by itself.
+pub(crate) const DIED: &str = "the guest died";
+
 /// How much of a log is shown: a kernel panic with its call trace fits.
 const EVIDENCE_LINES: usize = 50;
 
@@ -131,9 +134,14 @@ pub(crate) fn run(
 ) -> Result<Outcome> {
     let mut qemu = Qemu::start(arguments, watch, scratch)?;
     let mut splitter = Splitter::new(watch.marker);
-    let watched = qemu.watch(watch, &mut splitter, sink).and_then(|()| qemu.finish());
+    let watched = qemu.watch(watch, &mut splitter, sink).and_then(|()| {
+        let report = splitter.report();
+        // Of a guest that died, what else was left undone says nothing.
+        if report.is_some() { qemu.finish() } else { Ok(()) }?;
+        Ok(report)
+    });
     match watched {
-        Ok(()) => finish(splitter.report(), scratch),
+        Ok(report) => finish(report, scratch),
         Err(failure) if failure.code() == 1 => {
             Err(Failure::new(format!("{failure}{}", evidence(scratch))))
         }
@@ -147,10 +155,7 @@ fn finish(report: Option<Report>, scratch: &Scratch) -> Result<Outcome> {
         Some(Report { result: Err(why), .. }) => {
             Err(Failure::new(format!("the guest could not be set up: {why}{}", evidence(scratch))))
         }
-        None => Err(Failure::new(format!(
-            "the guest died before its command ended{}",
-            evidence(scratch)
-        ))),
+        None => Err(Failure::new(format!("{DIED} before its command ended{}", evidence(scratch)))),
     }
 }
 

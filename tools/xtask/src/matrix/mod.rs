@@ -119,8 +119,18 @@ pub(crate) fn run(cases: &[&Case]) -> Result<Tally> {
 }
 
 impl Case {
-    /// Returns what went wrong.
+    /// Returns what went wrong. A guest that died without a word, itself or QEMU, says nothing
+    /// of the driver's: it is told, and booted once more.
     fn run(&self) -> Option<String> {
+        let problem = self.run_once()?;
+        if !problem.starts_with(guest::DIED) {
+            return Some(problem);
+        }
+        println!("AGAIN {}: {}", self.name, indent(&problem).trim_start());
+        self.run_once()
+    }
+
+    fn run_once(&self) -> Option<String> {
         let mut output = Vec::new();
         let outcome = self.arguments().and_then(|arguments| {
             guest::run(&arguments, Waiting::Throughout(self.name), &mut output)

@@ -123,8 +123,10 @@ impl Admin {
         }
     }
 
-    /// Empties the rings for a controller that is about to be enabled. Nothing is in flight.
+    /// Empties the rings for a controller that is disabled and about to be enabled.
     pub(crate) fn restart(&mut self) {
+        // Whatever was posted too late to be ended: the controller is disabled.
+        self.core.end_all(&mut |_| ());
         self.host.atomics().clear();
         self.core.restart(&[]);
         self.answered = None;

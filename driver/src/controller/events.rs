@@ -186,8 +186,11 @@ impl Shared {
         if !status.pp() && self.pause.is_announced.swap(false, Ordering::Relaxed) {
             self.rearm_firmware_notice();
         }
-        let take = |admin: &mut Admin| (admin.take_event(), admin.take_violation());
-        let (event, violation) = self.try_with_admin(take)?;
+        // Whoever ends the life needs the same lock to end what is in flight.
+        let take = |admin: &mut Admin| {
+            self.is_in(life).then(|| (admin.take_event(), admin.take_violation()))
+        };
+        let (event, violation) = self.try_with_admin(take)??;
         if let Some(violation) = violation {
             self.fail(life, &format!("on the admin queue, {violation}"));
             return None;

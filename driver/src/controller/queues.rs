@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
 use super::cmb::CmbPages;
-use super::life::{Life, State};
+use super::life::Life;
 use super::shared::{Shared, lock};
 use crate::bus::Doorbell;
 use crate::error::{Error, Result};
@@ -131,7 +131,7 @@ impl RawQueuePair {
         placement: Placement,
     ) -> Result<RawQueuePair> {
         let entries = checked_entries(shared, depth)?;
-        let life = shared.life();
+        let life = shared.running_life()?;
         let qid = lock(&shared.ids).take(shared.bus().device())?;
         let mut pair = match Self::prepare(shared, life, qid, entries, placement) {
             Ok(pair) => pair,
@@ -281,7 +281,8 @@ impl RawQueuePair {
     /// Deletes both queues. `true` once the device can no longer touch what was in flight.
     pub(crate) fn close(&mut self) -> bool {
         if std::mem::replace(&mut self.closed, true) {
-            return self.shared.life().state() != State::Stuck;
+            // Of a pair that was never whole, or whose controller failed: not before that is settled.
+            return self.shared.is_in(self.life) || self.shared.wait_settled(self.life);
         }
         // A controller that was reset since does not know them.
         if self.shared.is_in(self.life) {

@@ -106,6 +106,15 @@ impl Shared {
         if self.life().is_running() { Ok(()) } else { Err(self.failed()) }
     }
 
+    /// The life that the controller is in service in.
+    ///
+    /// # Errors
+    /// [`Error::Failed`] while it is out of service.
+    pub(super) fn running_life(&self) -> Result<Life> {
+        let life = self.life();
+        if life.is_running() { Ok(life) } else { Err(self.failed()) }
+    }
+
     fn failed(&self) -> Error {
         let reason = lock(&self.reason).clone();
         Error::Failed { device: self.bus.device().to_owned(), reason }
@@ -122,8 +131,7 @@ impl Shared {
         sqe: Sqe,
         data: Option<Buffer>,
     ) -> Result<(u32, Option<Buffer>)> {
-        self.check()?;
-        self.call_in(self.life(), name, sqe, data)
+        self.call_in(self.running_life()?, name, sqe, data)
     }
 
     /// The same for a command that means something only as long as the controller is in `life`.
@@ -171,7 +179,10 @@ impl Shared {
     /// possible right now. A controller that left an earlier abort unanswered goes out of service.
     pub(crate) fn try_abort(&self, life: Life, now: Time, qid: Qid, cid: Cid) -> bool {
         let timeout = self.options.admin_timeout;
-        let abort = self.try_with_admin(|admin| admin.abort(now, timeout, qid, cid));
+        // Whoever ends the life needs the same lock to end what is in flight.
+        let abort = self
+            .try_with_admin(|admin| self.is_in(life).then(|| admin.abort(now, timeout, qid, cid)));
+        let abort = abort.flatten();
         if abort == Some(Abort::Unanswered) {
             self.fail(life, "an Abort command was never answered");
         }
@@ -265,6 +276,11 @@ impl Shared {
             Ok(()) => {
                 self.pause.clear();
                 self.life.set(life.next());
+                // The system may have asked for the device meanwhile, when there was nothing to fail.
+                if let Some(why) = self.given_up.get() {
+                    self.fail(life.next(), why);
+                    return self.check_not_given_up();
+                }
                 self.look_at_open_namespaces();
                 let took = self.bus.now().since(begun);
                 probe::probe!(adit, recover, took.as_nanos() as u64);

@@ -439,12 +439,31 @@ impl<B: IoBuffer> Core<B> {
                 !overdue && self.slots.get(index).deadline > now
             })
         });
+        self.retain_whole(&mut unsent);
         for index in self.slots_of(&unsent) {
             if self.slots.is_special(index) {
                 self.extras[index].ending = Ending::Not;
             }
         }
         unsent
+    }
+
+    /// Leaves out the commands of requests of which some are missing: a device that changed an entry
+    /// does not tear a request apart.
+    fn retain_whole(&self, commands: &mut Vec<Sqe>) {
+        let slots = self.slots_of(commands);
+        let is_whole = |index: usize| {
+            if !self.slots.is_special(index) {
+                return true;
+            }
+            let lead = self.extras[index].lead;
+            let of_it =
+                |&slot: &usize| self.slots.is_special(slot) && self.extras[slot].lead == lead;
+            let present = slots.iter().filter(|slot| of_it(slot)).count();
+            slots.contains(&usize::from(lead))
+                && present == usize::from(self.extras[usize::from(lead)].remaining)
+        };
+        commands.retain(|sqe| self.slots.find(sqe.cid()).is_some_and(is_whole));
     }
 
     /// Ends every request with [`CommandError::Reset`]. Only once the device can no

@@ -12,7 +12,9 @@ mod identify;
 mod interrupt;
 mod log;
 mod output;
+mod setup;
 mod softnvme;
+mod units;
 
 use std::error::Error as _;
 use std::process::ExitCode;
@@ -24,6 +26,7 @@ use bench::options::BenchArgs;
 use failure::Result;
 use identify::IdentifyArgs;
 use log::LogArgs;
+use setup::SetupArgs;
 use softnvme::options::SoftnvmeArgs;
 
 const EXAMPLES: &str = "\
@@ -52,6 +55,7 @@ struct Cli {
 enum Command {
     Identify(IdentifyArgs),
     Log(LogArgs),
+    Setup(Box<SetupArgs>),
     Bench(Box<BenchArgs>),
     Softnvme(Box<SoftnvmeArgs>),
     /// Writes and reads a software controller, verified, and shows a table; needs no device
@@ -78,6 +82,7 @@ fn run(command: &Command) -> Result<()> {
     match command {
         Command::Identify(args) => identify::run(args),
         Command::Log(args) => log::run(args),
+        Command::Setup(args) => setup::run(args),
         Command::Bench(args) => bench::run(args),
         Command::Softnvme(args) => softnvme::run(args),
         Command::Demo => demo::run(),

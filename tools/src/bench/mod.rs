@@ -27,7 +27,6 @@ mod report_normal;
 mod supervisor;
 #[cfg(test)]
 mod tests;
-mod units;
 mod verify;
 
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
@@ -49,8 +48,8 @@ use options::{BenchArgs, OutputFormat};
 use plan::{Ground, Plan, plan};
 use supervisor::Recovery;
 
+pub(crate) use crate::units::Size;
 pub(crate) use job::Outcome;
-pub(crate) use units::Size;
 
 /// How long a job spins before it lets others have its core: longer than a busy SSD takes.
 const YIELD_AFTER: Duration = Duration::from_millis(1);

@@ -8,7 +8,7 @@ use clap::{ArgAction, Args, ValueEnum};
 
 use super::errors::Tolerance;
 use super::generator::Pattern;
-use super::units::{self, Size};
+use crate::units::{self, Size};
 
 const EXAMPLES: &str = "\
 Examples:

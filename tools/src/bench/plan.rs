@@ -203,8 +203,8 @@ fn commands_per_io(bs: u64, start_bytes: u64, ground: &Ground) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::super::options::{ReadWrite, Verify};
-    use super::super::units::Size;
     use super::*;
+    use crate::units::Size;
 
     const GROUND: Ground = Ground {
         namespace_bytes: 1 << 20,

@@ -1,0 +1,129 @@
+//! What a device was before `adit setup` took it: one file for each, written before the first change.
+//!
+//! `/var/lib/adit/setup/devices/0000:01:00.0.json`. It survives a reboot and a crash: `unbind` and `restore` bring back
+//! what it says, whatever the phase; it goes when that is done.
+
+use std::path::PathBuf;
+
+use adit_driver::bus::pci::PciAddress;
+use serde::{Deserialize, Serialize};
+
+use super::change::Change;
+use super::root::Root;
+use crate::failure::{Failure, Result};
+
+/// Where `adit setup` keeps what it must not forget.
+pub(crate) const STATE: &str = "/var/lib/adit/setup";
+
+/// The form of a record.
+pub(crate) const VERSION: u32 = 1;
+
+/// One device's record.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct DeviceRecord {
+    /// The form of this file: [`VERSION`].
+    pub(crate) version: u32,
+    /// The device's PCI address.
+    pub(crate) bdf: String,
+    /// How far things went.
+    pub(crate) phase: Phase,
+    /// What to bring back.
+    pub(crate) before: Before,
+    /// Which device it is, wherever a later boot numbers it.
+    pub(crate) identity: Identity,
+    /// The boot (`/proc/sys/kernel/random/boot_id`) in which it was bound.
+    pub(crate) boot_id: String,
+    /// The user who was granted the device.
+    pub(crate) grant: Option<String>,
+}
+
+/// How far a binding has gone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Phase {
+    /// On its way to vfio-pci.
+    Binding,
+    /// There.
+    Bound,
+    /// On its way back.
+    Unbinding,
+}
+
+/// The state to bring back.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Before {
+    /// Its driver; none was bound otherwise.
+    pub(crate) driver: Option<String>,
+    /// Its `driver_override`.
+    pub(crate) driver_override: Option<String>,
+}
+
+/// What tells this device from another at the same address. While a device is bound to vfio-pci the kernel knows
+/// none of it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Identity {
+    /// Vendor and device, `8086:0a54`.
+    pub(crate) ids: String,
+    /// Its model, where the kernel's driver told.
+    pub(crate) model: Option<String>,
+    /// Its serial number, likewise.
+    pub(crate) serial: Option<String>,
+    /// Its firmware's revision, likewise.
+    pub(crate) firmware: Option<String>,
+    /// Bytes of all its namespaces, likewise.
+    pub(crate) size_bytes: Option<u64>,
+    /// Its block devices, to be waited for when it comes back.
+    pub(crate) namespaces: Vec<String>,
+}
+
+/// The record's file.
+fn path(address: PciAddress) -> String {
+    format!("{STATE}/devices/{address}.json")
+}
+
+/// The record of the device at `address`, if there is one.
+///
+/// # Errors
+/// When the file is there and is no record of ours: it is named.
+pub(crate) fn load(root: &Root, address: PciAddress) -> Result<Option<DeviceRecord>> {
+    let file = path(address);
+    let Some(text) = root.text(&file) else { return Ok(None) };
+    let damaged = |why: String| {
+        Failure::failed(format!(
+            "{file} is damaged ({why}); look at it, bring the device back by hand as the README says, then remove it"
+        ))
+    };
+    let record: DeviceRecord =
+        serde_json::from_str(&text).map_err(|why| damaged(why.to_string()))?;
+    if record.version != VERSION || record.bdf != address.to_string() {
+        return Err(damaged(format!("version {} of {}", record.version, record.bdf)));
+    }
+    Ok(Some(record))
+}
+
+/// All records, by address.
+///
+/// # Errors
+/// As [`load`].
+pub(crate) fn all(root: &Root) -> Result<Vec<DeviceRecord>> {
+    let names = root.names(format!("{STATE}/devices"));
+    let addresses = names.iter().filter_map(|name| name.strip_suffix(".json")?.parse().ok());
+    addresses.filter_map(|address| load(root, address).transpose()).collect()
+}
+
+impl DeviceRecord {
+    /// The change that writes it down.
+    pub(crate) fn stored(&self) -> Change {
+        let text = serde_json::to_string_pretty(self).expect("a record is plain data");
+        Change::File { path: self.file(), content: text + "\n", mode: 0o644 }
+    }
+
+    /// The change that forgets it.
+    pub(crate) fn forgotten(&self) -> Change {
+        Change::Remove { path: self.file() }
+    }
+
+    fn file(&self) -> PathBuf {
+        format!("{STATE}/devices/{}.json", self.bdf).into()
+    }
+}

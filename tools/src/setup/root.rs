@@ -1,0 +1,146 @@
+//! Where the machine's files are: at `/`, or below a directory that holds a recorded machine.
+//!
+//! Everything that `adit setup` knows it reads here, by the path that the file has on the machine. Reads never fail:
+//! what cannot be read is `None` or empty, and what that means is for the caller to say. What was read is noted, so that
+//! a recording (`status --record`) holds exactly that.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::time::Duration;
+
+use super::machine;
+use super::tree::{self, Scratch};
+use crate::failure::{Failure, Result};
+
+/// How long a program may take that only looks.
+const PROBE_LIMIT: Duration = Duration::from_secs(60);
+
+/// The files of one machine.
+#[derive(Debug)]
+pub(crate) struct Root {
+    base: PathBuf,
+    live: bool,
+    /// What was looked at; what a program printed, where it was one.
+    noted: Mutex<BTreeMap<PathBuf, Option<String>>>,
+    /// Where a recording is unpacked, removed at the end.
+    _scratch: Option<Scratch>,
+}
+
+impl Root {
+    /// This machine, or the one recorded at `sysroot`: a directory, or a file that `status --record` wrote.
+    ///
+    /// # Errors
+    /// When there is nothing at `sysroot`, or it is no recording.
+    pub(crate) fn open(sysroot: Option<&Path>) -> Result<Root> {
+        let Some(path) = sysroot else { return Ok(Root::at("/".into(), true, None)) };
+        let cannot = |why: &dyn std::fmt::Display| {
+            Failure::usage(format!(
+                "--sysroot {}: {why}; give a directory, or a file by 'adit setup status --record'",
+                path.display()
+            ))
+        };
+        if path.is_dir() {
+            let base = fs::canonicalize(path).map_err(|why| cannot(&why))?;
+            return Ok(Root::at(base, false, None));
+        }
+        let text = fs::read_to_string(path).map_err(|why| cannot(&why))?;
+        let scratch = tree::unpack(&text).map_err(|why| cannot(&why))?;
+        Ok(Root::at(scratch.path().to_owned(), false, Some(scratch)))
+    }
+
+    fn at(base: PathBuf, live: bool, scratch: Option<Scratch>) -> Root {
+        Root { base, live, noted: Mutex::default(), _scratch: scratch }
+    }
+
+    /// The machine that `text` describes, in the form of a recording.
+    #[cfg(test)]
+    pub(crate) fn recorded(text: &str) -> Root {
+        let scratch = tree::unpack(text).expect("a recording");
+        Root::at(scratch.path().to_owned(), false, Some(scratch))
+    }
+
+    /// Whether this is the machine that the process runs on. Nothing is changed, opened or run otherwise.
+    pub(crate) fn is_live(&self) -> bool {
+        self.live
+    }
+
+    /// Where the file `path` (absolute, as on the machine) really is. Reading there is not noted.
+    pub(crate) fn path(&self, path: impl AsRef<Path>) -> PathBuf {
+        let path = path.as_ref();
+        self.base.join(path.strip_prefix("/").unwrap_or(path))
+    }
+
+    /// Notes that `path` was looked at, for readers that do so themselves.
+    pub(crate) fn note(&self, path: impl AsRef<Path>) {
+        self.noted.lock().expect("no reader panics").entry(path.as_ref().to_owned()).or_default();
+    }
+
+    /// The text of a file, without the white space around it.
+    pub(crate) fn text(&self, path: impl AsRef<Path>) -> Option<String> {
+        self.note(&path);
+        let bytes = fs::read(self.path(path)).ok()?;
+        Some(String::from_utf8_lossy(&bytes).trim().to_owned())
+    }
+
+    /// The names in a directory, sorted; none where there is no such directory.
+    pub(crate) fn names(&self, directory: impl AsRef<Path>) -> Vec<String> {
+        let directory = directory.as_ref();
+        self.note(directory);
+        let Ok(entries) = fs::read_dir(self.path(directory)) else { return Vec::new() };
+        let names = entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned());
+        let mut names: Vec<String> = names.collect();
+        names.sort();
+        for name in &names {
+            self.note(directory.join(name));
+        }
+        names
+    }
+
+    /// Whether there is such a file or directory, links followed.
+    pub(crate) fn exists(&self, path: impl AsRef<Path>) -> bool {
+        self.note(&path);
+        self.path(path).exists()
+    }
+
+    /// The last component of what a link leads to: a driver's or a group's name.
+    pub(crate) fn link_name(&self, link: impl AsRef<Path>) -> Option<String> {
+        self.note(&link);
+        let target = fs::read_link(self.path(link)).ok()?;
+        Some(target.file_name()?.to_string_lossy().into_owned())
+    }
+
+    /// The path, as on the machine, without links in it.
+    pub(crate) fn resolve(&self, path: impl AsRef<Path>) -> Option<PathBuf> {
+        self.note(&path);
+        let real = fs::canonicalize(self.path(path)).ok()?;
+        Some(Path::new("/").join(real.strip_prefix(&self.base).ok()?))
+    }
+
+    /// What `program`, which only looks, prints about `subject`; in a recording that is the file
+    /// `/recorded/PROGRAM/SUBJECT`.
+    ///
+    /// # Errors
+    /// Why it printed nothing: it is not installed, has no right, or was not recorded.
+    pub(crate) fn probe(
+        &self,
+        program: &str,
+        arguments: &[&str],
+        subject: &str,
+    ) -> std::io::Result<String> {
+        let recorded = Path::new("/recorded").join(program).join(subject);
+        if !self.live {
+            return fs::read_to_string(self.path(recorded));
+        }
+        let words: Vec<String> = arguments.iter().map(|&word| word.to_owned()).collect();
+        let printed = machine::run(program, &words, PROBE_LIMIT)?;
+        self.noted.lock().expect("no reader panics").insert(recorded, Some(printed.clone()));
+        Ok(printed)
+    }
+
+    /// All that was looked at so far, as a recording.
+    pub(crate) fn recording(&self) -> String {
+        tree::pack(&self.base, &self.noted.lock().expect("no reader panics"))
+    }
+}

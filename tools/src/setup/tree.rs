@@ -1,0 +1,242 @@
+//! A recorded machine as one text file.
+//!
+//! ```text
+//! # a comment
+//! /sys/bus/pci/devices/0000:01:00.0 -> ../../../devices/pci0000:00/0000:00:01.0/0000:01:00.0
+//! /sys/devices/pci0000:00/0000:00:01.0/0000:01:00.0/class = 0x010802
+//! /sys/kernel/iommu_groups/
+//! /proc/swaps:
+//!     Filename				Type		Size		Used		Priority
+//!     /dev/nvme0n1p3                          partition	8388604		0		-2
+//! ```
+//!
+//! A link, a file of one line, an empty directory, a file of several lines. Directories on the way are made.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write;
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Component, Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// What begins a line of a file of several lines.
+const INDENT: &str = "    ";
+
+/// Links that lead in circles end here, as in the kernel.
+const LINKS_MAX: usize = 40;
+
+/// A temporary directory, removed when dropped.
+#[derive(Debug)]
+pub(crate) struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new() -> std::io::Result<Scratch> {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let unique = NEXT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("adit-setup-{}-{unique}", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        fs::create_dir(&path)?;
+        Ok(Scratch(fs::canonicalize(path)?))
+    }
+
+    /// Where it is.
+    pub(crate) fn path(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        // What cannot be removed is in the directory for temporary files.
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// One line of a recording.
+enum Entry<'a> {
+    Directory,
+    Link(&'a str),
+    Line(&'a str),
+    /// The lines follow.
+    Lines,
+}
+
+/// Makes the files that a recording tells of, in a temporary directory.
+///
+/// # Errors
+/// The first line that is none of a recording's, or what the system refused.
+pub(crate) fn unpack(text: &str) -> Result<Scratch, String> {
+    let scratch = Scratch::new().map_err(|why| why.to_string())?;
+    let mut lines = text.lines().enumerate().peekable();
+    while let Some((number, line)) = lines.next() {
+        if line.trim().is_empty() || line.starts_with('#') {
+            continue;
+        }
+        let (path, entry) = entry(line)
+            .ok_or_else(|| format!("line {} is not one of a recorded machine", number + 1))?;
+        let mut content = String::new();
+        while let (Entry::Lines, Some((_, more))) =
+            (&entry, lines.next_if(|(_, line)| line.starts_with(INDENT)))
+        {
+            content.extend([&more[INDENT.len()..], "\n"]);
+        }
+        make(scratch.path(), path, &entry, &content).map_err(|why| format!("{path}: {why}"))?;
+    }
+    Ok(scratch)
+}
+
+fn entry(line: &str) -> Option<(&str, Entry<'_>)> {
+    let found = if let Some((path, target)) = line.split_once(" -> ") {
+        (path, Entry::Link(target))
+    } else if let Some((path, value)) = line.split_once(" = ") {
+        (path, Entry::Line(value))
+    } else if let Some(path) = line.strip_suffix(':') {
+        (path, Entry::Lines)
+    } else {
+        (line.strip_suffix('/')?, Entry::Directory)
+    };
+    // A path that climbs would leave the directory that it is made in.
+    let inside =
+        Path::new(found.0).components().skip(1).all(|part| matches!(part, Component::Normal(_)));
+    (found.0.starts_with('/') && inside).then_some(found)
+}
+
+fn make(base: &Path, path: &str, entry: &Entry, lines: &str) -> std::io::Result<()> {
+    let place = base.join(path.trim_start_matches('/'));
+    let directory = place.parent().unwrap_or(base);
+    fs::create_dir_all(directory)?;
+    // Through a link that leads out, the next line would be written anywhere.
+    if !fs::canonicalize(directory)?.starts_with(base) {
+        return Err(std::io::Error::other("it leads out of the recording"));
+    }
+    match entry {
+        Entry::Directory => fs::create_dir_all(place),
+        Entry::Link(target) => symlink(inside(base, target), place),
+        Entry::Line(value) => fs::write(place, format!("{value}\n")),
+        Entry::Lines => fs::write(place, lines),
+    }
+}
+
+/// An absolute target means the recorded machine's.
+fn inside(base: &Path, target: &str) -> PathBuf {
+    target.strip_prefix('/').map_or_else(|| target.into(), |rest| base.join(rest))
+}
+
+/// The files below `base` that were `noted`, as a recording.
+pub(crate) fn pack(base: &Path, noted: &BTreeMap<PathBuf, Option<String>>) -> String {
+    let mut packer = Packer { base, seen: BTreeSet::new(), text: String::new() };
+    for (path, printed) in noted {
+        match printed {
+            Some(printed) => packer.file(path, printed),
+            None => packer.visit(path, 0),
+        }
+    }
+    packer.text
+}
+
+struct Packer<'a> {
+    base: &'a Path,
+    seen: BTreeSet<PathBuf>,
+    text: String,
+}
+
+impl Packer<'_> {
+    /// Writes each link on the way to `path`, then what is there.
+    fn visit(&mut self, path: &Path, links: usize) {
+        let mut place = PathBuf::from("/");
+        let mut parts = path.strip_prefix("/").unwrap_or(path).components();
+        while let Some(part) = parts.next() {
+            if part == Component::ParentDir {
+                place.pop();
+                continue;
+            }
+            place.push(part);
+            let Ok(target) = fs::read_link(self.real(&place)) else { continue };
+            self.link(&place, &target);
+            if links < LINKS_MAX {
+                let rest =
+                    place.parent().unwrap_or(Path::new("/")).join(target).join(parts.as_path());
+                self.visit(&rest, links + 1);
+            }
+            return;
+        }
+        self.end(&place);
+    }
+
+    fn real(&self, path: &Path) -> PathBuf {
+        self.base.join(path.strip_prefix("/").unwrap_or(path))
+    }
+
+    fn end(&mut self, path: &Path) {
+        let real = self.real(path);
+        if real.is_dir() && self.seen.insert(path.to_owned()) {
+            self.line(format_args!("{}/", path.display()));
+        } else if let Ok(bytes) = fs::read(&real) {
+            self.file(path, &String::from_utf8_lossy(&bytes));
+        }
+    }
+
+    fn link(&mut self, path: &Path, target: &Path) {
+        if self.seen.insert(path.to_owned()) {
+            self.line(format_args!("{} -> {}", path.display(), target.display()));
+        }
+    }
+
+    fn file(&mut self, path: &Path, content: &str) {
+        if !self.seen.insert(path.to_owned()) {
+            return;
+        }
+        match content.trim_end().split_once('\n') {
+            None => self.line(format_args!("{} = {}", path.display(), content.trim_end())),
+            Some(_) => {
+                self.line(format_args!("{}:", path.display()));
+                content.lines().for_each(|line| self.line(format_args!("{INDENT}{line}")));
+            }
+        }
+    }
+
+    fn line(&mut self, line: std::fmt::Arguments) {
+        writeln!(self.text, "{line}").expect("a string takes everything");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const RECORDING: &str = "\
+# a machine
+/proc/swaps:
+    Filename Type
+    /dev/sda2 partition
+/sys/bus/pci/devices/0000:01:00.0 -> ../../../devices/pci0000:00/0000:01:00.0
+/sys/devices/pci0000:00/0000:01:00.0/class = 0x010802
+/sys/kernel/iommu_groups/
+";
+
+    #[test]
+    fn a_recording_becomes_files_and_files_a_recording() {
+        let scratch = unpack(RECORDING).expect("a recording");
+        let class = scratch.path().join("sys/bus/pci/devices/0000:01:00.0/class");
+        assert_eq!(fs::read_to_string(class).expect("file"), "0x010802\n");
+        let noted = [
+            "/proc/swaps",
+            "/sys/bus/pci/devices/0000:01:00.0/class",
+            "/sys/kernel/iommu_groups",
+            "/not/there",
+        ];
+        let noted = noted.map(|path| (PathBuf::from(path), None)).into();
+        let again = pack(scratch.path(), &noted);
+        assert_eq!(format!("# a machine\n{again}"), RECORDING);
+    }
+
+    #[test]
+    fn what_is_no_recording_is_refused_with_its_line() {
+        for text in ["hello", "relative = 1", "/a/../../b = 1", "\n/x"] {
+            let why = unpack(text).expect_err(text);
+            assert!(why.contains("is not one of a recorded machine"), "{why}");
+        }
+        let why = unpack("/a -> ../../../../../tmp\n/a/b = 1").expect_err("leads out");
+        assert!(why.contains("leads out"), "{why}");
+    }
+}

@@ -91,13 +91,19 @@ impl Root {
     pub(crate) fn names(&self, directory: impl AsRef<Path>) -> Vec<String> {
         let directory = directory.as_ref();
         self.note(directory);
+        let names = self.names_quietly(directory);
+        for name in &names {
+            self.note(directory.join(name));
+        }
+        names
+    }
+
+    /// As [`Root::names`], but nothing is noted: for directories of which little matters.
+    pub(crate) fn names_quietly(&self, directory: impl AsRef<Path>) -> Vec<String> {
         let Ok(entries) = fs::read_dir(self.path(directory)) else { return Vec::new() };
         let names = entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned());
         let mut names: Vec<String> = names.collect();
         names.sort();
-        for name in &names {
-            self.note(directory.join(name));
-        }
         names
     }
 
@@ -124,11 +130,8 @@ impl Root {
     pub(crate) fn listing(&self, directory: impl AsRef<Path>) -> Vec<String> {
         let directory = directory.as_ref();
         self.note(directory);
-        let Ok(entries) = fs::read_dir(self.path(directory)) else { return Vec::new() };
-        let names = entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned());
-        let mut names: Vec<String> =
-            names.filter(|name| self.present(directory.join(name))).collect();
-        names.sort();
+        let mut names = self.names_quietly(directory);
+        names.retain(|name| self.present(directory.join(name)));
         names
     }
 

@@ -16,8 +16,8 @@ use serde::Serialize;
 use super::record::DeviceRecord;
 use super::root::Root;
 
-pub(crate) use host::Host;
-pub(crate) use verdict::Obstacle;
+pub(crate) use host::{Host, Hugepages, ModuleState};
+pub(crate) use verdict::{Obstacle, ObstacleKind};
 
 /// The machine.
 #[derive(Debug, Serialize)]

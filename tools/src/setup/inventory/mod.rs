@@ -15,7 +15,7 @@ use super::record::DeviceRecord;
 use super::root::Root;
 
 pub(crate) use host::Host;
-pub(crate) use verdict::Obstacle;
+pub(crate) use verdict::{Obstacle, ObstacleKind};
 
 /// The machine.
 #[derive(Debug, Serialize)]

@@ -17,6 +17,9 @@ use crate::failure::{Failure, Result};
 /// How long a program may take that only looks.
 const PROBE_LIMIT: Duration = Duration::from_secs(60);
 
+/// What a recording holds in the place of a file that is only known to be there.
+const NOT_RECORDED: &str = "(not recorded)";
+
 /// The files of one machine.
 #[derive(Debug)]
 pub(crate) struct Root {
@@ -88,13 +91,19 @@ impl Root {
     pub(crate) fn names(&self, directory: impl AsRef<Path>) -> Vec<String> {
         let directory = directory.as_ref();
         self.note(directory);
+        let names = self.names_quietly(directory);
+        for name in &names {
+            self.note(directory.join(name));
+        }
+        names
+    }
+
+    /// As [`Root::names`], but nothing is noted: for directories of which little matters.
+    pub(crate) fn names_quietly(&self, directory: impl AsRef<Path>) -> Vec<String> {
         let Ok(entries) = fs::read_dir(self.path(directory)) else { return Vec::new() };
         let names = entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned());
         let mut names: Vec<String> = names.collect();
         names.sort();
-        for name in &names {
-            self.note(directory.join(name));
-        }
         names
     }
 
@@ -102,6 +111,47 @@ impl Root {
     pub(crate) fn exists(&self, path: impl AsRef<Path>) -> bool {
         self.note(&path);
         self.path(path).exists()
+    }
+
+    /// Whether there is such a file, whose content is nobody's business: a device's file, a table of the firmware. A
+    /// recording holds that it is there, and no more.
+    pub(crate) fn present(&self, path: impl AsRef<Path>) -> bool {
+        let path = path.as_ref();
+        let there = self.path(path).exists();
+        if there && !self.path(path).is_dir() {
+            self.note_as(path, NOT_RECORDED.to_owned());
+        } else {
+            self.note(path);
+        }
+        there
+    }
+
+    /// The names in a directory, sorted; of its files a recording holds that they are there, as of [`Root::present`].
+    pub(crate) fn listing(&self, directory: impl AsRef<Path>) -> Vec<String> {
+        let directory = directory.as_ref();
+        self.note(directory);
+        let mut names = self.names_quietly(directory);
+        names.retain(|name| self.present(directory.join(name)));
+        names
+    }
+
+    /// The lines of a long file that are to be kept; a recording holds only those.
+    pub(crate) fn lines(
+        &self,
+        path: impl AsRef<Path>,
+        keep: impl Fn(&str) -> bool,
+    ) -> Option<Vec<String>> {
+        let bytes = fs::read(self.path(&path)).ok()?;
+        let text = String::from_utf8_lossy(&bytes);
+        let kept: Vec<String> =
+            text.lines().filter(|line| keep(line)).map(ToOwned::to_owned).collect();
+        self.note_as(path.as_ref(), kept.join("\n"));
+        Some(kept)
+    }
+
+    /// Notes what a recording is to hold in the place of a file's content.
+    fn note_as(&self, path: &Path, text: String) {
+        self.noted.lock().expect("no reader panics").insert(path.to_owned(), Some(text));
     }
 
     /// The last component of what a link leads to: a driver's or a group's name.
@@ -135,7 +185,7 @@ impl Root {
         }
         let words: Vec<String> = arguments.iter().map(|&word| word.to_owned()).collect();
         let printed = machine::run(program, &words, PROBE_LIMIT)?;
-        self.noted.lock().expect("no reader panics").insert(recorded, Some(printed.clone()));
+        self.note_as(&recorded, printed.clone());
         Ok(printed)
     }
 

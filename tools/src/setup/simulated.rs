@@ -597,8 +597,12 @@ impl Kernel {
     fn show_namespaces(&self, function: &Function) {
         let Function { drive, instance, .. } = function;
         let controller = directory(drive.bdf).join(format!("nvme/nvme{instance}"));
-        let identity =
-            [("model", "QEMU NVMe Ctrl"), ("serial", drive.serial), ("firmware_rev", "8.2.0")];
+        let identity = [
+            ("model", "QEMU NVMe Ctrl"),
+            ("serial", drive.serial),
+            ("firmware_rev", "8.2.0"),
+            ("state", "live"),
+        ];
         for (name, value) in identity {
             self.put(&controller.join(name), &format!("{value}\n"));
         }

@@ -14,6 +14,9 @@ use crate::setup::root::Root;
 /// The driver that hands a function to user space.
 pub(super) const VFIO_PCI: &str = "vfio-pci";
 
+/// The kernel's driver of NVMe controllers.
+pub(super) const NVME: &str = "nvme";
+
 /// The functions of the machine.
 const DEVICES: &str = "/sys/bus/pci/devices";
 
@@ -72,14 +75,23 @@ impl Device {
     /// Whether the file by which user space opens it is there: its IOMMU group's, `/dev/vfio/12`.
     pub(super) fn has_group_file(self, root: &Root) -> bool {
         let Some(group) = root.link_name(self.attribute("iommu_group")) else { return false };
-        ["", "noiommu-"].iter().any(|kind| root.exists(format!("/dev/vfio/{kind}{group}")))
+        ["", "noiommu-"].iter().any(|kind| root.present(format!("/dev/vfio/{kind}{group}")))
     }
 
-    /// Whether the kernel's driver has read its serial number.
-    pub(super) fn has_serial(self, root: &Root) -> bool {
+    /// How far the kernel's NVMe driver is with it: `live` once it can be looked at.
+    pub(super) fn state(self, root: &Root) -> Option<String> {
+        self.of_controller(root, "state")
+    }
+
+    /// Its serial number, as the kernel's NVMe driver has read it.
+    pub(super) fn serial(self, root: &Root) -> Option<String> {
+        self.of_controller(root, "serial").filter(|serial| !serial.is_empty())
+    }
+
+    fn of_controller(self, root: &Root, name: &str) -> Option<String> {
         let controllers = self.attribute("nvme");
-        let serial = |name: &String| root.text(controllers.join(name).join("serial"));
-        root.names(&controllers).iter().filter_map(serial).any(|serial| !serial.is_empty())
+        let controller = root.names(&controllers).into_iter().next()?;
+        root.text(controllers.join(controller).join(name))
     }
 
     /// Its namespaces that have come up as block devices, by name. With native multipathing these are the paths
@@ -130,7 +142,7 @@ fn is_up(root: &Root, name: &str) -> bool {
     };
     let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     let is_namespace = is_number(namespace) && controller.split('c').all(is_number);
-    is_namespace && (controller.contains('c') || root.exists(Path::new("/dev").join(name)))
+    is_namespace && (controller.contains('c') || root.present(Path::new("/dev").join(name)))
 }
 
 #[cfg(test)]
@@ -149,6 +161,8 @@ mod tests {
 /sys/bus/pci/devices/0000:01:00.0/nvme/nvme3/nvme3n1/size = 8
 /sys/bus/pci/devices/0000:01:00.0/nvme/nvme3/nvme3n2/size = 8
 /sys/bus/pci/devices/0000:01:00.0/nvme/nvme3/nvme3c0n7/size = 8
+/sys/bus/pci/devices/0000:01:00.0/nvme/nvme3/serial = PHLJ1   
+/sys/bus/pci/devices/0000:01:00.0/nvme/nvme3/state = live
 /sys/bus/pci/devices/0000:01:00.0/nvme/nvme3/ng3n1/
 /sys/bus/pci/devices/0000:01:00.0/nvme/nvme3/nvmenvme/
 /dev/nvme3n1 = x
@@ -162,8 +176,10 @@ mod tests {
         assert_eq!(device.ids(&root).as_deref(), Some("8086:0a54"));
         assert!(device.has_group_file(&root));
         assert_eq!(device.block_devices(&root), ["nvme3c0n7", "nvme3n1"]);
+        assert_eq!(device.serial(&root).as_deref(), Some("PHLJ1"));
+        assert_eq!(device.state(&root).as_deref(), Some("live"));
         let other = Device::at("0000:02:00.0".parse().expect("address"));
         assert!(!other.is_there(&root) && !other.has_group_file(&root));
-        assert!(other.block_devices(&root).is_empty());
+        assert!(other.block_devices(&root).is_empty() && other.state(&root).is_none());
     }
 }

@@ -20,6 +20,12 @@ use crate::setup::root::Root;
 pub(super) fn erase(operation: &mut Operation, function: &Function) -> Result<()> {
     let marked: Vec<(&Namespace, Vec<&str>)> =
         function.namespaces.iter().map(|namespace| (namespace, marked(namespace))).collect();
+    if function.driver.is_none() {
+        return operation.say(format!(
+            "warning: {}: no driver has it, so nothing was looked at, nothing erased, and no copy kept",
+            function.bdf
+        ));
+    }
     if marked.iter().all(|(_, devices)| devices.is_empty()) {
         return Ok(());
     }

@@ -15,6 +15,8 @@ mod take;
 #[cfg(test)]
 mod tests;
 
+use std::time::Duration;
+
 use serde::Serialize;
 
 use super::args::{BindArgs, RestoreArgs, UnbindArgs};
@@ -23,8 +25,12 @@ use super::inventory::{Function, Inventory};
 use super::operation::{self, Operation};
 use super::root::Root;
 use crate::failure::Result;
+use device::{Device, NVME};
 use plan::{Task, Terms};
 use take::Request;
+
+/// How long the kernel's driver may take to show the first namespace of a controller; some have none.
+const SCAN: Duration = Duration::from_secs(3);
 
 /// A device that user space can have.
 #[derive(Debug, PartialEq, Eq, Serialize)]
@@ -72,9 +78,20 @@ fn bind_on(operation: &mut Operation, args: &BindArgs) -> Result<Vec<Bound>> {
         erase: args.force_erase_signature,
         no_iommu: args.unsafe_no_iommu,
     };
+    for &device in &args.devices {
+        await_namespaces(operation, Device::at(device));
+    }
     let inventory = Inventory::read(operation.root);
     let tasks = plan::tasks(operation.root, &inventory, &args.devices, terms)?;
     bind_tasks(operation, tasks, terms, args.user.as_deref())
+}
+
+/// Waits for namespaces of a controller that the kernel's driver has. It shows them a while after it got the controller,
+/// and what is not shown yet would look like nothing to keep.
+fn await_namespaces(operation: &mut Operation, device: Device) {
+    operation.wait(&format!("waiting for the namespaces of {device}"), SCAN, |root| {
+        device.driver(root).as_deref() != Some(NVME) || !device.block_devices(root).is_empty()
+    });
 }
 
 /// Does what was decided, and says how each device is used.

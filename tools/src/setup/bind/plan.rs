@@ -4,10 +4,10 @@
 
 use adit_driver::bus::pci::PciAddress;
 
-use super::device::{Device, VFIO_PCI};
+use super::device::{Device, NVME};
 use crate::failure::{Failure, Result};
 use crate::setup::inventory::{Function, Inventory, Obstacle, ObstacleKind};
-use crate::setup::record::{DeviceRecord, Phase};
+use crate::setup::record::{self, DeviceRecord, Phase};
 use crate::setup::root::Root;
 
 /// On which terms devices are taken.
@@ -81,18 +81,20 @@ fn task<'a>(
     terms: Terms,
 ) -> std::result::Result<Task<'a>, Vec<String>> {
     let function = find(root, inventory, address).map_err(|why| vec![why])?;
-    let is_bound = function.driver.as_deref() == Some(VFIO_PCI);
-    match &function.record {
+    // The inventory takes a damaged record for none.
+    let record = record::load(root, address).map_err(|why| vec![why.to_string()])?;
+    match record {
         Some(record) if record.phase != Phase::Bound => {
             return Err(vec![format!(
                 "{address}: an earlier 'adit setup' was cut off while it had the device; run 'adit setup restore' first"
             )]);
         }
-        Some(record) if is_bound => return Ok(Task::Have(record.clone())),
-        None if is_bound => return Ok(Task::Foreign(function.bdf.clone())),
+        Some(record) if function.is_bound() => return Ok(Task::Have(record)),
+        None if function.is_bound() => return Ok(Task::Foreign(function.bdf.clone())),
         _ => {}
     }
-    let reasons = reasons(function, terms);
+    let mut reasons = reasons(function, terms);
+    reasons.extend(unseen(root, function, terms));
     if reasons.is_empty() { Ok(Task::Take(function)) } else { Err(reasons) }
 }
 
@@ -130,6 +132,28 @@ pub(super) fn reasons(function: &Function, terms: Terms) -> Vec<String> {
     };
     let obstacles = function.obstacles.iter().filter(stands);
     obstacles.map(|found| format!("{}: {}; {}", function.bdf, found.reason, found.remedy)).collect()
+}
+
+/// Why it is not known what the device holds, other than that its namespaces cannot be read.
+fn unseen(root: &Root, function: &Function, terms: Terms) -> Option<String> {
+    let bdf = &function.bdf;
+    match function.driver.as_deref() {
+        None if !terms.erase => Some(format!(
+            "{bdf}: no driver has it, so what it holds cannot be looked at; give it to the kernel's driver with \
+             'echo {bdf} > /sys/bus/pci/drivers_probe', or add --force-erase-signature if nothing of it is wanted"
+        )),
+        Some(NVME) => {
+            let state = Device::at(bdf.parse().ok()?).state(root);
+            let state = state.unwrap_or_else(|| "none yet".to_owned());
+            (state != "live").then(|| {
+                format!(
+                    "{bdf}: what it holds cannot be looked at, as the kernel's driver is not done with it \
+                     (state: {state}); wait a moment, or see 'dmesg'"
+                )
+            })
+        }
+        _ => None,
+    }
 }
 
 /// Whether all that make the function's group unusable are taken by the same command: then it is usable afterwards.

@@ -10,15 +10,16 @@ use adit_driver::bus::pci::PciAddress;
 use super::back::{self, Afterwards};
 use super::device::{Device, VFIO_PCI};
 use super::plan::{self, Terms};
-use super::{Bound, bind_tasks, boot_id};
+use super::{Bound, bind_tasks};
 use crate::failure::{Failure, Result};
 use crate::setup::args::BindArgs;
-use crate::setup::inventory::{Function, Inventory};
+use crate::setup::inventory::Inventory;
 use crate::setup::operation::Operation;
 use crate::setup::record::{self, DeviceRecord, Phase};
+use crate::setup::root::Root;
 
-/// How long the kernel's driver may take to read the serial number, early in a boot.
-const IDENTITY: Duration = Duration::from_secs(10);
+/// How long the kernel's driver may take to show a device, early in a boot.
+const DRIVER: Duration = Duration::from_secs(10);
 
 /// Binds everything that is recorded as bound; completes what was cut off on its way back.
 ///
@@ -57,33 +58,42 @@ fn bind_one(
         back::give_back(operation, &mut record, Afterwards::Forget)?;
         return Ok(Vec::new());
     }
-    if record.boot_id != boot_id(operation.root) {
-        let device = Device::at(address);
-        operation.wait(&format!("waiting for the driver of {address}"), IDENTITY, |root| {
-            !device.is_there(root) || device.has_serial(root)
-        });
+    let device = Device::at(address);
+    await_driver(operation, device, &record);
+    if device.driver(operation.root).as_deref() != Some(VFIO_PCI) {
+        check_identity(operation.root, device, &record)?;
     }
     let inventory = Inventory::read(operation.root);
-    let function = plan::find(operation.root, &inventory, address).map_err(Failure::failed)?;
-    if function.driver.as_deref() != Some(VFIO_PCI) {
-        check_identity(function, &record)?;
-    }
     let tasks = plan::tasks(operation.root, &inventory, &[address], terms)?;
     bind_tasks(operation, tasks, terms, user)
 }
 
-/// Whether it is the device that was bound, as far as can be known.
-fn check_identity(function: &Function, record: &DeviceRecord) -> Result<()> {
+/// Waits until the kernel's driver shows what it showed when the device was bound; early in a boot it is at it still.
+fn await_driver(operation: &mut Operation, device: Device, record: &DeviceRecord) {
+    let count = record.identity.namespaces.len();
+    operation.wait(&format!("waiting for the driver of {device}"), DRIVER, |root| {
+        let is_shown = device.serial(root).is_some() && device.block_devices(root).len() >= count;
+        is_shown || !device.is_there(root) || device.driver(root).as_deref() == Some(VFIO_PCI)
+    });
+}
+
+/// Whether it is the device that was bound, as far as can be known. The inventory would tell what the record says.
+fn check_identity(root: &Root, device: Device, record: &DeviceRecord) -> Result<()> {
+    if !device.is_there(root) {
+        return Err(Failure::failed(format!(
+            "{device}: it was bound, and is not in the machine any more; 'adit setup unbind {device}' forgets it"
+        )));
+    }
     let name = |serial: &Option<String>| serial.clone().unwrap_or_else(|| "unknown".to_owned());
-    let (found, recorded) = (&function.serial, &record.identity.serial);
-    if function.ids == record.identity.ids && found.is_some() && found == recorded {
+    let (found, recorded) = (&device.serial(root), &record.identity.serial);
+    let is_same = device.ids(root).as_ref() == Some(&record.identity.ids) && found == recorded;
+    if is_same && found.is_some() {
         return Ok(());
     }
     Err(Failure::failed(format!(
-        "{bdf}: it may be another drive than the one that was bound (serial number {}, recorded was {}), so it was left \
-         alone; bind it with 'adit setup bind {bdf}', or forget it with 'adit setup unbind {bdf}'",
+        "{device}: it may be another drive than the one that was bound (serial number {}, recorded was {}), so it was left \
+         alone; bind it with 'adit setup bind {device}', or forget it with 'adit setup unbind {device}'",
         name(found),
         name(recorded),
-        bdf = function.bdf,
     )))
 }

@@ -113,7 +113,7 @@ fn look_again(operation: &mut Operation, function: &Function, request: &Request)
     let against = |root: &Root| {
         let inventory = Inventory::read(root);
         let same = inventory.controllers.iter().find(|same| same.bdf == function.bdf);
-        match same.filter(|same| same.driver == function.driver && same.serial == function.serial) {
+        match same.filter(|same| is_unchanged(same, function)) {
             Some(same) => plan::reasons(same, terms),
             None => vec![format!("{}: it changed while this looked; run it again", function.bdf)],
         }
@@ -124,6 +124,14 @@ fn look_again(operation: &mut Operation, function: &Function, request: &Request)
         reasons.is_empty()
     });
     if reasons.is_empty() { Ok(()) } else { Err(plan::refusal(&reasons)) }
+}
+
+/// Whether it is what was decided about: a namespace that came since was not claimed.
+fn is_unchanged(now: &Function, then: &Function) -> bool {
+    let names = |function: &Function| -> Vec<String> {
+        function.namespaces.iter().map(|namespace| namespace.name.clone()).collect()
+    };
+    now.driver == then.driver && now.serial == then.serial && names(now) == names(then)
 }
 
 fn take(

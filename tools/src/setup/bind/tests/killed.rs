@@ -54,7 +54,12 @@ fn same(world: &World, before: &Files, what: impl std::fmt::Debug) {
 }
 
 fn bind_both(world: &mut World, blow: Blow) {
-    expect(bind(world, &[A, B], blow), blow);
+    expect(bind_with(world, &both(), blow), blow);
+}
+
+/// Both drives, also where no driver shows what one holds.
+fn both() -> BindArgs {
+    BindArgs { force_erase_signature: true, ..bind_args(&[A, B]) }
 }
 
 fn unbind_all(world: &mut World, blow: Blow) {
@@ -78,7 +83,7 @@ fn a_binding_that_is_killed_is_undone_by_restore() {
         let before = untouched(make, 0);
         for (seed, blow) in blows(make, bind_both).enumerate() {
             let mut world = make(seed as u64);
-            assert!(bind(&mut world, &[A, B], blow).is_err(), "{blow:?} did not strike");
+            assert!(bind_with(&mut world, &both(), blow).is_err(), "{blow:?} did not strike");
             restore_all(&mut world, None);
             same(&world, &before, blow);
         }

@@ -41,6 +41,24 @@ fn another_drive_at_the_address_is_left_and_the_others_go_on() {
 }
 
 #[test]
+fn a_drive_whose_serial_number_cannot_be_read_is_left() {
+    let mut world = booted(7);
+    world.kernel.unbind_by_hand(A);
+    let why = failure(bind_with(&mut world, &recorded_args(), None));
+    assert!(why.contains("serial number unknown, recorded was 0000:01:00.0"), "{why}");
+    assert_eq!(driver(&world, A), None);
+}
+
+#[test]
+fn a_drive_that_is_gone_is_told() {
+    let mut world = booted(8);
+    world.kernel.unplug(A);
+    let why = failure(bind_with(&mut world, &recorded_args(), None));
+    assert!(why.contains("not in the machine any more"), "{why}");
+    assert_eq!(driver(&world, B).as_deref(), Some("vfio-pci"));
+}
+
+#[test]
 fn what_came_into_use_meanwhile_is_left_and_stays_recorded() {
     let mut world = booted(3);
     world.kernel.in_use.insert("nvme0n1".into());

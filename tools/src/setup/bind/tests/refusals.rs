@@ -81,6 +81,31 @@ fn another_tools_driver_override() {
 }
 
 #[test]
+fn a_drive_that_does_not_show_what_it_holds() {
+    let why = refused(&[A], |world| world.kernel.unbind_by_hand(A));
+    assert!(why.contains("no driver has it") && why.contains("drivers_probe"), "{why}");
+    let why = refused(&[A], |world| {
+        let state = format!("/sys/devices/pci0000:00/{A}/nvme/nvme0/state");
+        world.kernel.put(state.as_ref(), "resetting\n");
+    });
+    assert!(why.contains("(state: resetting)"), "{why}");
+    let why = refused(&[A], |world| {
+        let wipefs = world.root.path("/recorded/wipefs/nvme0n1");
+        std::fs::remove_file(wipefs).expect("what wipefs would print");
+    });
+    assert!(why.contains("nvme0n1 holds cannot be looked at"), "{why}");
+}
+
+#[test]
+fn a_damaged_record() {
+    let why = refused(&[A], |world| {
+        let record = "/var/lib/adit/setup/devices/0000:01:00.0.json";
+        world.kernel.put(record.as_ref(), "{");
+    });
+    assert!(why.contains("0000:01:00.0.json is damaged"), "{why}");
+}
+
+#[test]
 fn a_machine_without_an_iommu() {
     let drives = [Drive { group: None, ..Drive::new(A, 0) }];
     let mut world = World::new(&drives, 0);

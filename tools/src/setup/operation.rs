@@ -14,6 +14,7 @@ use super::args::ChangeArgs;
 use super::change::{Change, Claim, Hands};
 use super::lock::Lock;
 use super::machine::Machine;
+use super::record::STATE;
 use super::root::Root;
 use crate::failure::{Failure, Result};
 use crate::interrupt::Interrupt;
@@ -116,7 +117,10 @@ impl<'a> Operation<'a> {
     fn tell(&mut self, change: &Change) {
         let prefix = if self.dry_run { "would " } else { "" };
         let mut text = format!("{prefix}{change}\n");
-        if let Change::File { content, .. } = change {
+        // Our own notes are told of, but not recited; they are in the JSON.
+        if let Change::File { path, content, .. } = change
+            && !path.starts_with(STATE)
+        {
             text.extend(content.lines().map(|line| format!("    {line}\n")));
         }
         let told = self.print(&text);

@@ -45,7 +45,7 @@ pub(super) fn erase(operation: &mut Operation, function: &Function) -> Result<()
         operation.change(Change::Run { program: "env".into(), arguments: words.into() })?;
     }
     operation.say(format!(
-        "{}: copies of what was erased are in {directory}; the README there says how to put them back",
+        "{}: a copy of each signature goes to {directory}; the README there says how to put it back",
         function.bdf
     ))
 }

@@ -16,7 +16,7 @@ use serde::Serialize;
 use super::record::DeviceRecord;
 use super::root::Root;
 
-pub(crate) use host::Host;
+pub(crate) use host::{Host, Hugepages, ModuleState};
 pub(crate) use verdict::{Obstacle, ObstacleKind};
 
 /// The machine.

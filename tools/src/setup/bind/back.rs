@@ -4,7 +4,6 @@
 //! `vfio-pci`. A device that the kernel's driver has again (after a reboot) or that another tool has taken since is left
 //! as it is. The record goes last, so that what is cut off here is completed by the next `adit setup restore`.
 
-use std::fmt;
 use std::time::Duration;
 
 use serde::Serialize;
@@ -42,17 +41,19 @@ enum State {
     Gone,
 }
 
-impl fmt::Display for Returned {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+impl Returned {
+    /// What became of it, or would become of it in a dry run.
+    pub(super) fn sentence(&self, dry: bool) -> String {
         let Returned { bdf, driver, namespaces, .. } = self;
+        let is = if dry { "would be" } else { "is" };
         let driver = driver.as_deref().unwrap_or("none");
         match self.state {
-            State::Restored if namespaces.is_empty() => write!(f, "{bdf} is back: driver {driver}"),
+            State::Restored if namespaces.is_empty() => format!("{bdf} {is} back: driver {driver}"),
             State::Restored => {
-                write!(f, "{bdf} is back: driver {driver}, {}", namespaces.join(", "))
+                format!("{bdf} {is} back: driver {driver}, {}", namespaces.join(", "))
             }
-            State::LeftAlone => write!(f, "{bdf} is released: driver {driver}"),
-            State::Gone => write!(f, "{bdf} is forgotten"),
+            State::LeftAlone => format!("{bdf} {is} released: driver {driver}"),
+            State::Gone => format!("{bdf} {is} forgotten"),
         }
     }
 }

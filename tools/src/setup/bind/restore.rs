@@ -99,7 +99,7 @@ fn return_one(operation: &mut Operation, device: PciAddress) -> Result<Option<Re
         return Err(Failure::failed(reason));
     }
     let one = back::give_back(operation, &mut record, Afterwards::Forget)?;
-    operation.say(&one)?;
+    operation.say(one.sentence(operation.is_dry()))?;
     Ok(Some(one))
 }
 

@@ -146,7 +146,7 @@ fn a_drive_goes_back_step_by_step_with_its_record_last() {
             "rm /var/lib/adit/setup/devices/0000:02:00.0.json",
         ]
     );
-    assert_eq!(returned[0].to_string(), "0000:02:00.0 is back: driver nvme, nvme1n1, nvme1n2");
+    assert_eq!(returned[0].sentence(false), "0000:02:00.0 is back: driver nvme, nvme1n1, nvme1n2");
     assert_eq!(world.snapshot(), before);
 }
 

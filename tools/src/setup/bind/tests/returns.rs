@@ -44,7 +44,7 @@ fn a_driver_that_somebody_else_gave_it_is_left() {
     world.kernel.unbind_by_hand(A);
     take_by_hand(&mut world, A, "uio_pci_generic");
     let returned = done(restore(&mut world, None));
-    assert_eq!(returned[0].to_string(), "0000:01:00.0 is released: driver uio_pci_generic");
+    assert_eq!(returned[0].sentence(false), "0000:01:00.0 is released: driver uio_pci_generic");
     assert_eq!(driver(&world, A).as_deref(), Some("uio_pci_generic"));
     assert!(!world.root.exists("/var/lib/adit/setup/devices/0000:01:00.0.json"));
 }
@@ -68,7 +68,7 @@ fn a_device_that_is_gone_is_forgotten() {
     done(bind(&mut world, &[A, B], None));
     world.kernel.unplug(B);
     let returned = done(restore(&mut world, None));
-    assert_eq!(returned[1].to_string(), "0000:02:00.0 is forgotten");
+    assert_eq!(returned[1].sentence(false), "0000:02:00.0 is forgotten");
     assert_eq!(driver(&world, A).as_deref(), Some("nvme"));
     assert_eq!(crate::setup::record::addresses(&world.root), []);
 }

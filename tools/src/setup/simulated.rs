@@ -291,7 +291,7 @@ impl Kernel {
         self.detach(at);
         let function = self.functions.remove(at);
         self.delete(&format!("/sys/bus/pci/devices/{bdf}"));
-        let _ = fs::remove_dir_all(self.at(&directory(bdf)));
+        let _ = fs::remove_dir_all(self.at(directory(bdf)));
         if let Some(group) = function.drive.group {
             self.delete(&format!("/sys/kernel/iommu_groups/{group}/devices/{bdf}"));
         }

@@ -86,6 +86,23 @@ pub struct GroupMember {
     pub driver: Option<String>,
 }
 
+impl GroupMember {
+    /// Whether the group can be given to user space while this member has its driver. The kernel's
+    /// own rule: it has none, a VFIO driver, or one that does no DMA for the kernel.
+    pub fn is_viable(&self) -> bool {
+        match self.driver.as_deref() {
+            None | Some("pcieport" | "pci-stub") => true,
+            Some(driver) => is_vfio(driver),
+        }
+    }
+}
+
+/// Whether `driver` hands devices to user space through VFIO. Vendors' variants of vfio-pci are
+/// called mlx5_vfio_pci and the like.
+pub fn is_vfio(driver: &str) -> bool {
+    driver.contains("vfio")
+}
+
 impl PciFunction {
     /// The function at `address` below the sysfs mounted at `root`, if it is there.
     pub fn find(root: &Path, address: PciAddress) -> Option<PciFunction> {

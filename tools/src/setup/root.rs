@@ -97,16 +97,17 @@ impl Root {
 
     /// The names in a directory, sorted; none where there is no such directory.
     pub(crate) fn names(&self, directory: impl AsRef<Path>) -> Vec<String> {
-        let names = self.entries(&directory);
+        let directory = directory.as_ref();
+        self.note(directory);
+        let names = self.names_quietly(directory);
         for name in &names {
-            self.note(directory.as_ref().join(name));
+            self.note(directory.join(name));
         }
         names
     }
 
-    /// The names in a directory, sorted, where what they name is not to be in a recording, or not as it is.
-    pub(crate) fn entries(&self, directory: impl AsRef<Path>) -> Vec<String> {
-        self.note(&directory);
+    /// As [`Root::names`], but nothing is noted: for directories of which little matters.
+    pub(crate) fn names_quietly(&self, directory: impl AsRef<Path>) -> Vec<String> {
         let Ok(entries) = fs::read_dir(self.path(directory)) else { return Vec::new() };
         let names = entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned());
         let mut names: Vec<String> = names.collect();

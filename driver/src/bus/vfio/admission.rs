@@ -6,7 +6,7 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::bus::pci::{CLASS_NVME, GroupMember, PciAddress, PciFunction};
+use crate::bus::pci::{CLASS_NVME, PciAddress, PciFunction, is_vfio};
 use crate::error::{Error, Result};
 
 /// BAR0 holds the registers up to 1000h and at least the admin doorbells (NVMe PCIe Transport 1.0, 2.1.10).
@@ -110,7 +110,7 @@ fn check_neighbours(function: &PciFunction, group: u32) -> Result<()> {
     let strangers: Vec<String> = function
         .group_members()
         .into_iter()
-        .filter(|member| member.name != own && !is_harmless(member))
+        .filter(|member| member.name != own && !member.is_viable())
         .map(|member| format!("{} ({})", member.name, member.driver.unwrap_or_default()))
         .collect();
     if strangers.is_empty() {
@@ -121,20 +121,6 @@ fn check_neighbours(function: &PciFunction, group: u32) -> Result<()> {
         format!("it shares IOMMU group {group} with {}", strangers.join(", ")),
         "unbind those from their drivers too, or move the drive to a slot with its own group",
     ))
-}
-
-/// The kernel's own rule: a group is viable while each member has no driver, a
-/// VFIO driver, or one that does no DMA for the kernel.
-fn is_harmless(member: &GroupMember) -> bool {
-    match member.driver.as_deref() {
-        None | Some("pcieport" | "pci-stub") => true,
-        Some(driver) => is_vfio(driver),
-    }
-}
-
-fn is_vfio(driver: &str) -> bool {
-    // Vendors' variants are called mlx5_vfio_pci and the like.
-    driver.contains("vfio")
 }
 
 fn check_files(machine: Machine<'_>, address: PciAddress, group: u32) -> Result<PathBuf> {

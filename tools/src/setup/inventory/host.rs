@@ -210,7 +210,8 @@ fn vfio_files(root: &Root) -> Vec<VfioFile> {
     let directory = Path::new("/dev/vfio");
     let file =
         |name: String| Some(VfioFile { openable: root.openable(directory.join(&name))?, name });
-    root.entries(directory).into_iter().filter_map(file).collect()
+    root.note(directory);
+    root.names_quietly(directory).into_iter().filter_map(file).collect()
 }
 
 fn hugepages(root: &Root) -> Vec<Hugepages> {

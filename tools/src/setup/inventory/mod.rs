@@ -5,17 +5,19 @@
 
 mod function;
 mod host;
+mod namespace;
 mod signature;
 mod usage;
 mod verdict;
 
+use adit_driver::bus::pci::is_vfio;
 use serde::Serialize;
 
 use super::record::DeviceRecord;
 use super::root::Root;
 
-pub(crate) use host::Host;
-pub(crate) use verdict::Obstacle;
+pub(crate) use host::{Host, Hugepages, ModuleState};
+pub(crate) use verdict::{Obstacle, ObstacleKind};
 
 /// The machine.
 #[derive(Debug, Serialize)]
@@ -115,6 +117,8 @@ pub(crate) struct Namespace {
     pub(crate) uses: Vec<Use>,
     /// What it and its partitions hold; none where that could not be looked at.
     pub(crate) signatures: Option<Vec<Signature>>,
+    /// Why not.
+    pub(crate) unreadable: Option<String>,
 }
 
 /// A use of a block device.
@@ -151,6 +155,13 @@ pub(crate) enum Use {
         /// Who.
         process: Process,
     },
+    /// The kernel reaches the namespace through another controller, too.
+    OtherPath {
+        /// The multipath device.
+        device: String,
+        /// The other controller, `nvme1`.
+        controller: String,
+    },
 }
 
 /// A process.
@@ -178,6 +189,13 @@ pub(crate) struct Signature {
     pub(crate) label: Option<String>,
     /// Its UUID, if it has one.
     pub(crate) uuid: Option<String>,
+}
+
+impl Function {
+    /// Whether a VFIO driver has it.
+    pub(crate) fn is_bound(&self) -> bool {
+        self.driver.as_deref().is_some_and(is_vfio)
+    }
 }
 
 impl Inventory {

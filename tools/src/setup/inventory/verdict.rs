@@ -2,6 +2,8 @@
 
 use serde::Serialize;
 
+use super::{Function, Host, Namespace, Use};
+
 /// One reason.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(crate) struct Obstacle {
@@ -13,7 +15,7 @@ pub(crate) struct Obstacle {
     pub(crate) remedy: String,
 }
 
-/// The kinds of reasons.
+/// The kinds of reasons, the most telling first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum ObstacleKind {
@@ -31,4 +33,155 @@ pub(crate) enum ObstacleKind {
     Vmd,
     /// Another tool's `driver_override`, or a driver that is neither the kernel's nvme nor vfio-pci.
     Foreign,
+}
+
+impl Obstacle {
+    fn new(kind: ObstacleKind, reason: impl ToString, remedy: impl ToString) -> Obstacle {
+        Obstacle { kind, reason: reason.to_string(), remedy: remedy.to_string() }
+    }
+}
+
+/// All reasons why `function` may not be taken, by kind. A function that vfio-pci has already is taken: only what
+/// keeps it from being opened is told then.
+pub(super) fn obstacles(function: &Function, host: &Host) -> Vec<Obstacle> {
+    let mut obstacles = Vec::new();
+    if !function.is_bound() {
+        obstacles
+            .extend(function.open_by.iter().map(|process| in_use(open(&function.bdf, process))));
+        obstacles.extend(function.namespaces.iter().flat_map(of_namespace));
+        obstacles.extend(foreign(function));
+    }
+    obstacles.extend(iommu(function, host));
+    obstacles.extend(vmd(function).or_else(|| group(function)));
+    obstacles.sort_by_key(|obstacle| obstacle.kind);
+    obstacles
+}
+
+fn of_namespace(namespace: &Namespace) -> Vec<Obstacle> {
+    let mut obstacles: Vec<Obstacle> =
+        namespace.uses.iter().map(|used| in_use(used.in_words())).collect();
+    for signature in namespace.signatures.iter().flatten() {
+        obstacles.push(Obstacle::new(
+            ObstacleKind::Signature,
+            signature.in_words(),
+            format!(
+                "if nothing of it is wanted, add --force-erase-signature, or run 'wipefs --all --backup /dev/{}'",
+                signature.device
+            ),
+        ));
+    }
+    if let Some(why) = &namespace.unreadable {
+        obstacles.push(Obstacle::new(
+            ObstacleKind::Unknown,
+            format!("what {} holds cannot be looked at ({why})", namespace.name),
+            "run this as root, with wipefs installed (package util-linux)",
+        ));
+    }
+    obstacles
+}
+
+fn in_use((reason, remedy): (String, String)) -> Obstacle {
+    Obstacle::new(ObstacleKind::InUse, reason, remedy)
+}
+
+fn open(what: &str, process: &super::Process) -> (String, String) {
+    (
+        format!("{what} is open in process {} ({})", process.pid, process.name),
+        format!("end process {}", process.pid),
+    )
+}
+
+impl Use {
+    /// The use, and what would end it.
+    fn in_words(&self) -> (String, String) {
+        match self {
+            Use::Mounted { device, at, fstype } => {
+                let place = at.split(" in the mount namespace").next().unwrap_or(at);
+                (format!("{device} is mounted at {at} ({fstype})"), format!("umount {place}"))
+            }
+            Use::Swap { device } => {
+                (format!("{device} is swapped to"), format!("swapoff /dev/{device}"))
+            }
+            Use::Holder { device, holder, what } => (
+                format!("{device} is part of {holder} ({what})"),
+                format!("take {holder} apart, or move it to other devices"),
+            ),
+            Use::Open { device, process } => open(device, process),
+            Use::OtherPath { device, controller } => (
+                format!("{device} has another path, through {controller}"),
+                format!("detach the namespace from {controller}, or unbind both"),
+            ),
+        }
+    }
+}
+
+impl super::Signature {
+    fn in_words(&self) -> String {
+        let label = self.label.as_ref().map(|label| format!(" '{label}'")).unwrap_or_default();
+        format!("{} holds a signature of {}{label} ({})", self.device, self.kind, self.usage)
+    }
+}
+
+fn foreign(function: &Function) -> Option<Obstacle> {
+    let bdf = &function.bdf;
+    match (function.driver.as_deref(), function.driver_override.as_deref()) {
+        (Some(driver), _) if driver != "nvme" => Some(Obstacle::new(
+            ObstacleKind::Foreign,
+            format!(
+                "the driver '{driver}' has it, which is neither the kernel's nvme nor vfio-pci"
+            ),
+            format!(
+                "give it back with the tool that bound it, or: echo {bdf} > /sys/bus/pci/devices/{bdf}/driver/unbind"
+            ),
+        )),
+        // Cut off in the middle of a binding of our own, it is ours.
+        (_, Some(wanted)) if function.record.is_none() => Some(Obstacle::new(
+            ObstacleKind::Foreign,
+            format!(
+                "its driver_override says '{wanted}': another tool (driverctl?) has plans for it"
+            ),
+            format!("clear it there, or: echo > /sys/bus/pci/devices/{bdf}/driver_override"),
+        )),
+        _ => None,
+    }
+}
+
+fn iommu(function: &Function, host: &Host) -> Option<Obstacle> {
+    if function.iommu_group.is_some() {
+        return None;
+    }
+    let reason = if host.iommu.on {
+        "it is in no IOMMU group, so nothing would confine its DMA"
+    } else {
+        "no IOMMU is in use, so nothing would confine its DMA"
+    };
+    Some(Obstacle::new(ObstacleKind::NoIommu, reason, "adit setup doctor"))
+}
+
+fn vmd(function: &Function) -> Option<Obstacle> {
+    let vmd = function.vmd.as_ref()?;
+    Some(Obstacle::new(
+        ObstacleKind::Vmd,
+        format!(
+            "it is behind the Intel VMD controller {vmd}, which it shares its IOMMU group with"
+        ),
+        "turn VMD off for this slot in the firmware's set-up (drives of a VROC array then lose it)",
+    ))
+}
+
+fn group(function: &Function) -> Option<Obstacle> {
+    let group = function.iommu_group.as_ref()?;
+    let live: Vec<String> = group
+        .members
+        .iter()
+        .filter(|member| member.bdf != function.bdf && !member.viable)
+        .map(|member| format!("{} ({})", member.bdf, member.driver.as_deref().unwrap_or_default()))
+        .collect();
+    (!live.is_empty()).then(|| {
+        Obstacle::new(
+            ObstacleKind::Group,
+            format!("it shares IOMMU group {} with {}", group.number, live.join(", ")),
+            "unbind those from their drivers too, or move the drive to a slot with a group of its own",
+        )
+    })
 }

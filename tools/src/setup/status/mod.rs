@@ -1,10 +1,49 @@
-//! What there is, as a table or JSON.
+//! `adit setup status`: what there is, as a table or JSON.
+
+mod text;
+
+use std::fs::OpenOptions;
+use std::io::{ErrorKind, Write};
+use std::path::Path;
 
 use super::args::StatusArgs;
+use super::inventory::Inventory;
 use super::root::Root;
 use crate::failure::{Failure, Result};
+use crate::output::Output;
 
-/// `adit setup status`.
-pub(crate) fn run(_: &Root, _: &StatusArgs, _: bool) -> Result<()> {
-    Err(Failure::failed("not there"))
+/// What a recording begins with.
+const HEADER: &str = "\
+# A machine as 'adit setup status' saw it; 'adit setup status --sysroot THIS_FILE' shows it again.
+# Serial numbers of its drives, mount points and names of processes are in it.
+";
+
+/// Runs the command.
+///
+/// # Errors
+/// When the recording's file is there already or cannot be written.
+pub(crate) fn run(root: &Root, args: &StatusArgs, json: bool) -> Result<()> {
+    let inventory = Inventory::read(root);
+    let text = if json { as_json(&inventory)? } else { text::of(&inventory, root) };
+    Output::Standard.write(&text)?;
+    args.record.as_deref().map_or(Ok(()), |file| record(root, file))
+}
+
+fn as_json(inventory: &Inventory) -> Result<String> {
+    serde_json::to_string_pretty(inventory).map(|text| text + "\n").map_err(Failure::failed)
+}
+
+fn record(root: &Root, file: &Path) -> Result<()> {
+    let name = file.display();
+    let created = OpenOptions::new().write(true).create_new(true).open(file);
+    let mut created = created.map_err(|why| match why.kind() {
+        ErrorKind::AlreadyExists => {
+            Failure::usage(format!("{name} is there already; choose another name"))
+        }
+        _ => Failure::failed(format!("{name}: {why}")),
+    })?;
+    let text = format!("{HEADER}{}", root.recording());
+    created.write_all(text.as_bytes()).map_err(|why| Failure::failed(format!("{name}: {why}")))?;
+    eprintln!("recorded in {name}; serial numbers and mount points are in it");
+    Ok(())
 }

@@ -127,18 +127,20 @@ fn group(patient: &Patient) -> Outcome {
         ),
         Remedy::new(
             "move the drive to a slot with a group of its own; or, if nothing needs those devices, take them from their drivers",
-            live.iter().map(|member| freed(member)),
+            live.iter().map(|member| freed(member, patient.function)),
         ),
     )
 }
 
-/// The command that takes a device from its driver.
-fn freed(member: &Member) -> String {
+/// The command that takes a neighbour from its driver. A drive goes to vfio-pci, which looks first whether it is in use;
+/// together with `ours`, where that is on its way there too.
+fn freed(member: &Member, ours: &Function) -> String {
     let bdf = &member.bdf;
-    if member.class.as_deref() == Some("0x010802") {
-        return format!("sudo adit setup bind {bdf}");
+    match member.class.as_deref() {
+        Some("0x010802") if ours.is_bound() => format!("sudo adit setup bind {bdf}"),
+        Some("0x010802") => format!("sudo adit setup bind {} {bdf}", ours.bdf),
+        _ => format!("echo {bdf} | sudo tee /sys/bus/pci/devices/{bdf}/driver/unbind"),
     }
-    format!("echo {bdf} | sudo tee /sys/bus/pci/devices/{bdf}/driver/unbind")
 }
 
 fn driver(patient: &Patient) -> Outcome {

@@ -234,7 +234,10 @@ fn hugepages(scene: &Scene) -> Outcome {
 
 fn pages(pages: &Hugepages) -> String {
     let Hugepages { node, page_bytes, total, free } = pages;
-    let size = human::bytes(*page_bytes as f64);
+    let size = match page_bytes >> 20 {
+        mebibytes if mebibytes >= 1024 => format!("{} GiB", mebibytes >> 10),
+        mebibytes => format!("{mebibytes} MiB"),
+    };
     format!("node {node}: {total} of {size}, {free} free")
 }
 

@@ -7,6 +7,8 @@
 mod device;
 mod host;
 mod link;
+#[cfg(test)]
+mod tests;
 mod touch;
 
 use std::cell::OnceCell;

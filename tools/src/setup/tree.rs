@@ -131,10 +131,7 @@ fn outside(base: &Path, target: PathBuf) -> PathBuf {
 pub(crate) fn pack(base: &Path, noted: &BTreeMap<PathBuf, Option<String>>) -> String {
     let mut packer = Packer { base, seen: BTreeSet::new(), text: String::new() };
     for (path, printed) in noted {
-        match printed {
-            Some(printed) => packer.file(path, printed),
-            None => packer.visit(path, 0),
-        }
+        packer.visit(path, printed.as_deref(), 0);
     }
     packer.text
 }
@@ -146,8 +143,8 @@ struct Packer<'a> {
 }
 
 impl Packer<'_> {
-    /// Writes each link on the way to `path`, then what is there.
-    fn visit(&mut self, path: &Path, links: usize) {
+    /// Writes each link on the way to `path`, then what is there, or `instead` of it.
+    fn visit(&mut self, path: &Path, instead: Option<&str>, links: usize) {
         let mut place = PathBuf::from("/");
         let mut parts = path.strip_prefix("/").unwrap_or(path).components();
         while let Some(part) = parts.next() {
@@ -162,20 +159,22 @@ impl Packer<'_> {
             if links < LINKS_MAX {
                 let rest =
                     place.parent().unwrap_or(Path::new("/")).join(target).join(parts.as_path());
-                self.visit(&rest, links + 1);
+                self.visit(&rest, instead, links + 1);
             }
             return;
         }
-        self.end(&place);
+        self.end(&place, instead);
     }
 
     fn real(&self, path: &Path) -> PathBuf {
         self.base.join(path.strip_prefix("/").unwrap_or(path))
     }
 
-    fn end(&mut self, path: &Path) {
+    fn end(&mut self, path: &Path, instead: Option<&str>) {
         let real = self.real(path);
-        if real.is_dir() && self.seen.insert(path.to_owned()) {
+        if let Some(instead) = instead {
+            self.file(path, instead);
+        } else if real.is_dir() && self.seen.insert(path.to_owned()) {
             self.line(format_args!("{}/", path.display()));
         } else if let Ok(bytes) = fs::read(&real) {
             self.file(path, &String::from_utf8_lossy(&bytes));
@@ -234,6 +233,15 @@ mod tests {
         let noted = noted.map(|path| (PathBuf::from(path), None)).into();
         let again = pack(scratch.path(), &noted);
         assert_eq!(format!("# a machine\n{again}"), RECORDING);
+    }
+
+    #[test]
+    fn what_stands_for_a_file_is_where_the_links_lead() {
+        let scratch = unpack("/proc/12/status = long\n/proc/self -> 12\n").expect("a recording");
+        let noted = [(PathBuf::from("/proc/self/status"), Some("short".to_owned()))].into();
+        let again = pack(scratch.path(), &noted);
+        assert_eq!(again, "/proc/self -> 12\n/proc/12/status = short\n");
+        unpack(&again).expect("a recording");
     }
 
     #[test]

@@ -181,6 +181,7 @@ impl Root {
     ) -> std::io::Result<String> {
         let recorded = Path::new("/recorded").join(program).join(subject);
         if !self.live {
+            self.note(&recorded);
             return fs::read_to_string(self.path(recorded));
         }
         let words: Vec<String> = arguments.iter().map(|&word| word.to_owned()).collect();

@@ -122,6 +122,11 @@ fn inside(base: &Path, target: &str) -> PathBuf {
     target.strip_prefix('/').map_or_else(|| target.into(), |rest| base.join(rest))
 }
 
+/// The other way: the recorded machine's path.
+fn outside(base: &Path, target: PathBuf) -> PathBuf {
+    target.strip_prefix(base).map_or(target.clone(), |rest| Path::new("/").join(rest))
+}
+
 /// The files below `base` that were `noted`, as a recording.
 pub(crate) fn pack(base: &Path, noted: &BTreeMap<PathBuf, Option<String>>) -> String {
     let mut packer = Packer { base, seen: BTreeSet::new(), text: String::new() };
@@ -152,6 +157,7 @@ impl Packer<'_> {
             }
             place.push(part);
             let Ok(target) = fs::read_link(self.real(&place)) else { continue };
+            let target = outside(self.base, target);
             self.link(&place, &target);
             if links < LINKS_MAX {
                 let rest =

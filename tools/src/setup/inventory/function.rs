@@ -15,8 +15,12 @@ const DEVICES: &str = "/sys/bus/pci/devices";
 /// All of them, by address.
 pub(super) fn all(root: &Root, host: &Host) -> Vec<Function> {
     let usage = Usage::read(root);
-    let addresses = root.names_quietly(DEVICES).into_iter().filter_map(|name| name.parse().ok());
-    let found = addresses.filter_map(|address| PciFunction::find(&root.path("/sys"), address));
+    let names = root.names_quietly(DEVICES);
+    let mut addresses: Vec<PciAddress> =
+        names.iter().filter_map(|name| name.parse().ok()).collect();
+    addresses.sort_unstable();
+    let found =
+        addresses.into_iter().filter_map(|address| PciFunction::find(&root.path("/sys"), address));
     let nvme = found.filter(|function| function.class() == Some(CLASS_NVME));
     nvme.map(|function| read(root, &function, host, &usage)).collect()
 }

@@ -54,6 +54,8 @@ pub(super) fn obstacles(function: &Function, host: &Host) -> Vec<Obstacle> {
     obstacles.extend(iommu(function, host));
     obstacles.extend(vmd(function).or_else(|| group(function)));
     obstacles.sort_by_key(|obstacle| obstacle.kind);
+    // A partition table has a second copy at the end of the drive.
+    obstacles.dedup();
     obstacles
 }
 

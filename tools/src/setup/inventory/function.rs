@@ -120,7 +120,7 @@ fn group(root: &Root, pci: &PciFunction) -> Option<Group> {
 fn device_files(controller: Option<&Controller>, group: Option<&Group>) -> Vec<String> {
     let mut files = Vec::new();
     files.extend(controller.map(|controller| format!("/dev/{}", controller.name)));
-    for group in group {
+    if let Some(group) = group {
         files.push(format!("/dev/vfio/{}", group.number));
         files.push(format!("/dev/vfio/noiommu-{}", group.number));
     }

@@ -39,7 +39,7 @@ impl Broken {
         self.says("# first broken:")
     }
 
-    fn findings(&self, target: fn(&Root, &str) -> Option<Target>) -> Vec<Finding> {
+    fn findings(&self, target: Reach) -> Vec<Finding> {
         let root = Root::recorded(&self.text);
         let inventory = Inventory::read(&root);
         let device = self.says("# adit setup doctor");
@@ -71,7 +71,7 @@ fn soft(options: &str) -> Option<Target> {
 
 /// Machines on which a link that touches the device is the first that is broken: the plan of faults has nothing
 /// against the commands before it.
-const TOUCHING: [(&str, fn(&Root, &str) -> Option<Target>); 3] = [
+const TOUCHING: [(&str, Reach); 3] = [
     ("open", |_, _| soft(",faults=status(0:6)@identify:n=1")),
     // The list of namespaces is the first Identify after the controller's own.
     ("identify", |_, _| soft(",faults=status(0:6)@identify:n=2")),

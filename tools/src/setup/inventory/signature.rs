@@ -33,7 +33,7 @@ pub(super) fn of(root: &Root, devices: &[&str]) -> Result<Vec<Signature>, String
         let arguments =
             ["--no-act", "--json", "--output", "DEVICE,OFFSET,TYPE,UUID,LABEL,USAGE", &file];
         let printed = root.probe("wipefs", &arguments, device);
-        let printed = printed.map_err(|why| format!("wipefs {file}: {why}"))?;
+        let printed = printed.map_err(|why| why.to_string())?;
         all.extend(parse(device, &printed)?);
     }
     Ok(all)

@@ -38,6 +38,27 @@ impl Failure {
         }
     }
 
+    /// The user ended it; `message` says what became of it.
+    pub(crate) fn stopped(message: impl ToString) -> Failure {
+        Failure { message: message.to_string(), code: INTERRUPTED }
+    }
+
+    /// The same, with more to say about it.
+    pub(crate) fn and(self, more: impl fmt::Display) -> Failure {
+        Failure { message: format!("{}; {more}", self.message), ..self }
+    }
+
+    /// Several as one; that the user ended it stands out. None where there are none.
+    pub(crate) fn all(failures: Vec<Failure>) -> Option<Failure> {
+        let code = failures.iter().map(|failure| failure.code).max()?;
+        let messages: Vec<&str> = failures.iter().map(|failure| &*failure.message).collect();
+        let message = match *messages {
+            [message] => message.to_owned(),
+            _ => format!("{} things failed:\n  {}", messages.len(), messages.join("\n  ")),
+        };
+        Some(Failure { message, code })
+    }
+
     /// The process's exit code.
     pub(crate) fn code(&self) -> u8 {
         self.code

@@ -15,6 +15,11 @@ pub(crate) fn bytes(number: f64) -> String {
     scaled(number, 1024.0, &IEC, 4) + "B"
 }
 
+/// A size in binary units and few digits, for drives and pages: `3.5TiB`, `2.0MiB`.
+pub(crate) fn capacity(bytes: u64) -> String {
+    scaled(bytes as f64, 1024.0, &IEC, 3) + "B"
+}
+
 /// Bytes in decimal units: `41.6MB`.
 pub(crate) fn bytes_si(number: f64) -> String {
     si(number, 4) + "B"
@@ -76,6 +81,8 @@ mod tests {
         assert_eq!(bytes(65536.0), "64.0KiB");
         assert_eq!(bytes(7968.0 * 1024.0), "7968KiB");
         assert_eq!(bytes(1669.0 * 1048576.0), "1669MiB");
+        assert_eq!(capacity(2 << 20), "2.0MiB");
+        assert_eq!(capacity(960_197_124_096), "894GiB");
         assert_eq!(rate(39.7 * 1048576.0), "39.7MiB/s (41.6MB/s)");
     }
 

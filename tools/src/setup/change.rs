@@ -38,7 +38,8 @@ pub(crate) enum Change {
         /// Where it leads.
         target: PathBuf,
     },
-    /// A file or link that goes; that it is gone already is no failure.
+    /// A file or link that goes, with what a [`Change::File`] that was cut off has left beside it; that there is none is
+    /// no failure.
     Remove {
         /// The file.
         path: PathBuf,
@@ -78,7 +79,8 @@ impl fmt::Display for Change {
     }
 }
 
-/// An exclusive claim on a block device: while it lives, nothing can mount it, swap to it or make it part of an array.
+/// An exclusive claim on a block device: while it lives, nothing can mount it or a partition of it, swap to it or make it
+/// part of an array. None where nothing is really claimed.
 #[derive(Debug)]
 pub(crate) struct Claim(
     #[expect(dead_code, reason = "held open, never read")] pub(super) Option<File>,

@@ -44,3 +44,31 @@ impl Lock {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn there_is_one_at_a_time_and_the_second_is_told_who() {
+        let root = Root::recorded("/run/");
+        let first = Lock::take(&root).expect("nobody has it");
+        let why = Lock::take(&root).expect_err("the first has it").to_string();
+        let pid = std::process::id();
+        assert_eq!(why, format!("another 'adit setup' (pid {pid}) is at work; wait for its end"));
+        drop(first);
+        Lock::take(&root).expect("it is free again");
+    }
+
+    #[test]
+    fn a_lock_file_left_by_a_killed_process_is_no_lock() {
+        let root = Root::recorded("/run/adit-setup.lock = 4711");
+        Lock::take(&root).expect("nobody has it");
+    }
+
+    #[test]
+    fn without_its_directory_it_is_told_what_cannot_be_done() {
+        let why = Lock::take(&Root::recorded("/etc/")).expect_err("no /run").to_string();
+        assert!(why.starts_with("cannot lock /run/adit-setup.lock: No such file"), "{why}");
+    }
+}

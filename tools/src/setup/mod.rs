@@ -22,6 +22,8 @@ mod persist;
 mod progress;
 mod record;
 mod root;
+#[cfg(test)]
+mod simulated;
 mod status;
 mod tree;
 

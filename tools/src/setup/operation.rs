@@ -14,6 +14,7 @@ use super::args::ChangeArgs;
 use super::change::{Change, Claim, Hands};
 use super::lock::Lock;
 use super::machine::Machine;
+use super::record::STATE;
 use super::root::Root;
 use crate::failure::{Failure, Result};
 use crate::interrupt::Interrupt;
@@ -32,6 +33,10 @@ pub(crate) struct Operation<'a> {
     json: bool,
     changes: Vec<Change>,
     notes: Vec<String>,
+    /// The kernel has not finished a write: nothing more can be done to that device.
+    stuck: bool,
+    /// What could not be told; a change that was begun is not given up for that.
+    untold: Option<Failure>,
 }
 
 /// Carries out `body` on this machine, and reports: sentences and changes as they come, or one JSON object at the end.
@@ -83,6 +88,8 @@ impl<'a> Operation<'a> {
             json,
             changes: Vec::new(),
             notes: Vec::new(),
+            stuck: false,
+            untold: None,
         }
     }
 
@@ -96,21 +103,28 @@ impl<'a> Operation<'a> {
     /// # Errors
     /// What was attempted, the system's reason, and what to do next where that is known.
     pub(crate) fn change(&mut self, change: Change) -> Result<()> {
-        self.tell(&change)?;
+        self.tell(&change);
         if !self.dry_run {
-            self.hands.apply(&change).map_err(|why| explain(&change, &why))?;
+            self.hands.apply(&change).map_err(|why| {
+                self.stuck |= why.kind() == io::ErrorKind::TimedOut;
+                explain(&change, &why)
+            })?;
         }
         self.changes.push(change);
         Ok(())
     }
 
-    fn tell(&self, change: &Change) -> Result<()> {
+    fn tell(&mut self, change: &Change) {
         let prefix = if self.dry_run { "would " } else { "" };
         let mut text = format!("{prefix}{change}\n");
-        if let Change::File { content, .. } = change {
+        // Our own notes are told of, but not recited; they are in the JSON.
+        if let Change::File { path, content, .. } = change
+            && !path.starts_with(STATE)
+        {
             text.extend(content.lines().map(|line| format!("    {line}\n")));
         }
-        self.print(&text)
+        let told = self.print(&text);
+        self.untold = self.untold.take().or(told.err());
     }
 
     /// A sentence for the person.
@@ -128,12 +142,25 @@ impl<'a> Operation<'a> {
         if self.json { Ok(()) } else { Output::Standard.write(text) }
     }
 
-    /// Claims a block device; see [`Hands::claim`]. Also when nothing is changed: it tells whether it could be.
+    /// Claims a block device; see [`Hands::claim`]. In a dry run too, as far as rights go: it tells whether it could be.
     ///
     /// # Errors
     /// The system's own.
     pub(crate) fn claim(&mut self, device: &Path) -> io::Result<Claim> {
-        self.hands.claim(device)
+        if self.dry_run && !self.root.is_live() {
+            return Ok(Claim(None));
+        }
+        match self.hands.claim(device) {
+            Err(why) if self.dry_run && why.kind() == io::ErrorKind::PermissionDenied => {
+                Ok(Claim(None))
+            }
+            other => other,
+        }
+    }
+
+    /// Whether a change has taken too long, so that the kernel is at it still.
+    pub(crate) fn is_stuck(&self) -> bool {
+        self.stuck
     }
 
     /// Whether the person has asked to end.
@@ -141,7 +168,8 @@ impl<'a> Operation<'a> {
         (self.interrupted)()
     }
 
-    /// Waits until `done`, for a bounded time; says whether it came to be. Nothing is waited for in a dry run.
+    /// Waits until `done`, for a bounded time; says whether it came to be. Nothing is waited for in a dry run. A wish to
+    /// end that comes meanwhile ends the waiting; one that came before does not, as it is waited for in undoing, too.
     pub(crate) fn wait(
         &mut self,
         what: &str,
@@ -150,8 +178,9 @@ impl<'a> Operation<'a> {
     ) -> bool {
         let mut line = crate::setup::progress::Line::new(what);
         let mut waited = Duration::ZERO;
+        let interrupted = self.is_interrupted();
         while !self.dry_run && !done(self.root) {
-            if waited >= limit {
+            if waited >= limit || (self.is_interrupted() && !interrupted) {
                 return false;
             }
             let begun = Instant::now();
@@ -163,7 +192,8 @@ impl<'a> Operation<'a> {
     }
 
     /// Ends the operation: with JSON, one object that also tells of a failure.
-    fn report<T: Serialize>(self, result: Result<T>) -> Result<()> {
+    fn report<T: Serialize>(mut self, result: Result<T>) -> Result<()> {
+        let result = result.and_then(|outcome| self.untold.take().map_or(Ok(outcome), Err));
         if self.json {
             let (outcome, error) = match &result {
                 Ok(outcome) => (Some(outcome), None),
@@ -185,18 +215,145 @@ impl<'a> Operation<'a> {
 
 /// What a refusal means, and what to do next.
 fn explain(change: &Change, why: &io::Error) -> Failure {
-    let next = match why.kind() {
-        io::ErrorKind::ReadOnlyFilesystem => {
-            "; it is mounted read only: in a container, run this on the host"
+    use io::ErrorKind::{
+        NotFound, PermissionDenied, QuotaExceeded, ReadOnlyFilesystem, ResourceBusy, StorageFull,
+        TimedOut,
+    };
+    let next = match (why.kind(), change) {
+        (ReadOnlyFilesystem, Change::Write { .. }) => {
+            "; sysfs is mounted read only, as in a container: run this on the host"
         }
-        io::ErrorKind::PermissionDenied => {
-            "; root's rights are not enough here: in a container, run this on the host or privileged"
+        (ReadOnlyFilesystem, _) => "; that file system is mounted read only",
+        (PermissionDenied, _) => {
+            "; root's rights are not enough here, as in a container: run this on the host"
         }
-        io::ErrorKind::StorageFull => "; make room on that file system",
-        io::ErrorKind::NotFound if matches!(change, Change::Run { .. }) => {
-            "; install the package that brings it"
+        (StorageFull | QuotaExceeded, _) => "; make room on that file system",
+        (NotFound, Change::Run { .. }) => "; install the package that brings it",
+        (NotFound, Change::Write { .. }) => "; the device or its driver has gone meanwhile",
+        (ResourceBusy, Change::Write { .. }) => {
+            "; something has it by now: see 'adit setup status'"
         }
+        (TimedOut, _) => "; a driver or a device hangs: see 'dmesg'",
         _ => "",
     };
     Failure::failed(format!("cannot do '{change}': {why}{next}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+
+    /// Hands that do nothing, or refuse everything.
+    #[derive(Default)]
+    struct Idle {
+        refuses: Option<io::ErrorKind>,
+        pauses: u32,
+        done: u32,
+    }
+
+    impl Hands for Idle {
+        fn apply(&mut self, _: &Change) -> io::Result<()> {
+            self.done += 1;
+            self.refuses.map_or(Ok(()), |kind| Err(kind.into()))
+        }
+
+        fn claim(&mut self, _: &Path) -> io::Result<Claim> {
+            self.done += 1;
+            self.refuses.map_or(Ok(Claim(None)), |kind| Err(kind.into()))
+        }
+
+        fn pause(&mut self, _: Duration) {
+            self.pauses += 1;
+        }
+    }
+
+    fn machine() -> Root {
+        Root::recorded("/sys/x = 0")
+    }
+
+    fn write() -> Change {
+        Change::Write { path: "/sys/x".into(), value: "1".into() }
+    }
+
+    /// What an operation says whose hands refuse `change`.
+    fn refused(kind: io::ErrorKind, change: Change) -> String {
+        let (root, mut hands) = (machine(), Idle { refuses: Some(kind), ..Idle::default() });
+        let mut operation = Operation::new(&root, &mut hands, &|| false, false, true);
+        operation.change(change).expect_err("refused").to_string()
+    }
+
+    #[test]
+    fn a_dry_run_counts_changes_and_makes_none() {
+        let (root, mut hands) = (machine(), Idle::default());
+        let mut operation = Operation::new(&root, &mut hands, &|| false, true, true);
+        operation.change(write()).expect("told");
+        operation.claim(Path::new("/dev/nvme0n1")).expect("a recording has no devices");
+        assert!(operation.wait("", LOOK, |_| false), "nothing is waited for");
+        assert_eq!(operation.changes, [write()]);
+        assert_eq!((hands.done, hands.pauses), (0, 0));
+    }
+
+    #[test]
+    fn a_refusal_says_what_was_done_why_not_and_what_next() {
+        let why = refused(io::ErrorKind::ReadOnlyFilesystem, write());
+        assert!(why.starts_with("cannot do 'echo 1 > /sys/x': "), "{why}");
+        assert!(
+            why.ends_with("sysfs is mounted read only, as in a container: run this on the host")
+        );
+        let why = refused(io::ErrorKind::PermissionDenied, write());
+        assert!(why.ends_with(
+            "root's rights are not enough here, as in a container: run this on the host"
+        ));
+        let run = Change::Run { program: "modprobe".into(), arguments: vec!["vfio-pci".into()] };
+        let why = refused(io::ErrorKind::NotFound, run);
+        assert!(why.starts_with("cannot do 'modprobe vfio-pci': "), "{why}");
+        assert!(why.ends_with("install the package that brings it"), "{why}");
+        let file = Change::File { path: "/var/x".into(), content: String::new(), mode: 0o644 };
+        let why = refused(io::ErrorKind::StorageFull, file);
+        assert!(why.ends_with("make room on that file system"), "{why}");
+    }
+
+    #[test]
+    fn what_hangs_is_remembered() {
+        let (root, mut hands) =
+            (machine(), Idle { refuses: Some(io::ErrorKind::TimedOut), ..Idle::default() });
+        let mut operation = Operation::new(&root, &mut hands, &|| false, false, true);
+        assert!(!operation.is_stuck());
+        operation.change(write()).expect_err("it hangs");
+        assert!(operation.is_stuck());
+    }
+
+    #[test]
+    fn waiting_ends_when_it_is_done_when_time_is_up_or_when_the_person_asks() {
+        let (root, mut hands) = (machine(), Idle::default());
+        let asked = Cell::new(false);
+        let interrupted = || asked.get();
+        let mut operation = Operation::new(&root, &mut hands, &interrupted, false, true);
+        let mut looks = 0;
+        assert!(operation.wait("", LOOK * 9, |_| {
+            looks += 1;
+            looks == 4
+        }));
+        assert!(!operation.wait("", LOOK * 9, |_| false));
+        asked.set(true);
+        // Asked before it: as in undoing, it is waited for all the same.
+        assert!(!operation.wait("", LOOK * 9, |_| false));
+        asked.set(false);
+        assert!(!operation.wait("", Duration::from_secs(3600), |_| {
+            asked.set(true);
+            false
+        }));
+        assert_eq!(hands.pauses, 3 + 9 + 9);
+    }
+
+    #[test]
+    fn a_recorded_machine_is_not_changed() {
+        let why =
+            run(&machine(), ChangeArgs::default(), true, |operation| operation.change(write()));
+        let why = why.expect_err("it is a recording");
+        assert_eq!(why.code(), crate::failure::USAGE);
+        assert!(why.to_string().contains("--dry-run"), "{why}");
+    }
 }

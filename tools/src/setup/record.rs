@@ -106,12 +106,37 @@ pub(crate) fn load(root: &Root, address: PciAddress) -> Result<Option<DeviceReco
 /// # Errors
 /// As [`load`].
 pub(crate) fn all(root: &Root) -> Result<Vec<DeviceRecord>> {
-    let names = root.names(format!("{STATE}/devices"));
-    let addresses = names.iter().filter_map(|name| name.strip_suffix(".json")?.parse().ok());
+    let addresses = addresses(root).into_iter();
     addresses.filter_map(|address| load(root, address).transpose()).collect()
 }
 
+/// The devices that have a record, readable or not, in order.
+pub(crate) fn addresses(root: &Root) -> Vec<PciAddress> {
+    named(root, ".json")
+}
+
+/// The changes that clear away what a write that was cut off has left of a record that never came to be.
+pub(crate) fn fragments(root: &Root) -> Vec<Change> {
+    let whole = addresses(root);
+    let fragments = named(root, ".json.new").into_iter();
+    let fragments = fragments.filter(|address| !whole.contains(address));
+    fragments.map(|address| Change::Remove { path: path(address).into() }).collect()
+}
+
+fn named(root: &Root, suffix: &str) -> Vec<PciAddress> {
+    let names = root.names(format!("{STATE}/devices"));
+    let mut found: Vec<PciAddress> =
+        names.iter().filter_map(|name| name.strip_suffix(suffix)?.parse().ok()).collect();
+    found.sort_unstable();
+    found
+}
+
 impl DeviceRecord {
+    /// The device's address.
+    pub(crate) fn address(&self) -> PciAddress {
+        self.bdf.parse().expect("written from an address, compared with one when read")
+    }
+
     /// The change that writes it down.
     pub(crate) fn stored(&self) -> Change {
         let text = serde_json::to_string_pretty(self).expect("a record is plain data");
@@ -125,5 +150,78 @@ impl DeviceRecord {
 
     fn file(&self) -> PathBuf {
         format!("{STATE}/devices/{}.json", self.bdf).into()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn record() -> DeviceRecord {
+        DeviceRecord {
+            version: VERSION,
+            bdf: "0000:01:00.0".into(),
+            phase: Phase::Bound,
+            before: Before { driver: Some("nvme".into()), driver_override: None },
+            identity: Identity { ids: "8086:0a54".into(), ..Identity::default() },
+            boot_id: "b7b0".into(),
+            grant: None,
+        }
+    }
+
+    /// A machine with this text as the record of `0000:01:00.0`.
+    fn machine(text: &[u8]) -> Root {
+        let root = Root::recorded(&format!("{STATE}/devices/"));
+        std::fs::write(root.path(path(record().address())), text).expect("written");
+        root
+    }
+
+    fn content(change: Change) -> String {
+        match change {
+            Change::File { content, .. } => content,
+            other => panic!("{other} writes no file"),
+        }
+    }
+
+    #[test]
+    fn a_record_reads_as_it_was_written() {
+        let record = record();
+        let root = machine(content(record.stored()).as_bytes());
+        assert_eq!(all(&root).expect("records"), [record]);
+    }
+
+    #[test]
+    fn what_is_no_record_of_ours_is_named_and_not_guessed_at() {
+        let other = DeviceRecord { bdf: "0000:02:00.0".into(), ..record() };
+        let later = DeviceRecord { version: VERSION + 1, ..record() };
+        for text in ["", "{", "[]", "{\"version\": 1}"]
+            .map(str::to_owned)
+            .into_iter()
+            .chain([other, later].map(|record| content(record.stored())))
+        {
+            let why = all(&machine(text.as_bytes())).expect_err(&text).to_string();
+            assert!(why.contains("0000:01:00.0.json is damaged"), "{why}");
+        }
+    }
+
+    #[test]
+    fn only_records_are_looked_at_and_only_fragments_without_one_are_cleared_away() {
+        let root = machine(content(record().stored()).as_bytes());
+        for name in ["0000:01:00.0.json.new", "0000:00:05.0.json.new", "README", "x.json"] {
+            std::fs::write(root.path(format!("{STATE}/devices/{name}")), "x").expect("written");
+        }
+        assert_eq!(addresses(&root), [record().address()]);
+        let path = format!("{STATE}/devices/0000:00:05.0.json").into();
+        assert_eq!(fragments(&root), [Change::Remove { path }]);
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+        #[test]
+        fn any_bytes_are_a_record_or_a_sentence(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+            let _ = load(&machine(&bytes), record().address());
+        }
     }
 }

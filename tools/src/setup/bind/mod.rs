@@ -1,20 +1,160 @@
 //! From the kernel's driver to vfio-pci, and back.
+//!
+//! `bind` decides for all devices ([`plan`]) before it touches one ([`take`]); `unbind` and `restore` go from whatever
+//! state a device is in to what its record says ([`back`]). A record is on disk before the first change and until after
+//! the last: whatever is cut off in between, `restore` completes.
+
+mod back;
+mod device;
+mod erase;
+mod no_iommu;
+mod plan;
+mod recorded;
+mod restore;
+mod take;
+#[cfg(test)]
+mod tests;
+
+use std::time::Duration;
+
+use serde::Serialize;
 
 use super::args::{BindArgs, RestoreArgs, UnbindArgs};
+use super::grant;
+use super::inventory::{Function, Inventory};
+use super::operation::{self, Operation};
 use super::root::Root;
-use crate::failure::{Failure, Result};
+use crate::failure::Result;
+use device::{Device, NVME};
+use plan::{Task, Terms};
+use take::Request;
+
+/// How long the kernel's driver may take to show the first namespace of a controller; some have none.
+const SCAN: Duration = Duration::from_secs(3);
+
+/// A device that user space can have.
+#[derive(Debug, PartialEq, Eq, Serialize)]
+struct Bound {
+    bdf: String,
+    /// What `adit` calls it: `vfio:0000:01:00.0`.
+    target: String,
+    state: State,
+    /// Who was granted it.
+    user: Option<String>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+enum State {
+    /// By this run.
+    Bound,
+    /// By an earlier run.
+    AlreadyBound,
+    /// By other means, so that it will not be given back.
+    BoundByOthers,
+}
 
 /// `adit setup bind`.
-pub(crate) fn bind(_: &Root, _: &BindArgs, _: bool) -> Result<()> {
-    Err(Failure::failed("not there"))
+pub(crate) fn bind(root: &Root, args: &BindArgs, json: bool) -> Result<()> {
+    operation::run(root, args.change, json, |operation| bind_on(operation, args))
 }
 
 /// `adit setup unbind`.
-pub(crate) fn unbind(_: &Root, _: &UnbindArgs, _: bool) -> Result<()> {
-    Err(Failure::failed("not there"))
+pub(crate) fn unbind(root: &Root, args: &UnbindArgs, json: bool) -> Result<()> {
+    operation::run(root, args.change, json, |operation| restore::unbind(operation, args))
 }
 
 /// `adit setup restore`.
-pub(crate) fn restore(_: &Root, _: &RestoreArgs, _: bool) -> Result<()> {
-    Err(Failure::failed("not there"))
+pub(crate) fn restore(root: &Root, args: &RestoreArgs, json: bool) -> Result<()> {
+    operation::run(root, args.change, json, restore::restore)
+}
+
+fn bind_on(operation: &mut Operation, args: &BindArgs) -> Result<Vec<Bound>> {
+    if args.recorded {
+        return recorded::bind(operation, args);
+    }
+    let terms = Terms {
+        together: &args.devices,
+        erase: args.force_erase_signature,
+        no_iommu: args.unsafe_no_iommu,
+    };
+    for &device in &args.devices {
+        await_namespaces(operation, Device::at(device));
+    }
+    let inventory = Inventory::read(operation.root);
+    let tasks = plan::tasks(operation.root, &inventory, &args.devices, terms)?;
+    bind_tasks(operation, tasks, terms, args.user.as_deref())
+}
+
+/// Waits for namespaces of a controller that the kernel's driver has. It shows them a while after it got the controller,
+/// and what is not shown yet would look like nothing to keep.
+fn await_namespaces(operation: &mut Operation, device: Device) {
+    operation.wait(&format!("waiting for the namespaces of {device}"), SCAN, |root| {
+        device.driver(root).as_deref() != Some(NVME) || !device.block_devices(root).is_empty()
+    });
+}
+
+/// Does what was decided, and says how each device is used.
+fn bind_tasks(
+    operation: &mut Operation,
+    tasks: Vec<Task>,
+    terms: Terms,
+    user: Option<&str>,
+) -> Result<Vec<Bound>> {
+    let functions: Vec<&Function> = tasks.iter().filter_map(Task::to_take).collect();
+    for function in &functions {
+        if plan::lacks_iommu(function) {
+            operation.say(no_iommu::warning(&function.bdf))?;
+        }
+    }
+    for function in &functions {
+        erase::erase(operation, function)?;
+    }
+    let taken = take::take_all(operation, &Request { functions: &functions, terms, user })?;
+    let mut taken = taken.into_iter();
+    let mut bound = Vec::new();
+    for task in tasks {
+        bound.push(match task {
+            Task::Take(_) => {
+                let record =
+                    taken.next().expect("one record for each function that was to be taken");
+                report(operation, record.bdf, State::Bound, record.grant)?
+            }
+            Task::Have(mut record) => {
+                if let Some(user) = user {
+                    grant::give(operation, &mut record, user)?;
+                }
+                report(operation, record.bdf, State::AlreadyBound, record.grant)?
+            }
+            Task::Foreign(bdf) => report(operation, bdf, State::BoundByOthers, None)?,
+        });
+    }
+    Ok(bound)
+}
+
+fn report(
+    operation: &mut Operation,
+    bdf: String,
+    state: State,
+    user: Option<String>,
+) -> Result<Bound> {
+    let target = format!("vfio:{bdf}");
+    let (is, back) = match state {
+        State::Bound if operation.is_dry() => ("would be bound", "gives it back"),
+        State::Bound => ("is bound", "gives it back"),
+        State::AlreadyBound => ("was bound already", "gives it back"),
+        State::BoundByOthers => (
+            "was bound already, by other means: nothing was recorded",
+            "says how to give it back by hand",
+        ),
+    };
+    operation.say(format!(
+        "{bdf} {is} to vfio-pci: use it as {target}; 'adit setup unbind {bdf}' {back}"
+    ))?;
+    Ok(Bound { bdf, target, state, user })
+}
+
+/// Which boot of the machine this is.
+fn boot_id(root: &Root) -> String {
+    root.text("/proc/sys/kernel/random/boot_id").unwrap_or_default()
 }

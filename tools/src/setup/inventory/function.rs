@@ -14,8 +14,12 @@ pub(super) const DEVICES: &str = "/sys/bus/pci/devices";
 
 /// All of them, by address.
 pub(super) fn all(root: &Root, host: &Host, usage: &Usage) -> Vec<Function> {
-    let addresses = root.names_quietly(DEVICES).into_iter().filter_map(|name| name.parse().ok());
-    let found = addresses.filter_map(|address| PciFunction::find(&root.path("/sys"), address));
+    let names = root.names_quietly(DEVICES);
+    let mut addresses: Vec<PciAddress> =
+        names.iter().filter_map(|name| name.parse().ok()).collect();
+    addresses.sort_unstable();
+    let found =
+        addresses.into_iter().filter_map(|address| PciFunction::find(&root.path("/sys"), address));
     let nvme = found.filter(|function| function.class() == Some(CLASS_NVME));
     nvme.map(|function| read(root, &function, host, usage)).collect()
 }
@@ -57,11 +61,13 @@ fn read(root: &Root, pci: &PciFunction, host: &Host, usage: &Usage) -> Function 
         iommu_group: group,
         namespaces,
         record,
+        unseen: None,
         obstacles: Vec::new(),
     };
-    let state = controller.as_ref().map(|controller| controller.text(root, "state"));
-    function.obstacles =
-        verdict::obstacles(&function, host, state.map(Option::unwrap_or_default).as_deref());
+    let state =
+        controller.as_ref().map(|controller| controller.text(root, "state").unwrap_or_default());
+    function.unseen = verdict::unseen(&function, state.as_deref());
+    function.obstacles = verdict::obstacles(&function, host);
     function
 }
 

@@ -41,15 +41,15 @@ impl Obstacle {
     }
 }
 
-/// All reasons why `function` may not be taken, by kind; `state` is that of its controller, where the kernel's driver has
-/// made one. A function that vfio-pci has already is taken: only what keeps it from being opened is told then.
-pub(super) fn obstacles(function: &Function, host: &Host, state: Option<&str>) -> Vec<Obstacle> {
+/// All reasons why `function` may not be taken, by kind. A function that vfio-pci has already is taken: only what
+/// keeps it from being opened is told then.
+pub(super) fn obstacles(function: &Function, host: &Host) -> Vec<Obstacle> {
     let mut obstacles = Vec::new();
     if !function.is_bound() {
         obstacles
             .extend(function.open_by.iter().map(|process| in_use(open(&function.bdf, process))));
         obstacles.extend(function.namespaces.iter().flat_map(of_namespace));
-        obstacles.extend(foreign(function).or_else(|| unseen(function, state)));
+        obstacles.extend(foreign(function));
     }
     obstacles.extend(iommu(function, host));
     obstacles.extend(vmd(function).or_else(|| group(function)));
@@ -164,30 +164,26 @@ impl Signature {
     }
 }
 
-/// Without the kernel's driver at work, nobody knows what the drive holds.
-fn unseen(function: &Function, state: Option<&str>) -> Option<Obstacle> {
+/// Why nobody can know what the drive holds: the kernel's driver is not at work on it. `state` is that of its
+/// controller, where the driver has made one.
+pub(super) fn unseen(function: &Function, state: Option<&str>) -> Option<String> {
     let bdf = &function.bdf;
-    let (why, remedy) = match (function.driver.as_deref(), state) {
+    match (function.driver.as_deref(), state) {
         // What a binding of our own was cut off from had been looked at.
-        (None, _) if function.record.is_some() => return None,
-        (None, _) => {
-            ("no driver has it".to_owned(), format!("echo {bdf} > /sys/bus/pci/drivers_probe"))
+        (None, _) if function.record.is_some() => None,
+        (None, _) => Some(format!(
+            "no driver has it; 'echo {bdf} > /sys/bus/pci/drivers_probe' gives it to the kernel's, to look"
+        )),
+        (Some("nvme"), None) => {
+            Some("the kernel's driver has made no controller of it; dmesg may tell why".to_owned())
         }
-        // Old kernels do not tell.
-        (Some(_), Some("live" | "")) => return None,
-        (Some(_), Some(state)) => {
-            (format!("its controller is {state}"), "wait, or look at dmesg".to_owned())
+        // Old kernels do not tell the state.
+        (Some("nvme"), Some("live" | "")) => None,
+        (Some("nvme"), Some(state)) => {
+            Some(format!("its controller is '{state}', not live; wait, or look at dmesg"))
         }
-        (Some(driver), None) => (
-            format!("the driver '{driver}' has made no controller of it"),
-            "wait, or look at dmesg for why it failed".to_owned(),
-        ),
-    };
-    Some(Obstacle::new(
-        ObstacleKind::Unknown,
-        format!("what it holds cannot be looked at: {why}"),
-        remedy,
-    ))
+        _ => None,
+    }
 }
 
 fn foreign(function: &Function) -> Option<Obstacle> {

@@ -36,7 +36,7 @@ fn line(out: &mut String, line: std::fmt::Arguments) {
 }
 
 fn host_rows(host: &Host) -> Vec<(&'static str, String)> {
-    let limit = |bytes: Option<u64>| bytes.map_or("no limit".to_owned(), size);
+    let limit = |bytes: Option<u64>| bytes.map_or("no limit".to_owned(), human::capacity);
     vec![
         ("kernel", host.kernel.clone().unwrap_or_else(|| "unknown".to_owned())),
         ("command line", host.command_line.clone()),
@@ -52,10 +52,6 @@ fn host_rows(host: &Host) -> Vec<(&'static str, String)> {
         ),
         ("memory", limit(host.cgroup_memory_bytes)),
     ]
-}
-
-fn size(bytes: u64) -> String {
-    human::bytes(bytes as f64)
 }
 
 fn iommu(host: &Host) -> String {
@@ -92,7 +88,7 @@ fn hugepages(all: &[Hugepages]) -> String {
         .filter(|pages| pages.total > 0)
         .map(|pages| {
             let Hugepages { node, page_bytes, total, free } = pages;
-            format!("node {node}: {total} of {} ({free} free)", size(*page_bytes))
+            format!("node {node}: {total} of {} ({free} free)", human::capacity(*page_bytes))
         })
         .collect();
     if parts.is_empty() { "none; they are not required".to_owned() } else { parts.join("; ") }
@@ -145,7 +141,7 @@ fn row(function: &Function) -> [String; 9] {
         or_dash(function.numa_node.map(|node| node.to_string())),
         or_dash(function.iommu_group.as_ref().map(|group| group.number.to_string())),
         or_dash(function.link.as_ref().map(|link| format!("{} x{}", link.speed, link.width))),
-        or_dash(function.size_bytes.map(size)),
+        or_dash(function.size_bytes.map(human::capacity)),
         or_dash(function.model.clone()),
         or_dash(function.serial.clone()),
         verdict.to_owned(),
@@ -187,7 +183,7 @@ fn namespace(namespace: &Namespace) -> String {
     } else {
         format!("; partitions {}", partitions.join(", "))
     };
-    format!("{name}: {}, LBA of {lba_bytes} bytes{partitions}", size(*size_bytes))
+    format!("{name}: {}, LBA of {lba_bytes} bytes{partitions}", human::capacity(*size_bytes))
 }
 
 fn obstacle(obstacle: &Obstacle) -> String {

@@ -61,9 +61,13 @@ pub(crate) struct GuestArgs {
     #[arg(long, value_name = "OPTS[;NSOPTS…]")]
     pub(super) kernel_nvme: Vec<String>,
 
-    /// A program to copy in with its libraries: a name in PATH, or a path
+    /// A program to copy in with its libraries: a name in PATH, or a path; mdadm and the like are fetched if need be
     #[arg(long, value_name = "BINARY")]
     pub(super) with: Vec<String>,
+
+    /// A kernel module that modprobe is to find with what it depends on; those of vfio and nvme are always there
+    #[arg(long, value_name = "NAME")]
+    pub(super) module: Vec<String>,
 
     /// An example of adit-driver to build and copy in, such as stray_dma
     #[arg(long, value_name = "NAME")]

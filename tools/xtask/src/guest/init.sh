@@ -1,10 +1,12 @@
 #!/bin/busybox sh
 # The guest's first process: sets the guest up, runs the command, reports, powers off.
 #
-# /adit/settings, written by xtask, gives MARKER, LIBRARIES, VFIO_MODULES, KERNEL_MODULES, VFIO_DEVICES, KERNEL_DEVICES.
+# /adit/settings, written by xtask, gives MARKER, LIBRARIES, VFIO_MODULES, NVME_MODULES, VFIO_DEVICES, KERNEL_DEVICES.
 # The second serial port carries everything that xtask reads (see output.rs); the first one is the console.
 
 /bin/busybox --install -s /bin
+# Where the kernel looks for modprobe.
+ln -s bin /sbin
 export PATH=/usr/local/bin:/bin HOME=/root
 mount -t proc proc /proc
 mount -t sysfs sysfs /sys
@@ -33,10 +35,10 @@ fail() {
 	sleep 60
 }
 
+# Several modules in one process: starting one takes its time here.
 load() {
-	for module in $1; do
-		insmod "/adit/modules/$module.ko" || fail "the guest's kernel refuses its module $module"
-	done
+	[ "$1" ] || return
+	modprobe -a $1 || fail "the guest's kernel refuses a module of $1"
 }
 
 # Sets BDF for a device that is given as its address, or as "next": the first NVMe function that nobody has claimed.
@@ -88,7 +90,7 @@ for place in $VFIO_DEVICES; do
 	index=$((index + 1))
 done
 
-load "$KERNEL_MODULES"
+load "$NVME_MODULES"
 index=0
 for place in $KERNEL_DEVICES; do
 	resolve "$place"

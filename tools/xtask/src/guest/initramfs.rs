@@ -4,7 +4,7 @@ use super::Controllers;
 use super::command::quote;
 use super::controller::{Address, Controller};
 use super::cpio::Archive;
-use super::modules::{Module, Modules};
+use super::modules::{Index, Modules};
 use super::packages::Kernel;
 use super::programs::{self, Program};
 use crate::failure::{Context, Result};
@@ -27,8 +27,12 @@ const GROUP: &str = "root:x:0:\nuser:x:1000:\n";
 pub(crate) struct Contents<'a> {
     /// Whose modules to take.
     pub kernel: &'a Kernel,
+    /// Where packages are fetched to.
+    pub cache: &'a Path,
     /// A static busybox.
     pub busybox: &'a Path,
+    /// Modules that `modprobe` is to find in addition to those of vfio and nvme.
+    pub extra_modules: &'a [String],
     /// Programs to copy in.
     pub programs: &'a [Program],
     /// What separates the command's output from the guest's report.
@@ -52,6 +56,7 @@ impl Contents<'_> {
             "/tmp",
             "/usr/bin",
             "/usr/local/bin",
+            "/var/lib",
         ] {
             archive.directory(directory);
         }
@@ -63,16 +68,15 @@ impl Contents<'_> {
         archive.file("/etc/group", 0o644, GROUP.as_bytes());
         archive.file("/adit/command", 0o755, format!("{}\n", self.line).as_bytes());
 
-        let libraries = programs::add(self.programs, &mut archive)?;
-        let (vfio, nvme) = self.modules(!controllers.kernel.is_empty())?;
-        for module in vfio.iter().chain(&nvme) {
-            archive.file(&format!("/adit/modules/{}.ko", module.name), 0o644, &module.image);
-        }
+        let libraries = programs::add(self.programs, self.cache, &mut archive)?;
+        let nvme = self.add_modules(&mut archive)?;
+        let when =
+            |wanted: bool, names: &[&str]| if wanted { names.join(" ") } else { String::new() };
         let settings = [
             ("MARKER", self.marker.to_owned()),
             ("LIBRARIES", libraries.join(":")),
-            ("VFIO_MODULES", names(&vfio)),
-            ("KERNEL_MODULES", names(&nvme)),
+            ("VFIO_MODULES", when(!controllers.vfio.is_empty(), &VFIO)),
+            ("NVME_MODULES", when(!controllers.kernel.is_empty(), &nvme)),
             ("VFIO_DEVICES", places(&controllers.vfio)),
             ("KERNEL_DEVICES", places(&controllers.kernel)),
         ];
@@ -82,24 +86,26 @@ impl Contents<'_> {
         Ok(archive.finish())
     }
 
-    /// vfio's modules and, when wanted, those of the nvme driver.
-    fn modules(&self, kernel_driver: bool) -> Result<(Vec<Module>, Vec<Module>)> {
-        let modules = Modules::find(&self.kernel.modules)?;
-        let vfio = modules.closure(&VFIO)?;
-        if !kernel_driver {
-            return Ok((vfio, Vec::new()));
+    /// Adds what `modprobe` finds: vfio, the nvme driver, and the extra ones. Returns what the nvme driver takes.
+    fn add_modules(&self, archive: &mut Archive) -> Result<Vec<&'static str>> {
+        let directory = &self.kernel.modules;
+        let modules = Modules::find(directory)?;
+        let mut nvme: Vec<&str> = CHECKSUMS.into_iter().filter(|name| modules.has(name)).collect();
+        nvme.push("nvme");
+        let extra = self.extra_modules.iter().map(String::as_str);
+        let wanted: Vec<&str> = VFIO.into_iter().chain(nvme.iter().copied()).chain(extra).collect();
+        let found = modules.closure(&wanted)?;
+        let version = directory.file_name().map(|name| name.to_string_lossy()).unwrap_or_default();
+        let place = |file: &str| format!("/lib/modules/{version}/{file}");
+        for module in &found {
+            archive.file(&place(&format!("{}.ko", module.name)), 0o644, &module.image);
         }
-        let mut wanted: Vec<&str> =
-            CHECKSUMS.into_iter().filter(|name| modules.has(name)).collect();
-        wanted.push("nvme");
-        let mut nvme = modules.closure(&wanted)?;
-        nvme.retain(|module| !vfio.contains(module));
-        Ok((vfio, nvme))
+        let index = Index::of(&found);
+        archive.file(&place("modules.dep"), 0o644, index.dependencies.as_bytes());
+        archive.file(&place("modules.alias"), 0o644, index.aliases.as_bytes());
+        archive.file(&place("modules.builtin"), 0o644, modules.builtin_list().as_bytes());
+        Ok(nvme)
     }
-}
-
-fn names(modules: &[Module]) -> String {
-    modules.iter().map(|module| module.name.as_str()).collect::<Vec<_>>().join(" ")
 }
 
 /// The controllers' places as `init.sh` reads them.

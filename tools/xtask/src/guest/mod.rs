@@ -105,7 +105,9 @@ pub(crate) fn run(
     let marker = scratch::marker()?;
     let contents = Contents {
         kernel: &kernel,
+        cache: &cache,
         busybox: &busybox,
+        extra_modules: &arguments.module,
         programs: &plan.programs,
         marker: &marker,
         line: &plan.line,

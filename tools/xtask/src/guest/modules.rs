@@ -1,8 +1,8 @@
-//! Which kernel modules to load, and in which order.
+//! Which kernel modules the guest gets, and what its `modprobe` has to know of them.
 //!
-//! The order comes from the `depends=` entry that each module carries in its own `.modinfo` section, because a kernel
-//! package that was unpacked and not installed has no `modules.dep`. Modules may be compressed with xz or zstd.
-//! Dependencies that a module only asks for at run time (its crypto algorithms) have to be named by the caller.
+//! Everything comes from the entries that each module carries in its own `.modinfo` section, because a kernel package
+//! that was unpacked and not installed has no `modules.dep`. Modules may be compressed with xz or zstd. Dependencies that
+//! a module only asks for at run time (its crypto algorithms) have to be named by the caller.
 
 use crate::failure::{Context, Failure, Result};
 use crate::process;
@@ -15,6 +15,7 @@ use std::process::Command;
 pub(crate) struct Modules {
     files: BTreeMap<String, PathBuf>,
     builtin: BTreeSet<String>,
+    builtin_list: String,
 }
 
 /// A module ready to be loaded.
@@ -24,6 +25,49 @@ pub(crate) struct Module {
     pub name: String,
     /// The uncompressed file.
     pub image: Vec<u8>,
+    /// What it needs, directly: what it cannot be loaded without, and what `modprobe` loads before or after it all the same.
+    needs: Vec<String>,
+}
+
+/// What `modprobe` reads beside the modules.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Index {
+    /// `modules.dep`
+    pub dependencies: String,
+    /// `modules.alias`: how the kernel calls a module that it asks for.
+    pub aliases: String,
+}
+
+impl Index {
+    /// The index of `modules`, which [`Modules::closure`] has put in order.
+    ///
+    /// Busybox's `modprobe` knows hard dependencies only, so the soft ones are written as such: vfio's later companion
+    /// `vfio_iommu_type1` becomes a dependency of everything that needs vfio.
+    pub(crate) fn of(modules: &[Module]) -> Self {
+        let mut index = Self { dependencies: String::new(), aliases: String::new() };
+        for (at, module) in modules.iter().enumerate() {
+            let mut needed = BTreeSet::new();
+            reach(module, modules, &mut needed);
+            // Before it, because what is loaded after it cannot be told; last one first, as modprobe reads them.
+            let before = modules[..at].iter().rev().filter(|other| needed.contains(&other.name));
+            let files: String = before.map(|other| format!(" {}.ko", other.name)).collect();
+            index.dependencies += &format!("{}.ko:{files}\n", module.name);
+            for alias in entries(&module.image, "alias") {
+                index.aliases += &format!("alias {alias} {}\n", module.name);
+            }
+        }
+        index
+    }
+}
+
+/// Adds to `needed` what `module` needs, directly or not.
+fn reach(module: &Module, modules: &[Module], needed: &mut BTreeSet<String>) {
+    for name in &module.needs {
+        let found = modules.iter().find(|other| &other.name == name);
+        if let Some(found) = found.filter(|_| needed.insert(name.clone())) {
+            reach(found, modules, needed);
+        }
+    }
 }
 
 impl Modules {
@@ -44,13 +88,18 @@ impl Modules {
             }
         }
         let list = fs::read_to_string(directory.join("modules.builtin")).unwrap_or_default();
-        Ok(Self { files, builtin: builtin_names(&list) })
+        Ok(Self { files, builtin: builtin_names(&list), builtin_list: list })
     }
 
     /// Whether this kernel has `name`, built in or as a module.
     pub(crate) fn has(&self, name: &str) -> bool {
         let name = canonical(name);
         self.builtin.contains(&name) || self.files.contains_key(&name)
+    }
+
+    /// The kernel's own list of what is built in (`modules.builtin`).
+    pub(crate) fn builtin_list(&self) -> &str {
+        &self.builtin_list
     }
 
     /// `wanted` and everything they depend on, dependencies first; nothing for what is built in.
@@ -74,15 +123,34 @@ impl Modules {
         }
         let Some(file) = self.files.get(name) else {
             return Err(Failure::new(format!(
-                "the guest's kernel has no module {name}; remove target/vm and try again"
+                "the guest's kernel has no module {name}; if it should, remove target/vm and try again"
             )));
         };
         let image = read_module(file)?;
-        for dependency in dependencies(&image) {
-            self.visit(&dependency, seen, order)?;
+        let (mut needs, later) = (dependencies(&image), self.soft(&image, "post:"));
+        needs.extend(self.soft(&image, "pre:"));
+        for dependency in &needs {
+            self.visit(dependency, seen, order)?;
         }
-        order.push(Module { name: name.to_owned(), image });
-        Ok(())
+        needs.extend(later.iter().cloned());
+        order.push(Module { name: name.to_owned(), image, needs });
+        later.iter().try_for_each(|companion| self.visit(companion, seen, order))
+    }
+
+    /// The modules that `modprobe` should load before (`pre:`) or after (`post:`) this one, where this kernel has them.
+    fn soft(&self, image: &[u8], when: &str) -> Vec<String> {
+        let mut names = Vec::new();
+        for entry in entries(image, "softdep") {
+            let mut here = false;
+            for word in entry.split_whitespace() {
+                if word.ends_with(':') {
+                    here = word == when;
+                } else if here && self.files.contains_key(&canonical(word)) {
+                    names.push(canonical(word));
+                }
+            }
+        }
+        names
     }
 }
 
@@ -118,13 +186,21 @@ fn read_module(file: &Path) -> Result<Vec<u8>> {
 
 /// The names in the module's `depends=` entry.
 fn dependencies(image: &[u8]) -> Vec<String> {
-    const KEY: &[u8] = b"\0depends=";
-    let Some(at) = image.windows(KEY.len()).position(|window| window == KEY) else {
-        return Vec::new();
-    };
-    let value = image[at + KEY.len()..].split(|&byte| byte == 0).next().unwrap_or_default();
-    let names = String::from_utf8_lossy(value);
+    let names = entries(image, "depends").into_iter().next().unwrap_or_default();
     names.split(',').filter(|name| !name.is_empty()).map(canonical).collect()
+}
+
+/// The values of all `key=` entries of the module's `.modinfo` section.
+fn entries(image: &[u8], key: &str) -> Vec<String> {
+    let key = format!("\0{key}=");
+    let mut values = Vec::new();
+    let mut rest = image;
+    while let Some(at) = rest.windows(key.len()).position(|window| window == key.as_bytes()) {
+        rest = &rest[at + key.len()..];
+        let value = rest.split(|&byte| byte == 0).next().unwrap_or_default();
+        values.push(String::from_utf8_lossy(value).into_owned());
+    }
+    values
 }
 
 #[cfg(test)]
@@ -193,5 +269,28 @@ mod tests {
     #[test]
     fn an_image_without_the_entry_depends_on_nothing() {
         assert!(dependencies(b"\x7fELF").is_empty());
+    }
+
+    #[test]
+    fn modprobe_is_told_dependencies_companions_and_aliases() {
+        let vfio = "\0softdep=pre: nothing-here post: vfio_iommu_type1\0alias=char-major-10-196";
+        let tree = Tree::new(
+            "index",
+            &[
+                ("vfio.ko", vfio),
+                ("vfio_iommu_type1.ko", "vfio"),
+                ("vfio-pci.ko", "vfio,irqbypass\0alias=a*\0alias=b"),
+                ("irqbypass.ko", ""),
+            ],
+        );
+        let modules = Modules::find(&tree.0).unwrap();
+        let index = Index::of(&modules.closure(&["vfio-pci"]).unwrap());
+        let dependencies = "vfio.ko:\nvfio_iommu_type1.ko: vfio.ko\nirqbypass.ko:\n\
+                            vfio_pci.ko: irqbypass.ko vfio_iommu_type1.ko vfio.ko\n";
+        assert_eq!(index.dependencies, dependencies);
+        assert_eq!(
+            index.aliases,
+            "alias char-major-10-196 vfio\nalias a* vfio_pci\nalias b vfio_pci\n"
+        );
     }
 }

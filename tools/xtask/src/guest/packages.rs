@@ -1,4 +1,5 @@
-//! The distribution's packages that the guest is made of: its kernel, and busybox where the host has no static one.
+//! The distribution's packages that the guest is made of: its kernel, busybox where the host has no static one, and
+//! programs that a test takes and the host may lack.
 //!
 //! They are fetched with `apt-get download` and unpacked below the target directory, never installed on the host. What
 //! is there already is used as it is; removing the directory fetches it again.
@@ -13,6 +14,14 @@ use std::process::Command;
 
 /// The packages that always depend on the current kernel: Debian's, then Ubuntu's.
 const META_PACKAGES: [&str; 2] = ["linux-image-amd64", "linux-image-generic"];
+
+/// Programs that are fetched where the host lacks them, and the package that brings each.
+const PROGRAMS: [(&str, &str); 4] = [
+    ("mdadm", "mdadm"),
+    ("mkfs.ext4", "e2fsprogs"),
+    ("mkfs.vfat", "dosfstools"),
+    ("sfdisk", "fdisk"),
+];
 
 /// A kernel and its modules.
 pub(crate) struct Kernel {
@@ -71,6 +80,36 @@ pub(crate) fn busybox(cache: &Path) -> Result<PathBuf> {
     })
 }
 
+/// The package that brings `program`, where it is one that is fetched.
+pub(crate) fn package_of(program: &str) -> Option<&'static str> {
+    PROGRAMS.iter().find(|(name, _)| *name == program).map(|(_, package)| *package)
+}
+
+/// `program` out of `package`, fetched into `cache` the first time.
+pub(crate) fn program(package: &str, program: &str, cache: &Path) -> Result<PathBuf> {
+    let root = cache.join(format!("package-{package}"));
+    if !root.is_dir() {
+        fetch(&[package.to_owned()], &root)?;
+    }
+    let places = ["usr/bin", "usr/sbin", "bin", "sbin"].map(|place| root.join(place).join(program));
+    places.into_iter().find(|file| file.is_file()).ok_or_else(|| {
+        Failure::new(format!("no {program} below {}; remove it and try again", root.display()))
+    })
+}
+
+/// The directories of the libraries that `package` depends on, fetched into `cache` the first time. The C library is the
+/// host's: what else runs in the guest takes that one.
+pub(crate) fn libraries(package: &str, cache: &Path) -> Result<Vec<PathBuf>> {
+    let root = cache.join(format!("libraries-{package}"));
+    if !root.is_dir() {
+        let libraries = dependencies(package).into_iter();
+        let libraries: Vec<String> =
+            libraries.filter(|name| name.starts_with("lib") && name != "libc6").collect();
+        fetch(&libraries, &root)?;
+    }
+    Ok(["usr/lib/x86_64-linux-gnu", "lib/x86_64-linux-gnu"].map(|place| root.join(place)).into())
+}
+
 fn files(directory: &Path) -> Result<Vec<PathBuf>> {
     let entries =
         fs::read_dir(directory).context(format_args!("cannot list {}", directory.display()))?;
@@ -118,7 +157,8 @@ fn dependencies(package: &str) -> Vec<String> {
 fn depends_lines(text: &str) -> Vec<String> {
     let depends = text
         .lines()
-        .filter_map(|line| line.trim().trim_start_matches('|').strip_prefix("Depends: "));
+        .map(|line| line.trim().trim_start_matches('|').trim_start_matches("Pre"))
+        .filter_map(|line| line.strip_prefix("Depends: "));
     depends.map(|package| package.trim_matches(['<', '>', ' ']).to_owned()).collect()
 }
 
@@ -145,7 +185,11 @@ fn fetch(packages: &[String], root: &Path) -> Result<()> {
     let _progress = Progress::start("downloading");
     let partial = root.with_extension(format!("partial-{}", std::process::id()));
     fs::create_dir_all(&partial).context(format_args!("cannot create {}", partial.display()))?;
-    let done = unpack(packages, &partial);
+    let done = unpack(packages, &partial).or_else(|why| {
+        // No package lists yet, or lists that are out of date.
+        crate::deps::update_lists().map_err(|_| why)?;
+        unpack(packages, &partial)
+    });
     if done.is_ok() && !root.is_dir() {
         let _ = fs::rename(&partial, root);
     }
@@ -178,10 +222,10 @@ mod tests {
 
     #[test]
     fn depends_lines_are_read_with_alternatives_and_virtual_packages() {
-        let text = "linux-image-amd64\n  Depends: linux-image-6.1.0-56-amd64\n |Depends: kmod\n  Depends: <linux-initramfs-tool>\n  Suggests: x\n";
+        let text = "linux-image-amd64\n  Depends: linux-image-6.1.0-56-amd64\n |Depends: kmod\n  Depends: <linux-initramfs-tool>\n  Suggests: x\n  PreDepends: libc6\n";
         assert_eq!(
             depends_lines(text),
-            ["linux-image-6.1.0-56-amd64", "kmod", "linux-initramfs-tool"]
+            ["linux-image-6.1.0-56-amd64", "kmod", "linux-initramfs-tool", "libc6"]
         );
     }
 

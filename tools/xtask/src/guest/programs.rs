@@ -1,52 +1,91 @@
-//! Programs copied into the guest, with the shared libraries that `ldd` names.
+//! Programs copied into the guest, with the shared libraries that `ldd` names: the host's, or fetched ones.
 
 use super::command::PROGRAMS;
 use super::cpio::Archive;
+use super::packages;
 use crate::failure::{Context, Failure, Result};
 use crate::process;
 use std::collections::BTreeSet;
+use std::env;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+/// Where libraries lie in the guest that the host does not have.
+const FETCHED: &str = "/usr/lib/fetched";
+
 /// A program and what it is called in the guest.
 pub(crate) struct Program {
     /// The name to call it by.
     pub name: String,
-    file: PathBuf,
+    source: Source,
+}
+
+enum Source {
+    /// The host has it.
+    Host(PathBuf),
+    /// This package of the distribution's has it.
+    Package(&'static str),
 }
 
 impl Program {
-    /// `what` is a name in `PATH` or a path.
+    /// `what` is a name in `PATH` or a path, or a program that [`packages`] can fetch. Fetches nothing yet.
     pub(crate) fn find(what: &str) -> Result<Self> {
-        let file = process::find(what).ok_or_else(|| {
+        if let Some(file) = process::find(what) {
+            let name = file.file_name().map(|name| name.to_string_lossy().into_owned());
+            return Ok(Self {
+                name: name.unwrap_or_else(|| what.to_owned()),
+                source: Source::Host(file),
+            });
+        }
+        let package = packages::package_of(what).ok_or_else(|| {
             Failure::usage(format!("--with {what}: no such program in PATH, and no such file"))
         })?;
-        let name = file.file_name().map(|name| name.to_string_lossy().into_owned());
-        Ok(Self { name: name.unwrap_or_else(|| what.to_owned()), file })
+        Ok(Self { name: what.to_owned(), source: Source::Package(package) })
+    }
+
+    /// The file on the host, and its libraries.
+    fn locate(&self, cache: &Path) -> Result<(PathBuf, Vec<String>)> {
+        match &self.source {
+            Source::Host(file) => Ok((file.clone(), libraries_of(file, &[])?)),
+            Source::Package(package) => {
+                let file = packages::program(package, &self.name, cache)?;
+                let libraries = libraries_of(&file, &[])
+                    .or_else(|_| libraries_of(&file, &packages::libraries(package, cache)?))?;
+                Ok((file, libraries))
+            }
+        }
     }
 }
 
-/// Adds `programs` and their libraries; returns the libraries' directories, for the guest's `LD_LIBRARY_PATH`.
-pub(crate) fn add(programs: &[Program], archive: &mut Archive) -> Result<Vec<String>> {
+/// Adds `programs` and their libraries; returns the libraries' directories, for the guest's `LD_LIBRARY_PATH`. What is
+/// not on this host is fetched into `cache`.
+pub(crate) fn add(
+    programs: &[Program],
+    cache: &Path,
+    archive: &mut Archive,
+) -> Result<Vec<String>> {
     let mut libraries = BTreeSet::new();
     for program in programs {
-        libraries.extend(libraries_of(&program.file)?);
-        let content = read(&program.file)?;
-        archive.file(&format!("{PROGRAMS}/{}", program.name), 0o755, &content);
+        let (file, needed) = program.locate(cache)?;
+        libraries.extend(needed);
+        archive.file(&format!("{PROGRAMS}/{}", program.name), 0o755, &read(&file)?);
     }
     let mut directories = BTreeSet::new();
-    for library in &libraries {
-        archive.file(library, permissions(Path::new(library)), &read(Path::new(library))?);
-        directories.extend(library.rsplit_once('/').map(|(directory, _)| directory.to_owned()));
+    for library in libraries.iter().map(Path::new) {
+        let own = library.parent().unwrap_or(library);
+        let directory = if library.starts_with(cache) { Path::new(FETCHED) } else { own };
+        let place = directory.join(library.file_name().unwrap_or_default());
+        archive.file(&place.to_string_lossy(), permissions(library), &read(library)?);
+        directories.insert(directory.to_string_lossy().into_owned());
     }
     Ok(directories.into_iter().collect())
 }
 
 /// Whether `file` needs no dynamic loader.
 pub(crate) fn is_static(file: &Path) -> bool {
-    libraries_of(file).is_ok_and(|libraries| libraries.is_empty())
+    libraries_of(file, &[]).is_ok_and(|libraries| libraries.is_empty())
 }
 
 fn read(file: &Path) -> Result<Vec<u8>> {
@@ -57,8 +96,15 @@ fn permissions(file: &Path) -> u32 {
     fs::metadata(file).map_or(0o755, |metadata| metadata.permissions().mode() & 0o777)
 }
 
-fn libraries_of(file: &Path) -> Result<Vec<String>> {
-    let output = Command::new("ldd").arg(file).output().context("cannot run ldd")?;
+/// The libraries of `file`; those in `directories` are found as well.
+fn libraries_of(file: &Path, directories: &[PathBuf]) -> Result<Vec<String>> {
+    let mut ldd = Command::new("ldd");
+    if !directories.is_empty() {
+        let path =
+            env::join_paths(directories).context("cannot name the libraries' directories")?;
+        ldd.env("LD_LIBRARY_PATH", path);
+    }
+    let output = ldd.arg(file).output().context("cannot run ldd")?;
     if !output.status.success() {
         // A script or a static program: ldd says so in words that differ between versions.
         return Ok(Vec::new());
@@ -109,5 +155,12 @@ mod tests {
             Program::find("no-such-program-anywhere").err().map(|failure| failure.code()),
             Some(2)
         );
+    }
+
+    #[test]
+    fn a_program_that_can_be_fetched_is_known_whether_the_host_has_it_or_not() {
+        for name in ["mdadm", "mkfs.ext4", "mkfs.vfat", "sfdisk"] {
+            assert_eq!(Program::find(name).map(|program| program.name).ok().as_deref(), Some(name));
+        }
     }
 }

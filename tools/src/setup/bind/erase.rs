@@ -1,0 +1,97 @@
+//! Signatures of a drive that nothing uses, erased by `wipefs` with a copy of each kept.
+//!
+//! The copies go into a directory of their own for each erasing (`wipefs` names them after the block device, which may be
+//! another drive's name tomorrow), beside a file that says whose they are and how each is put back. `wipefs` opens what
+//! it erases exclusively: what came into use since it was looked at, it refuses.
+
+use std::fmt::Write;
+
+use crate::failure::Result;
+use crate::setup::change::Change;
+use crate::setup::inventory::{Function, Namespace, Signature};
+use crate::setup::operation::Operation;
+use crate::setup::record::STATE;
+use crate::setup::root::Root;
+
+/// Erases all signatures of `function`'s namespaces: a namespace's partitions first, as their numbers go with its table.
+///
+/// # Errors
+/// When `wipefs` refuses: it says why.
+pub(super) fn erase(operation: &mut Operation, function: &Function) -> Result<()> {
+    let marked: Vec<(&Namespace, Vec<&str>)> =
+        function.namespaces.iter().map(|namespace| (namespace, marked(namespace))).collect();
+    if function.driver.is_none() {
+        return operation.say(format!(
+            "warning: {}: no driver has it, so nothing was looked at, nothing erased, and no copy kept",
+            function.bdf
+        ));
+    }
+    if marked.iter().all(|(_, devices)| devices.is_empty()) {
+        return Ok(());
+    }
+    let directory = directory(operation.root, &function.bdf);
+    let path = format!("{directory}/README").into();
+    let content = readme(function, &directory);
+    operation.change(Change::File { path, content, mode: 0o600 })?;
+    for device in marked.iter().flat_map(|(_, devices)| devices) {
+        // The program puts its copies into the home directory.
+        let words = [
+            format!("HOME={directory}"),
+            "wipefs".into(),
+            "--all".into(),
+            "--backup".into(),
+            format!("/dev/{device}"),
+        ];
+        operation.change(Change::Run { program: "env".into(), arguments: words.into() })?;
+    }
+    operation.say(format!(
+        "{}: a copy of each signature goes to {directory}; the README there says how to put it back",
+        function.bdf
+    ))
+}
+
+/// The block devices with signatures: partitions, then the namespace.
+fn marked(namespace: &Namespace) -> Vec<&str> {
+    let signatures = namespace.signatures.as_deref().unwrap_or_default();
+    let devices = namespace.partitions.iter().chain([&namespace.name]).map(String::as_str);
+    devices.filter(|device| signatures.iter().any(|found| found.device == **device)).collect()
+}
+
+/// A directory that no earlier erasing has used.
+fn directory(root: &Root, bdf: &str) -> String {
+    let taken = root.names(format!("{STATE}/erased"));
+    let mut names = (1u32..).map(|number| format!("{bdf}-{number}"));
+    let name = names.find(|name| !taken.contains(name)).expect("numbers do not run out");
+    format!("{STATE}/erased/{name}")
+}
+
+fn readme(function: &Function, directory: &str) -> String {
+    let unknown = || "unknown".to_owned();
+    let mut text = format!(
+        "Signatures that 'adit setup bind --force-erase-signature' erased from {}: model {}, serial number {}.\n\
+         To put them back, once the kernel's driver has the drive and it has the same name (see lsblk):\n\n",
+        function.bdf,
+        function.model.clone().unwrap_or_else(unknown),
+        function.serial.clone().unwrap_or_else(unknown),
+    );
+    // The namespace's own first: its partitions come back with its table.
+    for namespace in &function.namespaces {
+        for device in marked(namespace).iter().rev() {
+            let signatures = namespace.signatures.iter().flatten();
+            signatures
+                .filter(|found| found.device == **device)
+                .for_each(|found| text += &remedy(found, directory));
+            writeln!(text, "blockdev --rereadpt /dev/{}", namespace.name)
+                .expect("a string takes everything");
+        }
+    }
+    text
+}
+
+/// The command that puts one signature back.
+fn remedy(signature: &Signature, directory: &str) -> String {
+    let Signature { device, offset, kind, .. } = signature;
+    format!(
+        "dd if={directory}/wipefs-{device}-0x{offset:08x}.bak of=/dev/{device} bs=1 seek={offset} conv=notrunc  # {kind}\n"
+    )
+}

@@ -1,0 +1,238 @@
+//! From the driver that a device has to vfio-pci, step by step; undone where a step fails or the person asks to end.
+//!
+//! The block devices are claimed before the last look and until the driver is gone, so that nothing can begin to use
+//! them in between. What was is on disk before the first step.
+
+use std::io;
+use std::path::Path;
+use std::time::Duration;
+
+use super::back::{self, Afterwards};
+use super::boot_id;
+use super::device::{Device, VFIO_PCI, driver_directory};
+use super::no_iommu;
+use super::plan::{self, Terms};
+use crate::failure::{Failure, Result};
+use crate::setup::change::{Change, Claim};
+use crate::setup::grant;
+use crate::setup::inventory::{Function, Inventory};
+use crate::setup::operation::Operation;
+use crate::setup::record::{self, Before, DeviceRecord, Identity, Phase};
+use crate::setup::root::Root;
+
+/// How long vfio-pci may take to show its file.
+const GROUP_FILE: Duration = Duration::from_secs(10);
+
+/// How long others may look at a drive that nothing else keeps: udev does, whenever one was written to.
+const PASSERS_BY: Duration = Duration::from_secs(5);
+
+/// What is to be taken, and on which terms.
+#[derive(Debug)]
+pub(super) struct Request<'a> {
+    /// The devices.
+    pub(super) functions: &'a [&'a Function],
+    /// On which terms.
+    pub(super) terms: Terms<'a>,
+    /// Who may open them.
+    pub(super) user: Option<&'a str>,
+}
+
+/// A device on its way.
+struct Begun {
+    record: DeviceRecord,
+    /// The record of an earlier boot that this one took the place of.
+    earlier: Option<DeviceRecord>,
+}
+
+/// Takes all of them or, where one fails, none.
+///
+/// # Errors
+/// The first failure, and what became of the devices.
+pub(super) fn take_all(operation: &mut Operation, request: &Request) -> Result<Vec<DeviceRecord>> {
+    let mut begun = Vec::new();
+    match forward(operation, request, &mut begun) {
+        Ok(()) => Ok(begun.into_iter().map(|one| one.record).collect()),
+        Err(failure) => Err(undo(operation, begun, failure)),
+    }
+}
+
+fn forward(operation: &mut Operation, request: &Request, begun: &mut Vec<Begun>) -> Result<()> {
+    let mut claims = Vec::new();
+    for function in request.functions {
+        claims.push(claim(operation, function)?);
+    }
+    load_module(operation)?;
+    if request.functions.iter().any(|function| plan::lacks_iommu(function)) {
+        no_iommu::allow(operation)?;
+    }
+    for (function, claims) in request.functions.iter().zip(claims) {
+        look_again(operation, function, request)?;
+        take(operation, function, claims, request.user, begun)?;
+    }
+    Ok(())
+}
+
+/// Claims the namespaces. The claim to a whole namespace keeps its partitions too, and is refused while one is in use.
+fn claim(operation: &mut Operation, function: &Function) -> Result<Vec<Claim>> {
+    let bdf = &function.bdf;
+    let refused = |name: &str, why: &io::Error| match why.kind() {
+        io::ErrorKind::ResourceBusy => Failure::failed(format!(
+            "{bdf}: the kernel has {name} in use, though not by a mount, swap or another block device: \
+             perhaps a ZFS pool or a storage target; end that first"
+        )),
+        _ => Failure::failed(format!(
+            "{bdf}: /dev/{name} cannot be claimed: {why}; nothing was changed"
+        )),
+    };
+    let names = function.namespaces.iter().map(|namespace| &namespace.name);
+    let mut claim = |name: &String| {
+        operation.claim(&Path::new("/dev").join(name)).map_err(|why| refused(name, &why))
+    };
+    names.map(&mut claim).collect()
+}
+
+fn load_module(operation: &mut Operation) -> Result<()> {
+    if operation.root.exists(driver_directory(VFIO_PCI)) {
+        return Ok(());
+    }
+    let kernel = operation.root.text("/proc/sys/kernel/osrelease").unwrap_or_default();
+    let arguments = vec![VFIO_PCI.to_owned()];
+    let loaded = step(operation, Change::Run { program: "modprobe".into(), arguments });
+    loaded.map_err(|failure| {
+        failure.and(format!(
+            "the kernel {kernel} has no module {VFIO_PCI} that could be loaded: install its modules \
+             (linux-modules-extra-{kernel} on Ubuntu), or load {VFIO_PCI} on the host where this is a container"
+        ))
+    })
+}
+
+/// Nothing uses it still: processes can open a device in spite of a claim.
+fn look_again(operation: &mut Operation, function: &Function, request: &Request) -> Result<()> {
+    // What was to be erased is gone by now.
+    let terms = Terms { erase: request.terms.erase && operation.is_dry(), ..request.terms };
+    let against = |root: &Root| {
+        let inventory = Inventory::read(root);
+        let same = inventory.controllers.iter().find(|same| same.bdf == function.bdf);
+        match same.filter(|same| is_unchanged(same, function)) {
+            Some(same) => plan::reasons(same, terms),
+            None => vec![format!("{}: it changed while this looked; run it again", function.bdf)],
+        }
+    };
+    let mut reasons = Vec::new();
+    operation.wait("waiting for others to close it", PASSERS_BY, |root| {
+        reasons = against(root);
+        reasons.is_empty()
+    });
+    if reasons.is_empty() { Ok(()) } else { Err(plan::refusal(&reasons)) }
+}
+
+/// Whether it is what was decided about: a namespace that came since was not claimed.
+fn is_unchanged(now: &Function, then: &Function) -> bool {
+    let names = |function: &Function| -> Vec<String> {
+        function.namespaces.iter().map(|namespace| namespace.name.clone()).collect()
+    };
+    now.driver == then.driver && now.serial == then.serial && names(now) == names(then)
+}
+
+fn take(
+    operation: &mut Operation,
+    function: &Function,
+    claims: Vec<Claim>,
+    user: Option<&str>,
+    begun: &mut Vec<Begun>,
+) -> Result<()> {
+    let record = record_of(operation.root, function);
+    let earlier = function.record.clone();
+    heed(operation)?;
+    if let Err(failure) = operation.change(record.stored()) {
+        // It may have come to disk all the same. Nothing else was begun.
+        let before = earlier.map_or_else(|| record.forgotten(), |earlier| earlier.stored());
+        return Err(match operation.change(before) {
+            Ok(()) => failure,
+            Err(also) => failure.and(also),
+        });
+    }
+    begun.push(Begun { record, earlier });
+    let record = &mut begun.last_mut().expect("just pushed").record;
+    let device = Device::at(record.address());
+    step(operation, device.set_override(Some(VFIO_PCI)))?;
+    if record.before.driver.is_some() {
+        step(operation, device.unbind())?;
+    }
+    drop(claims);
+    step(operation, device.probe())?;
+    verify(operation, device)?;
+    record.phase = Phase::Bound;
+    step(operation, record.stored())?;
+    let user = user.map(str::to_owned).or_else(|| record.grant.clone());
+    user.map_or(Ok(()), |user| grant::give(operation, record, &user))
+}
+
+fn record_of(root: &Root, function: &Function) -> DeviceRecord {
+    DeviceRecord {
+        version: record::VERSION,
+        bdf: function.bdf.clone(),
+        phase: Phase::Binding,
+        before: Before {
+            driver: function.driver.clone(),
+            driver_override: function.driver_override.clone(),
+        },
+        identity: Identity {
+            ids: function.ids.clone(),
+            model: function.model.clone(),
+            serial: function.serial.clone(),
+            firmware: function.firmware.clone(),
+            size_bytes: function.size_bytes,
+            namespaces: function.namespaces.iter().map(|one| one.name.clone()).collect(),
+        },
+        boot_id: boot_id(root),
+        // Rules that an earlier boot's record tells of are there still.
+        grant: function.record.as_ref().and_then(|earlier| earlier.grant.clone()),
+    }
+}
+
+fn verify(operation: &mut Operation, device: Device) -> Result<()> {
+    let is_taken = |root: &Root| device.driver(root).as_deref() == Some(VFIO_PCI);
+    let came = operation.wait("waiting for vfio-pci", GROUP_FILE, |root| {
+        is_taken(root) && device.has_group_file(root)
+    });
+    if came {
+        return Ok(());
+    }
+    Err(Failure::failed(if is_taken(operation.root) {
+        format!("{device}: its file did not appear in /dev/vfio; 'dmesg' may say why")
+    } else {
+        format!("{device}: vfio-pci did not take it; 'dmesg' may say why")
+    }))
+}
+
+/// One change on the way forward.
+fn step(operation: &mut Operation, change: Change) -> Result<()> {
+    heed(operation)?;
+    operation.change(change)
+}
+
+/// Nothing more is begun once the person has asked to end.
+fn heed(operation: &Operation) -> Result<()> {
+    if operation.is_interrupted() { Err(Failure::stopped("interrupted")) } else { Ok(()) }
+}
+
+/// Brings back what was begun, the last first, and tells what came of it.
+fn undo(operation: &mut Operation, begun: Vec<Begun>, failure: Failure) -> Failure {
+    if operation.is_stuck() {
+        return failure
+            .and("once the kernel has finished, 'adit setup restore' brings everything back");
+    }
+    let mut failures = Vec::new();
+    for mut one in begun.into_iter().rev() {
+        let afterwards = one.earlier.as_ref().map_or(Afterwards::Forget, Afterwards::Keep);
+        failures.extend(back::give_back(operation, &mut one.record, afterwards).err());
+    }
+    failures.extend(no_iommu::put_back_if_unused(operation).err());
+    match Failure::all(failures) {
+        None => failure.and("everything is as it was before"),
+        Some(more) => failure.and(format!(
+            "bringing it back failed too: {more}; run 'adit setup restore' to complete that"
+        )),
+    }
+}

@@ -1,0 +1,184 @@
+//! Killed at each step: `restore` completes every time, and the machine is as it was.
+
+use super::*;
+
+/// What a process can be cut off by.
+const KILLS: [Fault; 3] = [Fault::KilledBefore, Fault::KilledAmid, Fault::KilledAfter];
+
+/// A machine in which nothing is bound.
+fn idle(seed: u64) -> World {
+    World::new(&two_drives(), seed)
+}
+
+/// A machine in which both drives are bound.
+fn bound(seed: u64) -> World {
+    let mut world = idle(seed);
+    done(bind(&mut world, &[A, B], None));
+    world
+}
+
+/// A machine whose first drive had no driver before it was bound.
+fn driverless(seed: u64) -> World {
+    let mut world = idle(seed);
+    world.kernel.unbind_by_hand(A);
+    world
+}
+
+/// How many changes `work` makes on the machine that `make` makes.
+fn changes(make: fn(u64) -> World, work: impl Fn(&mut World, Blow)) -> usize {
+    let mut world = make(0);
+    work(&mut world, None);
+    world.kernel.made().len()
+}
+
+/// Every change of `work` with every way to be cut off at it.
+fn blows(make: fn(u64) -> World, work: impl Fn(&mut World, Blow)) -> impl Iterator<Item = Blow> {
+    let count = changes(make, work);
+    assert!(count >= 5, "only {count} changes");
+    (0..count).flat_map(|at| KILLS.map(|kill| Some((at, kill))))
+}
+
+/// What a machine looks like on which nothing was ever done, after `boots` more boots.
+fn untouched(make: fn(u64) -> World, boots: u32) -> Files {
+    let mut world = make(0);
+    (0..boots).for_each(|_| world.boot());
+    world.snapshot()
+}
+
+fn same(world: &World, before: &Files, what: impl std::fmt::Debug) {
+    let after = world.snapshot();
+    let differs = |path: &&PathBuf| before.get(*path) != after.get(*path);
+    let paths: std::collections::BTreeSet<_> =
+        before.keys().chain(after.keys()).filter(differs).collect();
+    assert!(paths.is_empty(), "{what:?}: {paths:?} are not as they were");
+}
+
+fn bind_both(world: &mut World, blow: Blow) {
+    expect(bind_with(world, &both(), blow), blow);
+}
+
+/// Both drives, also where no driver shows what one holds.
+fn both() -> BindArgs {
+    BindArgs { force_erase_signature: true, ..bind_args(&[A, B]) }
+}
+
+fn unbind_all(world: &mut World, blow: Blow) {
+    expect(unbind(world, &[], blow), blow);
+}
+
+fn restore_all(world: &mut World, blow: Blow) {
+    expect(restore(world, blow), blow);
+}
+
+fn expect<T>(ended: std::result::Result<Result<T>, Killed>, blow: Blow) {
+    match ended {
+        Err(Killed) => assert!(blow.is_some()),
+        Ok(result) => assert!(result.is_ok(), "{blow:?}: {:?}", result.err()),
+    }
+}
+
+#[test]
+fn a_binding_that_is_killed_is_undone_by_restore() {
+    for make in [idle, driverless] {
+        let before = untouched(make, 0);
+        for (seed, blow) in blows(make, bind_both).enumerate() {
+            let mut world = make(seed as u64);
+            assert!(bind_with(&mut world, &both(), blow).is_err(), "{blow:?} did not strike");
+            restore_all(&mut world, None);
+            same(&world, &before, blow);
+        }
+    }
+}
+
+#[test]
+fn an_unbinding_that_is_killed_is_completed_by_restore() {
+    let before = untouched(idle, 0);
+    for work in [unbind_all, restore_all] {
+        for (seed, blow) in blows(bound, work).enumerate() {
+            let mut world = bound(seed as u64);
+            work(&mut world, blow);
+            restore_all(&mut world, None);
+            same(&world, &before, blow);
+        }
+    }
+}
+
+#[test]
+fn a_reboot_after_the_kill_changes_nothing_of_that() {
+    for make in [idle, driverless] {
+        let before = untouched(make, 1);
+        for (seed, blow) in blows(make, bind_both).enumerate() {
+            let mut world = make(seed as u64);
+            bind_both(&mut world, blow);
+            world.boot();
+            restore_all(&mut world, None);
+            same(&world, &before, blow);
+        }
+    }
+}
+
+#[test]
+fn a_restore_that_is_killed_too_is_completed_by_the_next() {
+    // One drive of the two, as these are many.
+    let bind_one = |world: &mut World, blow| expect(bind(world, &[B], blow), blow);
+    let before = untouched(idle, 0);
+    for (seed, first) in blows(idle, bind_one).enumerate() {
+        for (at, second) in (0..6).flat_map(|at| KILLS.map(|kill| Some((at, kill)))).enumerate() {
+            let mut world = idle((seed * 100 + at) as u64);
+            bind_one(&mut world, first);
+            let ended = restore(&mut world, second);
+            if ended.is_err() {
+                restore_all(&mut world, None);
+            }
+            same(&world, &before, (first, second));
+        }
+    }
+}
+
+#[test]
+fn a_kill_and_a_reboot_in_the_middle_of_restore() {
+    let before = untouched(idle, 1);
+    for (seed, blow) in blows(bound, restore_all).enumerate() {
+        let mut world = bound(seed as u64);
+        restore_all(&mut world, blow);
+        world.boot();
+        restore_all(&mut world, None);
+        same(&world, &before, blow);
+    }
+}
+
+#[test]
+fn after_a_kill_bind_says_what_is_to_be_done_first() {
+    for (seed, blow) in blows(idle, bind_both).enumerate() {
+        let mut world = idle(seed as u64);
+        bind_both(&mut world, blow);
+        let (all, a) = (world.snapshot(), driver(&world, A));
+        match bind(&mut world, &[A], None).expect("not killed") {
+            // Nothing was begun with it, or everything was done.
+            Ok(bound) => assert_eq!(bound.len(), 1),
+            Err(why) => {
+                assert!(why.to_string().contains("run 'adit setup restore' first"), "{why}");
+                assert_eq!((world.snapshot(), driver(&world, A)), (all, a));
+            }
+        }
+    }
+}
+
+#[test]
+#[should_panic(expected = "are not as they were")]
+fn canary_without_a_restore_the_machine_differs() {
+    let mut world = idle(0);
+    bind_both(&mut world, Some((4, Fault::KilledAfter)));
+    same(&world, &untouched(idle, 0), "no restore");
+}
+
+#[test]
+#[should_panic(expected = "was taken without a claim")]
+fn canary_the_machine_itself_holds_the_law_of_claims() {
+    let mut world = idle(0);
+    let unbind = Change::Write {
+        path: format!("/sys/bus/pci/devices/{A}/driver/unbind").into(),
+        value: A.into(),
+    };
+    let _ = world.run(None, |operation| operation.change(unbind));
+}

@@ -11,12 +11,20 @@ use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::time::Duration;
 
+use nix::unistd::{AccessFlags, eaccess};
+
 use super::machine;
 use super::tree::{self, NOT_RECORDED, Noted, Scratch};
 use crate::failure::{Failure, Result};
 
 /// How long a program may take that only looks.
 const PROBE_LIMIT: Duration = Duration::from_secs(60);
+
+/// What a recording holds in the place of a device's file that the recording user could open.
+const OPENABLE: &str = "may be opened";
+
+/// And of one that they could not.
+const CLOSED: &str = "permission denied";
 
 /// The files of one machine.
 #[derive(Debug)]
@@ -111,7 +119,7 @@ impl Root {
         self.path(path).exists()
     }
 
-    /// Whether there is such a file, whose content is nobody's business: a device's file, a table of the firmware. A
+    /// Whether there is such a file, whose content is nobody's business, such as a table of the firmware. A
     /// recording holds that it is there, and no more.
     pub(crate) fn present(&self, path: impl AsRef<Path>) -> bool {
         let path = path.as_ref();
@@ -124,20 +132,27 @@ impl Root {
         there
     }
 
-    /// The names in a directory, sorted; of its files a recording holds that they are there, as of [`Root::present`].
-    pub(crate) fn listing(&self, directory: impl AsRef<Path>) -> Vec<String> {
-        let directory = directory.as_ref();
-        self.note(directory);
-        let mut names = self.names_quietly(directory);
-        names.retain(|name| self.present(directory.join(name)));
-        names
+    /// Whether this user may read and write the device's file `path`; none where there is no such file. A recording
+    /// holds the answer in the file's place.
+    pub(crate) fn openable(&self, path: impl AsRef<Path>) -> Option<bool> {
+        let (path, real) = (path.as_ref(), self.path(&path));
+        if real.is_dir() || !real.exists() {
+            return None;
+        }
+        let openable = if self.live {
+            eaccess(&real, AccessFlags::R_OK | AccessFlags::W_OK).is_ok()
+        } else {
+            fs::read_to_string(&real).is_ok_and(|text| text.trim() == OPENABLE)
+        };
+        self.note_as(path, if openable { OPENABLE } else { CLOSED }.to_owned());
+        Some(openable)
     }
 
     /// The lines of a long file that are to be kept; a recording holds only those.
     pub(crate) fn lines(
         &self,
         path: impl AsRef<Path>,
-        keep: impl Fn(&str) -> bool,
+        mut keep: impl FnMut(&str) -> bool,
     ) -> Option<Vec<String>> {
         let bytes = fs::read(self.path(&path)).ok()?;
         let text = String::from_utf8_lossy(&bytes);

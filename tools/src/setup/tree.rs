@@ -143,16 +143,16 @@ fn inside(base: &Path, target: &str) -> PathBuf {
 /// The files below `base` that were `noted`, as a recording.
 pub(crate) fn pack(base: &Path, noted: &BTreeMap<PathBuf, Noted>) -> String {
     let mut packer = Packer { base, lines: BTreeMap::new() };
-    // What is to be held in the place of a file goes before the file itself, to which a link may lead, too.
+    // What is to be held in the place of a file goes before the file itself, to which another path may lead, too.
     for (path, noted) in noted {
         match noted {
-            Noted::Text(text) => packer.file(path, text),
+            Noted::Text(text) => packer.visit(path, Some(text), 0),
             Noted::Link(target) => packer.link(path, target),
             Noted::AsItIs => {}
         }
     }
     for path in noted.iter().filter(|(_, noted)| **noted == Noted::AsItIs).map(|(path, _)| path) {
-        packer.visit(path, 0);
+        packer.visit(path, None, 0);
     }
     packer.text()
 }
@@ -164,8 +164,8 @@ struct Packer<'a> {
 }
 
 impl Packer<'_> {
-    /// Takes each link on the way to `path`, then what is there.
-    fn visit(&mut self, path: &Path, links: usize) {
+    /// Takes each link on the way to `path`, then what is there, or `instead` of it.
+    fn visit(&mut self, path: &Path, instead: Option<&str>, links: usize) {
         let mut place = PathBuf::from("/");
         let mut parts = path.strip_prefix("/").unwrap_or(path).components();
         while let Some(part) = parts.next() {
@@ -180,18 +180,21 @@ impl Packer<'_> {
             if links < LINKS_MAX {
                 let rest =
                     place.parent().unwrap_or(Path::new("/")).join(target).join(parts.as_path());
-                self.visit(&rest, links + 1);
+                self.visit(&rest, instead, links + 1);
             }
             return;
         }
-        self.end(&place);
+        self.end(&place, instead);
     }
 
     fn real(&self, path: &Path) -> PathBuf {
         self.base.join(path.strip_prefix("/").unwrap_or(path))
     }
 
-    fn end(&mut self, path: &Path) {
+    fn end(&mut self, path: &Path, instead: Option<&str>) {
+        if let Some(instead) = instead {
+            return self.file(path, instead);
+        }
         let real = self.real(path);
         let Ok(kind) = fs::metadata(&real).map(|metadata| metadata.file_type()) else { return };
         if kind.is_dir() {
@@ -271,6 +274,15 @@ mod tests {
         let noted = noted.map(|path| (PathBuf::from(path), Noted::AsItIs)).into();
         let again = pack(scratch.path(), &noted);
         assert_eq!(format!("# a machine\n{again}"), RECORDING);
+    }
+
+    #[test]
+    fn what_stands_for_a_file_is_where_the_links_lead() {
+        let scratch = unpack("/proc/12/status = long\n/proc/self -> 12\n").expect("a recording");
+        let noted = [(PathBuf::from("/proc/self/status"), Noted::Text("short".to_owned()))].into();
+        let again = pack(scratch.path(), &noted);
+        assert_eq!(again, "/proc/12/status = short\n/proc/self -> 12\n");
+        unpack(&again).expect("a recording");
     }
 
     #[test]

@@ -111,12 +111,7 @@ impl Use {
                 (format!("{device} is swapped to"), format!("swapoff /dev/{device}"))
             }
             Use::Holder { device, holder, what } => {
-                let named = if what.ends_with(holder.as_str()) {
-                    what.clone()
-                } else {
-                    format!("{what} ({holder})")
-                };
-                (format!("{device} is part of {named}"), release(holder, what))
+                (part_of(device, holder, what), release(holder, what))
             }
             Use::Open { device, process } => open(device, process),
             Use::Exported { device, by, switch } => {
@@ -130,14 +125,34 @@ impl Use {
     }
 }
 
+fn part_of(device: &str, holder: &str, what: &str) -> String {
+    match what {
+        "loop device" => format!("{device} is behind the loop device {holder}"),
+        // An array is called what the kernel calls it.
+        _ if what.ends_with(holder) => format!("{device} is part of {what}"),
+        _ => format!("{device} is part of {what} ({holder})"),
+    }
+}
+
 fn mounted(device: &str, at: &str, fstype: &str, inside: Option<&Process>) -> (String, String) {
     let reason = format!("{device} is mounted at {at} ({fstype})");
     match inside {
-        None => (reason, format!("umount '{at}'")),
+        None if at == "/" => (reason, "none: this machine runs from it".to_owned()),
+        None => (reason, format!("umount {}", quoted(at))),
         Some(Process { pid, name }) => (
             format!("{reason} in the mount namespace of process {pid} ({name})"),
-            format!("end that container, or: nsenter --mount --target {pid} umount '{at}'"),
+            format!("end that container, or: nsenter --mount --target {pid} umount {}", quoted(at)),
         ),
+    }
+}
+
+/// A path as a shell takes it.
+fn quoted(path: &str) -> String {
+    let plain = |letter: char| letter.is_ascii_alphanumeric() || "/-_.,:@+".contains(letter);
+    if path.chars().all(plain) {
+        path.to_owned()
+    } else {
+        format!("'{}'", path.replace('\'', "'\\''"))
     }
 }
 

@@ -98,3 +98,16 @@ fn one_device_that_cannot_go_back_does_not_keep_the_others() {
     done(restore(&mut world, None));
     assert_eq!(driver(&world, A).as_deref(), Some("nvme"));
 }
+
+#[test]
+fn what_is_opened_after_the_first_look_is_not_taken() {
+    // The first two changes are the module and A's record; the last look at B comes after A was taken.
+    for (at, bdf, file) in [(0, A, "/dev/nvme0n1"), (3, B, "/dev/ng1n2"), (4, B, "/dev/nvme1")] {
+        let mut world = World::new(&two_drives(), at as u64);
+        let before = world.snapshot();
+        let message = failure(bind(&mut world, &[A, B], Some((at, Fault::Opened(file)))));
+        assert!(message.contains(bdf) && message.contains("open in process 77 (fio)"), "{message}");
+        world.kernel.close();
+        assert_eq!(world.snapshot(), before);
+    }
+}

@@ -4,6 +4,7 @@
 //! is one sentence on standard error.
 
 mod bench;
+mod completions;
 mod demo;
 mod device;
 mod failure;
@@ -11,6 +12,7 @@ mod human;
 mod identify;
 mod interrupt;
 mod log;
+mod man;
 mod output;
 mod setup;
 mod softnvme;
@@ -23,9 +25,11 @@ use clap::error::{ContextKind, ErrorKind};
 use clap::{Parser, Subcommand};
 
 use bench::options::BenchArgs;
+use completions::CompletionsArgs;
 use failure::Result;
 use identify::IdentifyArgs;
 use log::LogArgs;
+use man::ManArgs;
 use setup::SetupArgs;
 use softnvme::options::SoftnvmeArgs;
 
@@ -61,6 +65,8 @@ enum Command {
     /// Writes and reads a software controller, verified, and shows a table; needs no device
     #[command(after_help = "Example:\n  adit demo")]
     Demo,
+    Completions(CompletionsArgs),
+    Man(ManArgs),
 }
 
 fn main() -> ExitCode {
@@ -86,6 +92,8 @@ fn run(command: &Command) -> Result<()> {
         Command::Bench(args) => bench::run(args),
         Command::Softnvme(args) => softnvme::run(args),
         Command::Demo => demo::run(),
+        Command::Completions(args) => completions::run(args),
+        Command::Man(args) => man::run(args),
     }
 }
 

@@ -1,46 +1,37 @@
-//! `adit completions`: what a shell needs to complete adit's command line, made from the same description as the help.
+//! `adit completions`: what a shell wants to know to complete a command line.
 
-use clap::{Args, CommandFactory, ValueEnum};
-use clap_complete::{Shell, generate};
+use clap::{Args, Command};
+use clap_complete::Shell;
 
-use crate::Cli;
 use crate::failure::Result;
 use crate::output::Output;
 
 const EXAMPLES: &str = "\
 Examples:
-  adit completions bash | sudo tee /etc/bash_completion.d/adit
-  adit completions zsh | sudo tee /usr/local/share/zsh/site-functions/_adit
+  adit completions bash | sudo tee /usr/share/bash-completion/completions/adit
+  adit completions zsh > ~/.zfunc/_adit      (a directory of $fpath)
   adit completions fish > ~/.config/fish/completions/adit.fish";
 
-/// The shells that are completed for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum ShellName {
-    Bash,
-    Zsh,
-    Fish,
-}
-
-/// Prints what a shell needs to complete adit's command line
+/// Prints a shell's completions for adit
 #[derive(Args, Clone, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct CompletionsArgs {
     /// The shell
-    #[arg(value_enum)]
-    shell: ShellName,
+    #[arg(value_parser = clap::builder::PossibleValuesParser::new(["bash", "zsh", "fish"]))]
+    shell: String,
 }
 
-/// Runs the command.
+/// Runs the command; `command` is all of adit.
 ///
 /// # Errors
 /// When standard output cannot be written.
-pub(crate) fn run(args: &CompletionsArgs) -> Result<()> {
-    let shell = match args.shell {
-        ShellName::Bash => Shell::Bash,
-        ShellName::Zsh => Shell::Zsh,
-        ShellName::Fish => Shell::Fish,
+pub(crate) fn run(args: &CompletionsArgs, mut command: Command) -> Result<()> {
+    let shell = match args.shell.as_str() {
+        "bash" => Shell::Bash,
+        "zsh" => Shell::Zsh,
+        _ => Shell::Fish,
     };
     let mut script = Vec::new();
-    generate(shell, &mut Cli::command(), "adit", &mut script);
+    clap_complete::generate(shell, &mut command, "adit", &mut script);
     Output::Standard.write(&String::from_utf8_lossy(&script))
 }

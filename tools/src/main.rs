@@ -1,4 +1,4 @@
-//! The `adit` command: looks at and measures NVMe controllers from user space.
+//! The `adit` command: hands NVMe controllers to user space, looks at them and measures them.
 //!
 //! Exit codes: 0 done, 1 failed, 2 the command line is at fault, 130 interrupted. A failure
 //! is one sentence on standard error.
@@ -22,7 +22,7 @@ use std::error::Error as _;
 use std::process::ExitCode;
 
 use clap::error::{ContextKind, ErrorKind};
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 
 use bench::options::BenchArgs;
 use completions::CompletionsArgs;
@@ -44,10 +44,11 @@ Examples:
   adit demo
   adit identify soft:mem=1G
   adit log soft:mem=1G --smart
+  adit setup status
   adit softnvme --socket /tmp/drive --media mem=1G
   adit bench --filename=soft:mem=1G --rw=randread --bs=4k --iodepth=32 --time_based --runtime=5";
 
-/// NVMe from user space: looks at controllers and measures them
+/// NVMe from user space: hands drives over, looks at them and measures them
 #[derive(Parser)]
 #[command(name = "adit", version, after_help = EXAMPLES, disable_help_subcommand = true)]
 struct Cli {
@@ -92,8 +93,8 @@ fn run(command: &Command) -> Result<()> {
         Command::Bench(args) => bench::run(args),
         Command::Softnvme(args) => softnvme::run(args),
         Command::Demo => demo::run(),
-        Command::Completions(args) => completions::run(args),
-        Command::Man(args) => man::run(args),
+        Command::Completions(args) => completions::run(args, Cli::command()),
+        Command::Man(args) => man::run(args, Cli::command()),
     }
 }
 

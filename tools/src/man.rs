@@ -7,11 +7,10 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use clap::{Args, Command, CommandFactory};
+use clap::{Args, Command};
 use clap_mangen::Man;
 use clap_mangen::roff::{Roff, roman};
 
-use crate::Cli;
 use crate::failure::{Failure, Result};
 use crate::output::Output;
 
@@ -29,12 +28,11 @@ pub(crate) struct ManArgs {
     output: Option<PathBuf>,
 }
 
-/// Runs the command.
+/// Runs the command; `command` is all of adit.
 ///
 /// # Errors
 /// When a page cannot be written.
-pub(crate) fn run(args: &ManArgs) -> Result<()> {
-    let mut command = Cli::command();
+pub(crate) fn run(args: &ManArgs, mut command: Command) -> Result<()> {
     // Only then do the commands know their full names.
     command.build();
     let Some(directory) = &args.output else {
@@ -141,7 +139,10 @@ fn see_also(parent: &str) -> Roff {
 
 #[cfg(test)]
 mod tests {
+    use clap::CommandFactory;
+
     use super::*;
+    use crate::Cli;
 
     #[test]
     fn prose_and_sections_are_told_apart() {

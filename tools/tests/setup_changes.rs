@@ -227,26 +227,3 @@ fn the_unit_is_shown_and_needs_something_to_bind() {
     let out = bare.succeed("persist --remove --dry-run");
     assert!(out.contains("there is nothing to remove"), "{out}");
 }
-
-#[test]
-fn shells_and_readers_are_served() {
-    let print = |words: &[&str]| {
-        let ended =
-            Command::new(env!("CARGO_BIN_EXE_adit")).args(words).output().expect("adit runs");
-        assert!(ended.status.success(), "{words:?}");
-        String::from_utf8(ended.stdout).expect("UTF-8")
-    };
-    for (shell, sign) in
-        [("bash", "complete -F _adit"), ("zsh", "#compdef adit"), ("fish", "complete -c adit")]
-    {
-        let script = print(&["completions", shell]);
-        assert!(script.contains(sign) && script.contains("hugepages"), "{shell}:\n{script}");
-    }
-    let page = print(&["man"]);
-    assert!(page.contains(".TH adit 1"), "{page}");
-    let directory = std::env::temp_dir().join(format!("adit-man-{}", std::process::id()));
-    print(&["man", "--output", directory.to_str().expect("UTF-8")]);
-    let page = std::fs::read_to_string(directory.join("adit-setup-grant.1"));
-    std::fs::remove_dir_all(&directory).expect("pages were written");
-    assert!(page.expect("a page").contains("sudo adit setup grant 0000:01:00.0"));
-}

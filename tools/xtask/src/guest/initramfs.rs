@@ -20,8 +20,8 @@ const VFIO: [&str; 2] = ["vfio_iommu_type1", "vfio_pci"];
 const CHECKSUMS: [&str; 2] = ["crct10dif_generic", "crc64_rocksoft_generic"];
 
 /// A user who is not root, for tests of what such a user may do.
-const PASSWD: &str = "root:x:0:0:root:/root:/bin/sh\nuser:x:1000:1000:user:/tmp:/bin/sh\n";
-const GROUP: &str = "root:x:0:\nuser:x:1000:\n";
+const PASSWD: &str = "root:x:0:0:root:/root:/bin/sh\nuser:x:1000:1000:user:/tmp:/bin/sh\nother:x:1001:1001:other:/tmp:/bin/sh\n";
+const GROUP: &str = "root:x:0:\nuser:x:1000:\nother:x:1001:\n";
 
 /// What goes into the archive.
 pub(crate) struct Contents<'a> {

@@ -182,6 +182,10 @@ fn made_free(function: &Function) -> Remedy {
             ends.push(remedy);
         }
     }
+    // What nothing removes is told as 'none: this machine runs from it'.
+    if let Some(why) = ends.iter().find_map(|end| end.strip_prefix("none: ")) {
+        return Remedy::new(format!("choose another drive ({why})"), ["sudo adit setup status"]);
+    }
     let (bdf, bind) = (&function.bdf, bind_command(&function.bdf));
     match function.obstacles.first().map(|first| first.kind) {
         Some(ObstacleKind::Unknown) => {

@@ -58,7 +58,8 @@ fn each_broken_machine_is_told_as_it_was() {
 
 #[test]
 fn programs_are_told_the_same_in_json_and_by_the_exit_code() {
-    for tree in trees() {
+    for name in ["whole", "firmware-off", "behind-vmd", "no-permission", "nothing-free"] {
+        let tree = Path::new(TREES).join(name).with_extension("tree");
         let device = says(&tree, "# adit setup doctor");
         let wanted = says(&tree, "# first broken:");
         let ended = doctor(&tree, &format!("{device} --json"));

@@ -323,10 +323,7 @@ impl Kernel {
             let path = directory.join(entry.file_name());
             let text = path.to_string_lossy();
             let passing = ["/sys/bus/pci/drivers", "/sys/module", "/proc/sys/kernel/random"];
-            if passing.iter().any(|start| text.starts_with(start)) && text != SWITCH {
-                if text == "/sys/module" || text == "/sys/module/vfio" {
-                    self.collect(&path, found);
-                }
+            if passing.iter().any(|start| text.starts_with(start)) && !SWITCH.starts_with(&*text) {
                 continue;
             }
             if let Ok(target) = fs::read_link(entry.path()) {
@@ -335,7 +332,10 @@ impl Kernel {
                 self.collect(&path, found);
             } else {
                 let content = fs::read_to_string(entry.path()).unwrap_or_default();
-                found.insert(path, content);
+                // The switch comes with a module, off.
+                if text != SWITCH || content.trim() != "N" {
+                    found.insert(path, content);
+                }
             }
         }
     }

@@ -31,12 +31,14 @@ const CONTAINER_MARKS: [&str; 3] = ["/.dockerenv", "/run/.containerenv", "/run/s
 /// Under a link that is broken.
 const INDENT: &str = "     ";
 
+/// How the device at an address is opened; not at all on a recorded machine.
+type Reach = fn(&Root, &str) -> Option<Target>;
+
 /// What all links look at.
 struct Scene<'a> {
     root: &'a Root,
     inventory: &'a Inventory,
-    /// How the device at an address is opened; not at all on a recorded machine.
-    target: fn(&Root, &str) -> Option<Target>,
+    target: Reach,
 }
 
 /// One device, as its chain is walked.

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::sync::LazyLock;
 
 use super::*;
 
@@ -38,7 +39,7 @@ impl Broken {
         self.says("# first broken:")
     }
 
-    fn findings(&self, target: fn(&Root, &str) -> Option<Target>) -> Vec<Finding> {
+    fn findings(&self, target: Reach) -> Vec<Finding> {
         let root = Root::recorded(&self.text);
         let inventory = Inventory::read(&root);
         let device = self.says("# adit setup doctor");
@@ -46,6 +47,15 @@ impl Broken {
         walk(&Scene { root: &root, inventory: &inventory, target }, device)
     }
 }
+
+/// All of them, and what is found there.
+static WALKED: LazyLock<Vec<(Broken, Vec<Finding>)>> = LazyLock::new(|| {
+    let walked = |tree: Broken| {
+        let findings = tree.findings(none);
+        (tree, findings)
+    };
+    Broken::all().into_iter().map(walked).collect()
+});
 
 fn whole() -> Broken {
     Broken::all().into_iter().find(|tree| tree.first_broken() == "none").expect("there is one")
@@ -61,7 +71,7 @@ fn soft(options: &str) -> Option<Target> {
 
 /// Machines on which a link that touches the device is the first that is broken: the plan of faults has nothing
 /// against the commands before it.
-const TOUCHING: [(&str, fn(&Root, &str) -> Option<Target>); 3] = [
+const TOUCHING: [(&str, Reach); 3] = [
     ("open", |_, _| soft(",faults=status(0:6)@identify:n=1")),
     // The list of namespaces is the first Identify after the controller's own.
     ("identify", |_, _| soft(",faults=status(0:6)@identify:n=2")),
@@ -70,9 +80,8 @@ const TOUCHING: [(&str, fn(&Root, &str) -> Option<Target>); 3] = [
 
 #[test]
 fn each_machine_is_told_its_first_broken_link_and_nothing_after_it() {
-    for tree in Broken::all() {
-        let findings = tree.findings(none);
-        let broken = first_broken(&findings).map_or("none", |finding| finding.name);
+    for (tree, findings) in WALKED.iter() {
+        let broken = first_broken(findings).map_or("none", |finding| finding.name);
         assert_eq!(broken, tree.first_broken(), "{}: {findings:?}", tree.name);
         let count = findings.iter().filter(|finding| finding.outcome.is_broken()).count();
         let last = findings.last().expect("at least one link");
@@ -82,9 +91,9 @@ fn each_machine_is_told_its_first_broken_link_and_nothing_after_it() {
 
 #[test]
 fn whatever_is_broken_has_a_remedy() {
-    for tree in Broken::all() {
-        for finding in tree.findings(none) {
-            if let Outcome::Broken { why, remedy } = finding.outcome {
+    for (tree, findings) in WALKED.iter() {
+        for finding in findings {
+            if let Outcome::Broken { why, remedy } = &finding.outcome {
                 assert!(!why.is_empty() && !remedy.advice.is_empty(), "{}", tree.name);
                 // What is mended in the firmware only has no command.
                 let by_hand = tree.name == "behind-vmd.tree";
@@ -137,8 +146,8 @@ fn each_bound_device_is_walked_when_none_is_named() {
 
 #[test]
 fn no_command_is_given_for_a_broken_link_twice() {
-    for tree in Broken::all() {
-        let text = as_text(&tree.findings(none));
+    for (_, findings) in WALKED.iter() {
+        let text = as_text(findings);
         let commands: Vec<&str> =
             text.lines().filter(|line| line.starts_with("         ")).collect();
         let unique: BTreeSet<&&str> = commands.iter().collect();

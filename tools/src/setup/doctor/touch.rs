@@ -104,7 +104,7 @@ fn broken(patient: &Patient, error: &Error) -> Outcome {
     let log = format!("sudo dmesg | grep -e {bdf} -e vfio");
     match error {
         Error::Refused { what, why, fix, .. } => {
-            Outcome::broken(format!("{what}: {why}"), Remedy::new(fix, [""; 0]))
+            Outcome::broken(format!("{what}: {why}"), refused(fix, log))
         }
         Error::Device { what, fix, .. } => {
             Outcome::broken(what, Remedy::new(fix, [format!("adit log vfio:{bdf} --smart"), log]))
@@ -116,5 +116,33 @@ fn broken(patient: &Patient, error: &Error) -> Outcome {
                 [log, format!("echo 1 | sudo tee /sys/bus/pci/devices/{bdf}/reset")],
             ),
         ),
+    }
+}
+
+/// The driver's remedy, unless that is this very command.
+fn refused(fix: &str, log: String) -> Remedy {
+    if fix.contains("adit setup doctor") {
+        return Remedy::new("the links before hold, so see the kernel's log", [log]);
+    }
+    let command = fix.strip_prefix("run '").and_then(|rest| rest.split('\'').next());
+    Remedy::new(fix, command)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_drivers_remedy_is_told_unless_it_leads_in_a_circle() {
+        let log = || "dmesg".to_owned();
+        let grant = "run 'sudo adit setup grant 0000:01:00.0 --user $USER'";
+        assert_eq!(
+            refused(grant, log()).commands,
+            ["sudo adit setup grant 0000:01:00.0 --user $USER"]
+        );
+        let end = refused("end that program, or choose another device", log());
+        assert!(end.commands.is_empty() && end.advice.contains("end that program"));
+        let circle = refused("'adit setup doctor 0000:01:00.0' finds what is wrong", log());
+        assert!(!circle.advice.contains("doctor") && circle.commands == ["dmesg"]);
     }
 }

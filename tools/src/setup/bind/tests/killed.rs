@@ -53,14 +53,6 @@ fn unfenced(seed: u64) -> World {
     world
 }
 
-fn same(world: &World, before: &Files, what: impl std::fmt::Debug) {
-    let after = world.snapshot();
-    let differs = |path: &&PathBuf| before.get(*path) != after.get(*path);
-    let paths: std::collections::BTreeSet<_> =
-        before.keys().chain(after.keys()).filter(differs).collect();
-    assert!(paths.is_empty(), "{what:?}: {paths:?} are not as they were");
-}
-
 fn bind_both(world: &mut World, blow: Blow) {
     expect(bind_with(world, &both(), blow), blow);
 }

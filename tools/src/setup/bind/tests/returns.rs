@@ -8,7 +8,7 @@ fn nothing_recorded_is_no_failure() {
     let before = world.snapshot();
     assert_eq!(done(restore(&mut world, None)), []);
     assert_eq!(done(unbind(&mut world, &[], None)), []);
-    assert_eq!(world.snapshot(), before);
+    same(&world, &before, "");
 }
 
 #[test]
@@ -33,7 +33,7 @@ fn after_a_reboot_there_is_nothing_to_bring_back_but_the_record_goes() {
     };
     done(restore(&mut world, None));
     assert!(told(&world).iter().all(|change| !change.contains("/sys/")), "{:?}", told(&world));
-    assert_eq!(world.snapshot(), booted);
+    same(&world, &booted, "");
 }
 
 #[test]
@@ -118,7 +118,7 @@ fn without_an_iommu_the_switch_goes_back_with_the_last_device() {
     done(unbind(&mut world, &[A], None));
     assert_eq!(world.root.text(switch).as_deref(), Some("Y"));
     done(unbind(&mut world, &[B], None));
-    assert_eq!(world.snapshot(), before);
+    same(&world, &before, "");
 }
 
 #[test]

@@ -81,7 +81,9 @@ enum Entry<'a> {
 /// # Errors
 /// The first line that is none of a recording's, or what the system refused.
 pub(crate) fn unpack(text: &str) -> Result<Scratch, String> {
-    let scratch = Scratch::new().map_err(|why| why.to_string())?;
+    let scratch = Scratch::new().map_err(|why| {
+        format!("it cannot be unpacked in {}: {why}", std::env::temp_dir().display())
+    })?;
     let mut lines = text.lines().enumerate().peekable();
     while let Some((number, line)) = lines.next() {
         if line.trim().is_empty() || line.starts_with('#') {

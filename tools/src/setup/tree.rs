@@ -33,13 +33,24 @@ const LINKS_MAX: usize = 40;
 pub(crate) struct Scratch(PathBuf);
 
 impl Scratch {
+    /// In memory where there is such a place: a machine has hundreds of files.
     fn new() -> std::io::Result<Scratch> {
+        Scratch::in_directory(Path::new("/dev/shm"))
+            .or_else(|_| Scratch::in_directory(&std::env::temp_dir()))
+    }
+
+    fn in_directory(directory: &Path) -> std::io::Result<Scratch> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
-        let unique = NEXT.fetch_add(1, Ordering::Relaxed);
-        let name = format!("adit-setup-{}-{unique}", std::process::id());
-        let path = std::env::temp_dir().join(name);
-        fs::create_dir(&path)?;
-        Ok(Scratch(fs::canonicalize(path)?))
+        loop {
+            let unique = NEXT.fetch_add(1, Ordering::Relaxed);
+            let path = directory.join(format!("adit-setup-{}-{unique}", std::process::id()));
+            match fs::create_dir(&path) {
+                // Left by a process of that number that was killed.
+                Err(why) if why.kind() == std::io::ErrorKind::AlreadyExists => {}
+                Err(why) => return Err(why),
+                Ok(()) => return Ok(Scratch(fs::canonicalize(path)?)),
+            }
+        }
     }
 
     /// Where it is.

@@ -182,7 +182,7 @@ fn vfio(tail: &str) -> Parsed<Target> {
     let mut words = tail.split(',');
     let text = words.next().unwrap_or_default();
     let address = pci_address(text).ok_or_else(|| {
-        format!("'{text}' is not a PCI address; write domain:bus:device.function as in 'vfio:0000:01:00.0' (see 'lspci -D')")
+        format!("'{text}' is not a PCI address; write domain:bus:device.function as in 'vfio:0000:01:00.0' ('adit setup status' lists them)")
     })?;
     Ok(Target::Vfio { address, settings: Settings::parse(words)? })
 }

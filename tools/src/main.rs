@@ -1,9 +1,10 @@
-//! The `adit` command: looks at and measures NVMe controllers from user space.
+//! The `adit` command: hands NVMe controllers to user space, looks at them and measures them.
 //!
 //! Exit codes: 0 done, 1 failed, 2 the command line is at fault, 130 interrupted. A failure
 //! is one sentence on standard error.
 
 mod bench;
+mod completions;
 mod demo;
 mod device;
 mod failure;
@@ -11,6 +12,7 @@ mod human;
 mod identify;
 mod interrupt;
 mod log;
+mod man;
 mod output;
 mod setup;
 mod softnvme;
@@ -20,12 +22,14 @@ use std::error::Error as _;
 use std::process::ExitCode;
 
 use clap::error::{ContextKind, ErrorKind};
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 
 use bench::options::BenchArgs;
+use completions::CompletionsArgs;
 use failure::Result;
 use identify::IdentifyArgs;
 use log::LogArgs;
+use man::ManArgs;
 use setup::SetupArgs;
 use softnvme::options::SoftnvmeArgs;
 
@@ -40,10 +44,11 @@ Examples:
   adit demo
   adit identify soft:mem=1G
   adit log soft:mem=1G --smart
+  adit setup status
   adit softnvme --socket /tmp/drive --media mem=1G
   adit bench --filename=soft:mem=1G --rw=randread --bs=4k --iodepth=32 --time_based --runtime=5";
 
-/// NVMe from user space: looks at controllers and measures them
+/// NVMe from user space: hands drives over, looks at them and measures them
 #[derive(Parser)]
 #[command(name = "adit", version, after_help = EXAMPLES, disable_help_subcommand = true)]
 struct Cli {
@@ -61,6 +66,8 @@ enum Command {
     /// Writes and reads a software controller, verified, and shows a table; needs no device
     #[command(after_help = "Example:\n  adit demo")]
     Demo,
+    Completions(CompletionsArgs),
+    Man(ManArgs),
 }
 
 fn main() -> ExitCode {
@@ -86,6 +93,8 @@ fn run(command: &Command) -> Result<()> {
         Command::Bench(args) => bench::run(args),
         Command::Softnvme(args) => softnvme::run(args),
         Command::Demo => demo::run(),
+        Command::Completions(args) => completions::run(args, Cli::command()),
+        Command::Man(args) => man::run(args, Cli::command()),
     }
 }
 

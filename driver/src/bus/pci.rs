@@ -43,7 +43,7 @@ impl FromStr for PciAddress {
         parse(text).ok_or_else(|| {
             Error::target(
                 text,
-                "a PCI address reads domain:bus:device.function in hexadecimal, such as 0000:01:00.0 ('lspci -D' lists them)",
+                "a PCI address reads domain:bus:device.function in hexadecimal, such as 0000:01:00.0 ('adit setup status' lists them)",
             )
         })
     }

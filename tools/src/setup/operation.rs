@@ -49,12 +49,13 @@ pub(crate) fn run<T: Serialize>(
     json: bool,
     body: impl FnOnce(&mut Operation) -> Result<T>,
 ) -> Result<()> {
-    let _lock = if change.dry_run { None } else { Some(admit(root)?) };
+    let admitted = if change.dry_run { Ok(None) } else { admit(root).map(Some) };
     let interrupt = Interrupt::install()?;
     let interrupted = || interrupt.requested();
     let mut hands = Machine;
     let mut operation = Operation::new(root, &mut hands, &interrupted, change.dry_run, json);
-    let result = body(&mut operation);
+    // The lock is held until the end of the body.
+    let result = admitted.and_then(|_lock| body(&mut operation));
     operation.report(result)
 }
 
@@ -351,7 +352,7 @@ mod tests {
     #[test]
     fn a_recorded_machine_is_not_changed() {
         let why =
-            run(&machine(), ChangeArgs::default(), true, |operation| operation.change(write()));
+            run(&machine(), ChangeArgs::default(), false, |operation| operation.change(write()));
         let why = why.expect_err("it is a recording");
         assert_eq!(why.code(), crate::failure::USAGE);
         assert!(why.to_string().contains("--dry-run"), "{why}");

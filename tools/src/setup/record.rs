@@ -112,22 +112,22 @@ pub(crate) fn all(root: &Root) -> Result<Vec<DeviceRecord>> {
 
 /// The devices that have a record, readable or not, in order.
 pub(crate) fn addresses(root: &Root) -> Vec<PciAddress> {
-    named(root, ".json")
-}
-
-/// The changes that clear away what a write that was cut off has left of a record that never came to be.
-pub(crate) fn fragments(root: &Root) -> Vec<Change> {
-    let whole = addresses(root);
-    let fragments = named(root, ".json.new").into_iter();
-    let fragments = fragments.filter(|address| !whole.contains(address));
-    fragments.map(|address| Change::Remove { path: path(address).into() }).collect()
-}
-
-fn named(root: &Root, suffix: &str) -> Vec<PciAddress> {
     let names = root.names(format!("{STATE}/devices"));
-    let mut found: Vec<PciAddress> =
-        names.iter().filter_map(|name| name.strip_suffix(suffix)?.parse().ok()).collect();
-    found.sort_unstable();
+    let addresses = names.iter().filter_map(|name| name.strip_suffix(".json")?.parse().ok());
+    let mut addresses: Vec<PciAddress> = addresses.collect();
+    addresses.sort_unstable();
+    addresses
+}
+
+/// The changes that clear away what writes that were cut off have left among our own files.
+pub(crate) fn fragments(root: &Root) -> Vec<Change> {
+    let mut found = Vec::new();
+    for directory in [STATE.to_owned(), format!("{STATE}/devices")] {
+        let names = root.names(&directory).into_iter().filter(|name| name.ends_with(".new"));
+        found.extend(
+            names.map(|name| Change::Remove { path: PathBuf::from(&directory).join(name) }),
+        );
+    }
     found
 }
 
@@ -207,14 +207,15 @@ mod tests {
     }
 
     #[test]
-    fn only_records_are_looked_at_and_only_fragments_without_one_are_cleared_away() {
+    fn only_records_are_looked_at_and_fragments_are_cleared_away() {
         let root = machine(content(record().stored()).as_bytes());
-        for name in ["0000:01:00.0.json.new", "0000:00:05.0.json.new", "README", "x.json"] {
-            std::fs::write(root.path(format!("{STATE}/devices/{name}")), "x").expect("written");
+        let fragments = ["no-iommu.json.new", "devices/0000:00:05.0.json.new"];
+        for name in fragments.into_iter().chain(["devices/README", "devices/x.json"]) {
+            std::fs::write(root.path(format!("{STATE}/{name}")), "x").expect("written");
         }
         assert_eq!(addresses(&root), [record().address()]);
-        let path = format!("{STATE}/devices/0000:00:05.0.json").into();
-        assert_eq!(fragments(&root), [Change::Remove { path }]);
+        let remove = |name| Change::Remove { path: format!("{STATE}/{name}").into() };
+        assert_eq!(super::fragments(&root), fragments.map(remove));
     }
 
     proptest! {

@@ -6,27 +6,33 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::time::Duration;
 
+use nix::unistd::{AccessFlags, eaccess};
+
 use super::machine;
-use super::tree::{self, Scratch};
+use super::tree::{self, NOT_RECORDED, Noted, Scratch};
 use crate::failure::{Failure, Result};
 
 /// How long a program may take that only looks.
 const PROBE_LIMIT: Duration = Duration::from_secs(60);
 
-/// What a recording holds in the place of a file that is only known to be there.
-const NOT_RECORDED: &str = "(not recorded)";
+/// What a recording holds in the place of a device's file that the recording user could open.
+const OPENABLE: &str = "may be opened";
+
+/// And of one that they could not.
+const CLOSED: &str = "permission denied";
 
 /// The files of one machine.
 #[derive(Debug)]
 pub(crate) struct Root {
     base: PathBuf,
     live: bool,
-    /// What was looked at; what a program printed, where it was one.
-    noted: Mutex<BTreeMap<PathBuf, Option<String>>>,
+    /// What was looked at.
+    noted: Mutex<BTreeMap<PathBuf, Noted>>,
     /// Where a recording is unpacked, removed at the end.
     _scratch: Option<Scratch>,
 }
@@ -113,7 +119,7 @@ impl Root {
         self.path(path).exists()
     }
 
-    /// Whether there is such a file, whose content is nobody's business: a device's file, a table of the firmware. A
+    /// Whether there is such a file, whose content is nobody's business, such as a table of the firmware. A
     /// recording holds that it is there, and no more.
     pub(crate) fn present(&self, path: impl AsRef<Path>) -> bool {
         let path = path.as_ref();
@@ -126,20 +132,27 @@ impl Root {
         there
     }
 
-    /// The names in a directory, sorted; of its files a recording holds that they are there, as of [`Root::present`].
-    pub(crate) fn listing(&self, directory: impl AsRef<Path>) -> Vec<String> {
-        let directory = directory.as_ref();
-        self.note(directory);
-        let mut names = self.names_quietly(directory);
-        names.retain(|name| self.present(directory.join(name)));
-        names
+    /// Whether this user may read and write the device's file `path`; none where there is no such file. A recording
+    /// holds the answer in the file's place.
+    pub(crate) fn openable(&self, path: impl AsRef<Path>) -> Option<bool> {
+        let (path, real) = (path.as_ref(), self.path(&path));
+        if real.is_dir() || !real.exists() {
+            return None;
+        }
+        let openable = if self.live {
+            eaccess(&real, AccessFlags::R_OK | AccessFlags::W_OK).is_ok()
+        } else {
+            fs::read_to_string(&real).is_ok_and(|text| text.trim() == OPENABLE)
+        };
+        self.note_as(path, if openable { OPENABLE } else { CLOSED }.to_owned());
+        Some(openable)
     }
 
     /// The lines of a long file that are to be kept; a recording holds only those.
     pub(crate) fn lines(
         &self,
         path: impl AsRef<Path>,
-        keep: impl Fn(&str) -> bool,
+        mut keep: impl FnMut(&str) -> bool,
     ) -> Option<Vec<String>> {
         let bytes = fs::read(self.path(&path)).ok()?;
         let text = String::from_utf8_lossy(&bytes);
@@ -151,7 +164,19 @@ impl Root {
 
     /// Notes what a recording is to hold in the place of a file's content.
     fn note_as(&self, path: &Path, text: String) {
-        self.noted.lock().expect("no reader panics").insert(path.to_owned(), Some(text));
+        self.noted.lock().expect("no reader panics").insert(path.to_owned(), Noted::Text(text));
+    }
+
+    /// Where a link leads, as on the machine; it is not noted.
+    pub(crate) fn link_quietly(&self, link: impl AsRef<Path>) -> Option<PathBuf> {
+        let target = fs::read_link(self.path(link)).ok()?;
+        Some(tree::on_the_machine(&self.base, &target))
+    }
+
+    /// Notes a link of which only where it leads matters, and not what is there.
+    pub(crate) fn note_link(&self, link: impl AsRef<Path>, target: impl AsRef<Path>) {
+        let (link, target) = (link.as_ref().to_owned(), target.as_ref().to_owned());
+        self.noted.lock().expect("no reader panics").insert(link, Noted::Link(target));
     }
 
     /// The last component of what a link leads to: a driver's or a group's name.
@@ -169,7 +194,7 @@ impl Root {
     }
 
     /// What `program`, which only looks, prints about `subject`; in a recording that is the file
-    /// `/recorded/PROGRAM/SUBJECT`.
+    /// `/recorded/PROGRAM/SUBJECT`, or why it printed nothing, in `SUBJECT.failed`.
     ///
     /// # Errors
     /// Why it printed nothing: it is not installed, has no right, or was not recorded.
@@ -178,16 +203,42 @@ impl Root {
         program: &str,
         arguments: &[&str],
         subject: &str,
-    ) -> std::io::Result<String> {
-        let recorded = Path::new("/recorded").join(program).join(subject);
+    ) -> io::Result<String> {
+        let recorded = Path::new("/recorded").join(program);
+        let (printed, failed) =
+            (recorded.join(subject), recorded.join(format!("{subject}.failed")));
         if !self.live {
-            self.note(&recorded);
-            return fs::read_to_string(self.path(recorded));
+            return self.recorded_probe(program, &printed, &failed);
         }
         let words: Vec<String> = arguments.iter().map(|&word| word.to_owned()).collect();
-        let printed = machine::run(program, &words, PROBE_LIMIT)?;
-        self.note_as(&recorded, printed.clone());
-        Ok(printed)
+        let result = machine::run(program, &words, PROBE_LIMIT).map_err(|why| match why.kind() {
+            io::ErrorKind::NotFound => io::Error::other(format!("{program} is not installed")),
+            _ => why,
+        });
+        match &result {
+            Ok(text) => self.note_as(&printed, text.clone()),
+            Err(why) => self.note_as(&failed, why.to_string()),
+        }
+        result
+    }
+
+    fn recorded_probe(&self, program: &str, printed: &Path, failed: &Path) -> io::Result<String> {
+        self.note(printed);
+        fs::read_to_string(self.path(printed)).map_err(|_| {
+            let why = self.text(failed);
+            io::Error::other(why.unwrap_or_else(|| format!("nothing by {program} is recorded")))
+        })
+    }
+
+    /// What `look` finds on this machine; in a recording, what it found then: the file `/recorded/NAME`.
+    pub(crate) fn observed(&self, name: &str, look: impl FnOnce() -> String) -> Option<String> {
+        let file = Path::new("/recorded").join(name);
+        if !self.live {
+            return self.text(file);
+        }
+        let seen = look();
+        self.note_as(&file, seen.clone());
+        Some(seen)
     }
 
     /// All that was looked at so far, as a recording.

@@ -84,6 +84,8 @@ pub(crate) enum Fault {
     Hangs,
     /// The person asks to end while it is done.
     Interrupted,
+    /// Process 77 opens this file while it is done.
+    Opened(&'static str),
 }
 
 /// The end of a process that was killed.
@@ -135,6 +137,8 @@ pub(crate) struct Kernel {
     pub(crate) has_no_iommu: bool,
     /// Block devices that the kernel has in use.
     pub(crate) in_use: BTreeSet<String>,
+    /// Block devices that never appear.
+    pub(crate) lost: BTreeSet<String>,
     /// Drivers that take no device.
     pub(crate) broken: BTreeSet<&'static str>,
     /// Owners of files that are not root's.
@@ -164,6 +168,7 @@ impl World {
             installed: ["vfio-pci", "nvme"].into(),
             has_no_iommu: true,
             in_use: BTreeSet::new(),
+            lost: BTreeSet::new(),
             broken: BTreeSet::new(),
             owners: BTreeMap::new(),
             fault: None,
@@ -226,6 +231,7 @@ impl Hands for Kernel {
             Some(Fault::Refused(why)) => return Err(why.into()),
             Some(Fault::Hangs) => return Err(io::ErrorKind::TimedOut.into()),
             Some(Fault::Interrupted) => self.interrupted.set(true),
+            Some(Fault::Opened(file)) => self.open(file),
             Some(Fault::KilledAmid) => {
                 if let Change::File { path, content, .. } = change {
                     self.put(&fragment(path), &content[..content.len() / 2]);
@@ -267,13 +273,25 @@ impl Kernel {
         fs::write(place, content).expect("file");
     }
 
+    /// Lets process 77, `fio`, have a file open.
+    pub(crate) fn open(&self, file: &str) {
+        self.put(Path::new("/proc/77/comm"), "fio\n");
+        fs::create_dir_all(self.at("/proc/77/fd")).expect("directory");
+        symlink(file, self.at("/proc/77/fd/3")).expect("link");
+    }
+
+    /// Ends process 77.
+    pub(crate) fn close(&self) {
+        fs::remove_dir_all(self.at("/proc/77")).expect("a process");
+    }
+
     /// Takes the function out of the machine.
     pub(crate) fn unplug(&mut self, bdf: &str) {
         let at = self.functions.iter().position(|one| one.drive.bdf == bdf).expect("a function");
         self.detach(at);
         let function = self.functions.remove(at);
         self.delete(&format!("/sys/bus/pci/devices/{bdf}"));
-        let _ = fs::remove_dir_all(self.at(&directory(bdf)));
+        let _ = fs::remove_dir_all(self.at(directory(bdf)));
         if let Some(group) = function.drive.group {
             self.delete(&format!("/sys/kernel/iommu_groups/{group}/devices/{bdf}"));
         }
@@ -305,10 +323,7 @@ impl Kernel {
             let path = directory.join(entry.file_name());
             let text = path.to_string_lossy();
             let passing = ["/sys/bus/pci/drivers", "/sys/module", "/proc/sys/kernel/random"];
-            if passing.iter().any(|start| text.starts_with(start)) && text != SWITCH {
-                if text == "/sys/module" || text == "/sys/module/vfio" {
-                    self.collect(&path, found);
-                }
+            if passing.iter().any(|start| text.starts_with(start)) && !SWITCH.starts_with(&*text) {
                 continue;
             }
             if let Ok(target) = fs::read_link(entry.path()) {
@@ -317,7 +332,10 @@ impl Kernel {
                 self.collect(&path, found);
             } else {
                 let content = fs::read_to_string(entry.path()).unwrap_or_default();
-                found.insert(path, content);
+                // The switch comes with a module, off.
+                if text != SWITCH || content.trim() != "N" {
+                    found.insert(path, content);
+                }
             }
         }
     }
@@ -523,8 +541,8 @@ impl Kernel {
             for name in function.names() {
                 assert!(!self.in_use.contains(&name), "{name} was taken while in use");
                 let node = self.at(format!("/dev/{name}"));
-                let claimed = File::open(node).is_ok_and(|node| node.try_lock().is_err());
-                assert!(claimed, "{name} was taken without a claim");
+                let free = File::open(node).is_ok_and(|node| node.try_lock().is_ok());
+                assert!(!free, "{name} was taken without a claim");
             }
         }
         self.detach(at);
@@ -608,6 +626,9 @@ impl Kernel {
         }
         self.put(Path::new(&format!("/dev/nvme{instance}")), "");
         for (number, name) in function.names().iter().enumerate() {
+            if self.lost.contains(name) {
+                continue;
+            }
             let directory = controller.join(name);
             self.put(&directory.join("size"), "2097152\n");
             self.put(&directory.join("ro"), "0\n");

@@ -12,15 +12,18 @@
 //!
 //! A link, a file of one line, an empty directory, a file of several lines. Directories on the way are made.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::fmt::Write;
+use std::collections::BTreeMap;
 use std::fs;
+use std::ops::Bound;
 use std::os::unix::fs::symlink;
 use std::path::{Component, Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// What begins a line of a file of several lines.
 const INDENT: &str = "    ";
+
+/// What a recording holds in the place of a file that is only known to be there.
+pub(crate) const NOT_RECORDED: &str = "(not recorded)";
 
 /// Links that lead in circles end here, as in the kernel.
 const LINKS_MAX: usize = 40;
@@ -50,6 +53,18 @@ impl Drop for Scratch {
         // What cannot be removed is in the directory for temporary files.
         let _ = fs::remove_dir_all(&self.0);
     }
+}
+
+/// What a recording is to hold of a path that was looked at.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) enum Noted {
+    /// What is there.
+    #[default]
+    AsItIs,
+    /// A file with this text.
+    Text(String),
+    /// A link to this path.
+    Link(PathBuf),
 }
 
 /// One line of a recording.
@@ -86,10 +101,13 @@ pub(crate) fn unpack(text: &str) -> Result<Scratch, String> {
 }
 
 fn entry(line: &str) -> Option<(&str, Entry<'_>)> {
-    let found = if let Some((path, target)) = line.split_once(" -> ") {
-        (path, Entry::Link(target))
-    } else if let Some((path, value)) = line.split_once(" = ") {
-        (path, Entry::Line(value))
+    // The first of the two counts: the other one may be part of what follows.
+    let ends = |mark: &str| line.find(mark).unwrap_or(usize::MAX);
+    let (link, value) = (ends(" -> "), ends(" = "));
+    let found = if link < value {
+        (&line[..link], Entry::Link(&line[link + " -> ".len()..]))
+    } else if value < link {
+        (&line[..value], Entry::Line(&line[value + " = ".len()..]))
     } else if let Some(path) = line.strip_suffix(':') {
         (path, Entry::Lines)
     } else {
@@ -122,32 +140,32 @@ fn inside(base: &Path, target: &str) -> PathBuf {
     target.strip_prefix('/').map_or_else(|| target.into(), |rest| base.join(rest))
 }
 
-/// The other way: the recorded machine's path.
-fn outside(base: &Path, target: PathBuf) -> PathBuf {
-    target.strip_prefix(base).map_or(target.clone(), |rest| Path::new("/").join(rest))
-}
-
 /// The files below `base` that were `noted`, as a recording.
-pub(crate) fn pack(base: &Path, noted: &BTreeMap<PathBuf, Option<String>>) -> String {
-    let mut packer = Packer { base, seen: BTreeSet::new(), text: String::new() };
-    for (path, printed) in noted {
-        match printed {
-            Some(printed) => packer.file(path, printed),
-            None => packer.visit(path, 0),
+pub(crate) fn pack(base: &Path, noted: &BTreeMap<PathBuf, Noted>) -> String {
+    let mut packer = Packer { base, lines: BTreeMap::new() };
+    // What is to be held in the place of a file goes before the file itself, to which another path may lead, too.
+    for (path, noted) in noted {
+        match noted {
+            Noted::Text(text) => packer.visit(path, Some(text), 0),
+            Noted::Link(target) => packer.link(path, target),
+            Noted::AsItIs => {}
         }
     }
-    packer.text
+    for path in noted.iter().filter(|(_, noted)| **noted == Noted::AsItIs).map(|(path, _)| path) {
+        packer.visit(path, None, 0);
+    }
+    packer.text()
 }
 
 struct Packer<'a> {
     base: &'a Path,
-    seen: BTreeSet<PathBuf>,
-    text: String,
+    /// What stands in the recording for each path; nothing for a directory.
+    lines: BTreeMap<PathBuf, Option<String>>,
 }
 
 impl Packer<'_> {
-    /// Writes each link on the way to `path`, then what is there.
-    fn visit(&mut self, path: &Path, links: usize) {
+    /// Takes each link on the way to `path`, then what is there, or `instead` of it.
+    fn visit(&mut self, path: &Path, instead: Option<&str>, links: usize) {
         let mut place = PathBuf::from("/");
         let mut parts = path.strip_prefix("/").unwrap_or(path).components();
         while let Some(part) = parts.next() {
@@ -157,53 +175,75 @@ impl Packer<'_> {
             }
             place.push(part);
             let Ok(target) = fs::read_link(self.real(&place)) else { continue };
-            let target = outside(self.base, target);
+            let target = on_the_machine(self.base, &target);
             self.link(&place, &target);
             if links < LINKS_MAX {
                 let rest =
                     place.parent().unwrap_or(Path::new("/")).join(target).join(parts.as_path());
-                self.visit(&rest, links + 1);
+                self.visit(&rest, instead, links + 1);
             }
             return;
         }
-        self.end(&place);
+        self.end(&place, instead);
     }
 
     fn real(&self, path: &Path) -> PathBuf {
         self.base.join(path.strip_prefix("/").unwrap_or(path))
     }
 
-    fn end(&mut self, path: &Path) {
+    fn end(&mut self, path: &Path, instead: Option<&str>) {
+        if let Some(instead) = instead {
+            return self.file(path, instead);
+        }
         let real = self.real(path);
-        if real.is_dir() && self.seen.insert(path.to_owned()) {
-            self.line(format_args!("{}/", path.display()));
+        let Ok(kind) = fs::metadata(&real).map(|metadata| metadata.file_type()) else { return };
+        if kind.is_dir() {
+            self.lines.entry(path.to_owned()).or_insert(None);
+        } else if !kind.is_file() {
+            // To read a device's file would be to read the device.
+            self.file(path, NOT_RECORDED);
         } else if let Ok(bytes) = fs::read(&real) {
             self.file(path, &String::from_utf8_lossy(&bytes));
         }
     }
 
     fn link(&mut self, path: &Path, target: &Path) {
-        if self.seen.insert(path.to_owned()) {
-            self.line(format_args!("{} -> {}", path.display(), target.display()));
-        }
+        let line = format!("{} -> {}\n", path.display(), target.display());
+        self.lines.entry(path.to_owned()).or_insert(Some(line));
     }
 
     fn file(&mut self, path: &Path, content: &str) {
-        if !self.seen.insert(path.to_owned()) {
-            return;
-        }
-        match content.trim_end().split_once('\n') {
-            None => self.line(format_args!("{} = {}", path.display(), content.trim_end())),
-            Some(_) => {
-                self.line(format_args!("{}:", path.display()));
-                content.lines().for_each(|line| self.line(format_args!("{INDENT}{line}")));
-            }
-        }
+        let content = content.trim_end();
+        let line = if content.contains('\n') {
+            let lines = content.lines().map(|line| format!("{INDENT}{line}\n"));
+            format!("{}:\n{}", path.display(), lines.collect::<String>())
+        } else {
+            format!("{} = {content}\n", path.display())
+        };
+        self.lines.entry(path.to_owned()).or_insert(Some(line));
     }
 
-    fn line(&mut self, line: std::fmt::Arguments) {
-        writeln!(self.text, "{line}").expect("a string takes everything");
+    /// All lines by path; directories only where nothing in them is told of.
+    fn text(&self) -> String {
+        let mut text = String::new();
+        for (path, line) in &self.lines {
+            let after = (Bound::Excluded(path.as_path()), Bound::Unbounded);
+            let next = self.lines.range::<Path, _>(after).next();
+            match line {
+                Some(line) => text.push_str(line),
+                None if next.is_some_and(|(next, _)| next.starts_with(path)) => {}
+                None => text.push_str(&format!("{}/\n", path.display())),
+            }
+        }
+        text
     }
+}
+
+/// The target of a link as the machine has it: in an unpacked recording, absolute ones lead to where that is.
+pub(crate) fn on_the_machine(base: &Path, target: &Path) -> PathBuf {
+    target
+        .strip_prefix(base)
+        .map_or_else(|_| target.to_owned(), |inside| Path::new("/").join(inside))
 }
 
 #[cfg(test)]
@@ -231,9 +271,18 @@ mod tests {
             "/sys/kernel/iommu_groups",
             "/not/there",
         ];
-        let noted = noted.map(|path| (PathBuf::from(path), None)).into();
+        let noted = noted.map(|path| (PathBuf::from(path), Noted::AsItIs)).into();
         let again = pack(scratch.path(), &noted);
         assert_eq!(format!("# a machine\n{again}"), RECORDING);
+    }
+
+    #[test]
+    fn what_stands_for_a_file_is_where_the_links_lead() {
+        let scratch = unpack("/proc/12/status = long\n/proc/self -> 12\n").expect("a recording");
+        let noted = [(PathBuf::from("/proc/self/status"), Noted::Text("short".to_owned()))].into();
+        let again = pack(scratch.path(), &noted);
+        assert_eq!(again, "/proc/12/status = short\n/proc/self -> 12\n");
+        unpack(&again).expect("a recording");
     }
 
     #[test]

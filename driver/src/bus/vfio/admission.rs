@@ -36,7 +36,7 @@ pub(super) fn admit(machine: Machine<'_>, bdf: &str) -> Result<Admitted> {
         refused(
             address,
             "this machine has no such PCI device",
-            "list its NVMe controllers with 'lspci -Dd ::0108'",
+            "'adit setup status' lists its NVMe controllers",
         )
     })?;
     check_kind(&function)?;
@@ -55,13 +55,13 @@ fn check_kind(function: &PciFunction) -> Result<()> {
     let address = function.address();
     let class = function.class().ok_or_else(|| {
         let why = "the kernel does not tell its PCI class; it may be on its way out";
-        refused(address, why, "list the machine's NVMe controllers with 'lspci -Dd ::0108'")
+        refused(address, why, "'adit setup status' lists the machine's NVMe controllers")
     })?;
     if class != CLASS_NVME {
         return Err(refused(
             address,
             format!("it is not an NVMe controller (PCI class {class:06x}, not 010802)"),
-            "name one that 'lspci -Dd ::0108' lists",
+            "name one that 'adit setup status' lists",
         ));
     }
     if function.bar_len(0) < BAR0_LEN_MIN {
@@ -79,7 +79,7 @@ fn check_iommu(function: &PciFunction) -> Result<u32> {
         refused(
             function.address(),
             "it is in no IOMMU group, so nothing would confine its DMA",
-            "enable the IOMMU in the firmware and boot with intel_iommu=on (AMD: on by default)",
+            "enable the IOMMU in the firmware and boot with intel_iommu=on (AMD: on by default); 'adit setup doctor' says which is missing",
         )
     })
 }
@@ -90,17 +90,11 @@ fn check_driver(function: &PciFunction) -> Result<()> {
     if driver.as_deref().is_some_and(is_vfio) {
         return Ok(());
     }
-    let unbind = match &driver {
-        Some(_) => format!("echo {address} > /sys/bus/pci/devices/{address}/driver/unbind; "),
-        None => String::new(),
-    };
     let why = driver.map_or("no driver is bound to it".to_owned(), |driver| {
         format!("it is bound to the driver '{driver}'")
     });
     let fix = format!(
-        "if nothing uses its data, bind it to vfio-pci as root:\n\
-         \x20 modprobe vfio-pci; echo vfio-pci > /sys/bus/pci/devices/{address}/driver_override\n\
-         \x20 {unbind}echo {address} > /sys/bus/pci/drivers_probe"
+        "run 'sudo adit setup bind {address} --user $USER', which takes it only if nothing uses it"
     );
     Err(refused(address, why, fix))
 }
@@ -129,7 +123,9 @@ fn check_files(machine: Machine<'_>, address: PciAddress, group: u32) -> Result<
         return Err(refused(
             address,
             format!("{} is missing: the kernel's VFIO is not loaded", container.display()),
-            "run 'modprobe vfio-pci' as root (in a container: pass /dev/vfio in)",
+            format!(
+                "run 'sudo modprobe vfio-pci' (in a container: pass /dev/vfio in); 'adit setup doctor {address}' checks the rest"
+            ),
         ));
     }
     let group_file = machine.vfio.join(group.to_string());
@@ -137,7 +133,9 @@ fn check_files(machine: Machine<'_>, address: PciAddress, group: u32) -> Result<
         return Err(refused(
             address,
             format!("its group's file {} is missing", group_file.display()),
-            "in a container: pass the file in; on VFIO without an IOMMU: enable the IOMMU instead",
+            format!(
+                "in a container: pass the file in; on VFIO without an IOMMU: enable the IOMMU instead; 'adit setup doctor {address}' knows which"
+            ),
         ));
     }
     Ok(group_file)
@@ -187,7 +185,8 @@ mod tests {
         assert!(admit_in(&tree, "01:00").expect_err("typo").is_usage());
         let absent = admit_in(&tree, "0000:09:00.0").expect_err("absent");
         assert!(!absent.is_usage());
-        assert!(absent.to_string().contains("no such PCI device"), "{absent}");
+        let absent = absent.to_string();
+        assert!(absent.contains("no such PCI device; 'adit setup status' lists"), "{absent}");
     }
 
     #[test]
@@ -214,15 +213,15 @@ mod tests {
     }
 
     #[test]
-    fn another_driver_is_named_with_the_lines_that_rebind() {
+    fn another_driver_is_named_with_the_command_that_binds() {
         let tree = good();
         tree.bind(OURS, "nvme");
         let text = refusal(&tree);
         assert!(text.contains("bound to the driver 'nvme'"), "{text}");
-        assert!(text.contains("driver_override") && text.contains("driver/unbind"), "{text}");
+        assert!(text.contains("'sudo adit setup bind 0000:01:00.0 --user $USER'"), "{text}");
         std::fs::remove_file(tree.find(OURS).directory().join("driver")).expect("link");
         let text = refusal(&tree);
-        assert!(text.contains("no driver is bound") && !text.contains("driver/unbind"), "{text}");
+        assert!(text.contains("no driver is bound") && text.contains("adit setup bind"), "{text}");
     }
 
     #[test]
@@ -245,7 +244,9 @@ mod tests {
     fn missing_device_files_are_named() {
         let tree = good();
         std::fs::remove_file(tree.0.join("vfio/7")).expect("file");
-        assert!(refusal(&tree).contains("vfio/7 is missing"));
+        let text = refusal(&tree);
+        assert!(text.contains("vfio/7 is missing"), "{text}");
+        assert!(text.contains("'adit setup doctor 0000:01:00.0'"), "{text}");
         std::fs::remove_file(tree.0.join("vfio/vfio")).expect("file");
         assert!(refusal(&tree).contains("modprobe vfio-pci"));
     }

@@ -15,11 +15,14 @@ use crate::error::Error;
 /// The container's limit on mappings, a parameter of the kernel's module.
 const ENTRY_LIMIT: &str = "/sys/module/vfio_iommu_type1/parameters/dma_entry_limit";
 
+/// The file of VFIO itself, the same for all devices.
+const CONTAINER: &str = "/dev/vfio/vfio";
+
 /// Why opening the device failed.
 pub(super) fn open_failed(device: &str, group_file: &Path, error: &VfioError) -> Error {
     let file = group_file.display();
     match error {
-        VfioError::OpenContainer(why) => file_refused(device, Path::new("/dev/vfio/vfio"), why),
+        VfioError::OpenContainer(why) => file_refused(device, Path::new(CONTAINER), why),
         VfioError::OpenGroup(why, _) => file_refused(device, group_file, why),
         #[cfg(feature = "iommufd")]
         VfioError::OpenDeviceCdev(why) => file_refused(device, Path::new("/dev/vfio/devices"), why),
@@ -37,7 +40,10 @@ pub(super) fn open_failed(device: &str, group_file: &Path, error: &VfioError) ->
             device,
             "cannot open",
             format!("{file}: {error}"),
-            "unbind the other devices of its IOMMU group from their drivers (dmesg says more)",
+            format!(
+                "unbind the other devices of its IOMMU group from their drivers; 'adit setup doctor {}' names them",
+                bdf(device)
+            ),
         ),
         _ => Error::refused(
             device,
@@ -61,17 +67,25 @@ fn file_refused(device: &str, path: &Path, why: &io::Error) -> Error {
             device,
             "cannot open",
             format!("{file}: permission denied"),
-            format!(
-                "run 'sudo chown $USER {file}', or let a udev rule do it: SUBSYSTEM==\"vfio\", GROUP=\"nvme\", MODE=\"0660\""
-            ),
+            // That file is the same for all devices, and normally open to everybody.
+            if path == Path::new(CONTAINER) {
+                doctor(device)
+            } else {
+                format!("run 'sudo adit setup grant {} --user $USER'", bdf(device))
+            },
         ),
-        _ => Error::refused(
-            device,
-            "cannot open",
-            format!("{file}: {why}"),
-            "check that vfio-pci is loaded and the device still bound to it",
-        ),
+        _ => Error::refused(device, "cannot open", format!("{file}: {why}"), doctor(device)),
     }
+}
+
+/// What `adit setup` calls the device of the target `vfio:0000:01:00.0`.
+fn bdf(device: &str) -> &str {
+    device.strip_prefix("vfio:").unwrap_or(device)
+}
+
+/// Who looks further.
+fn doctor(device: &str) -> String {
+    format!("'adit setup doctor {}' finds what is wrong", bdf(device))
 }
 
 fn users_in_words(file: &Path) -> String {
@@ -125,7 +139,10 @@ pub(super) fn map_failed(device: &str, len: u64, mapped: u64, error: &VfioError)
                     format!("{limit} bytes")
                 }),
             ),
-            "run 'ulimit -l unlimited' before, or raise memlock in /etc/security/limits.d",
+            format!(
+                "run 'ulimit -l unlimited' before; where that is refused, 'sudo adit setup grant {} --user $USER' and log in again",
+                bdf(device)
+            ),
         ),
         Some(libc::EFAULT) => Error::refused(
             device,
@@ -172,11 +189,20 @@ mod tests {
         let group = Path::new("/dev/vfio/9");
         let refused = |errno| {
             let why = io::Error::from_raw_os_error(errno);
-            open_failed("vfio:x", group, &VfioError::OpenGroup(why, "9".into())).to_string()
+            let error = VfioError::OpenGroup(why, "9".into());
+            open_failed("vfio:0000:01:00.0", group, &error).to_string()
         };
-        assert!(refused(libc::EACCES).contains("chown $USER /dev/vfio/9"));
+        let denied = refused(libc::EACCES);
+        assert!(denied.contains("/dev/vfio/9: permission denied"), "{denied}");
+        assert!(denied.contains("'sudo adit setup grant 0000:01:00.0 --user $USER'"), "{denied}");
         assert!(refused(libc::EBUSY).contains("in use by another process"));
-        assert!(refused(libc::ENODEV).contains("/dev/vfio/9"));
+        let gone = refused(libc::ENODEV);
+        assert!(gone.contains("/dev/vfio/9"), "{gone}");
+        assert!(gone.contains("'adit setup doctor 0000:01:00.0'"), "{gone}");
+        let container = VfioError::OpenContainer(io::Error::from_raw_os_error(libc::EACCES));
+        let text = open_failed("vfio:0000:01:00.0", group, &container).to_string();
+        assert!(text.contains("/dev/vfio/vfio: permission denied"), "{text}");
+        assert!(!text.contains("grant"), "a grant is of one device: {text}");
     }
 
     #[test]

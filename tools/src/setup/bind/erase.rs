@@ -74,15 +74,17 @@ fn readme(function: &Function, directory: &str) -> String {
         function.model.clone().unwrap_or_else(unknown),
         function.serial.clone().unwrap_or_else(unknown),
     );
-    // The namespace's own first: its partitions come back with its table.
     for namespace in &function.namespaces {
+        // The namespace's own first: its partitions come back with its table.
         for device in marked(namespace).iter().rev() {
             let signatures = namespace.signatures.iter().flatten();
             signatures
                 .filter(|found| found.device == **device)
                 .for_each(|found| text += &remedy(found, directory));
-            writeln!(text, "blockdev --rereadpt /dev/{}", namespace.name)
-                .expect("a string takes everything");
+            if **device == namespace.name && !namespace.partitions.is_empty() {
+                writeln!(text, "blockdev --rereadpt /dev/{device}")
+                    .expect("a string takes everything");
+            }
         }
     }
     text

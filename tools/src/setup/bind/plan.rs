@@ -27,7 +27,7 @@ pub(super) enum Task<'a> {
     /// It is bound.
     Take(&'a Function),
     /// It was bound by an earlier run, with this record.
-    Have(DeviceRecord),
+    Have(Box<DeviceRecord>),
     /// It was bound by other means: nothing was recorded.
     Foreign(String),
 }
@@ -89,7 +89,7 @@ fn task<'a>(
                 "{address}: an earlier 'adit setup' was cut off while it had the device; run 'adit setup restore' first"
             )]);
         }
-        Some(record) if function.is_bound() => return Ok(Task::Have(record)),
+        Some(record) if function.is_bound() => return Ok(Task::Have(Box::new(record))),
         None if function.is_bound() => return Ok(Task::Foreign(function.bdf.clone())),
         _ => {}
     }
@@ -131,7 +131,12 @@ pub(super) fn reasons(function: &Function, terms: Terms) -> Vec<String> {
         }
     };
     let obstacles = function.obstacles.iter().filter(stands);
-    obstacles.map(|found| format!("{}: {}; {}", function.bdf, found.reason, found.remedy)).collect()
+    let mut reasons: Vec<String> = obstacles
+        .map(|found| format!("{}: {}; {}", function.bdf, found.reason, found.remedy))
+        .collect();
+    // A partition table has a copy of itself at the end of the drive.
+    reasons.dedup();
+    reasons
 }
 
 /// Why it is not known what the device holds, other than that its namespaces cannot be read.

@@ -10,11 +10,10 @@ use crate::setup::record;
 use crate::setup::root::Root;
 
 /// Where the PCI functions are.
-const DEVICES: &str = "/sys/bus/pci/devices";
+pub(super) const DEVICES: &str = "/sys/bus/pci/devices";
 
 /// All of them, by address.
-pub(super) fn all(root: &Root, host: &Host) -> Vec<Function> {
-    let usage = Usage::read(root);
+pub(super) fn all(root: &Root, host: &Host, usage: &Usage) -> Vec<Function> {
     let names = root.names_quietly(DEVICES);
     let mut addresses: Vec<PciAddress> =
         names.iter().filter_map(|name| name.parse().ok()).collect();
@@ -22,7 +21,7 @@ pub(super) fn all(root: &Root, host: &Host) -> Vec<Function> {
     let found =
         addresses.into_iter().filter_map(|address| PciFunction::find(&root.path("/sys"), address));
     let nvme = found.filter(|function| function.class() == Some(CLASS_NVME));
-    nvme.map(|function| read(root, &function, host, &usage)).collect()
+    nvme.map(|function| read(root, &function, host, usage)).collect()
 }
 
 fn read(root: &Root, pci: &PciFunction, host: &Host, usage: &Usage) -> Function {
@@ -53,12 +52,21 @@ fn read(root: &Root, pci: &PciFunction, host: &Host, usage: &Usage) -> Function 
         driver_override: attribute("driver_override").filter(|name| is_override(name)),
         link: link(root, &directory),
         vmd: vmd(root, &directory),
-        open_by: usage.open_by(&device_files(controller.as_ref(), group.as_ref())),
+        open_by: usage.open_by(&device_files(
+            root,
+            &directory,
+            controller.as_ref(),
+            group.as_ref(),
+        )),
         iommu_group: group,
         namespaces,
         record,
+        unseen: None,
         obstacles: Vec::new(),
     };
+    let state =
+        controller.as_ref().map(|controller| controller.text(root, "state").unwrap_or_default());
+    function.unseen = verdict::unseen(&function, state.as_deref());
     function.obstacles = verdict::obstacles(&function, host);
     function
 }
@@ -116,14 +124,21 @@ fn group(root: &Root, pci: &PciFunction) -> Option<Group> {
     Some(Group { number, members: members.collect() })
 }
 
-/// Files of `/dev` by which a process has the controller itself open.
-fn device_files(controller: Option<&Controller>, group: Option<&Group>) -> Vec<String> {
+/// Files of `/dev` by which a process has the controller itself open: the kernel's, the group's, and the one that
+/// VFIO gives each device for iommufd.
+fn device_files(
+    root: &Root,
+    directory: &Path,
+    controller: Option<&Controller>,
+    group: Option<&Group>,
+) -> Vec<String> {
     let mut files = Vec::new();
     files.extend(controller.map(|controller| format!("/dev/{}", controller.name)));
-    for group in group {
-        files.push(format!("/dev/vfio/{}", group.number));
-        files.push(format!("/dev/vfio/noiommu-{}", group.number));
+    if let Some(Group { number, .. }) = group {
+        files.extend([format!("/dev/vfio/{number}"), format!("/dev/vfio/noiommu-{number}")]);
     }
+    let own = root.names(directory.join("vfio-dev")).into_iter();
+    files.extend(own.map(|name| format!("/dev/vfio/devices/{name}")));
     files
 }
 

@@ -19,6 +19,9 @@ const FIRMWARE_TABLES: [&str; 3] = ["DMAR", "IVRS", "VIOT"];
 /// The name of the groups that VFIO makes up for devices that no IOMMU confines.
 const NO_IOMMU_GROUP: &str = "vfio-noiommu";
 
+/// `CAP_IPC_LOCK` in a set of capabilities.
+const IPC_LOCK: u64 = 1 << 14;
+
 /// Limits of control groups (version 1) from here on mean none: the kernel prints the most pages that it can count.
 const NO_LIMIT_BYTES: u64 = 1 << 62;
 
@@ -34,7 +37,7 @@ pub(crate) struct Host {
     /// The modules that bring VFIO.
     pub(crate) modules: Vec<Module>,
     /// The files in `/dev/vfio`: `vfio`, and the number of each group that VFIO offers.
-    pub(crate) vfio_files: Vec<String>,
+    pub(crate) vfio_files: Vec<VfioFile>,
     /// Hugepages by node and size.
     pub(crate) hugepages: Vec<Hugepages>,
     /// Bytes of memory that this process may lock.
@@ -81,6 +84,15 @@ pub(crate) enum ModuleState {
     Unknown,
 }
 
+/// A file in `/dev/vfio`.
+#[derive(Debug, PartialEq, Eq, Serialize)]
+pub(crate) struct VfioFile {
+    /// `vfio`, `12`, `noiommu-0`.
+    pub(crate) name: String,
+    /// Whether this user may open it.
+    pub(crate) openable: bool,
+}
+
 /// Hugepages of one size on one node.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct Hugepages {
@@ -101,6 +113,8 @@ pub(crate) struct Memlock {
     pub(crate) soft_bytes: Option<u64>,
     /// The most it may raise that to.
     pub(crate) hard_bytes: Option<u64>,
+    /// Whether the limit does not hold for this process (`CAP_IPC_LOCK`, which root has).
+    pub(crate) exempt: bool,
 }
 
 impl Host {
@@ -111,7 +125,7 @@ impl Host {
             command_line: root.text("/proc/cmdline").unwrap_or_default(),
             iommu: Iommu::read(root),
             modules: modules(root, kernel.as_deref()),
-            vfio_files: root.listing("/dev/vfio"),
+            vfio_files: vfio_files(root),
             hugepages: hugepages(root),
             memlock: Memlock::read(root),
             cgroup_memory_bytes: cgroup_memory(root),
@@ -192,6 +206,14 @@ fn module_of(line: &str) -> Option<String> {
     (known && !name.is_empty()).then(|| name.replace('-', "_"))
 }
 
+fn vfio_files(root: &Root) -> Vec<VfioFile> {
+    let directory = Path::new("/dev/vfio");
+    let file =
+        |name: String| Some(VfioFile { openable: root.openable(directory.join(&name))?, name });
+    root.note(directory);
+    root.names_quietly(directory).into_iter().filter_map(file).collect()
+}
+
 fn hugepages(root: &Root) -> Vec<Hugepages> {
     let nodes = Path::new("/sys/devices/system/node");
     let names = root.names(nodes);
@@ -237,18 +259,35 @@ impl Memlock {
     /// Where the kernel does not tell, nothing may be locked.
     fn read(root: &Root) -> Memlock {
         let limits = root.text("/proc/self/limits").unwrap_or_default();
-        Memlock::parse(&limits).unwrap_or(Memlock { soft_bytes: Some(0), hard_bytes: Some(0) })
+        let (soft_bytes, hard_bytes) = parse_memlock(&limits).unwrap_or((Some(0), Some(0)));
+        Memlock { soft_bytes, hard_bytes, exempt: is_exempt(root) }
     }
+}
 
-    /// From the line `Max locked memory         8388608              unlimited            bytes`.
-    fn parse(limits: &str) -> Option<Memlock> {
-        let line = limits.lines().find_map(|line| line.strip_prefix("Max locked memory "))?;
-        let mut fields = line.split_whitespace().map(|field| match field {
-            "unlimited" => Some(None),
-            bytes => bytes.parse().ok().map(Some),
-        });
-        Some(Memlock { soft_bytes: fields.next()??, hard_bytes: fields.next()?? })
-    }
+/// The soft and the hard limit, from the line
+/// `Max locked memory         8388608              unlimited            bytes`.
+fn parse_memlock(limits: &str) -> Option<(Option<u64>, Option<u64>)> {
+    let line = limits.lines().find_map(|line| line.strip_prefix("Max locked memory "))?;
+    let mut fields = line.split_whitespace().map(|field| match field {
+        "unlimited" => Some(None),
+        bytes => bytes.parse().ok().map(Some),
+    });
+    Some((fields.next()??, fields.next()??))
+}
+
+/// Whether the process has the capability where the kernel asks for it: in the first user namespace, whose users
+/// are all mapped to themselves.
+fn is_exempt(root: &Root) -> bool {
+    let effective = |line: &str| line.starts_with("CapEff:");
+    let lines = root.lines("/proc/self/status", effective).unwrap_or_default();
+    let capable = lines.iter().filter_map(|line| capabilities(line)).any(|set| set & IPC_LOCK != 0);
+    let users = root.text("/proc/self/uid_map").unwrap_or_default();
+    capable && users.split_whitespace().eq(["0", "0", "4294967295"])
+}
+
+/// The set in a line `CapEff:\t000001ffffffffff`.
+fn capabilities(line: &str) -> Option<u64> {
+    u64::from_str_radix(line.split_once(':')?.1.trim(), 16).ok()
 }
 
 /// The smallest limit of the control groups that this process is in, of both versions.
@@ -311,8 +350,9 @@ mod tests {
 /lib/modules/6.1.0-18-amd64/modules.dep:
     kernel/drivers/vfio/pci/vfio-pci.ko.xz: kernel/drivers/vfio/vfio.ko.xz
     kernel/drivers/net/ethernet/intel/igb/igb.ko: kernel/drivers/i2c/i2c-core.ko
-/dev/vfio/vfio = (not recorded)
-/dev/vfio/12 = (not recorded)
+/dev/vfio/devices/vfio0 = may be opened
+/dev/vfio/vfio = may be opened
+/dev/vfio/12 = permission denied
 /sys/devices/system/node/online = 0-1
 /sys/devices/system/node/node0/hugepages/hugepages-2048kB/nr_hugepages = 512
 /sys/devices/system/node/node0/hugepages/hugepages-2048kB/free_hugepages = 500
@@ -340,7 +380,9 @@ mod tests {
         assert_eq!(host.iommu.firmware_table.as_deref(), Some("DMAR"));
         let states: Vec<ModuleState> = host.modules.iter().map(|module| module.state).collect();
         assert_eq!(states, [ModuleState::Loaded, ModuleState::Loaded, ModuleState::Available]);
-        assert_eq!(host.vfio_files, ["12", "vfio"]);
+        let files = [("12", false), ("vfio", true)]
+            .map(|(name, openable)| VfioFile { name: name.to_owned(), openable });
+        assert_eq!(host.vfio_files, files);
         assert_eq!(
             host.hugepages,
             [
@@ -349,7 +391,8 @@ mod tests {
                 Hugepages { node: 1, page_bytes: 2 << 20, total: 0, free: 0 },
             ]
         );
-        assert_eq!(host.memlock, Memlock { soft_bytes: Some(8 << 20), hard_bytes: None });
+        let memlock = Memlock { soft_bytes: Some(8 << 20), hard_bytes: None, exempt: false };
+        assert_eq!(host.memlock, memlock);
         assert_eq!(host.cgroup_memory_bytes, Some(4 << 30));
     }
 
@@ -407,6 +450,19 @@ mod tests {
     }
 
     #[test]
+    fn root_may_lock_what_it_likes_unless_it_is_root_of_a_container_only() {
+        let root = |set: &str, users: &str| {
+            let text =
+                format!("/proc/self/status = CapEff:\t{set}\n/proc/self/uid_map = {users}\n");
+            is_exempt(&Root::recorded(&text))
+        };
+        let all = "         0          0 4294967295";
+        assert!(root("000001ffffffffff", all) && root("0000000000004000", all));
+        assert!(!root("0000000000000000", all) && !root("nonsense", all));
+        assert!(!root("000001ffffffffff", "         0     100000      65536"));
+    }
+
+    #[test]
     fn a_group_outside_of_the_namespace_is_not_climbed_to() {
         let expected = [Path::new("/sys/fs/cgroup").join("memory.max")];
         assert_eq!(cgroup_files("0::/../../etc"), expected);
@@ -434,7 +490,8 @@ mod tests {
                 let _ = module_of(&text);
                 let _ = page_bytes(&format!("hugepages-{text}kB"));
                 let _ = number(&text, "");
-                let _ = Memlock::parse(&format!("Max locked memory {text}"));
+                let _ = capabilities(&format!("CapEff:{text}"));
+                let _ = parse_memlock(&format!("Max locked memory {text}"));
                 let _ = cgroup_limit(&text);
                 for lines in [text.clone(), format!("0::{text}"), format!("1:memory:{text}")] {
                     for file in cgroup_files(&lines) {
@@ -450,7 +507,7 @@ mod tests {
         fn limits_read_back(soft in proptest::option::of(0..u64::MAX), hard in proptest::option::of(0..u64::MAX)) {
             let word = |limit: Option<u64>| limit.map_or("unlimited".to_owned(), |bytes| bytes.to_string());
             let text = format!("Max locked memory         {:<20} {:<20} bytes", word(soft), word(hard));
-            prop_assert_eq!(Memlock::parse(&text), Some(Memlock { soft_bytes: soft, hard_bytes: hard }));
+            prop_assert_eq!(parse_memlock(&text), Some((soft, hard)));
         }
     }
 }

@@ -3,9 +3,13 @@
 //! Read from sysfs, procfs and what `wipefs` finds on the devices; nothing is opened for writing. The field names are
 //! those of the JSON.
 
+mod exports;
 mod function;
 mod host;
+mod mounts;
 mod namespace;
+mod notes;
+mod open_files;
 mod signature;
 mod usage;
 mod verdict;
@@ -15,6 +19,8 @@ use serde::Serialize;
 
 use super::record::DeviceRecord;
 use super::root::Root;
+
+use usage::Usage;
 
 pub(crate) use host::{Host, Hugepages, ModuleState};
 pub(crate) use verdict::{Obstacle, ObstacleKind};
@@ -26,6 +32,8 @@ pub(crate) struct Inventory {
     pub(crate) host: Host,
     /// The NVMe controllers by address.
     pub(crate) controllers: Vec<Function>,
+    /// What could not be seen, and where to look for controllers that are missing; one sentence each.
+    pub(crate) notes: Vec<String>,
 }
 
 /// One PCI function that speaks NVMe.
@@ -61,7 +69,9 @@ pub(crate) struct Function {
     pub(crate) open_by: Vec<Process>,
     /// What was recorded when it was bound.
     pub(crate) record: Option<DeviceRecord>,
-    /// Why Adit may not take it; it may where this is empty.
+    /// Why nobody can know what it holds, where that is so; it is then taken only with `--force-erase-signature`.
+    pub(crate) unseen: Option<String>,
+    /// Why Adit may not take it; it may where this is empty and nothing is unseen.
     pub(crate) obstacles: Vec<Obstacle>,
 }
 
@@ -133,6 +143,8 @@ pub(crate) enum Use {
         at: String,
         /// The file system.
         fstype: String,
+        /// A process of the mount namespace in which it is; none for that of `adit` itself.
+        inside: Option<Process>,
     },
     /// The kernel swaps to it.
     Swap {
@@ -145,7 +157,8 @@ pub(crate) enum Use {
         device: String,
         /// The one that holds it: `dm-0`, `md127`, `bcache0`.
         holder: String,
-        /// What that is: `LVM volume vg0-data`, `MD raid1 md127`, `dm-crypt luks-…`, `multipath mpatha`, `bcache`.
+        /// What that is: `LVM volume vg0-data`, `MD raid1 md127`, `dm-crypt luks-…`, `multipath mpatha`, `bcache`,
+        /// `loop device`, `ZFS pool`.
         what: String,
     },
     /// A process has it open.
@@ -154,6 +167,15 @@ pub(crate) enum Use {
         device: String,
         /// Who.
         process: Process,
+    },
+    /// The kernel gives it to others, as a target of NVMe over fabrics or SCSI.
+    Exported {
+        /// The block device, or the controller.
+        device: String,
+        /// By which target.
+        by: String,
+        /// The command that ends it.
+        switch: String,
     },
     /// The kernel reaches the namespace through another controller, too.
     OtherPath {
@@ -202,7 +224,9 @@ impl Inventory {
     /// Looks at everything.
     pub(crate) fn read(root: &Root) -> Inventory {
         let host = Host::read(root);
-        let controllers = function::all(root, &host);
-        Inventory { host, controllers }
+        let usage = Usage::read(root);
+        let controllers = function::all(root, &host, &usage);
+        let notes = notes::all(root, &controllers, &usage);
+        Inventory { host, controllers, notes }
     }
 }

@@ -1,8 +1,8 @@
 //! A controller's namespaces, as the kernel's block devices.
 
 use super::function::Controller;
-use super::usage::{Usage, block};
-use super::{Namespace, Use, signature};
+use super::usage::{Usage, block, partitions};
+use super::{Namespace, Signature, Use, signature};
 use crate::setup::root::Root;
 
 /// What sysfs counts sizes in, whatever the LBA size.
@@ -11,7 +11,8 @@ const SECTOR_BYTES: u64 = 512;
 /// The namespaces of `controller` that have a block device.
 pub(super) fn all(root: &Root, controller: &Controller, usage: &Usage) -> Vec<Namespace> {
     let names = root.names_quietly(&controller.directory);
-    let paths = names.iter().filter_map(|name| Path::parse(name));
+    let mut paths: Vec<Path> = names.iter().filter_map(|name| Path::parse(name)).collect();
+    paths.sort_by_key(|path| path.namespace);
     let mut namespaces: Vec<Namespace> = Vec::new();
     for path in paths {
         root.note(controller.directory.join(&path.name));
@@ -28,12 +29,13 @@ fn read(root: &Root, controller: &Controller, path: &Path, usage: &Usage) -> Nam
     let partitions = partitions(root, &path.head);
     let devices: Vec<&str> =
         std::iter::once(&path.head).chain(&partitions).map(String::as_str).collect();
-    let mut uses = usage.of(root, &devices, &format!("/dev/ng{}", &path.head["nvme".len()..]));
+    let (signatures, unreadable) = signatures(root, &path.head, &devices);
+    let mut uses = usage.of(root, &devices);
+    uses.extend(usage.of_pools(signatures.as_deref().unwrap_or_default()));
+    for file in path.character_devices() {
+        uses.extend(usage.of_file(&file));
+    }
     uses.extend(other_paths(root, controller, path));
-    let (signatures, unreadable) = match signature::of(root, &devices) {
-        Ok(signatures) => (Some(signatures), None),
-        Err(why) => (None, Some(why)),
-    };
     Namespace {
         name: path.head.clone(),
         size_bytes: number("size").unwrap_or(0).saturating_mul(SECTOR_BYTES),
@@ -45,13 +47,21 @@ fn read(root: &Root, controller: &Controller, path: &Path, usage: &Usage) -> Nam
     }
 }
 
-fn partitions(root: &Root, device: &str) -> Vec<String> {
-    let names = root.names_quietly(block(device)).into_iter();
-    names
-        .filter(|name| {
-            name.starts_with(device) && root.exists(block(device).join(name).join("partition"))
-        })
-        .collect()
+/// What is on a namespace and its partitions, or why that cannot be told.
+fn signatures(
+    root: &Root,
+    head: &str,
+    devices: &[&str],
+) -> (Option<Vec<Signature>>, Option<String>) {
+    // Without a device number there is no file in /dev: the kernel cannot use the namespace's format, and nothing of
+    // the kernel's can be on it.
+    if root.text(block(head).join("dev")).is_none() {
+        return (Some(Vec::new()), None);
+    }
+    match signature::of(root, devices) {
+        Ok(signatures) => (Some(signatures), None),
+        Err(why) => (None, Some(why)),
+    }
 }
 
 /// One path to a namespace: `nvme0n1`, or `nvme0c1n1` below the multipath device `nvme0n1`.
@@ -60,6 +70,8 @@ struct Path {
     name: String,
     /// The block device.
     head: String,
+    /// The namespace, as the kernel counts.
+    namespace: u32,
     /// The subsystem, where the kernel may have several paths.
     subsystem: Option<u32>,
 }
@@ -67,7 +79,7 @@ struct Path {
 impl Path {
     fn parse(name: &str) -> Option<Path> {
         let (instance, namespace) = name.strip_prefix("nvme")?.split_once('n')?;
-        let _: u32 = namespace.parse().ok()?;
+        let namespace: u32 = namespace.parse().ok()?;
         let (subsystem, controller) = match instance.split_once('c') {
             Some((subsystem, controller)) => (subsystem, Some(controller)),
             None => (instance, None),
@@ -75,7 +87,16 @@ impl Path {
         let number: u32 = subsystem.parse().ok()?;
         controller.map_or(Some(0), |controller| controller.parse::<u32>().ok())?;
         let head = format!("nvme{subsystem}n{namespace}");
-        Some(Path { name: name.to_owned(), head, subsystem: controller.map(|_| number) })
+        let subsystem = controller.map(|_| number);
+        Some(Path { name: name.to_owned(), head, namespace, subsystem })
+    }
+
+    /// Its generic character devices: the namespace's, and with multipath the path's.
+    fn character_devices(&self) -> Vec<String> {
+        let mut files: Vec<String> =
+            [&self.head, &self.name].iter().map(|name| name.replacen("nvme", "ng", 1)).collect();
+        files.dedup();
+        files
     }
 }
 
@@ -83,7 +104,7 @@ impl Path {
 fn other_paths(root: &Root, controller: &Controller, path: &Path) -> Vec<Use> {
     let Some(subsystem) = path.subsystem else { return Vec::new() };
     let directory = format!("/sys/class/nvme-subsystem/nvme-subsys{subsystem}");
-    let namespace = path.head.rsplit('n').next().unwrap_or_default();
+    let namespace = path.namespace;
     let others = root.names_quietly(&directory).into_iter().filter(|name| {
         let number = name.strip_prefix("nvme").and_then(|number| number.parse::<u32>().ok());
         *name != controller.name

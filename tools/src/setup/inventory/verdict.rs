@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use super::{Function, Host, Namespace, Use};
+use super::{Function, Host, Namespace, Process, Signature, Use};
 
 /// One reason.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -54,61 +54,69 @@ pub(super) fn obstacles(function: &Function, host: &Host) -> Vec<Obstacle> {
     obstacles.extend(iommu(function, host));
     obstacles.extend(vmd(function).or_else(|| group(function)));
     obstacles.sort_by_key(|obstacle| obstacle.kind);
-    // A partition table has a second copy at the end of the drive.
-    obstacles.dedup();
     obstacles
 }
 
 fn of_namespace(namespace: &Namespace) -> Vec<Obstacle> {
     let mut obstacles: Vec<Obstacle> =
         namespace.uses.iter().map(|used| in_use(used.in_words())).collect();
-    for signature in namespace.signatures.iter().flatten() {
-        obstacles.push(Obstacle::new(
-            ObstacleKind::Signature,
-            signature.in_words(),
-            format!(
-                "if nothing of it is wanted, add --force-erase-signature, or run 'wipefs --all --backup /dev/{}'",
-                signature.device
-            ),
-        ));
-    }
-    if let Some(why) = &namespace.unreadable {
-        obstacles.push(Obstacle::new(
+    obstacles.extend(signatures(namespace.signatures.as_deref().unwrap_or_default()));
+    obstacles.extend(namespace.unreadable.as_ref().map(|why| {
+        Obstacle::new(
             ObstacleKind::Unknown,
             format!("what {} holds cannot be looked at ({why})", namespace.name),
             "run this as root, with wipefs installed (package util-linux)",
-        ));
-    }
+        )
+    }));
     obstacles
+}
+
+/// One reason for each device and type: GPT and ZFS write theirs at several places.
+fn signatures(signatures: &[Signature]) -> Vec<Obstacle> {
+    let mut words: Vec<(String, &str)> = Vec::new();
+    for signature in signatures {
+        let told = (signature.in_words(), signature.device.as_str());
+        if !words.contains(&told) {
+            words.push(told);
+        }
+    }
+    let remedy = |device: &str| {
+        format!(
+            "if nothing of it is wanted, add --force-erase-signature, or run 'wipefs --all --backup /dev/{device}'"
+        )
+    };
+    words
+        .into_iter()
+        .map(|(reason, device)| Obstacle::new(ObstacleKind::Signature, reason, remedy(device)))
+        .collect()
 }
 
 fn in_use((reason, remedy): (String, String)) -> Obstacle {
     Obstacle::new(ObstacleKind::InUse, reason, remedy)
 }
 
-fn open(what: &str, process: &super::Process) -> (String, String) {
-    (
-        format!("{what} is open in process {} ({})", process.pid, process.name),
-        format!("end process {}", process.pid),
-    )
+fn open(what: &str, process: &Process) -> (String, String) {
+    let Process { pid, name } = process;
+    (format!("{what} is open in process {pid} ({name})"), format!("end process {pid}"))
 }
 
 impl Use {
     /// The use, and what would end it.
     fn in_words(&self) -> (String, String) {
         match self {
-            Use::Mounted { device, at, fstype } => {
-                let place = at.split(" in the mount namespace").next().unwrap_or(at);
-                (format!("{device} is mounted at {at} ({fstype})"), format!("umount {place}"))
+            Use::Mounted { device, at, fstype, inside } => {
+                mounted(device, at, fstype, inside.as_ref())
             }
             Use::Swap { device } => {
                 (format!("{device} is swapped to"), format!("swapoff /dev/{device}"))
             }
-            Use::Holder { device, holder, what } => (
-                format!("{device} is part of {holder} ({what})"),
-                format!("take {holder} apart, or move it to other devices"),
-            ),
+            Use::Holder { device, holder, what } => {
+                (part_of(device, holder, what), release(holder, what))
+            }
             Use::Open { device, process } => open(device, process),
+            Use::Exported { device, by, switch } => {
+                (format!("{device} is given to others by {by}"), switch.clone())
+            }
             Use::OtherPath { device, controller } => (
                 format!("{device} has another path, through {controller}"),
                 format!("detach the namespace from {controller}, or unbind both"),
@@ -117,10 +125,79 @@ impl Use {
     }
 }
 
-impl super::Signature {
+fn part_of(device: &str, holder: &str, what: &str) -> String {
+    match what {
+        "loop device" => format!("{device} is behind the loop device {holder}"),
+        // An array is called what the kernel calls it.
+        _ if what.ends_with(holder) => format!("{device} is part of {what}"),
+        _ => format!("{device} is part of {what} ({holder})"),
+    }
+}
+
+fn mounted(device: &str, at: &str, fstype: &str, inside: Option<&Process>) -> (String, String) {
+    let reason = format!("{device} is mounted at {at} ({fstype})");
+    match inside {
+        None if at == "/" => (reason, "none: this machine runs from it".to_owned()),
+        None => (reason, format!("umount {}", quoted(at))),
+        Some(Process { pid, name }) => (
+            format!("{reason} in the mount namespace of process {pid} ({name})"),
+            format!("end that container, or: nsenter --mount --target {pid} umount {}", quoted(at)),
+        ),
+    }
+}
+
+/// A path as a shell takes it.
+fn quoted(path: &str) -> String {
+    let plain = |letter: char| letter.is_ascii_alphanumeric() || "/-_.,:@+".contains(letter);
+    if path.chars().all(plain) {
+        path.to_owned()
+    } else {
+        format!("'{}'", path.replace('\'', "'\\''"))
+    }
+}
+
+/// What gives the devices back of which a holder is made; each after what is made of the holder itself.
+fn release(holder: &str, what: &str) -> String {
+    let (kind, name) = what.rsplit_once(' ').unwrap_or((what, holder));
+    match kind {
+        "LVM volume" => format!("lvchange --activate n /dev/mapper/{name}"),
+        "dm-crypt" => format!("cryptsetup close {name}"),
+        "multipath" => format!("multipath -f {name}"),
+        "device mapper" => format!("dmsetup remove {name}"),
+        "bcache" => format!("echo 1 > /sys/block/{holder}/bcache/stop"),
+        "loop" => format!("losetup --detach /dev/{holder}"),
+        "ZFS" => format!("zpool export {holder}"),
+        kind if kind.starts_with("MD ") => format!("mdadm --stop /dev/{holder}"),
+        _ => format!("take {holder} apart, or move it to other devices"),
+    }
+}
+
+impl Signature {
     fn in_words(&self) -> String {
         let label = self.label.as_ref().map(|label| format!(" '{label}'")).unwrap_or_default();
         format!("{} holds a signature of {}{label} ({})", self.device, self.kind, self.usage)
+    }
+}
+
+/// Why nobody can know what the drive holds: the kernel's driver is not at work on it. `state` is that of its
+/// controller, where the driver has made one.
+pub(super) fn unseen(function: &Function, state: Option<&str>) -> Option<String> {
+    let bdf = &function.bdf;
+    match (function.driver.as_deref(), state) {
+        // What a binding of our own was cut off from had been looked at.
+        (None, _) if function.record.is_some() => None,
+        (None, _) => Some(format!(
+            "no driver has it; 'echo {bdf} > /sys/bus/pci/drivers_probe' gives it to the kernel's, to look"
+        )),
+        (Some("nvme"), None) => {
+            Some("the kernel's driver has made no controller of it; dmesg may tell why".to_owned())
+        }
+        // Old kernels do not tell the state.
+        (Some("nvme"), Some("live" | "")) => None,
+        (Some("nvme"), Some(state)) => {
+            Some(format!("its controller is '{state}', not live; wait, or look at dmesg"))
+        }
+        _ => None,
     }
 }
 

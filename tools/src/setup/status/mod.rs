@@ -24,7 +24,7 @@ const HEADER: &str = "\
 /// When the recording's file is there already or cannot be written.
 pub(crate) fn run(root: &Root, args: &StatusArgs, json: bool) -> Result<()> {
     let inventory = Inventory::read(root);
-    let text = if json { as_json(&inventory)? } else { text::of(&inventory, root) };
+    let text = if json { as_json(&inventory)? } else { text::of(&inventory) };
     Output::Standard.write(&text)?;
     args.record.as_deref().map_or(Ok(()), |file| record(root, file))
 }

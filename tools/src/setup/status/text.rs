@@ -6,26 +6,28 @@ use crate::human;
 use crate::setup::inventory::{
     Function, Host, Hugepages, Inventory, ModuleState, Namespace, Obstacle, ObstacleKind,
 };
-use crate::setup::root::Root;
 
 /// Columns of the table.
 const HEADINGS: [&str; 9] =
     ["BDF", "driver", "node", "group", "link", "size", "model", "serial", "can be taken"];
 
 /// All of it.
-pub(super) fn of(inventory: &Inventory, root: &Root) -> String {
+pub(super) fn of(inventory: &Inventory) -> String {
     let mut out = String::from("Host\n");
     for (name, value) in host_rows(&inventory.host) {
         line(&mut out, format_args!("  {name:<15}{value}"));
     }
     out.push_str("\nNVMe controllers\n");
     if inventory.controllers.is_empty() {
-        line(&mut out, format_args!("  none{}", why_none(root)));
+        out.push_str("  none\n");
     } else {
         controllers(&mut out, &inventory.controllers);
     }
-    if root.is_live() && !nix::unistd::geteuid().is_root() {
-        out.push_str("\nWithout root, other users' open files and mounts and the drives' contents cannot be looked at.\n");
+    if !inventory.notes.is_empty() {
+        out.push_str("\nNotes\n");
+    }
+    for note in &inventory.notes {
+        line(&mut out, format_args!("  {note}"));
     }
     out
 }
@@ -94,17 +96,6 @@ fn hugepages(all: &[Hugepages]) -> String {
     if parts.is_empty() { "none; they are not required".to_owned() } else { parts.join("; ") }
 }
 
-/// Why there may be none, as far as that can be seen.
-fn why_none(root: &Root) -> &'static str {
-    if root.names_quietly("/sys/bus/pci/devices").is_empty() {
-        ": /sys shows no PCI device at all (a container without /sys, or a machine without PCI)"
-    } else if root.path("/sys/bus/pci/drivers/vmd").exists() {
-        " (drives behind Intel VMD appear once the driver vmd has its controller)"
-    } else {
-        ": no PCI function of this machine has NVMe's class, 010802"
-    }
-}
-
 fn controllers(out: &mut String, functions: &[Function]) {
     let rows: Vec<[String; 9]> = functions.iter().map(row).collect();
     let mut widths = HEADINGS.map(str::len);
@@ -129,7 +120,8 @@ fn table_line(out: &mut String, cells: &[String; 9], widths: &[usize; 9]) {
 
 fn row(function: &Function) -> [String; 9] {
     let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
-    let verdict = match (function.is_bound(), function.obstacles.is_empty()) {
+    let free = function.obstacles.is_empty() && function.unseen.is_none();
+    let verdict = match (function.is_bound(), free) {
         (true, true) => "is taken",
         (true, false) => "is taken, but",
         (false, true) => "yes",
@@ -152,6 +144,8 @@ fn row(function: &Function) -> [String; 9] {
 fn details(function: &Function) -> Vec<String> {
     let mut details: Vec<String> = function.namespaces.iter().map(namespace).collect();
     details.extend(function.obstacles.iter().map(obstacle));
+    let unseen = function.unseen.iter();
+    details.extend(unseen.map(|why| format!("unknown: what it holds cannot be looked at: {why}")));
     if function.is_bound() {
         let user = function.record.as_ref().and_then(|record| record.grant.as_ref());
         let granted = user.map(|user| format!("; {user} may open it")).unwrap_or_default();

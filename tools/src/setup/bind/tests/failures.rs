@@ -20,8 +20,22 @@ fn each_change_that_is_refused_is_undone_with_all_before_it() {
             let message = failure(bind(&mut world, &[A, B], Some((at, Fault::Refused(why)))));
             assert!(message.contains("cannot do '"), "{message}");
             assert!(message.contains("everything is as it was before"), "{message}");
-            assert_eq!(world.snapshot(), before, "{why} at {at}");
+            same(&world, &before, at);
         }
+    }
+}
+
+#[test]
+fn the_switch_for_no_iommu_is_undone_too() {
+    let args = BindArgs { unsafe_no_iommu: true, ..bind_args(&[A]) };
+    for at in 0..7 {
+        let mut world = World::new(&[Drive { group: None, ..Drive::new(A, 0) }], at as u64);
+        world.kernel.load("vfio-pci");
+        let before = world.snapshot();
+        let blow = Some((at, Fault::Refused(Errno::EIO)));
+        let message = failure(bind_with(&mut world, &args, blow));
+        assert!(message.contains("everything is as it was before"), "{message}");
+        same(&world, &before, at);
     }
 }
 
@@ -35,7 +49,7 @@ fn a_wish_to_end_is_heeded_between_any_two_changes() {
         let failure = ended.expect("not killed").expect_err("interrupted");
         assert_eq!(failure.code(), crate::failure::INTERRUPTED);
         assert_eq!(failure.to_string(), "interrupted; everything is as it was before");
-        assert_eq!(world.snapshot(), before, "at {at}");
+        same(&world, &before, at);
     }
 }
 
@@ -48,7 +62,7 @@ fn a_write_that_hangs_in_the_kernel_is_left_for_restore() {
     assert!(message.contains("'adit setup restore' brings everything back"), "{message}");
     assert_eq!(world.kernel.made().len(), 4, "nothing is tried on a device that hangs");
     done(restore(&mut world, None));
-    assert_eq!(world.snapshot(), before);
+    same(&world, &before, "");
 }
 
 #[test]
@@ -58,7 +72,7 @@ fn a_device_that_vfio_pci_does_not_take_goes_back() {
     let before = world.snapshot();
     let message = failure(bind(&mut world, &[A], None));
     assert!(message.contains("vfio-pci did not take it; 'dmesg' may say why"), "{message}");
-    assert_eq!(world.snapshot(), before);
+    same(&world, &before, "");
 }
 
 #[test]
@@ -73,7 +87,7 @@ fn what_cannot_be_undone_either_is_told_and_restored_later() {
     assert!(message.contains("/sys/bus/pci/drivers/nvme/bind"), "{message}");
     world.kernel.broken.clear();
     done(restore(&mut world, None));
-    assert_eq!(world.snapshot(), before);
+    same(&world, &before, "");
 }
 
 #[test]
@@ -83,7 +97,7 @@ fn a_module_that_is_missing_is_named_with_its_package() {
     let before = world.snapshot();
     let message = failure(bind(&mut world, &[A], None));
     assert!(message.contains("linux-modules-extra-6.1.0-18-amd64"), "{message}");
-    assert_eq!(world.snapshot(), before);
+    same(&world, &before, "");
 }
 
 #[test]
@@ -97,4 +111,17 @@ fn one_device_that_cannot_go_back_does_not_keep_the_others() {
     assert_eq!(driver(&world, B).as_deref(), Some("nvme"));
     done(restore(&mut world, None));
     assert_eq!(driver(&world, A).as_deref(), Some("nvme"));
+}
+
+#[test]
+fn what_is_opened_after_the_first_look_is_not_taken() {
+    // The first two changes are the module and A's record; the last look at B comes after A was taken.
+    for (at, bdf, file) in [(0, A, "/dev/nvme0n1"), (3, B, "/dev/ng1n2"), (4, B, "/dev/nvme1")] {
+        let mut world = World::new(&two_drives(), at as u64);
+        let before = world.snapshot();
+        let message = failure(bind(&mut world, &[A, B], Some((at, Fault::Opened(file)))));
+        assert!(message.contains(bdf) && message.contains("open in process 77 (fio)"), "{message}");
+        world.kernel.close();
+        same(&world, &before, "");
+    }
 }

@@ -45,12 +45,12 @@ fn untouched(make: fn(u64) -> World, boots: u32) -> Files {
     world.snapshot()
 }
 
-fn same(world: &World, before: &Files, what: impl std::fmt::Debug) {
-    let after = world.snapshot();
-    let differs = |path: &&PathBuf| before.get(*path) != after.get(*path);
-    let paths: std::collections::BTreeSet<_> =
-        before.keys().chain(after.keys()).filter(differs).collect();
-    assert!(paths.is_empty(), "{what:?}: {paths:?} are not as they were");
+/// A machine without an IOMMU, whose VFIO can do without.
+fn unfenced(seed: u64) -> World {
+    let drives = [A, B].map(|bdf| Drive { group: None, ..Drive::new(bdf, 0) });
+    let world = World::new(&drives, seed);
+    world.kernel.load("vfio-pci");
+    world
 }
 
 fn bind_both(world: &mut World, blow: Blow) {
@@ -100,6 +100,21 @@ fn an_unbinding_that_is_killed_is_completed_by_restore() {
             restore_all(&mut world, None);
             same(&world, &before, blow);
         }
+    }
+}
+
+#[test]
+fn the_switch_for_no_iommu_goes_back_too() {
+    let args = BindArgs { unsafe_no_iommu: true, ..bind_args(&[A, B]) };
+    let work = |world: &mut World, blow| expect(bind_with(world, &args, blow), blow);
+    let before = untouched(unfenced, 0);
+    for (seed, first) in blows(unfenced, work).enumerate() {
+        let mut world = unfenced(seed as u64);
+        assert!(bind_with(&mut world, &args, first).is_err(), "{first:?} did not strike");
+        let second = Some((seed % 11, KILLS[seed % 3]));
+        let _ = restore(&mut world, second);
+        restore_all(&mut world, None);
+        same(&world, &before, (first, second));
     }
 }
 

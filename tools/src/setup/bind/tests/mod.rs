@@ -6,7 +6,8 @@ mod recorded;
 mod refusals;
 mod returns;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Debug;
 use std::path::PathBuf;
 
 use super::{Bound, State, back, bind_on};
@@ -89,7 +90,7 @@ fn done<T>(ended: std::result::Result<Result<T>, Killed>) -> T {
 }
 
 /// The message of a run that fails.
-fn failure<T: std::fmt::Debug>(ended: std::result::Result<Result<T>, Killed>) -> String {
+fn failure<T: Debug>(ended: std::result::Result<Result<T>, Killed>) -> String {
     ended.expect("not killed").expect_err("a failure").to_string()
 }
 
@@ -101,6 +102,14 @@ fn driver(world: &World, bdf: &str) -> Option<String> {
 /// The changes of the last run, as told to the person.
 fn told(world: &World) -> Vec<String> {
     world.kernel.made().iter().map(Change::to_string).collect()
+}
+
+/// Nothing is different from `before`; `what` says after what.
+fn same(world: &World, before: &Files, what: impl Debug) {
+    let after = world.snapshot();
+    let differs = |path: &&PathBuf| before.get(*path) != after.get(*path);
+    let paths: BTreeSet<_> = before.keys().chain(after.keys()).filter(differs).collect();
+    assert!(paths.is_empty(), "{what:?}: {paths:?} are not as they were");
 }
 
 #[test]
@@ -147,7 +156,7 @@ fn a_drive_goes_back_step_by_step_with_its_record_last() {
         ]
     );
     assert_eq!(returned[0].sentence(false), "0000:02:00.0 is back: driver nvme, nvme1n1, nvme1n2");
-    assert_eq!(world.snapshot(), before);
+    same(&world, &before, "");
 }
 
 #[test]
@@ -167,11 +176,11 @@ fn what_others_have_bound_is_left_to_them() {
     let before = world.snapshot();
     let bound = done(bind(&mut world, &[A], None));
     assert_eq!(bound[0].state, State::BoundByOthers);
-    assert_eq!(world.snapshot(), before);
+    same(&world, &before, "");
     let why = failure(unbind(&mut world, &[A], None));
     assert!(why.contains("but not by 'adit setup'") && why.contains("drivers_probe"), "{why}");
     done(restore(&mut world, None));
-    assert_eq!(world.snapshot(), before);
+    same(&world, &before, "");
 }
 
 /// Another tool's way, or a person's.

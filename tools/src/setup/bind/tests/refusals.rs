@@ -9,7 +9,7 @@ fn refused(devices: &[&str], prepare: impl FnOnce(&mut World)) -> String {
     let before = world.snapshot();
     let message = failure(bind(&mut world, devices, None));
     assert_eq!(told(&world), [""; 0]);
-    assert_eq!(world.snapshot(), before);
+    same(&world, &before, "");
     message
 }
 
@@ -111,13 +111,13 @@ fn a_machine_without_an_iommu() {
     let mut world = World::new(&drives, 0);
     let before = world.snapshot();
     failure(bind(&mut world, &[A], None));
-    assert_eq!(world.snapshot(), before);
+    same(&world, &before, "");
 
     let args = BindArgs { unsafe_no_iommu: true, ..bind_args(&[A]) };
     world.kernel.has_no_iommu = false;
     let why = failure(bind_with(&mut world, &args, None));
     assert!(why.contains("CONFIG_VFIO_NOIOMMU"), "{why}");
-    assert_eq!(world.snapshot(), before);
+    same(&world, &before, "");
 }
 
 #[test]
@@ -129,7 +129,7 @@ fn a_group_with_another_live_device_unless_both_are_asked_for() {
     done(bind(&mut world, &[A, B], None));
     assert_eq!(driver(&world, B).as_deref(), Some("vfio-pci"));
     done(restore(&mut world, None));
-    assert_eq!(world.snapshot(), before);
+    same(&world, &before, "");
 }
 
 #[test]
@@ -154,6 +154,24 @@ fn a_signature_is_erased_by_force_with_a_way_back() {
     sign(&mut world, "nvme1n1");
     done(bind_with(&mut world, &args, None));
     assert!(super::told(&world)[0].contains("erased/0000:02:00.0-2/"), "{:?}", super::told(&world));
+}
+
+#[test]
+fn partitions_are_erased_before_the_table_that_numbers_them_and_put_back_after_it() {
+    let mut world = World::new(&two_drives(), 0);
+    let partition = format!("/sys/devices/pci0000:00/{A}/nvme/nvme0/nvme0n1/nvme0n1p1/partition");
+    world.kernel.put(partition.as_ref(), "1\n");
+    sign(&mut world, "nvme0n1");
+    sign(&mut world, "nvme0n1p1");
+    let args = BindArgs { force_erase_signature: true, ..bind_args(&[A]) };
+    done(bind_with(&mut world, &args, None));
+    let told = told(&world);
+    assert!(told[1].ends_with("/dev/nvme0n1p1") && told[2].ends_with("/dev/nvme0n1"), "{told:?}");
+    let readme = world.root.text("/var/lib/adit/setup/erased/0000:01:00.0-1/README");
+    let readme = readme.expect("how to put it back");
+    let of: Vec<&str> = readme.lines().filter_map(|line| line.split(" of=").nth(1)).collect();
+    assert!(of[0].starts_with("/dev/nvme0n1 ") && of[1].starts_with("/dev/nvme0n1p1 "), "{readme}");
+    assert_eq!(readme.matches("blockdev --rereadpt /dev/nvme0n1\n").count(), 1, "{readme}");
 }
 
 #[test]

@@ -8,7 +8,7 @@ fn nothing_recorded_is_no_failure() {
     let before = world.snapshot();
     assert_eq!(done(restore(&mut world, None)), []);
     assert_eq!(done(unbind(&mut world, &[], None)), []);
-    assert_eq!(world.snapshot(), before);
+    same(&world, &before, "");
 }
 
 #[test]
@@ -33,7 +33,7 @@ fn after_a_reboot_there_is_nothing_to_bring_back_but_the_record_goes() {
     };
     done(restore(&mut world, None));
     assert!(told(&world).iter().all(|change| !change.contains("/sys/")), "{:?}", told(&world));
-    assert_eq!(world.snapshot(), booted);
+    same(&world, &booted, "");
 }
 
 #[test]
@@ -118,5 +118,32 @@ fn without_an_iommu_the_switch_goes_back_with_the_last_device() {
     done(unbind(&mut world, &[A], None));
     assert_eq!(world.root.text(switch).as_deref(), Some("Y"));
     done(unbind(&mut world, &[B], None));
-    assert_eq!(world.snapshot(), before);
+    same(&world, &before, "");
+}
+
+#[test]
+fn a_drive_that_a_process_has_open_is_not_unbound_and_the_process_is_named() {
+    let mut world = World::new(&two_drives(), 10);
+    done(bind(&mut world, &[A, B], None));
+    world.kernel.open("/dev/vfio/12");
+    let why = failure(unbind(&mut world, &[A, B], None));
+    assert!(why.starts_with("0000:01:00.0: in use by fio (pid 77); end that first"), "{why}");
+    assert_eq!(told(&world), [""; 0], "none of the two");
+    let why = failure(restore(&mut world, None));
+    assert!(why.starts_with("0000:01:00.0: in use by fio (pid 77)"), "{why}");
+    assert_eq!(driver(&world, A).as_deref(), Some("vfio-pci"));
+    assert_eq!(driver(&world, B).as_deref(), Some("nvme"));
+    world.kernel.close();
+    done(restore(&mut world, None));
+    assert_eq!(driver(&world, A).as_deref(), Some("nvme"));
+}
+
+#[test]
+fn a_namespace_that_does_not_come_back_is_told_and_no_failure() {
+    let mut world = World::new(&two_drives(), 11);
+    done(bind(&mut world, &[B], None));
+    world.kernel.lost.insert("nvme1n2".into());
+    let returned = done(unbind(&mut world, &[B], None));
+    assert_eq!(returned[0].sentence(false), "0000:02:00.0 is back: driver nvme, nvme1n1");
+    assert_eq!(crate::setup::record::addresses(&world.root), []);
 }

@@ -1,0 +1,148 @@
+//! The last links: the device is opened, says what it is, and reads one LBA.
+//!
+//! Opening resets the controller, so it comes after everything that tells whether somebody uses it. All waiting is
+//! bounded by the driver. Nothing is written to the device's media.
+
+use std::time::Duration;
+
+use adit_driver::spec::{Lba, Nsid};
+use adit_driver::{Buffer, Controller, ControllerOptions, Error, QueuePair, QueuePairOptions};
+
+use super::Patient;
+use super::link::{Outcome, Remedy};
+
+/// How long a command may take: a healthy controller answers at once, a slow one in seconds.
+const COMMAND_LIMIT: Duration = Duration::from_secs(10);
+
+/// Entries of the queue for the one read.
+const DEPTH: u32 = 8;
+
+/// Why a recorded machine's devices are not touched.
+const RECORDED: &str = "a recorded machine has no device to open";
+
+/// Opens the device and brings its controller up.
+pub(super) fn open(patient: &Patient) -> Outcome {
+    let Some(target) = &patient.target else { return Outcome::NotChecked(RECORDED.to_owned()) };
+    let options =
+        ControllerOptions { io_queues: 1, admin_timeout: COMMAND_LIMIT, ..Default::default() };
+    match Controller::open(target, &options) {
+        Ok(controller) => {
+            let version = controller.info().version;
+            // Only this link fills it, and it is looked at once.
+            let _ = patient.controller.set(controller);
+            Outcome::Holds(format!("NVMe {version}, ready"))
+        }
+        Err(error) => broken(patient, &error),
+    }
+}
+
+/// Tells what it is.
+pub(super) fn identify(patient: &Patient) -> Outcome {
+    let Some(controller) = patient.controller.get() else {
+        return Outcome::NotChecked(RECORDED.to_owned());
+    };
+    match controller.namespace_ids() {
+        Ok(namespaces) => {
+            let identify = &controller.info().identify;
+            let count = namespaces.len();
+            Outcome::Holds(format!(
+                "{}, serial {}, firmware {}, {count} namespace{}",
+                identify.mn,
+                identify.sn,
+                identify.fr,
+                if count == 1 { "" } else { "s" },
+            ))
+        }
+        Err(error) => broken(patient, &error),
+    }
+}
+
+/// Reads LBA 0 of its first namespace.
+pub(super) fn read(patient: &Patient) -> Outcome {
+    let Some(controller) = patient.controller.get() else {
+        return Outcome::NotChecked(RECORDED.to_owned());
+    };
+    match first_lba(controller) {
+        Ok(None) => Outcome::NotChecked("the controller has no namespace".to_owned()),
+        Ok(Some((nsid, bytes))) => {
+            Outcome::Holds(format!("LBA 0 of namespace {}, {bytes} bytes", nsid.0))
+        }
+        Err(error) => broken(patient, &error),
+    }
+}
+
+/// The namespace that was read, and bytes of its LBA; none where there is no namespace.
+fn first_lba(controller: &Controller) -> Result<Option<(Nsid, u32)>, Error> {
+    let Some(nsid) = controller.namespace_ids()?.first().copied() else { return Ok(None) };
+    let namespace = controller.namespace(nsid)?;
+    let options =
+        QueuePairOptions { depth: DEPTH, timeout: COMMAND_LIMIT, ..QueuePairOptions::default() };
+    let mut queue: QueuePair<Buffer> = controller.create_queue_pair(options)?;
+    let buffer = controller.allocate(namespace.lba_bytes() as usize)?;
+    let submitted = queue.submit(controller.now(), namespace.read(Lba(0), buffer));
+    submitted.map_err(|rejected| Error::invalid("reading LBA 0", rejected))?;
+    let mut result = None;
+    while queue.in_flight() > 0 {
+        queue.poll(controller.now(), |done| result = Some(done.result));
+        queue.check()?;
+    }
+    let device = &controller.info().device;
+    let failed = |error| {
+        Error::device(
+            device,
+            format!("reading LBA 0 of namespace {} failed: {error}", nsid.0),
+            "look at its health",
+        )
+    };
+    result.expect("what is no longer in flight was completed").map_err(failed)?;
+    Ok(Some((nsid, namespace.lba_bytes())))
+}
+
+/// The driver's refusals bring their remedy; for the rest the kernel's and the device's logs know more.
+fn broken(patient: &Patient, error: &Error) -> Outcome {
+    let bdf = &patient.function.bdf;
+    let log = format!("sudo dmesg | grep -e {bdf} -e vfio");
+    match error {
+        Error::Refused { what, why, fix, .. } => {
+            Outcome::broken(format!("{what}: {why}"), refused(fix, log))
+        }
+        Error::Device { what, fix, .. } => {
+            Outcome::broken(what, Remedy::new(fix, [format!("adit log vfio:{bdf} --smart"), log]))
+        }
+        other => Outcome::broken(
+            other,
+            Remedy::new(
+                "see the kernel's log; a device that does not answer may do so after a reset, or with the kernel's driver",
+                [log, format!("echo 1 | sudo tee /sys/bus/pci/devices/{bdf}/reset")],
+            ),
+        ),
+    }
+}
+
+/// The driver's remedy, unless that is this very command.
+fn refused(fix: &str, log: String) -> Remedy {
+    if fix.contains("adit setup doctor") {
+        return Remedy::new("the links before hold, so see the kernel's log", [log]);
+    }
+    let command = fix.strip_prefix("run '").and_then(|rest| rest.split('\'').next());
+    Remedy::new(fix, command)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_drivers_remedy_is_told_unless_it_leads_in_a_circle() {
+        let log = || "dmesg".to_owned();
+        let grant = "run 'sudo adit setup grant 0000:01:00.0 --user $USER'";
+        assert_eq!(
+            refused(grant, log()).commands,
+            ["sudo adit setup grant 0000:01:00.0 --user $USER"]
+        );
+        let end = refused("end that program, or choose another device", log());
+        assert!(end.commands.is_empty() && end.advice.contains("end that program"));
+        let circle = refused("'adit setup doctor 0000:01:00.0' finds what is wrong", log());
+        assert!(!circle.advice.contains("doctor") && circle.commands == ["dmesg"]);
+    }
+}

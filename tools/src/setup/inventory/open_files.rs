@@ -1,0 +1,145 @@
+//! Files of `/dev` that processes have open.
+//!
+//! A process in a container may have the file under another name, so on this machine the device's number counts; only
+//! names below `/dev` are looked at, as a look at any other file can wait for a server that is gone. Of the rest of
+//! what processes have open nothing is kept or recorded. A process that ends meanwhile has nothing open.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::ErrorKind;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::Path;
+
+use nix::sys::stat::{major, minor};
+
+use super::Process;
+use super::usage::{process, processes};
+use crate::setup::root::Root;
+
+/// Device files worth noting, by how their names in `/dev` begin.
+const INTERESTING: [&str; 7] = ["nvme", "ng", "vfio/", "dm-", "md", "bcache", "loop"];
+
+/// Who has what open.
+pub(super) struct OpenFiles {
+    files: BTreeMap<String, Vec<Process>>,
+    /// Of how many processes that cannot be seen.
+    pub(super) unseen: usize,
+}
+
+impl OpenFiles {
+    /// Looks at all processes but this one.
+    pub(super) fn read(root: &Root) -> OpenFiles {
+        let mut files: BTreeMap<String, Vec<Process>> = BTreeMap::new();
+        let mut names = Names::default();
+        let mut unseen = 0;
+        let own = root.is_live().then(std::process::id);
+        for pid in processes(root).into_iter().filter(|pid| Some(*pid) != own) {
+            let Ok(open) = open_by(root, pid, &mut names) else {
+                unseen += 1;
+                continue;
+            };
+            for file in open {
+                files.entry(file).or_default().push(process(root, pid));
+            }
+        }
+        // A recording has no files that may not be seen.
+        let unseen = root.observed("processes-unseen", || unseen.to_string());
+        OpenFiles { files, unseen: unseen.and_then(|text| text.parse().ok()).unwrap_or(0) }
+    }
+
+    /// The processes that have `file` open.
+    pub(super) fn of(&self, file: &str) -> &[Process] {
+        self.files.get(file).map_or(&[], Vec::as_slice)
+    }
+}
+
+/// The interesting files that a process has open, each once.
+///
+/// # Errors
+/// When that cannot be seen.
+fn open_by(root: &Root, pid: u32, names: &mut Names) -> Result<Vec<String>, ()> {
+    let directory = Path::new("/proc").join(pid.to_string()).join("fd");
+    let entries = match fs::read_dir(root.path(&directory)) {
+        Err(why) if why.kind() == ErrorKind::PermissionDenied => return Err(()),
+        Err(_) => return Ok(Vec::new()),
+        Ok(entries) => entries,
+    };
+    let mut files = Vec::new();
+    for entry in entries.flatten() {
+        let link = directory.join(entry.file_name());
+        let Some(file) = names.of(root, &link).filter(|file| !files.contains(file)) else {
+            continue;
+        };
+        root.note_link(link, &file);
+        files.push(file);
+    }
+    files.sort();
+    Ok(files)
+}
+
+/// The kernel's names of device files, by kind and number.
+#[derive(Default)]
+struct Names(BTreeMap<(bool, u64), Option<String>>);
+
+impl Names {
+    /// The device file that a descriptor leads to, by its name in the kernel; none where it is not interesting.
+    fn of(&mut self, root: &Root, link: &Path) -> Option<String> {
+        let target = root.link_quietly(link)?;
+        let shown = target.strip_prefix("/dev").ok()?.to_str()?.to_owned();
+        let proper = if root.is_live() { self.by_number(root, link) } else { None };
+        let name = proper.unwrap_or(shown);
+        let wanted = INTERESTING.iter().any(|prefix| name.starts_with(prefix));
+        wanted.then(|| format!("/dev/{name}"))
+    }
+
+    fn by_number(&mut self, root: &Root, link: &Path) -> Option<String> {
+        let metadata = fs::metadata(root.path(link)).ok()?;
+        let (kind, number) = (metadata.file_type(), metadata.rdev());
+        if !kind.is_block_device() && !kind.is_char_device() {
+            return None;
+        }
+        let block = kind.is_block_device();
+        let name = self.0.entry((block, number));
+        name.or_insert_with(|| {
+            let class = if block { "block" } else { "char" };
+            let file = format!("/sys/dev/{class}/{}:{}/uevent", major(number), minor(number));
+            let text = fs::read_to_string(root.path(file)).ok()?;
+            let name = text.lines().find_map(|line| line.strip_prefix("DEVNAME="))?;
+            Some(name.to_owned())
+        })
+        .clone()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_has_a_device_open_is_named_once_and_nothing_else_is_recorded() {
+        let root = Root::recorded(
+            "/proc/77/fd/3 -> /dev/nvme0n1\n/proc/77/fd/4 -> /dev/nvme0n1\n/proc/77/fd/5 -> /home/x\n\
+             /proc/77/comm = fio\n/proc/8/fd/12 -> /dev/vfio/7\n/proc/8/comm = qemu\n\
+             /proc/9/fd/0 -> pipe:[4]\n/proc/9/comm = cat\n/recorded/processes-unseen = 2\n",
+        );
+        let open = OpenFiles::read(&root);
+        let fio = Process { pid: 77, name: "fio".to_owned() };
+        assert_eq!(open.of("/dev/nvme0n1"), [fio]);
+        assert_eq!(open.of("/dev/vfio/7")[0].pid, 8);
+        assert_eq!(open.of("/dev/nvme1n1"), []);
+        assert_eq!(open.unseen, 2);
+        let recording = root.recording();
+        assert!(recording.contains("/proc/77/fd/3 -> /dev/nvme0n1\n"), "{recording}");
+        assert!(!recording.contains("/home") && !recording.contains("/proc/9"), "{recording}");
+    }
+
+    #[test]
+    fn this_machine_names_devices_by_their_number() {
+        let root = Root::open(None).expect("this machine");
+        let zero = fs::File::open("/dev/zero").expect("a device that is always there");
+        let link = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&zero));
+        let name = Names::default().by_number(&root, Path::new(&link));
+        // A container may be without /sys.
+        assert!(name.is_none_or(|name| name == "zero"));
+    }
+}

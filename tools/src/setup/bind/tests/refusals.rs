@@ -88,7 +88,7 @@ fn a_drive_that_does_not_show_what_it_holds() {
         let state = format!("/sys/devices/pci0000:00/{A}/nvme/nvme0/state");
         world.kernel.put(state.as_ref(), "resetting\n");
     });
-    assert!(why.contains("(state: resetting)"), "{why}");
+    assert!(why.contains("'resetting', not live"), "{why}");
     let why = refused(&[A], |world| {
         let wipefs = world.root.path("/recorded/wipefs/nvme0n1");
         std::fs::remove_file(wipefs).expect("what wipefs would print");

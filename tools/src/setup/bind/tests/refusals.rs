@@ -97,6 +97,15 @@ fn a_drive_that_does_not_show_what_it_holds() {
 }
 
 #[test]
+fn a_user_whom_nobody_knows() {
+    let mut world = World::new(&two_drives(), 0);
+    let args = BindArgs { user: Some("alcie".into()), ..bind_args(&[A]) };
+    let why = failure(bind_with(&mut world, &args, None));
+    assert!(why.contains("alcie"), "{why}");
+    assert_eq!(told(&world), [""; 0]);
+}
+
+#[test]
 fn a_damaged_record() {
     let why = refused(&[A], |world| {
         let record = "/var/lib/adit/setup/devices/0000:01:00.0.json";

@@ -180,8 +180,7 @@ mod tests {
     fn a_record_reads_as_it_was_written() {
         let record = record();
         let root = machine(content(record.stored()).as_bytes());
-        let address = record.address();
-        assert_eq!(load(&root, address).expect("no failure"), Some(record));
+        assert_eq!(load(&root, record.address()).expect("a record"), Some(record));
     }
 
     #[test]
@@ -193,9 +192,8 @@ mod tests {
             .into_iter()
             .chain([other, later].map(|record| content(record.stored())))
         {
-            let machine = machine(text.as_bytes());
-            let address = record().address();
-            let why = load(&machine, address).expect_err(&text).to_string();
+            let why = load(&machine(text.as_bytes()), record().address());
+            let why = why.expect_err(&text).to_string();
             assert!(why.contains("0000:01:00.0.json is damaged"), "{why}");
         }
     }

@@ -93,6 +93,14 @@ fn check_bound(root: &Root, address: PciAddress, record: Option<&DeviceRecord>) 
     Err(Failure::failed(format!("{address}: {why}")))
 }
 
+/// Whether there is such a user, before anything is done for him.
+///
+/// # Errors
+/// When there is none.
+pub(crate) fn check_user(root: &Root, name: &str) -> Result<()> {
+    User::find(root, name).map(drop)
+}
+
 /// Gives `user` the device of `record`, and writes that into the record. The device's group file is there.
 ///
 /// # Errors

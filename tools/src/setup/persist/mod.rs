@@ -43,13 +43,16 @@ struct Outcome {
 /// A machine without systemd, no recorded device, a program that others can change, a change that fails.
 pub(crate) fn run(root: &Root, args: &PersistArgs, json: bool) -> Result<()> {
     operation::run(root, args.change, json, |operation| {
-        if args.remove { end(operation) } else { begin(operation, &program::path(root)?) }
+        if args.remove {
+            return end(operation);
+        }
+        let devices = devices(root)?;
+        begin(operation, devices, &program::path(root)?)
     })
 }
 
-/// Installs the unit; `program` is what it runs.
-fn begin(operation: &mut Operation, program: &str) -> Result<Outcome> {
-    let root = operation.root;
+/// The recorded devices, if there are any and a boot can bind them.
+fn devices(root: &Root) -> Result<Vec<String>> {
     let devices: Vec<String> = record::addresses(root).iter().map(ToString::to_string).collect();
     if devices.is_empty() {
         return Err(Failure::failed(
@@ -57,11 +60,17 @@ fn begin(operation: &mut Operation, program: &str) -> Result<Outcome> {
         ));
     }
     if !root.exists(SYSTEMD) {
-        return Err(Failure::failed(format!(
-            "systemd has not booted this machine; let your init system run 'modprobe vfio-pci' and '{program} setup bind \
-             --recorded' once the drives are there and /var is mounted"
-        )));
+        return Err(Failure::failed(
+            "systemd has not booted this machine; let your init system run 'modprobe vfio-pci' and 'adit setup bind \
+             --recorded' once the drives are there and /var is mounted",
+        ));
     }
+    Ok(devices)
+}
+
+/// Installs the unit; `program` is what it runs.
+fn begin(operation: &mut Operation, devices: Vec<String>, program: &str) -> Result<Outcome> {
+    let root = operation.root;
     let files = [
         Change::File { path: MODULES.into(), content: modules(), mode: MODE },
         Change::File { path: UNIT.into(), content: unit(program), mode: MODE },

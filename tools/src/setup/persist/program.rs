@@ -51,13 +51,7 @@ impl Rights {
 
 /// The program's path as text, if it and every directory on the way are root's alone.
 fn check(program: &Path, rights: impl Fn(&Path) -> Option<Rights>) -> Result<String> {
-    let refuse = |why: String| {
-        Err(Failure::failed(format!(
-            "{why}, and root would run it at every boot; install it first: 'sudo install {} {USUAL}', then run 'sudo {USUAL} \
-             setup persist'",
-            program.display()
-        )))
-    };
+    let refuse = |why: String| Err(Failure::failed(format!("{why}, {}", remedy(program))));
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"/._+-".contains(&byte);
     let Some(text) = program.to_str().filter(|text| text.bytes().all(is_plain)) else {
         return refuse(format!("the name {} means something else in a unit", program.display()));
@@ -67,10 +61,24 @@ fn check(program: &Path, rights: impl Fn(&Path) -> Option<Rights>) -> Result<Str
     for place in places {
         if !rights(&place).is_some_and(Rights::are_roots) {
             let place = place.display();
-            return refuse(format!("others than root can change {place}"));
+            return refuse(format!(
+                "others than root can change {place} ('sudo chown root:root {place}' and 'sudo chmod go-w {place}' end that)"
+            ));
         }
     }
     Ok(text.to_owned())
+}
+
+/// What to do about a program that a boot must not run.
+fn remedy(program: &Path) -> String {
+    let danger = "and root would run what is there at every boot";
+    if program == Path::new(USUAL) {
+        return danger.to_owned();
+    }
+    format!(
+        "{danger}; install it first: 'sudo install {} {USUAL}', then run 'sudo {USUAL} setup persist'",
+        program.display()
+    )
 }
 
 #[cfg(test)]
@@ -106,8 +114,9 @@ mod tests {
             ("/opt/adit", "/opt/adit", None),
         ] {
             let why = checked(program, odd, rights).expect_err(program).to_string();
-            assert!(why.contains(&format!("sudo install {program} /usr/local/bin/adit")), "{why}");
-            assert!(program.contains(' ') || why.contains(&format!("can change {odd},")), "{why}");
+            let install = why.contains(&format!("sudo install {program} /usr/local/bin/adit"));
+            assert_eq!(install, program != USUAL, "{why}");
+            assert!(program.contains(' ') || why.contains(&format!("can change {odd} (")), "{why}");
         }
     }
 

@@ -17,7 +17,7 @@ fn machine() -> World {
 }
 
 fn persist(world: &mut World, blow: Option<(usize, Fault)>) -> Option<Result<Outcome>> {
-    world.run(blow, |operation| begin(operation, PROGRAM)).ok()
+    world.run(blow, |operation| begin(operation, devices(operation.root)?, PROGRAM)).ok()
 }
 
 fn unpersist(world: &mut World, blow: Option<(usize, Fault)>) -> Option<Result<Outcome>> {
@@ -87,7 +87,7 @@ fn without_records_or_systemd_nothing_is_installed() {
     std::fs::remove_dir_all(world.root.path(SYSTEMD)).expect("removed");
     let before = world.snapshot();
     let why = persist(&mut world, None).expect("not killed").expect_err("no systemd").to_string();
-    assert!(why.contains("/usr/local/bin/adit setup bind --recorded"), "{why}");
+    assert!(why.contains("adit setup bind --recorded"), "{why}");
     let mut bare = World::new(&[], 1);
     let why = persist(&mut bare, None).expect("not killed").expect_err("no record").to_string();
     assert!(why.contains("nothing is recorded as bound"), "{why}");

@@ -1,7 +1,7 @@
 //! A controller's namespaces, as the kernel's block devices.
 
 use super::function::Controller;
-use super::usage::{Usage, block, partitions};
+use super::usage::{BLOCK, Usage, block, partitions};
 use super::{Namespace, Signature, Use, signature};
 use crate::setup::root::Root;
 
@@ -101,19 +101,36 @@ impl Path {
     }
 }
 
-/// Other controllers of the subsystem: through them the kernel would go on using a shared namespace.
+/// Other controllers through which the kernel would go on using a shared namespace: those of the subsystem where the
+/// kernel's multipath is at work, and where it is off, those whose namespace has the same identifier.
 fn other_paths(root: &Root, controller: &Controller, path: &Path) -> Vec<Use> {
-    let Some(subsystem) = path.subsystem else { return Vec::new() };
-    let directory = format!("/sys/class/nvme-subsystem/nvme-subsys{subsystem}");
-    let namespace = path.namespace;
-    let others = root.names_quietly(&directory).into_iter().filter(|name| {
-        let number = name.strip_prefix("nvme").and_then(|number| number.parse::<u32>().ok());
-        *name != controller.name
-            && number.is_some_and(|number| {
-                root.exists(format!("{directory}/{name}/nvme{subsystem}c{number}n{namespace}"))
-            })
-    });
+    let others = match path.subsystem {
+        Some(subsystem) => of_subsystem(root, subsystem, path.namespace),
+        None => of_twins(root, &path.head),
+    };
+    let others = others.into_iter().filter(|other| *other != controller.name);
     others.map(|controller| Use::OtherPath { device: path.head.clone(), controller }).collect()
+}
+
+fn of_subsystem(root: &Root, subsystem: u32, namespace: u32) -> Vec<String> {
+    let directory = format!("/sys/class/nvme-subsystem/nvme-subsys{subsystem}");
+    let mut names = root.names_quietly(&directory);
+    names.retain(|name| {
+        let number = name.strip_prefix("nvme").and_then(|number| number.parse::<u32>().ok());
+        number.is_some_and(|number| {
+            root.exists(format!("{directory}/{name}/nvme{subsystem}c{number}n{namespace}"))
+        })
+    });
+    names
+}
+
+fn of_twins(root: &Root, head: &str) -> Vec<String> {
+    let wwid = |device: &str| root.text(block(device).join("wwid")).filter(|wwid| !wwid.is_empty());
+    let Some(own) = wwid(head) else { return Vec::new() };
+    let names = root.names_quietly(BLOCK).into_iter();
+    let others = names.filter(|name| name != head && Path::parse(name).is_some());
+    let twins = others.filter(|name| wwid(name).as_ref() == Some(&own));
+    twins.filter_map(|name| root.link_name(block(&name).join("device"))).collect()
 }
 
 #[cfg(test)]
@@ -130,6 +147,34 @@ mod tests {
         for name in ["nvme0", "ng0n1", "nvme0n1p1", "nvmen1", "nvme0cn1", "power", "hwmon3"] {
             assert_eq!(Path::parse(name), None, "{name}");
         }
+    }
+
+    #[test]
+    fn a_namespace_that_two_controllers_show_is_one() {
+        let machine = "\
+/sys/class/block/nvme1n1 -> ../../devices/nvme1/nvme1n1
+/sys/class/block/nvme2n1 -> ../../devices/nvme2/nvme2n1
+/sys/class/block/nvme3n1 -> ../../devices/nvme3/nvme3n1
+/sys/class/block/nvme2n1p1/wwid = eui.01
+/sys/devices/nvme1/nvme1n1/wwid = eui.01
+/sys/devices/nvme1/nvme1n1/device -> ../../nvme1
+/sys/devices/nvme2/nvme2n1/wwid = eui.01
+/sys/devices/nvme2/nvme2n1/device -> ../../nvme2
+/sys/devices/nvme3/nvme3n1/wwid = eui.03
+/sys/devices/nvme3/nvme3n1/device -> ../../nvme3
+";
+        let root = Root::recorded(machine);
+        let others = |name: &str| {
+            let controller = Controller { name: name.to_owned(), directory: "/none".into() };
+            other_paths(&root, &controller, &Path::parse(&format!("{name}n1")).expect("a path"))
+        };
+        let through = |device: &str, controller: &str| Use::OtherPath {
+            device: device.to_owned(),
+            controller: controller.to_owned(),
+        };
+        assert_eq!(others("nvme1"), [through("nvme1n1", "nvme2")]);
+        assert_eq!(others("nvme2"), [through("nvme2n1", "nvme1")]);
+        assert_eq!(others("nvme3"), []);
     }
 
     proptest! {

@@ -13,7 +13,7 @@ use super::{Process, Signature, Use};
 use crate::setup::root::Root;
 
 /// Where the block devices are.
-const BLOCK: &str = "/sys/class/block";
+pub(super) const BLOCK: &str = "/sys/class/block";
 
 /// A block device's directory in sysfs.
 pub(super) fn block(device: &str) -> PathBuf {

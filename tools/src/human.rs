@@ -30,6 +30,11 @@ pub(crate) fn rate(bytes_per_second: f64) -> String {
     format!("{}/s ({}/s)", bytes(bytes_per_second), bytes_si(bytes_per_second))
 }
 
+/// Text that others chose (a label on a drive, a process's name) in one line that does nothing to a terminal.
+pub(crate) fn printable(text: &str) -> String {
+    text.chars().map(|letter| if letter.is_control() { '?' } else { letter }).collect()
+}
+
 /// Divides by `base` until the whole part has at most `digits` digits, then fills up with decimals.
 fn scaled(number: f64, base: f64, prefixes: &[&str], digits: usize) -> String {
     let (mut number, mut prefix) = (number, 0);
@@ -84,6 +89,11 @@ mod tests {
         assert_eq!(capacity(2 << 20), "2.0MiB");
         assert_eq!(capacity(960_197_124_096), "894GiB");
         assert_eq!(rate(39.7 * 1048576.0), "39.7MiB/s (41.6MB/s)");
+    }
+
+    #[test]
+    fn what_others_chose_stays_in_its_line() {
+        assert_eq!(printable("a\u{1b}[2J\nb ü\u{9b}"), "a?[2J?b ü?");
     }
 
     #[test]

@@ -79,3 +79,83 @@ fn a_difference_is_seen() {
     assert!(difference("a\nb\n", "a\n").expect("shorter").contains("(its end)"));
     assert!(difference("a\nb\n", "a\nc\n").expect("other").contains("line 2"));
 }
+
+/// A path that is free, and is so again at the end.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new(name: &str) -> Scratch {
+        Scratch(std::env::temp_dir().join(format!("adit-trees-{}-{name}", std::process::id())))
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.0);
+    }
+}
+
+/// The exit code and what was said of a `status` that fails.
+fn refused(arguments: &[&Path]) -> (Option<i32>, String) {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_adit"));
+    let output = command.args(["setup", "status"]).args(arguments).output().expect("adit runs");
+    (output.status.code(), String::from_utf8(output.stderr).expect("UTF-8"))
+}
+
+#[test]
+fn a_recording_takes_no_other_files_place() {
+    let file = Scratch::new("there");
+    fs::write(&file.0, "precious").expect("writable");
+    let (code, said) = refused(&["--sysroot".as_ref(), &trees()[0], "--record".as_ref(), &file.0]);
+    assert_eq!(code, Some(2), "{said}");
+    assert!(said.contains("is there already; choose another name"), "{said}");
+    assert_eq!(fs::read_to_string(&file.0).expect("still there"), "precious");
+    let (code, said) = refused(&[
+        "--sysroot".as_ref(),
+        &trees()[0],
+        "--record".as_ref(),
+        "/nonexistent/host.tree".as_ref(),
+    ]);
+    assert_eq!(code, Some(1), "{said}");
+    assert!(said.contains("/nonexistent/host.tree: No such file or directory"), "{said}");
+}
+
+#[test]
+fn what_is_no_machine_is_refused_in_a_sentence() {
+    let file = Scratch::new("odd");
+    fs::write(&file.0, "\u{0}\u{1}hello").expect("writable");
+    for odd in [&file.0, Path::new("/nonexistent"), Path::new("/dev/null/x")] {
+        let (code, said) = refused(&["--sysroot".as_ref(), odd]);
+        assert_eq!((code, said.lines().count()), (Some(2), 1), "{said}");
+        assert!(
+            said.contains("give a directory, or a file by 'adit setup status --record'"),
+            "{said}"
+        );
+    }
+}
+
+#[test]
+fn nothing_at_all_is_a_machine_too() {
+    let empty = Scratch::new("empty");
+    fs::write(&empty.0, "# nothing\n").expect("writable");
+    let said = status(&empty.0, &[]);
+    assert!(said.contains("  none\n") && said.contains("no PCI device can be seen"), "{said}");
+}
+
+#[test]
+fn every_verdict_stands_in_its_column() {
+    for tree in trees() {
+        let said = status(&tree, &[]);
+        let mut rows = said.lines().skip_while(|line| !line.starts_with("  BDF"));
+        let heading = rows.next().expect("a table");
+        let verdict = heading.find("can be taken").expect("the last column");
+        let of_controllers = rows.filter(|line| line.starts_with("  ") && !line.starts_with("   "));
+        for row in of_controllers.take_while(|row| row.contains(':')) {
+            let cell = row.get(verdict..).unwrap_or_default();
+            assert!(
+                cell.starts_with("yes") || cell.starts_with("no") || cell.starts_with("is taken"),
+                "{row}"
+            );
+        }
+    }
+}

@@ -6,8 +6,8 @@
 //! /sys/devices/pci0000:00/0000:00:01.0/0000:01:00.0/class = 0x010802
 //! /sys/kernel/iommu_groups/
 //! /proc/swaps:
-//!     Filename				Type		Size		Used		Priority
-//!     /dev/nvme0n1p3                          partition	8388604		0		-2
+//!     Filename        Type       Size     Used  Priority
+//!     /dev/nvme0n1p3  partition  8388604  0     -2
 //! ```
 //!
 //! A link, a file of one line, an empty directory, a file of several lines. Directories on the way are made.
@@ -33,13 +33,24 @@ const LINKS_MAX: usize = 40;
 pub(crate) struct Scratch(PathBuf);
 
 impl Scratch {
+    /// In memory where there is such a place: a machine has hundreds of files.
     fn new() -> std::io::Result<Scratch> {
+        Scratch::in_directory(Path::new("/dev/shm"))
+            .or_else(|_| Scratch::in_directory(&std::env::temp_dir()))
+    }
+
+    fn in_directory(directory: &Path) -> std::io::Result<Scratch> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
-        let unique = NEXT.fetch_add(1, Ordering::Relaxed);
-        let name = format!("adit-setup-{}-{unique}", std::process::id());
-        let path = std::env::temp_dir().join(name);
-        fs::create_dir(&path)?;
-        Ok(Scratch(fs::canonicalize(path)?))
+        loop {
+            let unique = NEXT.fetch_add(1, Ordering::Relaxed);
+            let path = directory.join(format!("adit-setup-{}-{unique}", std::process::id()));
+            match fs::create_dir(&path) {
+                // Left by a process of that number that was killed.
+                Err(why) if why.kind() == std::io::ErrorKind::AlreadyExists => {}
+                Err(why) => return Err(why),
+                Ok(()) => return Ok(Scratch(fs::canonicalize(path)?)),
+            }
+        }
     }
 
     /// Where it is.
@@ -81,7 +92,9 @@ enum Entry<'a> {
 /// # Errors
 /// The first line that is none of a recording's, or what the system refused.
 pub(crate) fn unpack(text: &str) -> Result<Scratch, String> {
-    let scratch = Scratch::new().map_err(|why| why.to_string())?;
+    let scratch = Scratch::new().map_err(|why| {
+        format!("it cannot be unpacked in {}: {why}", std::env::temp_dir().display())
+    })?;
     let mut lines = text.lines().enumerate().peekable();
     while let Some((number, line)) = lines.next() {
         if line.trim().is_empty() || line.starts_with('#') {
@@ -249,6 +262,7 @@ pub(crate) fn on_the_machine(base: &Path, target: &Path) -> PathBuf {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
     const RECORDING: &str = "\
 # a machine
@@ -293,5 +307,40 @@ mod tests {
         }
         let why = unpack("/a -> ../../../../../tmp\n/a/b = 1").expect_err("leads out");
         assert!(why.contains("leads out"), "{why}");
+    }
+
+    #[test]
+    fn a_devices_file_is_never_read() {
+        // Whoever reads this one reads for ever.
+        let noted = [(PathBuf::from("/dev/zero"), Noted::AsItIs)].into();
+        assert_eq!(pack(Path::new("/"), &noted), "/dev/zero = (not recorded)\n");
+    }
+
+    #[test]
+    fn links_lead_where_they_led_on_the_machine() {
+        let text = "/dev/nvme0n1 = (not recorded)\n/proc/7/fd/3 -> /dev/nvme0n1\n";
+        let scratch = unpack(text).expect("a recording");
+        let noted = [(PathBuf::from("/proc/7/fd/3"), Noted::AsItIs)].into();
+        assert_eq!(pack(scratch.path(), &noted), text);
+        let noted = [(PathBuf::from("/proc/8/fd/3"), Noted::Link("/dev/ng0n1".into()))].into();
+        assert_eq!(pack(scratch.path(), &noted), "/proc/8/fd/3 -> /dev/ng0n1\n");
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+
+        #[test]
+        fn any_text_of_a_file_comes_back(text in "([ -~ü\t]{0,12}( -> | = |:|\n)?){0,4}") {
+            let path = PathBuf::from("/proc/x");
+            let packed = pack(Path::new("/"), &[(path, Noted::Text(text.clone()))].into());
+            let scratch = unpack(&packed).expect("a recording");
+            let read = fs::read_to_string(scratch.path().join("proc/x")).expect("a file");
+            prop_assert_eq!(read.trim_end(), text.trim_end());
+        }
+
+        #[test]
+        fn any_recording_is_unpacked_or_refused(text in "(/?[a-c./]{0,6}( -> | = |:|/)?[a-c./ ]{0,6}\n){0,5}") {
+            let _ = unpack(&text);
+        }
     }
 }

@@ -202,6 +202,52 @@ mod tests {
         assert_eq!((width("0"), width("255"), width("")), (None, None, None));
     }
 
+    /// The link of a drive that runs at `now` and could at `own`, below a port that could at `port`.
+    fn linked(now: (&str, &str), own: (&str, &str), port: Option<(&str, &str)>) -> Option<Link> {
+        let place = "/sys/devices/pci0000:00/0000:00:01.0";
+        let ends = |path: &str, which: &str, (speed, width): (&str, &str)| {
+            format!("{path}/{which}_link_speed = {speed}\n{path}/{which}_link_width = {width}\n")
+        };
+        let drive = format!("{place}/0000:01:00.0");
+        let port = port.map(|most| ends(place, "max", most)).unwrap_or_default();
+        let text = ends(&drive, "current", now) + &ends(&drive, "max", own) + &port;
+        link(&Root::recorded(&text), Path::new(&drive))
+    }
+
+    #[test]
+    fn a_link_is_measured_against_the_slower_of_its_ends() {
+        let (gen3, gen4) = (("8.0 GT/s PCIe", "4"), ("16.0 GT/s PCIe", "4"));
+        let told = |link: Option<Link>| {
+            link.map(|link| (link.speed, link.speed_max, link.width, link.width_max, link.degraded))
+        };
+        let slow =
+            |degraded, max: &str| Some(("8.0 GT/s".to_owned(), max.to_owned(), 4, 4, degraded));
+        assert_eq!(told(linked(gen3, gen4, Some(gen4))), slow(true, "16.0 GT/s"));
+        assert_eq!(told(linked(gen3, gen4, Some(gen3))), slow(false, "8.0 GT/s"));
+        assert_eq!(told(linked(gen3, gen3, None)), slow(false, "8.0 GT/s"));
+        let narrow = linked(("16.0 GT/s PCIe", "2"), gen4, Some(gen4)).expect("a link");
+        assert!(narrow.degraded && narrow.width == 2);
+        let bifurcated = linked(("16.0 GT/s PCIe", "2"), gen4, Some(("16.0 GT/s PCIe", "2")));
+        assert!(!bifurcated.expect("a link").degraded);
+        assert_eq!(told(linked(("Unknown", "0"), gen4, Some(gen4))), None);
+    }
+
+    #[test]
+    fn a_drive_behind_vmd_is_known_by_its_place() {
+        let vmd = "/sys/devices/pci0000:5d/0000:5d:05.5";
+        let drive = format!("{vmd}/pci10000:00/10000:00:02.0/10000:01:00.0");
+        let text = |driver: &str| {
+            format!("{vmd}/driver -> ../../../bus/pci/drivers/{driver}\n{drive}/class = 0x010802\n")
+        };
+        let above = |driver: &str| vmd_of(&text(driver), &drive);
+        assert_eq!(above("vmd").as_deref(), Some("0000:5d:05.5"));
+        assert_eq!(above("pcieport"), None);
+    }
+
+    fn vmd_of(text: &str, drive: &str) -> Option<String> {
+        vmd(&Root::recorded(text), Path::new(drive))
+    }
+
     proptest! {
         #[test]
         fn any_text_is_a_speed_or_none(text in ".{0,20}") {

@@ -11,6 +11,9 @@ use crate::setup::root::Root;
 const STORAGE: u32 = 0x01;
 const RAID: u32 = 0x01_04_00;
 
+/// The PID namespace of the machine itself (PROC_PID_INIT_INO in the kernel's `proc_ns.h`).
+const MACHINES_PROCESSES: &str = "pid:[4026531836]";
+
 /// Intel.
 const VENDOR_INTEL: &str = "0x8086";
 
@@ -30,7 +33,17 @@ pub(super) fn all(root: &Root, controllers: &[Function], usage: &Usage) -> Vec<S
             usage.unseen()
         ));
     }
+    notes.extend(in_container(root));
     notes
+}
+
+/// What root in a container cannot see either.
+fn in_container(root: &Root) -> Option<String> {
+    let processes = root.link_name("/proc/self/ns/pid")?;
+    (processes != MACHINES_PROCESSES).then(|| {
+        "this is a container: what processes outside of it have open or mounted cannot be seen; run this on the host"
+            .to_owned()
+    })
 }
 
 /// The functions of mass storage.
@@ -131,5 +144,14 @@ mod tests {
         let found = notes("/recorded/processes-unseen = 37\n");
         assert_eq!(found.len(), 2);
         assert!(found[1].contains("37 processes"));
+    }
+
+    #[test]
+    fn a_container_is_told_from_the_machine() {
+        let inside = |number: u64| {
+            let link = format!("/proc/self -> 12\n/proc/12/ns/pid -> pid:[{number}]\n");
+            notes(&link).iter().any(|note| note.starts_with("this is a container"))
+        };
+        assert!(inside(4_026_532_200) && !inside(0xefff_fffc));
     }
 }

@@ -64,9 +64,12 @@ fn open_by(root: &Root, pid: u32, names: &mut Names) -> Result<Vec<String>, ()> 
         Err(_) => return Ok(Vec::new()),
         Ok(entries) => entries,
     };
+    // In order, so that a machine is recorded in the same words each time.
+    let mut links: Vec<_> =
+        entries.flatten().map(|entry| directory.join(entry.file_name())).collect();
+    links.sort();
     let mut files = Vec::new();
-    for entry in entries.flatten() {
-        let link = directory.join(entry.file_name());
+    for link in links {
         let Some(file) = names.of(root, &link).filter(|file| !files.contains(file)) else {
             continue;
         };

@@ -3,6 +3,7 @@
 use serde::Serialize;
 
 use super::{Function, Host, Namespace, Process, Signature, Use};
+use crate::human::printable;
 
 /// One reason.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -37,7 +38,8 @@ pub(crate) enum ObstacleKind {
 
 impl Obstacle {
     fn new(kind: ObstacleKind, reason: impl ToString, remedy: impl ToString) -> Obstacle {
-        Obstacle { kind, reason: reason.to_string(), remedy: remedy.to_string() }
+        let words = |text: &dyn ToString| printable(&text.to_string());
+        Obstacle { kind, reason: words(&reason), remedy: words(&remedy) }
     }
 }
 
@@ -65,7 +67,7 @@ fn of_namespace(namespace: &Namespace) -> Vec<Obstacle> {
         Obstacle::new(
             ObstacleKind::Unknown,
             format!("what {} holds cannot be looked at ({why})", namespace.name),
-            "run this as root, with wipefs installed (package util-linux)",
+            "it takes root, and wipefs (package util-linux)",
         )
     }));
     obstacles
@@ -159,6 +161,7 @@ fn quoted(path: &str) -> String {
 /// What gives the devices back of which a holder is made; each after what is made of the holder itself.
 fn release(holder: &str, what: &str) -> String {
     let (kind, name) = what.rsplit_once(' ').unwrap_or((what, holder));
+    let name = quoted(name);
     match kind {
         "LVM volume" => format!("lvchange --activate n /dev/mapper/{name}"),
         "dm-crypt" => format!("cryptsetup close {name}"),
@@ -166,7 +169,7 @@ fn release(holder: &str, what: &str) -> String {
         "device mapper" => format!("dmsetup remove {name}"),
         "bcache" => format!("echo 1 > /sys/block/{holder}/bcache/stop"),
         "loop" => format!("losetup --detach /dev/{holder}"),
-        "ZFS" => format!("zpool export {holder}"),
+        "ZFS" => format!("zpool export {}", quoted(holder)),
         kind if kind.starts_with("MD ") => format!("mdadm --stop /dev/{holder}"),
         _ => format!("take {holder} apart, or move it to other devices"),
     }
@@ -263,4 +266,186 @@ fn group(function: &Function) -> Option<Obstacle> {
             "unbind those from their drivers too, or move the drive to a slot with a group of its own",
         )
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::setup::inventory::Inventory;
+    use crate::setup::root::Root;
+
+    /// An idle, empty drive in a group of its own.
+    const IDLE: &str = "\
+/sys/kernel/iommu_groups/7/devices/0000:01:00.0 -> ../../../../devices/pci0000:00/0000:00:01.0/0000:01:00.0
+/sys/bus/pci/devices/0000:01:00.0 -> ../../../devices/pci0000:00/0000:00:01.0/0000:01:00.0
+/sys/class/block/nvme0n1 -> ../../devices/pci0000:00/0000:00:01.0/0000:01:00.0/nvme/nvme0/nvme0n1
+/recorded/wipefs/nvme0n1 = {\"signatures\": []}
+/sys/devices/pci0000:00/0000:00:01.0/0000:01:00.0/class = 0x010802
+/sys/devices/pci0000:00/0000:00:01.0/0000:01:00.0/iommu_group -> ../../../../kernel/iommu_groups/7
+/sys/devices/pci0000:00/0000:00:01.0/0000:01:00.0/driver_override = (null)
+/sys/devices/pci0000:00/0000:00:01.0/0000:01:00.0/nvme/nvme0/state = live
+/sys/devices/pci0000:00/0000:00:01.0/0000:01:00.0/nvme/nvme0/nvme0n1/dev = 259:0
+/sys/devices/pci0000:00/0000:00:01.0/0000:01:00.0/nvme/nvme0/nvme0n1/size = 2048
+";
+    const PLACE: &str = "/sys/devices/pci0000:00/0000:00:01.0/0000:01:00.0";
+
+    fn with(more: &str) -> Function {
+        machine(&format!("{IDLE}{PLACE}/driver -> ../../../../bus/pci/drivers/nvme\n{more}"))
+    }
+
+    fn machine(text: &str) -> Function {
+        let mut controllers = Inventory::read(&Root::recorded(text)).controllers;
+        assert_eq!(controllers.len(), 1);
+        controllers.remove(0)
+    }
+
+    fn kinds(function: &Function) -> Vec<ObstacleKind> {
+        function.obstacles.iter().map(|obstacle| obstacle.kind).collect()
+    }
+
+    fn only(function: &Function, kind: ObstacleKind) -> (&str, &str) {
+        assert_eq!(kinds(function), [kind], "{:?}", function.obstacles);
+        (&function.obstacles[0].reason, &function.obstacles[0].remedy)
+    }
+
+    #[test]
+    fn an_idle_drive_may_be_taken() {
+        let function = with("");
+        assert_eq!((function.obstacles.as_slice(), function.unseen.as_ref()), (&[][..], None));
+        assert_eq!(function.size_bytes, Some(1 << 20));
+    }
+
+    #[test]
+    fn every_reason_is_told_the_most_telling_first() {
+        let function = with(
+            "\
+/proc/swaps:
+    Filename Type
+    /dev/nvme0n1 partition
+/proc/9/fd/3 -> /dev/nvme0
+/proc/9/comm = smartd
+/sys/devices/pci0000:00/0000:00:02.0/class = 0x020000
+/sys/devices/pci0000:00/0000:00:02.0/driver -> ../../../bus/pci/drivers/igb
+/sys/kernel/iommu_groups/7/devices/0000:00:02.0 -> ../../../../devices/pci0000:00/0000:00:02.0
+",
+        );
+        assert_eq!(
+            kinds(&function),
+            [ObstacleKind::InUse, ObstacleKind::InUse, ObstacleKind::Group]
+        );
+        let reasons: Vec<&str> =
+            function.obstacles.iter().map(|obstacle| obstacle.reason.as_str()).collect();
+        assert_eq!(
+            reasons,
+            [
+                "0000:01:00.0 is open in process 9 (smartd)",
+                "nvme0n1 is swapped to",
+                "it shares IOMMU group 7 with 0000:00:02.0 (igb)",
+            ]
+        );
+    }
+
+    #[test]
+    fn a_drive_whose_contents_nobody_looked_at_is_not_free() {
+        let function = with("/sys/class/block/nvme0n1p1/dev = 259:1\n");
+        assert!(function.obstacles.is_empty(), "a partition of another device");
+        let partition = format!("{PLACE}/nvme/nvme0/nvme0n1/nvme0n1p1/partition = 1\n");
+        let function = with(&partition);
+        let (reason, _) = only(&function, ObstacleKind::Unknown);
+        assert_eq!(
+            reason,
+            "what nvme0n1 holds cannot be looked at (nothing by wipefs is recorded)"
+        );
+    }
+
+    #[test]
+    fn a_drive_that_no_driver_shows_is_unseen() {
+        let unbound = machine(IDLE);
+        assert!(unbound.unseen.as_ref().is_some_and(|why| why.contains("drivers_probe")));
+        let text = IDLE.replace("state = live", "state = resetting");
+        let nvme = format!("{PLACE}/driver -> ../../../../bus/pci/drivers/nvme\n");
+        let resetting = machine(&(text + &nvme));
+        assert!(resetting.unseen.as_ref().is_some_and(|why| why.contains("'resetting'")));
+        let without: String = IDLE
+            .lines()
+            .filter(|line| !line.contains("nvme/nvme0"))
+            .map(|line| format!("{line}\n"))
+            .collect();
+        let dead = machine(&(without + &nvme));
+        assert!(dead.unseen.as_ref().is_some_and(|why| why.contains("no controller")));
+    }
+
+    #[test]
+    fn a_namespace_that_the_kernel_cannot_use_may_hold_anything() {
+        let hidden: String = IDLE
+            .lines()
+            .filter(|line| !line.contains("/dev ="))
+            .map(|line| format!("{line}\n"))
+            .collect();
+        let nvme = format!("{PLACE}/driver -> ../../../../bus/pci/drivers/nvme\n");
+        let hidden = hidden.replace("/recorded/wipefs/nvme0n1 ", "/recorded/wipefs/other ");
+        assert_eq!(kinds(&machine(&(hidden + &nvme))), [ObstacleKind::Unknown]);
+    }
+
+    #[test]
+    fn drivers_and_overrides_of_others_are_named() {
+        let foreign = machine(&format!(
+            "{IDLE}{PLACE}/driver -> ../../../../bus/pci/drivers/uio_pci_generic\n"
+        ));
+        let (reason, remedy) = only(&foreign, ObstacleKind::Foreign);
+        assert!(reason.contains("'uio_pci_generic'") && remedy.contains("driver/unbind"));
+        let text = IDLE.replace("(null)", "pci-stub");
+        let nvme = format!("{PLACE}/driver -> ../../../../bus/pci/drivers/nvme\n");
+        let wanted = machine(&(text + &nvme));
+        let (reason, remedy) = only(&wanted, ObstacleKind::Foreign);
+        assert!(reason.contains("'pci-stub'") && remedy.contains("driver_override"));
+    }
+
+    #[test]
+    fn what_vfio_has_is_taken_whatever_it_held() {
+        let open = "/proc/9/fd/3 -> /dev/vfio/7\n/proc/9/comm = adit\n";
+        let bound = machine(&format!(
+            "{IDLE}{PLACE}/driver -> ../../../../bus/pci/drivers/vfio-pci\n{open}"
+        ));
+        assert!(bound.is_bound() && bound.obstacles.is_empty() && bound.unseen.is_none());
+        assert_eq!(bound.open_by[0].name, "adit");
+    }
+
+    #[test]
+    fn without_a_group_nothing_confines_it() {
+        let text: String = IDLE
+            .lines()
+            .filter(|line| !line.contains("iommu"))
+            .map(|line| format!("{line}\n"))
+            .collect();
+        let nvme = format!("{PLACE}/driver -> ../../../../bus/pci/drivers/nvme\n");
+        let (reason, remedy) = (text + &nvme, "adit setup doctor");
+        assert_eq!(only(&machine(&reason), ObstacleKind::NoIommu).1, remedy);
+    }
+
+    #[test]
+    fn remedies_are_for_a_shell_and_reasons_for_a_terminal() {
+        assert_eq!(quoted("/srv/a-b_c"), "/srv/a-b_c");
+        assert_eq!(quoted("/srv/it's $(here)"), "'/srv/it'\\''s $(here)'");
+        let function = with("/proc/9/fd/3 -> /dev/nvme0n1\n/proc/9/comm = \u{1b}[2Jx\n");
+        let (reason, _) = only(&function, ObstacleKind::InUse);
+        assert_eq!(reason, "nvme0n1 is open in process 9 (?[2Jx)");
+    }
+
+    #[test]
+    fn each_kind_of_holder_has_its_own_command() {
+        for (holder, what, command) in [
+            ("dm-0", "LVM volume vg-a", "lvchange --activate n /dev/mapper/vg-a"),
+            ("dm-0", "dm-crypt luks-x", "cryptsetup close luks-x"),
+            ("dm-0", "multipath mpatha", "multipath -f mpatha"),
+            ("dm-0", "device mapper x", "dmsetup remove x"),
+            ("md127", "MD raid1 md127", "mdadm --stop /dev/md127"),
+            ("loop5", "loop device", "losetup --detach /dev/loop5"),
+            ("tank", "ZFS pool", "zpool export tank"),
+            ("bcache0", "bcache", "echo 1 > /sys/block/bcache0/bcache/stop"),
+        ] {
+            assert_eq!(release(holder, what), command);
+        }
+        assert!(release("drbd0", "drbd0").contains("take drbd0 apart"));
+    }
 }

@@ -33,7 +33,7 @@ pub(super) fn of(inventory: &Inventory) -> String {
 }
 
 fn line(out: &mut String, line: std::fmt::Arguments) {
-    let text = line.to_string();
+    let text = human::printable(&line.to_string());
     writeln!(out, "{}", text.trim_end()).expect("a string takes everything");
 }
 

@@ -39,9 +39,10 @@ const EVIDENCE_LINES: usize = 50;
 const TICK: Duration = Duration::from_millis(50);
 
 /// `tsc`: otherwise the clock is the emulated HPET, where each reading leaves the guest. `multipath=N`: block devices
-/// are called nvmeXnY whatever the subsystem. The hugepages are 2 MiB each.
+/// are called nvmeXnY whatever the subsystem. `no_timer_check`: a busy host keeps the emulated timer from ticking in time,
+/// and the kernel would give up. The hugepages are 2 MiB each.
 const KERNEL_LINE: &str = "console=ttyS0 quiet loglevel=3 panic=-1 intel_iommu=on amd_iommu=on iommu=pt hugepages=256 \
-                           tsc=reliable clocksource=tsc nvme_core.multipath=N log_buf_len=4M";
+                           tsc=reliable clocksource=tsc no_timer_check nvme_core.multipath=N log_buf_len=4M";
 
 /// QEMU's arguments for this guest.
 pub(crate) fn arguments(

@@ -36,7 +36,7 @@ macro_rules! while_it_waits {
             "printf '#!/bin/sh\\ntouch /tmp/waits; sleep 2; exec /bin/modprobe \"$@\"\\n' >/usr/local/sbin/modprobe\n",
             "chmod +x /usr/local/sbin/modprobe; rm -f /tmp/waits\n",
             $shell,
-            " & setup=$!\nuntil [ -e /tmp/waits ]; do usleep 20000; done\n",
+            " & setup=$!\nuntil [ -e /tmp/waits ] || ! kill -0 $setup; do usleep 20000; done\n",
             $then,
             "\nwait $setup; code=$?; rm /usr/local/sbin/modprobe; exit $code"
         )
@@ -77,7 +77,7 @@ const OPERATOR: Case = Case {
                 "kernel0  no",
                 "in use: nvme0n1 is mounted at /mnt (ext4)",
                 "kernel1  no",
-                "in use: nvme1n1 is part of md0 (MD raid1 md0)",
+                "in use: nvme1n1 is part of MD raid1 md0",
                 "signature: nvme1n1 holds a signature of linux_raid_member",
                 "kernel2  yes",
             ],
@@ -95,11 +95,15 @@ const OPERATOR: Case = Case {
         ),
         refused(
             "adit setup bind 0000:00:19.0 --force-erase-signature",
-            &["nvme1n1 is part of md0 (MD raid1 md0)"],
+            &["nvme1n1 is part of MD raid1 md0"],
         ),
         refused(
             "adit setup bind 0000:00:1a.0 0000:00:18.0 0000:00:19.0",
-            &["nothing was changed", "nvme0n1 is mounted at /mnt", "nvme1n1 is part of md0"],
+            &[
+                "nothing was changed",
+                "nvme0n1 is mounted at /mnt",
+                "nvme1n1 is part of MD raid1 md0",
+            ],
         ),
         good(
             "for device in 18 19 1a; do basename $(readlink /sys/bus/pci/devices/0000:00:$device.0/driver); done\n\
@@ -173,7 +177,7 @@ const REFUSED: Case = Case {
              unshare -m sh -c 'mount -t ext4 {k0} /mnt; sleep 60' & holder=$!\n\
              until grep -q /mnt /proc/$holder/mounts; do usleep 20000; done\n\
              adit setup bind 0000:00:18.0 --force-erase-signature; code=$?; kill $holder; wait $holder; exit $code",
-            &["nvme0n1 is mounted at /mnt in the mount namespace of process"],
+            &["nvme0n1 is mounted at /mnt (ext4) in the mount namespace of process"],
         ),
         refused(
             "adit setup bind 0000:00:18.0",
@@ -200,7 +204,7 @@ const REFUSED: Case = Case {
         refused("su user -c 'adit setup bind 0000:00:18.0'", &["this takes root", "--dry-run"]),
         good(
             "su user -c 'adit setup status'",
-            &["kernel0  no", "cannot be looked at", "Without root, other users' open files"],
+            &["kernel0  no", "cannot be looked at", "cannot be seen; run this as root"],
         ),
         refused(
             "echo other >/sys/bus/pci/devices/0000:00:18.0/driver_override; adit setup bind 0000:00:18.0; code=$?\n\
@@ -208,7 +212,7 @@ const REFUSED: Case = Case {
             &["its driver_override says 'other'", "another tool"],
         ),
         refused(
-            "mv /lib/modules /lib/gone; adit setup bind 0000:00:18.0; code=$?; adit setup doctor; mv /lib/gone /lib/modules; exit $code",
+            "modprobe -r vfio-pci; mv /lib/modules /lib/gone; adit setup bind 0000:00:18.0; code=$?; adit setup doctor; mv /lib/gone /lib/modules; exit $code",
             &[
                 "has no module vfio-pci",
                 "linux-modules-extra",
@@ -235,12 +239,15 @@ const REFUSED: Case = Case {
         ),
         good("adit setup unbind --all", &["is back: driver nvme, nvme0n1"]),
         good(
-            "adit setup hugepages --count 300 && cat /proc/sys/vm/nr_hugepages\n\
-             adit setup hugepages --bytes 512M --node 0 --persist; cat /etc/tmpfiles.d/*",
-            &["\n300\n", "nr_hugepages", "256"],
+            "adit setup hugepages --count 280; adit setup hugepages --bytes 600M --node 0; cat /proc/sys/vm/nr_hugepages",
+            &[
+                "node 0: 280 pages of 2.0MiB, 280 free (before: 256)",
+                "node 0: 300 pages of 2.0MiB, 300 free (before: 280)\n300\n",
+            ],
         ),
-        refused("adit setup hugepages --bytes 64G", &["node 0"]),
-        refused("adit setup hugepages --count 1 --node 7", &["node 7"]),
+        refused("adit setup hugepages --bytes 64G", &["there is memory for", "at most"]),
+        refused("adit setup hugepages --count 280 --persist", &["--persist needs systemd"]),
+        usage("adit setup hugepages --count 1 --node 7", &["there is no node 7; there are: 0"]),
         good("adit setup restore; cat /proc/sys/vm/nr_hugepages", &["\n256\n"]),
         good(AS_BEFORE, NOTHING_LEFT),
         good("adit setup restore", &["nothing is recorded"]),
@@ -305,7 +312,7 @@ const NO_IOMMU: Case = Case {
     name: "setup-no-iommu",
     guest: guest!("--iommu", "none", "--kernel-nvme", ""),
     steps: &[
-        good("adit setup status", &["IOMMU          off", "no IOMMU"]),
+        good("adit setup status", &["IOMMU          none", "kernel0  no", "no IOMMU is in use"]),
         refused("adit setup bind 0000:00:18.0", &["no IOMMU is in use", "adit setup doctor"]),
         refused("adit setup doctor", &["BAD  firmware", "IOMMU"]),
         refused(

@@ -25,7 +25,8 @@ places() {
 			call = $2
 			sub(/\(.*/, "", call)
 			number = ++count[$1, call]
-			if (!match($0, /[<"]\/(sys|var|etc|dev\/vfio)[^>"]*/))
+			# A call that failed changed nothing.
+			if (/ = -1 / || !match($0, /[<"]\/(sys|var|etc|dev\/vfio)[^>"]*/))
 				next
 			print call, ($1 == main ? number : substr($0, RSTART + 1, RLENGTH - 1))
 		}' /tmp/trace
@@ -60,7 +61,7 @@ restored() {
 	machine >/tmp/after
 	if cmp /tmp/before /tmp/after; then
 		# So that making directories is a step of each run.
-		rm -rf /var/lib/adit
+		rm -rf /var/lib/adit /etc/udev /etc/security
 		return
 	fi
 	echo "killed at $*, it is not as it was before:"

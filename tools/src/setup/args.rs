@@ -96,7 +96,7 @@ pub(super) struct BindArgs {
     #[arg(long)]
     pub(super) force_erase_signature: bool,
 
-    /// Binds without an IOMMU: the device can then read and write all memory of the machine
+    /// Binds without an IOMMU, for programs other than adit: the device can then read and write all memory of the machine
     #[arg(long)]
     pub(super) unsafe_no_iommu: bool,
 

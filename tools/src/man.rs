@@ -1,10 +1,15 @@
-//! `adit man`: manual pages, one for each command, made of the same words as `--help`.
+//! `adit man`: manual pages, one for each command, made from the same description as the help.
+//!
+//! What stands after the options in the help is here where a manual page has it: prose belongs to the description, a line
+//! that ends in a colon begins a section, and the lines of a section (examples) stay as they are.
 
 use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 
 use clap::{Args, Command};
 use clap_mangen::Man;
+use clap_mangen::roff::{Roff, roman};
 
 use crate::failure::{Failure, Result};
 use crate::output::Output;
@@ -12,13 +17,13 @@ use crate::output::Output;
 const EXAMPLES: &str = "\
 Examples:
   adit man | man -l -
-  sudo adit man --output /usr/local/share/man/man1 && man adit-setup-bind";
+  sudo adit man --output /usr/local/share/man/man1";
 
-/// Prints adit's manual page, or writes those of all its commands
+/// Prints the manual page, or writes one for each command
 #[derive(Args, Clone, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct ManArgs {
-    /// Writes adit.1, adit-setup.1, adit-setup-bind.1, … into DIR
+    /// Writes adit.1, adit-setup.1, adit-setup-bind.1, … into DIR, which is made if it is not there
     #[arg(long, value_name = "DIR")]
     output: Option<PathBuf>,
 }
@@ -28,24 +33,152 @@ pub(crate) struct ManArgs {
 /// # Errors
 /// When a page cannot be written.
 pub(crate) fn run(args: &ManArgs, mut command: Command) -> Result<()> {
+    // Only then do the commands know their full names.
     command.build();
-    let Some(directory) = &args.output else { return Output::Standard.write(&page(&command)?) };
-    fs::create_dir_all(directory)
-        .map_err(|why| Failure::failed(format!("{}: {why}", directory.display())))?;
-    write_all(directory, &command)
+    let Some(directory) = &args.output else {
+        return Output::Standard.write(&page(&command, None).1);
+    };
+    let created = fs::create_dir_all(directory);
+    created.map_err(|why| Failure::failed(format!("{}: {why}", directory.display())))?;
+    write_all(&command, None, directory)
 }
 
-/// The page of `command` and those of its subcommands, to any depth.
-fn write_all(directory: &Path, command: &Command) -> Result<()> {
-    let file = directory.join(Man::new(command.clone()).get_filename());
-    fs::write(&file, page(command)?)
-        .map_err(|why| Failure::failed(format!("{}: {why}", file.display())))?;
-    command.get_subcommands().try_for_each(|command| write_all(directory, command))
+/// Writes the command's page and those of the commands below it.
+fn write_all(command: &Command, parent: Option<&str>, directory: &Path) -> Result<()> {
+    let (file, text) = page(command, parent);
+    Output::open(Some(&directory.join(&file)))?.write(&text)?;
+    let below = command.get_subcommands().filter(|below| !below.is_hide_set());
+    below.into_iter().try_for_each(|below| write_all(below, Some(display_name(command)), directory))
 }
 
-fn page(command: &Command) -> Result<String> {
+fn display_name(command: &Command) -> &str {
+    command.get_display_name().unwrap_or_else(|| command.get_name())
+}
+
+/// The name and the text of a command's page; `parent` is the command above it.
+fn page(command: &Command, parent: Option<&str>) -> (String, String) {
+    let man = Man::new(command.clone())
+        .source(format!("adit {}", env!("CARGO_PKG_VERSION")))
+        .manual("Adit");
     let mut text = Vec::new();
-    Man::new(command.clone()).render(&mut text).map_err(Failure::failed)?;
-    // What follows the options is explanation and examples; the generator's name for it says nothing.
-    Ok(String::from_utf8_lossy(&text).replace("\n.SH EXTRA\n", "\n.SH EXAMPLES\n"))
+    render(&man, command, parent, &mut text).expect("memory takes everything");
+    (man.get_filename(), defined_once(&String::from_utf8_lossy(&text)))
+}
+
+/// Each part begins with the definition of the apostrophe; the page needs it once.
+fn defined_once(text: &str) -> String {
+    let (head, rest) = text.split_at(text.find(".TH").unwrap_or(0));
+    format!("{head}{}", rest.replace(head, ""))
+}
+
+fn render(
+    man: &Man,
+    command: &Command,
+    parent: Option<&str>,
+    text: &mut Vec<u8>,
+) -> io::Result<()> {
+    man.render_title(text)?;
+    man.render_name_section(text)?;
+    man.render_synopsis_section(text)?;
+    man.render_description_section(text)?;
+    let after = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+    let (prose, sections) = parts(&after);
+    paragraphs(&prose).to_writer(text)?;
+    man.render_options_section(text)?;
+    if command.get_subcommands().any(|below| !below.is_hide_set()) {
+        man.render_subcommands_section(text)?;
+    }
+    for (title, lines) in sections {
+        verbatim(title, &lines).to_writer(text)?;
+    }
+    parent.map_or(Ok(()), |parent| see_also(parent).to_writer(text))
+}
+
+/// Lines of prose, then each section's title and lines.
+fn parts(after: &str) -> (Vec<&str>, Vec<(&str, Vec<&str>)>) {
+    let mut prose = Vec::new();
+    let mut sections: Vec<(&str, Vec<&str>)> = Vec::new();
+    for line in after.lines() {
+        match (line.strip_suffix(':').filter(|_| !line.starts_with(' ')), sections.last_mut()) {
+            (Some(title), _) => sections.push((title, Vec::new())),
+            (None, Some((_, lines))) => lines.push(line),
+            (None, None) => prose.push(line),
+        }
+    }
+    (prose, sections)
+}
+
+fn paragraphs(prose: &[&str]) -> Roff {
+    let mut roff = Roff::new();
+    for paragraph in prose.split(|line| line.is_empty()).filter(|lines| !lines.is_empty()) {
+        roff.control("PP", []);
+        roff.text([roman(paragraph.join(" "))]);
+    }
+    roff
+}
+
+fn verbatim(title: &str, lines: &[&str]) -> Roff {
+    let title = if title == "Example" { "Examples" } else { title };
+    let mut roff = Roff::new();
+    roff.control("SH", [title.to_uppercase().as_str()]);
+    roff.control("nf", []);
+    let end = lines.iter().rposition(|line| !line.is_empty()).map_or(0, |last| last + 1);
+    for line in &lines[..end] {
+        roff.text([roman(*line)]);
+    }
+    roff.control("fi", []);
+    roff
+}
+
+fn see_also(parent: &str) -> Roff {
+    let mut roff = Roff::new();
+    roff.control("SH", ["SEE ALSO"]);
+    roff.text([roman(format!("{parent}(1)"))]);
+    roff
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+    use crate::Cli;
+
+    #[test]
+    fn prose_and_sections_are_told_apart() {
+        let (prose, sections) =
+            parts("One\ntwo.\n\nThree: four.\n\nExamples:\n  a:\n    b\n\nOther:\n  c");
+        assert_eq!(prose, ["One", "two.", "", "Three: four.", ""]);
+        assert_eq!(sections, [("Examples", vec!["  a:", "    b", ""]), ("Other", vec!["  c"])]);
+        assert_eq!(parts(""), (vec![], vec![]));
+    }
+
+    #[test]
+    fn every_command_has_a_page_with_its_options_and_examples() {
+        fn look(command: &Command, parent: Option<&str>, seen: &mut Vec<String>) {
+            let (file, text) = page(command, parent);
+            for section in ["NAME", "SYNOPSIS", "DESCRIPTION", "OPTIONS", "EXAMPLES"] {
+                assert!(text.contains(&format!(".SH {section}\n")), "{file}: no {section}");
+            }
+            assert_eq!(text.matches(".ds Aq '").count(), 1, "{file}");
+            seen.push(file);
+            for below in command.get_subcommands() {
+                look(below, Some(display_name(command)), seen);
+            }
+        }
+        let mut command = Cli::command();
+        command.build();
+        let mut seen = Vec::new();
+        look(&command, None, &mut seen);
+        for file in ["adit.1", "adit-setup.1", "adit-setup-bind.1", "adit-man.1"] {
+            assert!(seen.iter().any(|one| one == file), "{file} is not among {seen:?}");
+        }
+    }
+
+    #[test]
+    fn examples_stay_lines_and_nothing_of_them_is_a_request() {
+        let text = verbatim("Example", &["  a", ".b", "'c \\d", ""]).to_roff();
+        assert_eq!(text, ".SH EXAMPLES\n.nf\n  a\n\\&.b\n\\&'c \\\\d\n.fi\n");
+        assert!(see_also("adit").to_roff().contains("adit(1)"));
+    }
 }

@@ -118,7 +118,8 @@ fn delete(path: &Path) -> io::Result<bool> {
     }
 }
 
-fn beside(path: &Path) -> PathBuf {
+/// Where a file is written before it takes its place; a write that was cut off leaves it there.
+pub(crate) fn beside(path: &Path) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(".new");
     name.into()

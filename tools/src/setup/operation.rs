@@ -124,23 +124,25 @@ impl<'a> Operation<'a> {
         {
             text.extend(content.lines().map(|line| format!("    {line}\n")));
         }
-        let told = self.print(&text);
-        self.untold = self.untold.take().or(told.err());
+        self.print(&text);
     }
 
     /// A sentence for the person.
     ///
     /// # Errors
-    /// When it cannot be written.
+    /// None in the middle of changes: what could not be written ends the operation as a failure when all is done.
     pub(crate) fn say(&mut self, sentence: impl Display) -> Result<()> {
         let sentence = sentence.to_string();
-        self.print(&format!("{sentence}\n"))?;
+        self.print(&format!("{sentence}\n"));
         self.notes.push(sentence);
         Ok(())
     }
 
-    fn print(&self, text: &str) -> Result<()> {
-        if self.json { Ok(()) } else { Output::Standard.write(text) }
+    fn print(&mut self, text: &str) {
+        if !self.json {
+            let printed = Output::Standard.write(text);
+            self.untold = self.untold.take().or(printed.err());
+        }
     }
 
     /// Claims a block device; see [`Hands::claim`]. In a dry run too, as far as rights go: it tells whether it could be.

@@ -119,6 +119,13 @@ impl Root {
         self.path(path).exists()
     }
 
+    /// Whether a change that removes `path` would remove anything: a file, a link wherever it leads, or what a write that
+    /// was cut off has left beside it.
+    pub(crate) fn is_left(&self, path: impl AsRef<Path>) -> bool {
+        let paths = [path.as_ref().to_owned(), machine::beside(path.as_ref())];
+        paths.iter().any(|path| fs::symlink_metadata(self.path(path)).is_ok())
+    }
+
     /// Whether there is such a file, whose content is nobody's business, such as a table of the firmware. A
     /// recording holds that it is there, and no more.
     pub(crate) fn present(&self, path: impl AsRef<Path>) -> bool {

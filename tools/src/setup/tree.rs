@@ -6,8 +6,8 @@
 //! /sys/devices/pci0000:00/0000:00:01.0/0000:01:00.0/class = 0x010802
 //! /sys/kernel/iommu_groups/
 //! /proc/swaps:
-//!     Filename    Type    Size    Used    Priority
-//!     /dev/nvme0n1p3                          partition    8388604    0    -2
+//!     Filename        Type       Size     Used  Priority
+//!     /dev/nvme0n1p3  partition  8388604  0     -2
 //! ```
 //!
 //! A link, a file of one line, an empty directory, a file of several lines. Directories on the way are made.

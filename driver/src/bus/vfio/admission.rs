@@ -94,7 +94,7 @@ fn check_driver(function: &PciFunction) -> Result<()> {
         format!("it is bound to the driver '{driver}'")
     });
     let fix = format!(
-        "run 'sudo adit setup bind {address} --user $USER', which takes it only if nothing uses it"
+        "run 'sudo adit setup bind {address} --user $USER', which gives it to vfio-pci if nothing uses it"
     );
     Err(refused(address, why, fix))
 }

@@ -78,20 +78,12 @@ impl Device {
         ["", "noiommu-"].iter().any(|kind| root.present(format!("/dev/vfio/{kind}{group}")))
     }
 
-    /// How far the kernel's NVMe driver is with it: `live` once it can be looked at.
-    pub(super) fn state(self, root: &Root) -> Option<String> {
-        self.of_controller(root, "state")
-    }
-
     /// Its serial number, as the kernel's NVMe driver has read it.
     pub(super) fn serial(self, root: &Root) -> Option<String> {
-        self.of_controller(root, "serial").filter(|serial| !serial.is_empty())
-    }
-
-    fn of_controller(self, root: &Root, name: &str) -> Option<String> {
         let controllers = self.attribute("nvme");
         let controller = root.names(&controllers).into_iter().next()?;
-        root.text(controllers.join(controller).join(name))
+        let serial = root.text(controllers.join(controller).join("serial"))?;
+        Some(serial).filter(|serial| !serial.is_empty())
     }
 
     /// Its namespaces that have come up as block devices, by name. With native multipathing these are the paths
@@ -133,6 +125,11 @@ pub(super) fn driver_directory(driver: &str) -> PathBuf {
     Path::new("/sys/bus/pci/drivers").join(driver)
 }
 
+/// Whether a namespace has a file in `/dev`: one in a format that the kernel cannot use has none, nor can anybody use it.
+pub(super) fn has_file(root: &Root, name: &str) -> bool {
+    root.exists(Path::new("/sys/class/block").join(name).join("dev"))
+}
+
 /// Whether `name` is a namespace (`nvme0n1`) whose node is there, or a path to one (`nvme0c0n1`), which has none.
 fn is_up(root: &Root, name: &str) -> bool {
     let Some((controller, namespace)) =
@@ -162,7 +159,6 @@ mod tests {
 /sys/bus/pci/devices/0000:01:00.0/nvme/nvme3/nvme3n2/size = 8
 /sys/bus/pci/devices/0000:01:00.0/nvme/nvme3/nvme3c0n7/size = 8
 /sys/bus/pci/devices/0000:01:00.0/nvme/nvme3/serial = PHLJ1   
-/sys/bus/pci/devices/0000:01:00.0/nvme/nvme3/state = live
 /sys/bus/pci/devices/0000:01:00.0/nvme/nvme3/ng3n1/
 /sys/bus/pci/devices/0000:01:00.0/nvme/nvme3/nvmenvme/
 /dev/nvme3n1 = x
@@ -177,9 +173,8 @@ mod tests {
         assert!(device.has_group_file(&root));
         assert_eq!(device.block_devices(&root), ["nvme3c0n7", "nvme3n1"]);
         assert_eq!(device.serial(&root).as_deref(), Some("PHLJ1"));
-        assert_eq!(device.state(&root).as_deref(), Some("live"));
         let other = Device::at("0000:02:00.0".parse().expect("address"));
         assert!(!other.is_there(&root) && !other.has_group_file(&root));
-        assert!(other.block_devices(&root).is_empty() && other.state(&root).is_none());
+        assert!(other.block_devices(&root).is_empty() && other.serial(&root).is_none());
     }
 }

@@ -70,6 +70,9 @@ pub(crate) fn restore(root: &Root, args: &RestoreArgs, json: bool) -> Result<()>
 }
 
 fn bind_on(operation: &mut Operation, args: &BindArgs) -> Result<Vec<Bound>> {
+    if let Some(user) = &args.user {
+        grant::check_user(operation.root, user)?;
+    }
     if args.recorded {
         return recorded::bind(operation, args);
     }

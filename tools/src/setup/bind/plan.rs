@@ -4,7 +4,7 @@
 
 use adit_driver::bus::pci::PciAddress;
 
-use super::device::{Device, NVME};
+use super::device::Device;
 use crate::failure::{Failure, Result};
 use crate::setup::inventory::{Function, Inventory, Obstacle, ObstacleKind};
 use crate::setup::record::{self, DeviceRecord, Phase};
@@ -94,7 +94,7 @@ fn task<'a>(
         _ => {}
     }
     let mut reasons = reasons(function, terms);
-    reasons.extend(unseen(root, function, terms));
+    reasons.extend(unseen(function, terms));
     if reasons.is_empty() { Ok(Task::Take(function)) } else { Err(reasons) }
 }
 
@@ -139,26 +139,20 @@ pub(super) fn reasons(function: &Function, terms: Terms) -> Vec<String> {
     reasons
 }
 
-/// Why it is not known what the device holds, other than that its namespaces cannot be read.
-fn unseen(root: &Root, function: &Function, terms: Terms) -> Option<String> {
+/// Why it is not known what the device holds, other than that its namespaces cannot be read. Where no driver has it, the
+/// person may want it whatever it holds.
+fn unseen(function: &Function, terms: Terms) -> Option<String> {
     let bdf = &function.bdf;
-    match function.driver.as_deref() {
-        None if !terms.erase => Some(format!(
-            "{bdf}: no driver has it, so what it holds cannot be looked at; give it to the kernel's driver with \
-             'echo {bdf} > /sys/bus/pci/drivers_probe', or add --force-erase-signature if nothing of it is wanted"
-        )),
-        Some(NVME) => {
-            let state = Device::at(bdf.parse().ok()?).state(root);
-            let state = state.unwrap_or_else(|| "none yet".to_owned());
-            (state != "live").then(|| {
-                format!(
-                    "{bdf}: what it holds cannot be looked at, as the kernel's driver is not done with it \
-                     (state: {state}); wait a moment, or see 'dmesg'"
-                )
-            })
-        }
-        _ => None,
+    if function.driver.is_none() {
+        return (!terms.erase).then(|| {
+            format!(
+                "{bdf}: no driver has it, so what it holds cannot be looked at; give it to the kernel's driver with \
+                 'echo {bdf} > /sys/bus/pci/drivers_probe', or add --force-erase-signature if nothing of it is wanted"
+            )
+        });
     }
+    let why = function.unseen.as_ref()?;
+    Some(format!("{bdf}: what it holds cannot be looked at: {why}"))
 }
 
 /// Whether all that make the function's group unusable are taken by the same command: then it is usable afterwards.

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use super::back::{self, Afterwards};
 use super::boot_id;
-use super::device::{Device, VFIO_PCI, driver_directory};
+use super::device::{Device, VFIO_PCI, driver_directory, has_file};
 use super::no_iommu;
 use super::plan::{self, Terms};
 use crate::failure::{Failure, Result};
@@ -84,11 +84,19 @@ fn claim(operation: &mut Operation, function: &Function) -> Result<Vec<Claim>> {
             "{bdf}: /dev/{name} cannot be claimed: {why}; nothing was changed"
         )),
     };
-    let names = function.namespaces.iter().map(|namespace| &namespace.name);
-    let mut claim = |name: &String| {
-        operation.claim(&Path::new("/dev").join(name)).map_err(|why| refused(name, &why))
-    };
-    names.map(&mut claim).collect()
+    let names = names(operation.root, function).into_iter();
+    names
+        .map(|name| {
+            let claimed = operation.claim(&Path::new("/dev").join(&name));
+            claimed.map_err(|why| refused(&name, &why))
+        })
+        .collect()
+}
+
+/// The namespaces that somebody could use.
+fn names(root: &Root, function: &Function) -> Vec<String> {
+    let names = function.namespaces.iter().map(|namespace| namespace.name.clone());
+    names.filter(|name| has_file(root, name)).collect()
 }
 
 fn load_module(operation: &mut Operation) -> Result<()> {
@@ -183,7 +191,7 @@ fn record_of(root: &Root, function: &Function) -> DeviceRecord {
             serial: function.serial.clone(),
             firmware: function.firmware.clone(),
             size_bytes: function.size_bytes,
-            namespaces: function.namespaces.iter().map(|one| one.name.clone()).collect(),
+            namespaces: names(root, function),
         },
         boot_id: boot_id(root),
         // Rules that an earlier boot's record tells of are there still.

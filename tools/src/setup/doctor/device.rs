@@ -156,16 +156,11 @@ fn driver(patient: &Patient) -> Outcome {
         return cut_off(record, &has);
     }
     if function.obstacles.is_empty() {
-        let commands = [bind_command(&function.bdf)];
-        return Outcome::broken(
-            format!("{has}, and nothing uses it"),
-            Remedy::new("give it to vfio-pci", commands),
-        );
+        let remedy = Remedy::new("give it to vfio-pci", [bind_command(&function.bdf)]);
+        return Outcome::broken(format!("{has}, and nothing uses it"), remedy);
     }
-    Outcome::broken(
-        format!("{has}, and it cannot be taken: {}", reasons(function)),
-        remedies(function),
-    )
+    let why = format!("{has}, and it cannot be taken: {}", reasons(function));
+    Outcome::broken(why, made_free(function))
 }
 
 /// The command that hands the device over.
@@ -179,18 +174,33 @@ pub(super) fn reasons(function: &Function) -> String {
     reasons.join("; ")
 }
 
-fn remedies(function: &Function) -> Remedy {
-    let mut remedies: Vec<&str> = Vec::new();
-    for Obstacle { remedy, .. } in &function.obstacles {
-        if !remedies.contains(&&**remedy) {
-            remedies.push(remedy);
+/// What would let the device be taken, by the most telling of the reasons against it.
+fn made_free(function: &Function) -> Remedy {
+    let mut ends: Vec<&str> = Vec::new();
+    for Obstacle { kind, remedy, .. } in &function.obstacles {
+        if *kind != ObstacleKind::Signature && !ends.contains(&&**remedy) {
+            ends.push(remedy);
         }
     }
-    let advice = format!(
-        "choose another drive; or, if nobody needs what is on this one: {}; then",
-        remedies.join("; ")
-    );
-    Remedy::new(advice, [bind_command(&function.bdf)])
+    // What nothing removes is told as 'none: this machine runs from it'.
+    if let Some(why) = ends.iter().find_map(|end| end.strip_prefix("none: ")) {
+        return Remedy::new(format!("choose another drive ({why})"), ["sudo adit setup status"]);
+    }
+    let (bdf, bind) = (&function.bdf, bind_command(&function.bdf));
+    match function.obstacles.first().map(|first| first.kind) {
+        Some(ObstacleKind::Unknown) => {
+            let advice = "look again with root's rights, and with wipefs (package util-linux)";
+            Remedy::new(advice, [format!("sudo adit setup doctor {bdf}")])
+        }
+        Some(ObstacleKind::Signature) => Remedy::new(
+            "choose another drive; or, if nothing on it is wanted, have its marks erased (a copy of each is kept)",
+            [format!("{bind} --force-erase-signature")],
+        ),
+        _ => Remedy::new(
+            format!("choose another drive; or free this one ({}), and then", ends.join("; ")),
+            [bind],
+        ),
+    }
 }
 
 fn cut_off(record: &DeviceRecord, has: &str) -> Outcome {
@@ -233,7 +243,7 @@ fn files(patient: &Patient) -> Outcome {
     if missing.is_empty() {
         return Outcome::Holds(format!("/dev/vfio/vfio and /dev/vfio/{number} are there"));
     }
-    let remedy = if scene.in_container() {
+    let remedy = if scene.inventory.host.machine.container {
         Remedy::new(
             "give the container both files and the right to lock memory when it is made",
             [into_container(&number)],
@@ -302,7 +312,7 @@ fn locked_memory(patient: &Patient) -> Outcome {
     let remedy = if enough(hard_bytes) {
         let most = hard_bytes.map_or("unlimited".to_owned(), |bytes| (bytes >> 10).to_string());
         Remedy::new("raise it in this shell, as far as it may", [format!("ulimit -l {most}")])
-    } else if patient.scene.in_container() {
+    } else if patient.scene.inventory.host.machine.container {
         let number = group_of(patient).number.to_string();
         Remedy::new("raise it when the container is made", [into_container(&number)])
     } else {

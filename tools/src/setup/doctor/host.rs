@@ -25,6 +25,9 @@ pub(super) fn links<'a>() -> [Link<Scene<'a>>; 6] {
 const QEMU_IOMMU: &str =
     "-machine q35,kernel-irqchip=split -device intel-iommu,intremap=on,caching-mode=on";
 
+/// Most kernels want to be told to use Intel's VT-d; those with `CONFIG_INTEL_IOMMU_DEFAULT_ON` have groups without it.
+const INTEL_ON: &str = "intel_iommu=on";
+
 fn sysfs(scene: &Scene) -> Outcome {
     if scene.root.exists("/sys/bus/pci/devices") {
         return Outcome::holds("mounted, with a PCI bus");
@@ -43,12 +46,13 @@ fn firmware(scene: &Scene) -> Outcome {
     if iommu.on {
         return Outcome::holds("an IOMMU is in use");
     }
-    if scene.root.names_quietly("/sys/firmware/acpi/tables").is_empty() {
+    if !scene.inventory.host.machine.acpi {
         let why = "its tables are not to be seen from here (a container, or no ACPI)";
         return Outcome::NotChecked(why.to_owned());
     }
-    if Cpu::read(scene.root).virtual_machine {
-        return Outcome::broken(
+    if scene.inventory.host.machine.is_virtual {
+        return without_iommu(
+            scene,
             "this is a virtual machine, and its hypervisor offers it no IOMMU",
             Remedy::new(
                 "have the hypervisor offer one (at a cloud provider: an instance on bare metal); QEMU's options are",
@@ -56,7 +60,8 @@ fn firmware(scene: &Scene) -> Outcome {
             ),
         );
     }
-    Outcome::broken(
+    without_iommu(
+        scene,
         "it tells of no IOMMU (no table DMAR or IVRS), so it is switched off there, or this machine has none",
         Remedy::new(
             "switch on VT-d (Intel) or AMD-Vi, also called IOMMU (AMD), in the firmware's set-up",
@@ -65,36 +70,47 @@ fn firmware(scene: &Scene) -> Outcome {
     )
 }
 
+/// Broken for lack of an IOMMU. Who has told VFIO to do without is told that this does not do for Adit.
+fn without_iommu(scene: &Scene, why: impl std::fmt::Display, remedy: Remedy) -> Outcome {
+    if !scene.inventory.host.iommu.no_iommu_mode {
+        return Outcome::broken(why, remedy);
+    }
+    let mode = "enable_unsafe_noiommu_mode is on, but Adit's driver does not go without one";
+    Outcome::broken(format!("{why}; {mode}"), remedy)
+}
+
 fn iommu(scene: &Scene) -> Outcome {
     let host = &scene.inventory.host;
     if host.iommu.on {
-        let (units, groups) = (host.iommu.units.len(), host.iommu.groups);
-        let units = if units == 0 { String::new() } else { format!("{}, ", count(units, "unit")) };
-        return Outcome::Holds(format!("on, {units}{}", count(groups, "group")));
+        let (units, groups) = (host.iommu.units.len(), count(host.iommu.groups, "group"));
+        return Outcome::Holds(match units {
+            0 => format!("on, {groups}"),
+            _ => format!("on, {}, {groups}", count(units, "unit")),
+        });
     }
+    let root = scene.root;
     if let Some(option) = options_against(&host.command_line).first() {
-        return Outcome::broken(
-            format!("it is off: the kernel was booted with '{option}'"),
-            Remedy::new(
-                "take that option off the kernel's command line, and reboot",
-                without_option(scene.root, option),
-            ),
-        );
+        let commands = without_option(root, option);
+        let remedy =
+            Remedy::new("take that option off the kernel's command line, and reboot", commands);
+        let why = format!("it is off: the kernel was booted with '{option}'");
+        return without_iommu(scene, why, remedy);
     }
     let intel = match host.iommu.firmware_table.as_deref() {
         Some(table) => table == "DMAR",
-        None => Cpu::read(scene.root).intel,
+        None => host.machine.processor.as_deref() == Some("GenuineIntel"),
     };
-    if intel && !host.command_line.split_whitespace().any(|word| word == "intel_iommu=on") {
-        return Outcome::broken(
-            "the kernel does not use it: there is no IOMMU group, and 'intel_iommu=on' is not on its command line",
-            Remedy::new(
-                "add that option to the kernel's command line, and reboot",
-                with_option(scene.root, "intel_iommu=on"),
-            ),
+    if intel && !host.command_line.split_whitespace().any(|word| word == INTEL_ON) {
+        let commands = with_option(root, INTEL_ON);
+        let remedy =
+            Remedy::new("add that option to the kernel's command line, and reboot", commands);
+        let why = format!(
+            "the kernel does not use it: there is no IOMMU group, and '{INTEL_ON}' is not on its command line"
         );
+        return without_iommu(scene, why, remedy);
     }
-    Outcome::broken(
+    without_iommu(
+        scene,
         "the kernel does not use it: there is no IOMMU group, though no option is against it",
         Remedy::new(
             "see why in the kernel's log; a kernel that was built without its driver has to be replaced",
@@ -138,28 +154,6 @@ fn has_grubby(root: &Root) -> bool {
 
 fn rebooted(command: String) -> Vec<String> {
     vec![command, "sudo reboot".to_owned()]
-}
-
-/// What the processor says of itself.
-struct Cpu {
-    virtual_machine: bool,
-    intel: bool,
-}
-
-impl Cpu {
-    fn read(root: &Root) -> Cpu {
-        let mut seen = Vec::new();
-        // The same for each processor.
-        let first = |line: &str| {
-            let name = line.split(':').next().unwrap_or_default().trim().to_owned();
-            let wanted = ["vendor_id", "flags"].contains(&name.as_str()) && !seen.contains(&name);
-            seen.push(name);
-            wanted
-        };
-        let lines = root.lines("/proc/cpuinfo", first).unwrap_or_default();
-        let has = |word: &str| lines.iter().any(|line| line.split_whitespace().any(|w| w == word));
-        Cpu { virtual_machine: has("hypervisor"), intel: has("GenuineIntel") }
-    }
 }
 
 fn modules(scene: &Scene) -> Outcome {
@@ -250,21 +244,6 @@ mod tests {
     fn options_that_turn_an_iommu_off_are_told_from_others() {
         let line = "root=/dev/sda1 iommu=pt intel_iommu=on,sm_off amd_iommu=off iommu=soft,off offiommu=off iommu";
         assert_eq!(options_against(line), ["amd_iommu=off", "iommu=soft,off"]);
-    }
-
-    #[test]
-    fn the_processor_is_known_by_its_first_lines() {
-        let text = "vendor_id\t: GenuineIntel\nflags\t\t: fpu hypervisor\n";
-        let cpu = |text: &str| {
-            let lines: String = text.lines().map(|line| format!("    {line}\n")).collect();
-            let root = Root::recorded(&format!("/proc/cpuinfo:\n{lines}"));
-            let cpu = Cpu::read(&root);
-            assert!(root.recording().lines().count() <= 3, "once, not for each processor");
-            (cpu.virtual_machine, cpu.intel)
-        };
-        assert_eq!(cpu(&text.repeat(64)), (true, true));
-        assert_eq!(cpu("vendor_id : AuthenticAMD\nflags : fpu\n"), (false, false));
-        assert_eq!(cpu("Features : fp asimd"), (false, false));
     }
 
     proptest! {

@@ -1,8 +1,8 @@
 //! `adit setup doctor`: the chain from the firmware to one read, and its first broken link.
 //!
 //! A link is a function from what is known to an [`Outcome`]. The chain is walked in order and ends at the first broken
-//! one, since what comes after may only be broken because of it. Nothing is changed. Only the last links touch the
-//! device, when everything before them holds.
+//! one, since what comes after may only be broken because of it; of several devices, each has a chain of its own. Nothing is
+//! changed. Only the last links touch the device, when everything before them holds.
 
 mod device;
 mod host;
@@ -25,9 +25,6 @@ use super::root::Root;
 use crate::failure::{Failure, Result};
 use crate::output::Output;
 
-/// Files by which a container knows itself.
-const CONTAINER_MARKS: [&str; 3] = ["/.dockerenv", "/run/.containerenv", "/run/systemd/container"];
-
 /// Under a link that is broken.
 const INDENT: &str = "     ";
 
@@ -48,12 +45,6 @@ struct Patient<'a> {
     target: Option<Target>,
     /// Once it was opened.
     controller: OnceCell<Controller>,
-}
-
-impl Scene<'_> {
-    fn in_container(&self) -> bool {
-        CONTAINER_MARKS.iter().any(|mark| self.root.present(mark))
-    }
 }
 
 /// Runs the command.

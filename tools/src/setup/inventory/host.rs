@@ -16,6 +16,12 @@ const MODULES: [&str; 3] = ["vfio", "vfio_iommu_type1", "vfio_pci"];
 /// Tables by which firmware, or a hypervisor, tells of an IOMMU: Intel's, AMD's, virtio's.
 const FIRMWARE_TABLES: [&str; 3] = ["DMAR", "IVRS", "VIOT"];
 
+/// Where the firmware's tables are. They are listed for everybody, and readable for root.
+const ACPI_TABLES: &str = "/sys/firmware/acpi/tables";
+
+/// Files by which a container knows itself.
+const CONTAINER_MARKS: [&str; 3] = ["/.dockerenv", "/run/.containerenv", "/run/systemd/container"];
+
 /// The name of the groups that VFIO makes up for devices that no IOMMU confines.
 const NO_IOMMU_GROUP: &str = "vfio-noiommu";
 
@@ -32,6 +38,8 @@ pub(crate) struct Host {
     pub(crate) kernel: Option<String>,
     /// What it was booted with.
     pub(crate) command_line: String,
+    /// What the machine is made of, as far as that tells where to mend it.
+    pub(crate) machine: Machine,
     /// Translation of the devices' addresses.
     pub(crate) iommu: Iommu,
     /// The modules that bring VFIO.
@@ -44,6 +52,19 @@ pub(crate) struct Host {
     pub(crate) memlock: Memlock,
     /// Bytes of memory of this process's control group, the smallest on the way to the root; none for no limit.
     pub(crate) cgroup_memory_bytes: Option<u64>,
+}
+
+/// What kind of a machine it is.
+#[derive(Debug, PartialEq, Eq, Serialize)]
+pub(crate) struct Machine {
+    /// Who made the processor, `GenuineIntel`.
+    pub(crate) processor: Option<String>,
+    /// Whether a hypervisor is below.
+    pub(crate) is_virtual: bool,
+    /// Whether this process is in a container, which cannot load modules or make device files.
+    pub(crate) container: bool,
+    /// Whether the firmware's tables (ACPI) can be seen.
+    pub(crate) acpi: bool,
 }
 
 /// Translation of the devices' addresses.
@@ -123,6 +144,7 @@ impl Host {
         let kernel = root.text("/proc/sys/kernel/osrelease");
         Host {
             command_line: root.text("/proc/cmdline").unwrap_or_default(),
+            machine: Machine::read(root),
             iommu: Iommu::read(root),
             modules: modules(root, kernel.as_deref()),
             vfio_files: vfio_files(root),
@@ -134,11 +156,35 @@ impl Host {
     }
 }
 
+impl Machine {
+    fn read(root: &Root) -> Machine {
+        let mut seen = BTreeSet::new();
+        // The same for each processor.
+        let first = |line: &str| {
+            let name = line.split(':').next().unwrap_or_default().trim();
+            ["vendor_id", "flags"].contains(&name) && seen.insert(name.to_owned())
+        };
+        let lines = root.lines("/proc/cpuinfo", first).unwrap_or_default();
+        let words = |name: &str| {
+            let line = lines.iter().find(|line| line.starts_with(name));
+            let values =
+                line.and_then(|line| line.split_once(':')).map_or("", |(_, values)| values);
+            values.split_whitespace().map(str::to_owned).collect::<Vec<_>>()
+        };
+        Machine {
+            processor: words("vendor_id").into_iter().next(),
+            is_virtual: words("flags").iter().any(|flag| flag == "hypervisor"),
+            container: CONTAINER_MARKS.iter().any(|mark| root.present(mark)),
+            acpi: root.exists(ACPI_TABLES),
+        }
+    }
+}
+
 impl Iommu {
     fn read(root: &Root) -> Iommu {
         let groups = groups(root);
-        let tables = Path::new("/sys/firmware/acpi/tables");
-        let table = FIRMWARE_TABLES.iter().find(|table| root.present(tables.join(table)));
+        let table =
+            FIRMWARE_TABLES.iter().find(|table| root.present(Path::new(ACPI_TABLES).join(table)));
         let mode = root.text("/sys/module/vfio/parameters/enable_unsafe_noiommu_mode");
         Iommu {
             on: groups > 0,
@@ -337,6 +383,14 @@ mod tests {
     const HOST: &str = "\
 /proc/sys/kernel/osrelease = 6.1.0-18-amd64
 /proc/cmdline = BOOT_IMAGE=/vmlinuz root=/dev/sda1 intel_iommu=on
+/proc/cpuinfo:
+    processor\t: 0
+    vendor_id\t: AuthenticAMD
+    flags\t\t: fpu vme hypervisor aes
+    processor\t: 1
+    vendor_id\t: AuthenticAMD
+    flags\t\t: fpu vme hypervisor aes
+/run/.containerenv = 
 /sys/class/iommu/dmar0 -> ../../devices/virtual/iommu/dmar0
 /sys/class/iommu/dmar1 -> ../../devices/virtual/iommu/dmar1
 /sys/devices/virtual/iommu/dmar0/
@@ -375,6 +429,13 @@ mod tests {
         let host = Host::read(&root);
         assert_eq!(host.kernel.as_deref(), Some("6.1.0-18-amd64"));
         assert!(host.command_line.ends_with("intel_iommu=on"));
+        let machine = Machine {
+            processor: Some("AuthenticAMD".to_owned()),
+            is_virtual: true,
+            container: true,
+            acpi: true,
+        };
+        assert_eq!(host.machine, machine);
         assert!(host.iommu.on && !host.iommu.no_iommu_mode);
         assert_eq!((host.iommu.units.len(), host.iommu.groups), (2, 2));
         assert_eq!(host.iommu.firmware_table.as_deref(), Some("DMAR"));
@@ -402,6 +463,7 @@ mod tests {
         let host = Host::read(&first);
         let recording = first.recording();
         assert!(!recording.contains("igb"), "only what matters of the modules: {recording}");
+        assert_eq!(recording.matches("AuthenticAMD").count(), 1, "once: {recording}");
         let again = Host::read(&Root::recorded(&recording));
         assert_eq!(format!("{again:?}"), format!("{host:?}"));
     }
@@ -411,6 +473,8 @@ mod tests {
         let host = Host::read(&Root::recorded(""));
         assert_eq!(host.kernel, None);
         assert!(!host.iommu.on && host.iommu.firmware_table.is_none());
+        assert_eq!(host.machine.processor, None);
+        assert!(!host.machine.is_virtual && !host.machine.container && !host.machine.acpi);
         assert!(host.modules.iter().all(|module| module.state == ModuleState::Unknown));
         assert!(host.hugepages.is_empty() && host.vfio_files.is_empty());
         assert_eq!(host.memlock.soft_bytes, Some(0));

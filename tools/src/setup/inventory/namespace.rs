@@ -8,19 +8,20 @@ use crate::setup::root::Root;
 /// What sysfs counts sizes in, whatever the LBA size.
 const SECTOR_BYTES: u64 = 512;
 
-/// The namespaces of `controller` that have a block device.
+/// Why a namespace may not be looked at that the kernel has no device for.
+const NO_DEVICE: &str = "the kernel shows no device to read it by: its format is one that Linux cannot use, until \
+                         'nvme format' gives it another";
+
+/// The namespaces of `controller`, also those that the kernel shows no block device of.
 pub(super) fn all(root: &Root, controller: &Controller, usage: &Usage) -> Vec<Namespace> {
     let names = root.names_quietly(&controller.directory);
     let mut paths: Vec<Path> = names.iter().filter_map(|name| Path::parse(name)).collect();
     paths.sort_by_key(|path| path.namespace);
-    let mut namespaces: Vec<Namespace> = Vec::new();
-    for path in paths {
+    let read = |path: Path| {
         root.note(controller.directory.join(&path.name));
-        if root.exists(block(&path.head)) {
-            namespaces.push(read(root, controller, &path, usage));
-        }
-    }
-    namespaces
+        read(root, controller, &path, usage)
+    };
+    paths.into_iter().map(read).collect()
 }
 
 fn read(root: &Root, controller: &Controller, path: &Path, usage: &Usage) -> Namespace {
@@ -53,10 +54,12 @@ fn signatures(
     head: &str,
     devices: &[&str],
 ) -> (Option<Vec<Signature>>, Option<String>) {
-    // Without a device number there is no file in /dev: the kernel cannot use the namespace's format, and nothing of
-    // the kernel's can be on it.
-    if root.text(block(head).join("dev")).is_none() {
-        return (Some(Vec::new()), None);
+    // Without a device number there is no file in /dev: the kernel is not done with the namespace, or cannot use its
+    // format. Another system may have put data there, so that is not the same as nothing.
+    let attribute = |name: &str| root.text(block(head).join(name));
+    // Of a device without a size there is nothing to read either.
+    if attribute("dev").is_none() || attribute("size").as_deref() == Some("0") {
+        return (None, Some(NO_DEVICE.to_owned()));
     }
     match signature::of(root, devices) {
         Ok(signatures) => (Some(signatures), None),

@@ -1,4 +1,4 @@
-//! The guests in which the driver is tested on real VFIO: which controllers, which commands, what they must say.
+//! The guests in which the driver and `adit setup` are tested on real VFIO: which controllers, which commands, what they must say.
 //!
 //! Each case boots one guest and runs its steps there one after the other. A step passes when its exit code is the
 //! expected one, when its output has every expected fragment (in any case of letters), and when nothing in it panicked;
@@ -6,6 +6,7 @@
 //! access that it had to refuse.
 
 mod faults;
+mod setup;
 mod shapes;
 
 use crate::failure::{Failure, Result};
@@ -73,10 +74,10 @@ use verified;
 
 /// All of them, in the order in which they run.
 fn cases() -> impl Iterator<Item = &'static Case> {
-    shapes::CASES.iter().chain(faults::CASES)
+    shapes::CASES.iter().chain(faults::CASES).chain(setup::CASES)
 }
 
-/// A guest that takes longer than this is stuck.
+/// A guest that takes longer than this is stuck, unless its case gives it another `--timeout`.
 const LIMIT_S: &str = "120";
 
 /// How much of a failed step's output is shown.
@@ -146,7 +147,9 @@ impl Case {
 
     fn arguments(&self) -> Result<GuestArgs> {
         let script = self.script();
-        GuestArgs::parse(&[self.guest, &["--timeout", LIMIT_S, "--", "sh", "-c", &script]].concat())
+        let limit: &[&str] =
+            if self.guest.contains(&"--timeout") { &[] } else { &["--timeout", LIMIT_S] };
+        GuestArgs::parse(&[self.guest, limit, &["--", "sh", "-c", &script]].concat())
     }
 
     /// All steps as one shell text.

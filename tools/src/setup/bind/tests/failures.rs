@@ -40,6 +40,26 @@ fn the_switch_for_no_iommu_is_undone_too() {
 }
 
 #[test]
+fn a_grant_that_fails_is_undone_with_its_device() {
+    let args = BindArgs { user: Some("alice".into()), ..bind_args(&[A]) };
+    let machine = || {
+        let world = World::new(&two_drives(), 0);
+        world.kernel.put("/etc/passwd".as_ref(), "alice:x:1000:1000::/home/alice:/bin/sh\n");
+        world
+    };
+    let mut world = machine();
+    done(bind_with(&mut world, &args, None));
+    let count = world.kernel.made().len();
+    assert!(count > changes() / 2 + 2, "granting makes changes, too");
+    for at in 0..count {
+        let mut world = machine();
+        let before = world.snapshot();
+        failure(bind_with(&mut world, &args, Some((at, Fault::Refused(Errno::EIO)))));
+        same(&world, &before, at);
+    }
+}
+
+#[test]
 fn a_wish_to_end_is_heeded_between_any_two_changes() {
     // After the last one there is nothing left to be interrupted.
     for at in 0..changes() - 1 {

@@ -104,6 +104,26 @@ fn an_unbinding_that_is_killed_is_completed_by_restore() {
 }
 
 #[test]
+fn what_was_granted_is_taken_back_too() {
+    let args = BindArgs { user: Some("alice".into()), ..bind_args(&[A, B]) };
+    let make: fn(u64) -> World = |seed| {
+        let world = idle(seed);
+        world.kernel.put("/etc/passwd".as_ref(), "alice:x:1000:1000::/home/alice:/bin/sh\n");
+        world
+    };
+    let work = |world: &mut World, blow| expect(bind_with(world, &args, blow), blow);
+    let before = untouched(make, 0);
+    for (seed, first) in blows(make, work).enumerate() {
+        let mut world = make(seed as u64);
+        assert!(bind_with(&mut world, &args, first).is_err(), "{first:?} did not strike");
+        let second = Some((seed % 13, KILLS[seed % 3]));
+        let _ = restore(&mut world, second);
+        restore_all(&mut world, None);
+        same(&world, &before, (first, second));
+    }
+}
+
+#[test]
 fn the_switch_for_no_iommu_goes_back_too() {
     let args = BindArgs { unsafe_no_iommu: true, ..bind_args(&[A, B]) };
     let work = |world: &mut World, blow| expect(bind_with(world, &args, blow), blow);
@@ -138,7 +158,8 @@ fn a_restore_that_is_killed_too_is_completed_by_the_next() {
     let bind_one = |world: &mut World, blow| expect(bind(world, &[B], blow), blow);
     let before = untouched(idle, 0);
     for (seed, first) in blows(idle, bind_one).enumerate() {
-        for (at, second) in (0..6).flat_map(|at| KILLS.map(|kill| Some((at, kill)))).enumerate() {
+        for at in 0..6 {
+            let second = Some((at, KILLS[(seed + at) % KILLS.len()]));
             let mut world = idle((seed * 100 + at) as u64);
             bind_one(&mut world, first);
             let ended = restore(&mut world, second);

@@ -88,12 +88,21 @@ fn a_drive_that_does_not_show_what_it_holds() {
         let state = format!("/sys/devices/pci0000:00/{A}/nvme/nvme0/state");
         world.kernel.put(state.as_ref(), "resetting\n");
     });
-    assert!(why.contains("(state: resetting)"), "{why}");
+    assert!(why.contains("'resetting', not live"), "{why}");
     let why = refused(&[A], |world| {
         let wipefs = world.root.path("/recorded/wipefs/nvme0n1");
         std::fs::remove_file(wipefs).expect("what wipefs would print");
     });
     assert!(why.contains("nvme0n1 holds cannot be looked at"), "{why}");
+}
+
+#[test]
+fn a_user_whom_nobody_knows() {
+    let mut world = World::new(&two_drives(), 0);
+    let args = BindArgs { user: Some("alcie".into()), ..bind_args(&[A]) };
+    let why = failure(bind_with(&mut world, &args, None));
+    assert!(why.contains("alcie"), "{why}");
+    assert_eq!(told(&world), [""; 0]);
 }
 
 #[test]

@@ -1,0 +1,322 @@
+//! Rights for a user who is not root: the device's files, now and after each boot, and locked memory.
+//!
+//! The first thing written down is whose the device is (in its record, or by the rule where it was bound by hand), and
+//! that is also the last thing forgotten, so whatever cuts a run off, the next one finds all of it. Everything may be done
+//! twice. What a program has open already it keeps: the kernel looks at rights when a file is opened.
+//!
+//! An IOMMU group has one file, and that has one owner: devices of one group cannot be granted to two users.
+
+mod rule;
+#[cfg(test)]
+mod tests;
+mod user;
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+
+use adit_driver::bus::pci::PciAddress;
+use serde::Serialize;
+
+use super::args::{GrantArgs, RevokeArgs};
+use super::change::Change;
+use super::operation::{self, Operation};
+use super::record::{self, DeviceRecord, Phase};
+use super::root::Root;
+use crate::failure::{Failure, Result};
+use user::User;
+
+/// The functions of the machine.
+const DEVICES: &str = "/sys/bus/pci/devices";
+/// What VFIO calls the groups that it makes up where there is no IOMMU.
+const NO_IOMMU_GROUP: &str = "vfio-noiommu";
+/// Where udev listens, if it runs.
+const UDEV: &str = "/run/udev/control";
+/// Where its program may be.
+const UDEVADM: [&str; 3] = ["/usr/bin/udevadm", "/bin/udevadm", "/sbin/udevadm"];
+
+/// Whose a device is.
+#[derive(Debug, PartialEq, Eq, Serialize)]
+struct Granted {
+    bdf: String,
+    /// None for nobody but root.
+    user: Option<String>,
+}
+
+/// `adit setup grant`.
+///
+/// # Errors
+/// A device that is not bound or cannot be granted, an unknown user, a change that fails.
+pub(crate) fn grant(root: &Root, args: &GrantArgs, json: bool) -> Result<()> {
+    operation::run(root, args.change, json, |operation| {
+        grant_one(operation, args.device, &args.user)
+    })
+}
+
+/// `adit setup revoke`.
+///
+/// # Errors
+/// A damaged record, a change that fails.
+pub(crate) fn revoke(root: &Root, args: &RevokeArgs, json: bool) -> Result<()> {
+    operation::run(root, args.change, json, |operation| revoke_one(operation, args.device))
+}
+
+fn grant_one(operation: &mut Operation, address: PciAddress, user: &str) -> Result<Granted> {
+    let root = operation.root;
+    let record = record::load(root, address)?;
+    check_bound(root, address, record.as_ref())?;
+    let user = match record {
+        Some(mut record) => {
+            give(operation, &mut record, user)?;
+            record.grant
+        }
+        None => give_unrecorded(operation, address, user)?,
+    };
+    Ok(Granted { bdf: address.to_string(), user })
+}
+
+/// Whether there is something to open.
+fn check_bound(root: &Root, address: PciAddress, record: Option<&DeviceRecord>) -> Result<()> {
+    let why = match record.map(|record| record.phase) {
+        Some(Phase::Bound) => return Ok(()),
+        Some(Phase::Binding | Phase::Unbinding) => {
+            "an earlier 'adit setup' was cut off with it; run 'sudo adit setup restore' first"
+                .into()
+        }
+        None if !root.exists(format!("{DEVICES}/{address}")) => {
+            "there is no such PCI device; see 'adit setup status'".into()
+        }
+        None => match root.link_name(format!("{DEVICES}/{address}/driver")).as_deref() {
+            Some("vfio-pci") => return Ok(()),
+            _ => format!("it is not bound; run 'sudo adit setup bind {address}' first"),
+        },
+    };
+    Err(Failure::failed(format!("{address}: {why}")))
+}
+
+/// Whether there is such a user, before anything is done for him.
+///
+/// # Errors
+/// When there is none.
+pub(crate) fn check_user(root: &Root, name: &str) -> Result<()> {
+    User::find(root, name).map(drop)
+}
+
+/// Gives `user` the device of `record`, and writes that into the record. The device's group file is there.
+///
+/// # Errors
+/// When there is no such user, the device cannot be granted to one, or a change fails.
+pub(crate) fn give(operation: &mut Operation, record: &mut DeviceRecord, user: &str) -> Result<()> {
+    let address = record.address();
+    let Some(user) = admit(operation, address, user)? else { return Ok(()) };
+    let before = record.grant.clone().or_else(|| rule::holder(operation.root, address));
+    if let Some(before) = before.filter(|before| *before != user.name) {
+        operation.say(format!("{address} goes from {before} to {}", user.name))?;
+        take_back(operation, record)?;
+    }
+    if record.grant.as_ref() != Some(&user.name) {
+        record.grant = Some(user.name.clone());
+        operation.change(record.stored())?;
+    }
+    write(operation, address, &user)
+}
+
+/// The same for a device that was bound by hand: its rule is all that tells of it. Returns whose it is.
+fn give_unrecorded(
+    operation: &mut Operation,
+    address: PciAddress,
+    user: &str,
+) -> Result<Option<String>> {
+    let Some(user) = admit(operation, address, user)? else { return Ok(None) };
+    let before = rule::holder(operation.root, address);
+    if let Some(before) = before.filter(|before| *before != user.name) {
+        operation.say(format!("{address} goes from {before} to {}", user.name))?;
+        withdraw(operation, address, None)?;
+    }
+    write(operation, address, &user)?;
+    operation.say(format!(
+        "{address} was not bound by 'adit setup'; 'sudo adit setup revoke {address}' takes this back all the same"
+    ))?;
+    Ok(Some(user.name))
+}
+
+/// The user, if the device can be granted to one; none for root, who needs nothing.
+fn admit(operation: &mut Operation, address: PciAddress, name: &str) -> Result<Option<User>> {
+    let root = operation.root;
+    let user = User::find(root, name)?;
+    if user.uid == 0 {
+        operation
+            .say(format!("{name} is root and may open {address} as it is; nothing is granted"))?;
+        return Ok(None);
+    }
+    let refused = |why: String| Err(Failure::failed(format!("{address}: {why}")));
+    let Some(group) = group(root, address) else {
+        return refused("it has no IOMMU group, so only root can use it: turn the IOMMU on".into());
+    };
+    if is_without_iommu(root, &group) {
+        return refused(format!(
+            "it is bound without an IOMMU; the kernel then wants the capability CAP_SYS_RAWIO from whoever opens it, so it \
+             cannot be granted to {name}: run the program as root, or turn the IOMMU on and bind it again"
+        ));
+    }
+    for other in neighbours(root, address, &group) {
+        if let Some(holder) = rule::holder(root, other).filter(|holder| holder != name) {
+            return refused(format!(
+                "{other} is in the same IOMMU group ({group}) and is {holder}'s, and a group has one file with one owner; \
+                 run 'sudo adit setup revoke {other}' first"
+            ));
+        }
+    }
+    Ok(Some(user))
+}
+
+/// The files that keep the grant, then the device's own.
+fn write(operation: &mut Operation, address: PciAddress, user: &User) -> Result<()> {
+    if write_file(operation, rule::written(address, &user.name))? {
+        reload(operation)?;
+    }
+    write_file(operation, rule::limits_written(&user.name))?;
+    let mut files = device_files(operation.root, address);
+    if operation.is_dry() && files.is_empty() {
+        // Binding is what brings it.
+        files.extend(group(operation.root, address).map(|group| group_file(&group)));
+    }
+    if files.is_empty() {
+        operation
+            .say(format!("{address} has no file in /dev/vfio yet; its rule is for when it has"))?;
+    }
+    for path in files {
+        operation.change(Change::Owner { path, uid: user.uid })?;
+    }
+    operation.say(format!(
+        "{0} may open {address}; to lock memory for it {0} has to log in again ('ulimit -l' says unlimited then), and a \
+         systemd service needs LimitMEMLOCK=infinity",
+        user.name
+    ))
+}
+
+/// Writes a file unless it is there as it should be; says whether it was written.
+fn write_file(operation: &mut Operation, file: Change) -> Result<bool> {
+    if let Change::File { path, content, .. } = &file
+        && operation.root.text(path).is_some_and(|text| text == content.trim())
+    {
+        return Ok(false);
+    }
+    operation.change(file).map(|()| true)
+}
+
+/// Takes back what [`give`] gave, if anything; the record says so afterwards.
+///
+/// # Errors
+/// When a change fails.
+pub(crate) fn take_back(operation: &mut Operation, record: &mut DeviceRecord) -> Result<()> {
+    withdraw(operation, record.address(), record.grant.as_deref())?;
+    if record.grant.take().is_some() {
+        operation.change(record.stored())?;
+    }
+    Ok(())
+}
+
+/// Takes back what the device's rule and its record (`recorded`) tell of. The rule goes last, as it may be all that does.
+fn withdraw(operation: &mut Operation, address: PciAddress, recorded: Option<&str>) -> Result<()> {
+    let root = operation.root;
+    let ruled = rule::holder(root, address);
+    let is_ruled = root.is_left(rule::path(address));
+    if recorded.is_none() && !is_ruled {
+        return Ok(());
+    }
+    for path in files_to_return(root, address) {
+        operation.change(Change::Owner { path, uid: 0 })?;
+    }
+    let users: BTreeSet<&str> = recorded.into_iter().chain(ruled.as_deref()).collect();
+    for user in users {
+        let path = rule::limits_path(user);
+        if root.is_left(&path) && !has_others(root, user, address) {
+            operation.change(Change::Remove { path })?;
+        }
+    }
+    if is_ruled {
+        operation.change(Change::Remove { path: rule::path(address) })?;
+        reload(operation)?;
+    }
+    Ok(())
+}
+
+fn revoke_one(operation: &mut Operation, address: PciAddress) -> Result<Granted> {
+    let root = operation.root;
+    let record = record::load(root, address)?;
+    let granted = record.as_ref().and_then(|record| record.grant.clone());
+    let had = granted.or_else(|| rule::holder(root, address));
+    let is_ruled = root.is_left(rule::path(address));
+    match record {
+        Some(mut record) => take_back(operation, &mut record)?,
+        None => withdraw(operation, address, None)?,
+    }
+    operation.say(match had {
+        Some(user) => format!(
+            "{address} is not {user}'s any more; a program that has it open keeps it until it ends"
+        ),
+        None if is_ruled => format!("{address}: what was left of a grant is gone"),
+        None => format!("{address} was granted to nobody, so there is nothing to take back"),
+    })?;
+    Ok(Granted { bdf: address.to_string(), user: None })
+}
+
+/// Makes udev read its rules now. It finds them by itself a few seconds later, so nothing depends on this.
+fn reload(operation: &mut Operation) -> Result<()> {
+    let root = operation.root;
+    if !root.present(UDEV) || !UDEVADM.iter().any(|program| root.present(program)) {
+        return Ok(());
+    }
+    let arguments = vec!["control".to_owned(), "--reload".to_owned()];
+    match operation.change(Change::Run { program: "udevadm".to_owned(), arguments }) {
+        Ok(()) => Ok(()),
+        Err(why) => operation.say(format!("{why}; udev will look for new rules by itself")),
+    }
+}
+
+/// The number of the device's IOMMU group.
+fn group(root: &Root, address: PciAddress) -> Option<String> {
+    root.link_name(format!("{DEVICES}/{address}/iommu_group"))
+}
+
+fn group_file(group: &str) -> PathBuf {
+    format!("/dev/vfio/{group}").into()
+}
+
+fn is_without_iommu(root: &Root, group: &str) -> bool {
+    let name = root.text(format!("/sys/kernel/iommu_groups/{group}/name"));
+    name.as_deref() == Some(NO_IOMMU_GROUP) || root.present(format!("/dev/vfio/noiommu-{group}"))
+}
+
+/// The other PCI devices of a group.
+fn neighbours(root: &Root, address: PciAddress, group: &str) -> Vec<PciAddress> {
+    let names = root.names(format!("/sys/kernel/iommu_groups/{group}/devices"));
+    let members = names.iter().filter_map(|name| name.parse().ok());
+    members.filter(|&member| member != address).collect()
+}
+
+/// The files by which user space opens the device, as far as they are there: its group's, and with iommufd its own.
+fn device_files(root: &Root, address: PciAddress) -> Vec<PathBuf> {
+    let own = root.names(format!("{DEVICES}/{address}/vfio-dev"));
+    let own = own.into_iter().map(|name| format!("/dev/vfio/devices/{name}").into());
+    let files = group(root, address).map(|group| group_file(&group)).into_iter().chain(own);
+    files.filter(|file| root.present(file)).collect()
+}
+
+/// Those that become root's again: not the group's while another device of the group is granted.
+fn files_to_return(root: &Root, address: PciAddress) -> Vec<PathBuf> {
+    let mut files = device_files(root, address);
+    if let Some(group) = group(root, address) {
+        let others = neighbours(root, address, &group);
+        if others.into_iter().any(|other| rule::holder(root, other).is_some()) {
+            files.retain(|file| *file != group_file(&group));
+        }
+    }
+    files
+}
+
+/// Whether the user has been granted other devices.
+fn has_others(root: &Root, user: &str, address: PciAddress) -> bool {
+    let others = rule::devices(root).into_iter().filter(|&other| other != address);
+    others.into_iter().any(|other| rule::holder(root, other).as_deref() == Some(user))
+}

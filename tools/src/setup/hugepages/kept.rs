@@ -1,0 +1,192 @@
+//! What outlives a run: how many pages there were before the first change, and how many there are to be after a boot.
+//!
+//! The record, `/var/lib/adit/setup/hugepages.json`, holds every pool of the machine and is written before the first
+//! change. It is about one boot: each begins with numbers of its own. The exception are pools that a boot sets because we
+//! told it to; for those, what was before stays what was before.
+//!
+//! `/etc/tmpfiles.d/adit-hugepages.conf` is read by systemd-tmpfiles at boot, one line for each pool (tmpfiles.d(5)).
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+use super::pool::{self, Pool};
+use crate::failure::{Failure, Result};
+use crate::setup::change::Change;
+use crate::setup::operation::Operation;
+use crate::setup::record::STATE;
+use crate::setup::root::Root;
+
+/// The form of the record.
+const VERSION: u32 = 1;
+
+/// What systemd-tmpfiles reads at boot.
+pub(super) const AT_BOOT: &str = "/etc/tmpfiles.d/adit-hugepages.conf";
+
+/// The record's file.
+pub(super) fn file() -> String {
+    format!("{STATE}/hugepages.json")
+}
+
+/// How many pages there were before the first change.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Record {
+    version: u32,
+    boot_id: String,
+    pools: Vec<Before>,
+}
+
+/// A pool before the first change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Before {
+    #[serde(flatten)]
+    pool: Pool,
+    pages: u64,
+}
+
+impl Record {
+    /// The record, if there is one.
+    ///
+    /// # Errors
+    /// When the file is there and is no record of ours.
+    pub(super) fn load(root: &Root) -> Result<Option<Record>> {
+        let file = file();
+        let Some(text) = root.text(&file) else { return Ok(None) };
+        let damaged = |why: String| {
+            Failure::failed(format!(
+                "{file} is damaged ({why}); set the numbers of hugepages by hand, then remove it"
+            ))
+        };
+        let record: Record = serde_json::from_str(&text).map_err(|why| damaged(why.to_string()))?;
+        if record.version != VERSION {
+            return Err(damaged(format!("version {}", record.version)));
+        }
+        Ok(Some(record))
+    }
+
+    /// The record that the machine as it is asks for: `old`, or one with the numbers of this boot.
+    pub(super) fn of_now(root: &Root, old: Option<&Record>) -> Record {
+        let boot_id = boot_id(root);
+        if let Some(old) = old.filter(|old| old.boot_id == boot_id) {
+            return old.clone();
+        }
+        let kept = old.map(|old| old.to_put_back(root)).unwrap_or_default();
+        let pools = pool::all(root).into_iter().filter_map(|pool| {
+            let kept = kept.iter().find(|(other, _)| *other == pool).map(|(_, pages)| *pages);
+            Some(Before { pool, pages: kept.or_else(|| Some(pool.pages(root)?.lasting()))? })
+        });
+        Record { version: VERSION, boot_id, pools: pools.collect() }
+    }
+
+    /// The pools that this boot has from us, and how many pages they had before.
+    pub(super) fn to_put_back(&self, root: &Root) -> Vec<(Pool, u64)> {
+        let at_boot = at_boot(root);
+        let is_this_boot = self.boot_id == boot_id(root);
+        let ours = |before: &&Before| is_this_boot || at_boot.contains_key(&before.pool);
+        self.pools.iter().filter(ours).map(|before| (before.pool, before.pages)).collect()
+    }
+
+    /// The change that writes it down.
+    pub(super) fn stored(&self) -> Change {
+        let text = serde_json::to_string_pretty(self).expect("a record is plain data");
+        Change::File { path: file().into(), content: text + "\n", mode: 0o644 }
+    }
+}
+
+/// The change that forgets what was before.
+pub(super) fn forgotten() -> Change {
+    Change::Remove { path: file().into() }
+}
+
+/// The change that leaves each boot its own numbers.
+pub(super) fn removed_from_boot() -> Change {
+    Change::Remove { path: AT_BOOT.into() }
+}
+
+fn boot_id(root: &Root) -> String {
+    root.text("/proc/sys/kernel/random/boot_id").unwrap_or_default()
+}
+
+/// What each boot is told to set; lines that are not ours are passed over.
+pub(super) fn at_boot(root: &Root) -> BTreeMap<Pool, u64> {
+    let text = root.text(AT_BOOT).unwrap_or_default();
+    text.lines().filter_map(told).collect()
+}
+
+fn told(line: &str) -> Option<(Pool, u64)> {
+    let mut words = line.split_whitespace();
+    let kind = words.next()?;
+    let pool = Pool::of_file(Path::new(words.next()?))?;
+    // Mode, user, group and age mean nothing for a write.
+    let pages = words.nth(4)?.parse().ok()?;
+    (kind == "w!" && words.next().is_none()).then_some((pool, pages))
+}
+
+/// Tells each boot to set these pools, too.
+///
+/// # Errors
+/// When the change fails.
+pub(super) fn tell_boot(operation: &mut Operation, pools: &[(Pool, u64)]) -> Result<()> {
+    let before = at_boot(operation.root);
+    let mut all = before.clone();
+    all.extend(pools.iter().copied());
+    if all == before {
+        return operation.say(format!("{AT_BOOT} says so already"));
+    }
+    let mut content = "# Written by 'adit setup hugepages --persist'; 'adit setup hugepages --release' removes it.\n"
+        .to_owned();
+    for (pool, pages) in all {
+        // With '!' only at boot, and not whenever a package makes systemd-tmpfiles run.
+        writeln!(content, "w! {} - - - - {pages}", pool.file().display())
+            .expect("a string takes everything");
+    }
+    operation.change(Change::File { path: AT_BOOT.into(), content, mode: 0o644 })
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn the_lines_for_a_boot_read_as_they_were_written() {
+        let path = "/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages";
+        let pool = Pool { node: None, page_bytes: 2 << 20 };
+        assert_eq!(told(&format!("w! {path} - - - - 512")), Some((pool, 512)));
+        for line in [
+            String::new(),
+            "# w!".into(),
+            format!("w {path} - - - - 512"),
+            format!("w! {path} - - - 512"),
+            format!("w! {path} - - - - 512 513"),
+            format!("w! {path} - - - - -1"),
+            "w! /etc/shadow - - - - 512".into(),
+        ] {
+            assert_eq!(told(&line), None, "{line}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_record_of_ours_is_named_and_not_guessed_at() {
+        for text in ["{", "[]", "{\"version\": 2, \"boot_id\": \"x\", \"pools\": []}"] {
+            let root = Root::recorded(&format!("{} = {text}", file()));
+            let why = Record::load(&root).expect_err(text).to_string();
+            assert!(why.contains("hugepages.json is damaged"), "{why}");
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+        #[test]
+        fn any_bytes_are_survived(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+            let root = Root::recorded(&format!("{STATE}/\n/etc/tmpfiles.d/\n"));
+            std::fs::write(root.path(file()), &bytes).expect("written");
+            std::fs::write(root.path(AT_BOOT), &bytes).expect("written");
+            let _ = Record::load(&root);
+            at_boot(&root);
+        }
+    }
+}

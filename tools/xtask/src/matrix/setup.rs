@@ -1,0 +1,328 @@
+//! `adit setup` as an operator uses it, on a real kernel: what it takes, what it refuses and why, and that everything is
+//! as it was before once it was given back, whatever cut it off.
+//!
+//! The guests have busybox's modprobe and no udev; users come by `su`, so the limits that a login would take from
+//! limits.d are set by hand, from that file.
+
+use super::{Case, good, interrupted, refused, usage};
+
+/// What makes arrays and file systems, and looks for their signatures.
+macro_rules! guest {
+    ($($more:literal),*) => {
+        &[
+            "--module", "ext4", "--module", "crc32c_generic", "--module", "raid1", "--with", "mkfs.ext4", "--with", "mdadm",
+            "--with", "wipefs", "--with", "strace", $($more),*
+        ]
+    };
+}
+
+/// Runs `$shell` as the user whom limits.d gives the right to lock memory, with that right.
+macro_rules! as_user {
+    ($shell:literal) => {
+        concat!(
+            "limit=$(awk '$1 == \"user\" && $3 == \"memlock\" { print $4 }' /etc/security/limits.d/*)\n",
+            "su user -c \"ulimit -l $limit && ",
+            $shell,
+            "\""
+        )
+    };
+}
+
+/// Starts `$shell`, lets it come to a modprobe that takes its time, and does `$then`.
+macro_rules! while_it_waits {
+    ($shell:literal, $then:literal) => {
+        concat!(
+            "modprobe -r vfio-pci; mkdir -p /usr/local/sbin\n",
+            "printf '#!/bin/sh\\ntouch /tmp/waits; sleep 2; exec /bin/modprobe \"$@\"\\n' >/usr/local/sbin/modprobe\n",
+            "chmod +x /usr/local/sbin/modprobe; rm -f /tmp/waits\n",
+            $shell,
+            " & setup=$!\nuntil [ -e /tmp/waits ]; do usleep 20000; done\n",
+            $then,
+            "\nwait $setup; code=$?; rm /usr/local/sbin/modprobe; exit $code"
+        )
+    };
+}
+
+/// Nothing of `adit setup` is left: the kernel's driver has the first device, no file is there, no hugepage more.
+const AS_BEFORE: &str = "\
+basename $(readlink /sys/bus/pci/devices/0000:00:18.0/driver)
+cat /sys/bus/pci/devices/0000:00:18.0/driver_override
+ls {k0}
+find /var/lib/adit /etc/udev /etc/security /etc/tmpfiles.d ! -type d 2>/dev/null; echo nothing else";
+/// What it says then.
+const NOTHING_LEFT: &[&str] = &["nvme\n(null)\n/dev/nvme0n1\nnothing else\n"];
+
+pub(super) const CASES: &[Case] = &[OPERATOR, REFUSED, GROUPS, NO_IOMMU, KILLED];
+
+/// Three drives, one of them free: it goes to a user and back, and the other two never notice.
+const OPERATOR: Case = Case {
+    name: "setup",
+    guest: guest!("--kernel-nvme", "", "--kernel-nvme", "", "--kernel-nvme", ""),
+    steps: &[
+        good(
+            "mkfs.ext4 -q {k0} && mkdir /mnt && mount -t ext4 {k0} /mnt || exit\n\
+             dd if=/dev/urandom of=/mnt/data bs=1M count=8 2>/dev/null\n\
+             sha256sum /mnt/data | tee /root/sum\n\
+             MDADM_NO_UDEV=1 mdadm --create /dev/md0 --run --metadata=1.2 --level=1 --raid-devices=2 {k1} missing || exit\n\
+             # Somebody works on the mounted drive and on the array for as long as this guest runs.\n\
+             while cp /mnt/data /mnt/copy && sync && echo 1 >/proc/sys/vm/drop_caches && cmp /mnt/data /mnt/copy &&\n\
+                 dd if=/mnt/data of=/dev/md0 bs=1M conv=fsync 2>/dev/null && echo copied >>/tmp/copies; do sleep 0.5; done \
+                 >/tmp/work 2>&1 &",
+            &["array /dev/md0 started"],
+        ),
+        good(
+            "adit setup status",
+            &[
+                "IOMMU          on: dmar0",
+                "kernel0  no",
+                "in use: nvme0n1 is mounted at /mnt (ext4)",
+                "kernel1  no",
+                "in use: nvme1n1 is part of md0 (MD raid1 md0)",
+                "signature: nvme1n1 holds a signature of linux_raid_member",
+                "kernel2  yes",
+            ],
+        ),
+        good(
+            "adit setup status --json",
+            &["\"at\": \"/mnt\"", "\"what\": \"MD raid1 md0\"", "\"obstacles\": []"],
+        ),
+        refused(
+            "adit setup bind 0000:00:18.0",
+            &[
+                "nvme0n1 is mounted at /mnt (ext4); umount /mnt",
+                "nvme0n1 holds a signature of ext4",
+            ],
+        ),
+        refused(
+            "adit setup bind 0000:00:19.0 --force-erase-signature",
+            &["nvme1n1 is part of md0 (MD raid1 md0)"],
+        ),
+        refused(
+            "adit setup bind 0000:00:1a.0 0000:00:18.0 0000:00:19.0",
+            &["nothing was changed", "nvme0n1 is mounted at /mnt", "nvme1n1 is part of md0"],
+        ),
+        good(
+            "for device in 18 19 1a; do basename $(readlink /sys/bus/pci/devices/0000:00:$device.0/driver); done\n\
+             lsmod | grep -q vfio || echo no vfio; find /var/lib/adit -type f 2>/dev/null; echo no record",
+            &["nvme\nnvme\nnvme\nno vfio\nno record\n"],
+        ),
+        good(
+            "adit setup bind 0000:00:1a.0 --user user",
+            &[
+                "modprobe vfio-pci\n",
+                "echo vfio-pci > /sys/bus/pci/devices/0000:00:1a.0/driver_override\n",
+                "chown 1000 /dev/vfio/",
+                "0000:00:1a.0 is bound to vfio-pci: use it as vfio:0000:00:1a.0",
+            ],
+        ),
+        good("adit setup status", &["kernel2  is taken", "in use: nvme0n1 is mounted"]),
+        good("adit setup bind 0000:00:1a.0", &["was bound already"]),
+        good(
+            as_user!(
+                "id -u; adit bench --filename=vfio:0000:00:1a.0 --rw=randrw --bs=16k --iodepth=32 --size=64M --verify=crc32c"
+            ),
+            &["1000\n", "err= 0", "violations=0"],
+        ),
+        good(as_user!("adit setup doctor 0000:00:1a.0"), &["ok   rights", "ok   read: LBA 0"]),
+        refused(
+            "su other -c 'adit identify vfio:0000:00:1a.0'",
+            &["permission denied", "adit setup grant 0000:00:1a.0 --user"],
+        ),
+        refused(
+            "su user -c 'ulimit -l 64; adit setup doctor 0000:00:1a.0'",
+            &["ok   rights", "BAD  locked memory"],
+        ),
+        good("adit setup doctor", &["ok   identify: QEMU NVMe Ctrl, serial kernel2", "ok   read"]),
+        refused(
+            "adit bench --filename=vfio:0000:00:1a.0 --time_based --runtime=60 --eta=always >/tmp/said 2>&1 & bench=$!\n\
+             until grep -q '\\[r=' /tmp/said; do usleep 100000; done\n\
+             adit setup unbind 0000:00:1a.0 || adit setup doctor 0000:00:1a.0 || adit setup restore; code=$?\n\
+             kill -INT $bench; wait $bench; cat /tmp/said; echo $bench was the bench; exit $code",
+            &["in use by adit (pid ", "BAD  other users", "err= 0"],
+        ),
+        good(
+            "adit setup restore; basename $(readlink /sys/bus/pci/devices/0000:00:1a.0/driver)\n\
+             dd if={k2} of=/dev/null bs=1M count=1 2>&1",
+            &["0000:00:1a.0 is back: driver nvme, nvme2n1\nnvme\n", "1+0 records in"],
+        ),
+        good(AS_BEFORE, NOTHING_LEFT),
+        good(
+            "copies=$(wc -l </tmp/copies); until [ $(wc -l </tmp/copies) -gt $copies ]; do sleep 0.1; done; cat /tmp/work\n\
+             sha256sum -c /root/sum; grep -A1 md0 /proc/mdstat; echo $(dmesg | grep -c 'error') errors in the log",
+            &["/mnt/data: OK", "active raid1 nvme1n1[0]", "\n0 errors in the log"],
+        ),
+    ],
+};
+
+/// One drive in every kind of use, and every other thing that can be wrong.
+const REFUSED: Case = Case {
+    name: "setup-refused",
+    guest: guest!("--kernel-nvme", ""),
+    steps: &[
+        refused(
+            "mkswap {k0} >/dev/null; swapon {k0}; adit setup bind 0000:00:18.0; code=$?; swapoff {k0}; exit $code",
+            &["nvme0n1 is swapped to; swapoff /dev/nvme0n1"],
+        ),
+        refused(
+            "wipefs -qa {k0}; sleep 60 <{k0} & holder=$!\n\
+             adit setup bind 0000:00:18.0; code=$?; kill $holder; exit $code",
+            &["nvme0n1 is open in process", "(sleep)"],
+        ),
+        refused(
+            "mkfs.ext4 -q {k0} && mkdir /mnt && mount -t ext4 {k0} /mnt && echo kept >/mnt/file && umount /mnt\n\
+             unshare -m sh -c 'mount -t ext4 {k0} /mnt; sleep 60' & holder=$!\n\
+             until grep -q /mnt /proc/$holder/mounts; do usleep 20000; done\n\
+             adit setup bind 0000:00:18.0 --force-erase-signature; code=$?; kill $holder; wait $holder; exit $code",
+            &["nvme0n1 is mounted at /mnt in the mount namespace of process"],
+        ),
+        refused(
+            "adit setup bind 0000:00:18.0",
+            &[
+                "nvme0n1 holds a signature of ext4 (filesystem); if nothing of it is wanted, add --force-erase-signature",
+            ],
+        ),
+        // What was erased comes back as the file beside the copies says.
+        good(
+            "adit setup bind 0000:00:18.0 --force-erase-signature && adit setup restore && wipefs --no-act {k0}\n\
+             echo it had no signature; grep -h ^dd /var/lib/adit/setup/erased/*/README | sh; rm -r /var/lib/adit\n\
+             mount -t ext4 {k0} /mnt && cat /mnt/file && umount /mnt && wipefs -qa {k0}",
+            &["is back: driver nvme, nvme0n1\nit had no signature\n", "\nkept\n"],
+        ),
+        good(AS_BEFORE, NOTHING_LEFT),
+        refused(
+            "adit setup bind 0000:00:1f.2",
+            &["0000:00:1f.2", "no NVMe controller", "adit setup status"],
+        ),
+        refused("adit setup bind 0000:00:0f.0", &["no such PCI device", "adit setup status"]),
+        usage("adit setup bind 00:18", &["00:18", "0000:01:00.0"]),
+        usage("adit setup bind", &["BDF", "--help"]),
+        refused("adit setup unbind 0000:00:18.0", &["has not bound it"]),
+        refused("su user -c 'adit setup bind 0000:00:18.0'", &["this takes root", "--dry-run"]),
+        good(
+            "su user -c 'adit setup status'",
+            &["kernel0  no", "cannot be looked at", "Without root, other users' open files"],
+        ),
+        refused(
+            "echo other >/sys/bus/pci/devices/0000:00:18.0/driver_override; adit setup bind 0000:00:18.0; code=$?\n\
+             echo >/sys/bus/pci/devices/0000:00:18.0/driver_override; exit $code",
+            &["its driver_override says 'other'", "another tool"],
+        ),
+        refused(
+            "mv /lib/modules /lib/gone; adit setup bind 0000:00:18.0; code=$?; adit setup doctor; mv /lib/gone /lib/modules; exit $code",
+            &[
+                "has no module vfio-pci",
+                "linux-modules-extra",
+                "everything is as it was before",
+                "BAD  modules",
+            ],
+        ),
+        refused(
+            "mount -o remount,ro /sys; adit setup bind 0000:00:18.0; code=$?; mount -o remount,rw /sys; exit $code",
+            &["mounted read only", "everything is as it was before"],
+        ),
+        good(AS_BEFORE, NOTHING_LEFT),
+        interrupted(
+            while_it_waits!("adit setup bind 0000:00:18.0", "kill -INT $setup"),
+            &["interrupted; everything is as it was before"],
+        ),
+        good(AS_BEFORE, NOTHING_LEFT),
+        good(
+            while_it_waits!(
+                "adit setup bind 0000:00:18.0",
+                "adit setup restore; adit setup bind 0000:00:18.0 || echo second refused"
+            ),
+            &["another 'adit setup' (pid ", "is at work", "second refused", "is bound to vfio-pci"],
+        ),
+        good("adit setup unbind --all", &["is back: driver nvme, nvme0n1"]),
+        good(
+            "adit setup hugepages --count 300 && cat /proc/sys/vm/nr_hugepages\n\
+             adit setup hugepages --bytes 512M --node 0 --persist; cat /etc/tmpfiles.d/*",
+            &["\n300\n", "nr_hugepages", "256"],
+        ),
+        refused("adit setup hugepages --bytes 64G", &["node 0"]),
+        refused("adit setup hugepages --count 1 --node 7", &["node 7"]),
+        good("adit setup restore; cat /proc/sys/vm/nr_hugepages", &["\n256\n"]),
+        good(AS_BEFORE, NOTHING_LEFT),
+        good("adit setup restore", &["nothing is recorded"]),
+    ],
+};
+
+/// Drives that share an IOMMU group: functions of one device, and what is behind a bridge to conventional PCI.
+const GROUPS: Case = Case {
+    name: "setup-shared-group",
+    guest: guest!(
+        "--qemu-arg",
+        "-device pcie-root-port,id=rp0,slot=1,chassis=1,addr=0x4",
+        "--qemu-arg",
+        "-device pcie-pci-bridge,id=bridge,bus=rp0",
+        "--kernel-nvme",
+        "addr=0x18.0,multifunction=on",
+        "--kernel-nvme",
+        "addr=0x18.1",
+        "--kernel-nvme",
+        "bus=bridge,addr=1",
+        "--kernel-nvme",
+        "bus=bridge,addr=2"
+    ),
+    steps: &[
+        refused(
+            "adit setup bind 0000:00:18.0",
+            &["it shares IOMMU group", "with 0000:00:18.1 (nvme)"],
+        ),
+        refused("adit setup bind 0000:02:01.0", &["it shares IOMMU group", "0000:02:02.0 (nvme)"]),
+        good(
+            "adit setup bind 0000:00:18.0 0000:00:18.1",
+            &["vfio:0000:00:18.0", "vfio:0000:00:18.1"],
+        ),
+        good("adit identify vfio:0000:00:18.1", &["kernel1"]),
+        // Their group is open: the kernel would not give one of them to a driver of its own.
+        refused(
+            "adit bench --filename=vfio:0000:00:18.1 --time_based --runtime=60 --eta=always >/tmp/said 2>&1 & bench=$!\n\
+             until grep -q '\\[r=' /tmp/said; do usleep 100000; done\n\
+             adit setup unbind 0000:00:18.0; code=$?\n\
+             kill -INT $bench; wait $bench; cat /tmp/said; exit $code",
+            &["0000:00:18.0: in use by adit (pid ", "err= 0"],
+        ),
+        good("adit setup unbind 0000:00:18.1", &["0000:00:18.1 is back: driver nvme"]),
+        refused(
+            "adit identify vfio:0000:00:18.0",
+            &["it shares IOMMU group", "0000:00:18.1 (nvme)"],
+        ),
+        refused("adit setup doctor 0000:00:18.0", &["BAD  IOMMU group", "0000:00:18.1"]),
+        good(
+            "adit setup bind 0000:02:01.0 0000:02:02.0; adit identify vfio:0000:02:02.0",
+            &["kernel3"],
+        ),
+        good(
+            "adit setup restore",
+            &["0000:00:18.0 is back", "0000:02:01.0 is back", "0000:02:02.0 is back"],
+        ),
+    ],
+};
+
+/// Without an IOMMU. Debian's kernel has no VFIO without one.
+const NO_IOMMU: Case = Case {
+    name: "setup-no-iommu",
+    guest: guest!("--iommu", "none", "--kernel-nvme", ""),
+    steps: &[
+        good("adit setup status", &["IOMMU          off", "no IOMMU"]),
+        refused("adit setup bind 0000:00:18.0", &["no IOMMU is in use", "adit setup doctor"]),
+        refused("adit setup doctor", &["BAD  firmware", "IOMMU"]),
+        refused(
+            "adit setup bind 0000:00:18.0 --unsafe-no-iommu",
+            &[
+                "all memory of this machine",
+                "CONFIG_VFIO_NOIOMMU",
+                "everything is as it was before",
+            ],
+        ),
+        good(AS_BEFORE, NOTHING_LEFT),
+    ],
+};
+
+/// Killed at each step.
+const KILLED: Case = Case {
+    name: "setup-killed",
+    guest: guest!("--kernel-nvme", "", "--timeout", "300"),
+    steps: &[good(include_str!("setup/killed.sh"), &["bind was killed at ", "unbind at "])],
+};

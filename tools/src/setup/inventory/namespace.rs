@@ -9,8 +9,8 @@ use crate::setup::root::Root;
 const SECTOR_BYTES: u64 = 512;
 
 /// Why a namespace may not be looked at that the kernel has no device for.
-const NO_DEVICE: &str = "the kernel shows no device for it: its format is one that Linux cannot use, until 'nvme format' \
-                         gives it another";
+const NO_DEVICE: &str = "the kernel shows no device to read it by: its format is one that Linux cannot use, until \
+                         'nvme format' gives it another";
 
 /// The namespaces of `controller`, also those that the kernel shows no block device of.
 pub(super) fn all(root: &Root, controller: &Controller, usage: &Usage) -> Vec<Namespace> {
@@ -56,7 +56,9 @@ fn signatures(
 ) -> (Option<Vec<Signature>>, Option<String>) {
     // Without a device number there is no file in /dev: the kernel is not done with the namespace, or cannot use its
     // format. Another system may have put data there, so that is not the same as nothing.
-    if root.text(block(head).join("dev")).is_none() {
+    let attribute = |name: &str| root.text(block(head).join(name));
+    // Of a device without a size there is nothing to read either.
+    if attribute("dev").is_none() || attribute("size").as_deref() == Some("0") {
         return (None, Some(NO_DEVICE.to_owned()));
     }
     match signature::of(root, devices) {

@@ -385,6 +385,8 @@ mod tests {
         let nvme = format!("{PLACE}/driver -> ../../../../bus/pci/drivers/nvme\n");
         let hidden = hidden.replace("/recorded/wipefs/nvme0n1 ", "/recorded/wipefs/other ");
         assert_eq!(kinds(&machine(&(hidden + &nvme))), [ObstacleKind::Unknown]);
+        let metadata = IDLE.replace("size = 2048", "size = 0");
+        assert_eq!(kinds(&machine(&(metadata + &nvme))), [ObstacleKind::Unknown]);
     }
 
     #[test]

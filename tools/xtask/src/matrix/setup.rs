@@ -167,6 +167,11 @@ const REFUSED: Case = Case {
             "mkswap {k0} >/dev/null; swapon {k0}; adit setup bind 0000:00:18.0; code=$?; swapoff {k0}; exit $code",
             &["nvme0n1 is swapped to; swapoff /dev/nvme0n1"],
         ),
+        good(
+            "swapon {k0}; adit setup status --record /tmp/tree >/tmp/live\n\
+             adit setup status --sysroot /tmp/tree | diff /tmp/live - && echo replayed; swapoff {k0}",
+            &["recorded in /tmp/tree", "\nreplayed\n"],
+        ),
         refused(
             "wipefs -qa {k0}; sleep 60 <{k0} & holder=$!\n\
              adit setup bind 0000:00:18.0; code=$?; kill $holder; exit $code",

@@ -16,7 +16,8 @@ use std::process::Command;
 const META_PACKAGES: [&str; 2] = ["linux-image-amd64", "linux-image-generic"];
 
 /// Programs that are fetched where the host lacks them, and the package that brings each.
-const PROGRAMS: [(&str, &str); 4] = [
+const PROGRAMS: [(&str, &str); 5] = [
+    ("lvm", "lvm2"),
     ("mdadm", "mdadm"),
     ("mkfs.ext4", "e2fsprogs"),
     ("mkfs.vfat", "dosfstools"),

@@ -10,8 +10,8 @@ use super::{Case, good, interrupted, refused, usage};
 macro_rules! guest {
     ($($more:literal),*) => {
         &[
-            "--module", "ext4", "--module", "crc32c_generic", "--module", "raid1", "--with", "mkfs.ext4", "--with", "mdadm",
-            "--with", "wipefs", "--with", "strace", $($more),*
+            "--module", "ext4", "--module", "crc32c_generic", "--module", "raid1", "--module", "dm_mod", "--with", "mkfs.ext4",
+            "--with", "mdadm", "--with", "lvm", "--with", "wipefs", "--with", "strace", $($more),*
         ]
     };
 }
@@ -189,6 +189,11 @@ const REFUSED: Case = Case {
             &[
                 "nvme0n1 holds a signature of ext4 (filesystem); if nothing of it is wanted, add --force-erase-signature",
             ],
+        ),
+        refused(
+            "sleep 60 <{g0} & holder=$!\n\
+             adit setup bind 0000:00:18.0 --force-erase-signature; code=$?; kill $holder; exit $code",
+            &["ng0n1 is open in process", "(sleep)"],
         ),
         // What was erased comes back as the file beside the copies says.
         good(

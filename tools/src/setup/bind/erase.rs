@@ -14,10 +14,15 @@ use crate::setup::record::STATE;
 use crate::setup::root::Root;
 
 /// Erases all signatures of `function`'s namespaces: a namespace's partitions first, as their numbers go with its table.
+/// The directory with the copies is added to `copies` before the first of them is made.
 ///
 /// # Errors
 /// When `wipefs` refuses: it says why.
-pub(super) fn erase(operation: &mut Operation, function: &Function) -> Result<()> {
+pub(super) fn erase(
+    operation: &mut Operation,
+    function: &Function,
+    copies: &mut Vec<String>,
+) -> Result<()> {
     let marked: Vec<(&Namespace, Vec<&str>)> =
         function.namespaces.iter().map(|namespace| (namespace, marked(namespace))).collect();
     if function.driver.is_none() {
@@ -33,6 +38,7 @@ pub(super) fn erase(operation: &mut Operation, function: &Function) -> Result<()
     let path = format!("{directory}/README").into();
     let content = readme(function, &directory);
     operation.change(Change::File { path, content, mode: 0o600 })?;
+    copies.push(directory.clone());
     for device in marked.iter().flat_map(|(_, devices)| devices) {
         // The program puts its copies into the home directory.
         let words = [

@@ -110,9 +110,6 @@ fn bind_tasks(
             operation.say(no_iommu::warning(&function.bdf))?;
         }
     }
-    for function in &functions {
-        erase::erase(operation, function)?;
-    }
     let taken = take::take_all(operation, &Request { functions: &functions, terms, user })?;
     let mut taken = taken.into_iter();
     let mut bound = Vec::new();

@@ -10,6 +10,7 @@ use std::time::Duration;
 use super::back::{self, Afterwards};
 use super::boot_id;
 use super::device::{Device, VFIO_PCI, driver_directory, has_file};
+use super::erase;
 use super::no_iommu;
 use super::plan::{self, Terms};
 use crate::failure::{Failure, Result};
@@ -49,27 +50,46 @@ struct Begun {
 /// # Errors
 /// The first failure, and what became of the devices.
 pub(super) fn take_all(operation: &mut Operation, request: &Request) -> Result<Vec<DeviceRecord>> {
-    let mut begun = Vec::new();
-    match forward(operation, request, &mut begun) {
-        Ok(()) => Ok(begun.into_iter().map(|one| one.record).collect()),
-        Err(failure) => Err(undo(operation, begun, failure)),
+    let mut done = Done::default();
+    match forward(operation, request, &mut done) {
+        Ok(()) => Ok(done.begun.into_iter().map(|one| one.record).collect()),
+        Err(failure) => Err(undo(operation, done, failure)),
     }
 }
 
-fn forward(operation: &mut Operation, request: &Request, begun: &mut Vec<Begun>) -> Result<()> {
-    let mut claims = Vec::new();
-    for function in request.functions {
-        claims.push(claim(operation, function)?);
-    }
+/// What has been done when a step fails.
+#[derive(Default)]
+struct Done {
+    begun: Vec<Begun>,
+    /// Where the copies of erased signatures are. Those are not put back.
+    copies: Vec<String>,
+}
+
+/// What can fail comes before what cannot be undone.
+fn forward(operation: &mut Operation, request: &Request, done: &mut Done) -> Result<()> {
+    let mut claims = claim_all(operation, request)?;
     load_module(operation)?;
     if request.functions.iter().any(|function| plan::lacks_iommu(function)) {
         no_iommu::allow(operation)?;
     }
+    if request.terms.erase {
+        // Two exclusive users are one too many: wipefs opens it exclusively, too.
+        drop(claims);
+        for function in request.functions {
+            heed(operation)?;
+            erase::erase(operation, function, &mut done.copies)?;
+        }
+        claims = claim_all(operation, request)?;
+    }
     for (function, claims) in request.functions.iter().zip(claims) {
         look_again(operation, function, request)?;
-        take(operation, function, claims, request.user, begun)?;
+        take(operation, function, claims, request.user, &mut done.begun)?;
     }
     Ok(())
+}
+
+fn claim_all(operation: &mut Operation, request: &Request) -> Result<Vec<Vec<Claim>>> {
+    request.functions.iter().map(|function| claim(operation, function)).collect()
 }
 
 /// Claims the namespaces. The claim to a whole namespace keeps its partitions too, and is refused while one is in use.
@@ -226,21 +246,26 @@ fn heed(operation: &Operation) -> Result<()> {
 }
 
 /// Brings back what was begun, the last first, and tells what came of it.
-fn undo(operation: &mut Operation, begun: Vec<Begun>, failure: Failure) -> Failure {
+fn undo(operation: &mut Operation, done: Done, failure: Failure) -> Failure {
     if operation.is_stuck() {
         return failure
             .and("once the kernel has finished, 'adit setup restore' brings everything back");
     }
     let mut failures = Vec::new();
-    for mut one in begun.into_iter().rev() {
+    for mut one in done.begun.into_iter().rev() {
         let afterwards = one.earlier.as_ref().map_or(Afterwards::Forget, Afterwards::Keep);
         failures.extend(back::give_back(operation, &mut one.record, afterwards).err());
     }
     failures.extend(no_iommu::put_back_if_unused(operation).err());
-    match Failure::all(failures) {
-        None => failure.and("everything is as it was before"),
+    let failure = match Failure::all(failures) {
+        None if done.copies.is_empty() => failure.and("everything is as it was before"),
+        None => failure.and("everything but the signatures is as it was before"),
         Some(more) => failure.and(format!(
             "bringing it back failed too: {more}; run 'adit setup restore' to complete that"
         )),
-    }
+    };
+    done.copies.iter().fold(failure, |failure, directory| {
+        failure
+            .and(format!("{directory}/README says how to put back the signatures that were erased"))
+    })
 }

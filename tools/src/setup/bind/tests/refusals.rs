@@ -149,8 +149,10 @@ fn a_signature_is_erased_by_force_with_a_way_back() {
     done(bind_with(&mut world, &args, None));
     let directory = "/var/lib/adit/setup/erased/0000:02:00.0-1";
     let told = told(&world);
-    assert_eq!(told[0], format!("write {directory}/README"));
-    assert_eq!(told[1], format!("env HOME={directory} wipefs --all --backup /dev/nvme1n2"));
+    // What can fail comes first.
+    assert_eq!(told[0], "modprobe vfio-pci");
+    assert_eq!(told[1], format!("write {directory}/README"));
+    assert_eq!(told[2], format!("env HOME={directory} wipefs --all --backup /dev/nvme1n2"));
     assert_eq!(told.iter().filter(|line| line.contains("wipefs")).count(), 1);
     let readme = world.root.text(format!("{directory}/README")).expect("how to put it back");
     assert!(readme.contains("serial number 0000:02:00.0"), "{readme}");
@@ -175,7 +177,7 @@ fn partitions_are_erased_before_the_table_that_numbers_them_and_put_back_after_i
     let args = BindArgs { force_erase_signature: true, ..bind_args(&[A]) };
     done(bind_with(&mut world, &args, None));
     let told = told(&world);
-    assert!(told[1].ends_with("/dev/nvme0n1p1") && told[2].ends_with("/dev/nvme0n1"), "{told:?}");
+    assert!(told[2].ends_with("/dev/nvme0n1p1") && told[3].ends_with("/dev/nvme0n1"), "{told:?}");
     let readme = world.root.text("/var/lib/adit/setup/erased/0000:01:00.0-1/README");
     let readme = readme.expect("how to put it back");
     let of: Vec<&str> = readme.lines().filter_map(|line| line.split(" of=").nth(1)).collect();
@@ -190,6 +192,27 @@ fn what_comes_into_use_before_it_is_erased_keeps_its_signature() {
     world.kernel.in_use.insert("nvme0n1".into());
     let args = BindArgs { force_erase_signature: true, ..bind_args(&[A]) };
     let why = failure(bind_with(&mut world, &args, None));
-    assert!(why.contains("wipefs") && why.contains("busy"), "{why}");
+    assert!(why.contains("in use") && why.contains("everything is as it was before"), "{why}");
+    assert!(told(&world).is_empty(), "{:?}", told(&world));
     assert_eq!(driver(&world, A).as_deref(), Some("nvme"));
+}
+
+#[test]
+fn a_failure_after_an_erasing_tells_where_the_copies_are() {
+    let args = BindArgs { force_erase_signature: true, ..bind_args(&[A]) };
+    let attempt = |at: usize| {
+        let mut world = World::new(&two_drives(), 0);
+        sign(&mut world, "nvme0n1");
+        let blow = Some((at, Fault::Refused(nix::errno::Errno::EIO)));
+        let why = failure(bind_with(&mut world, &args, blow));
+        (why, told(&world))
+    };
+    let (why, _) = attempt(0);
+    assert!(why.contains("modprobe") && why.ends_with("everything is as it was before"), "{why}");
+    for at in 2..7 {
+        let (why, told) = attempt(at);
+        assert!(told[1].contains("erased/0000:01:00.0-1/README"), "{told:?}");
+        assert!(why.contains("but the signatures is as it was before"), "{at}: {why}");
+        assert!(why.contains("erased/0000:01:00.0-1/README says how"), "{at}: {why}");
+    }
 }

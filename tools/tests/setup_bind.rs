@@ -15,7 +15,6 @@ const MACHINE: &str = "\
 /sys/bus/pci/devices/0000:01:00.0/iommu_group -> ../../../../kernel/iommu_groups/12
 /sys/bus/pci/devices/0000:01:00.0/nvme/nvme0/serial = S1
 /sys/bus/pci/devices/0000:01:00.0/nvme/nvme0/state = live
-/sys/bus/pci/devices/0000:01:00.0/nvme/nvme0/nvme0n1/dev = 259:0
 /sys/bus/pci/devices/0000:01:00.0/nvme/nvme0/nvme0n1/size = 8000
 /sys/bus/pci/devices/0000:01:00.0/nvme/nvme0/nvme0n1/dev = 259:0
 /sys/bus/pci/devices/0000:02:00.0/class = 0x020000

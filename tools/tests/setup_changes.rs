@@ -92,7 +92,7 @@ fn a_grant_shows_both_files_and_the_owner() {
     assert_eq!(
         changes(&out),
         [
-            "write /etc/udev/rules.d/90-adit-0000:01:00.0.rules",
+            "write /run/udev/rules.d/90-adit-0000:01:00.0.rules",
             "write /etc/security/limits.d/90-adit-alice.conf",
             "chown 1000 /dev/vfio/12",
         ]

@@ -53,7 +53,7 @@ pub(crate) enum Change {
     },
     /// A program that runs to its end.
     Run {
-        /// Its name, looked up in PATH and the system's directories.
+        /// Its name, looked up in the system's directories.
         program: String,
         /// Its words.
         arguments: Vec<String>,

@@ -29,8 +29,8 @@ const LOOK: Duration = Duration::from_millis(5);
 /// How long what a program printed may be on its way after its end. Something that it left behind may hold the pipe.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
-/// Where programs are, whatever a user's PATH leaves out.
-const SYSTEM_DIRECTORIES: &str = "/usr/local/sbin:/usr/sbin:/sbin:/usr/local/bin:/usr/bin:/bin";
+/// Where programs are, whatever a user's PATH says: the system's own first, as others than root may write to /usr/local.
+const SYSTEM_DIRECTORIES: &str = "/usr/sbin:/usr/bin:/sbin:/bin:/usr/local/sbin:/usr/local/bin";
 
 /// The machine that this process runs on.
 #[derive(Debug)]
@@ -49,8 +49,11 @@ impl Hands for Machine {
     }
 
     fn claim(&mut self, device: &Path) -> io::Result<Claim> {
-        let file = OpenOptions::new().read(true).custom_flags(OFlag::O_EXCL.bits()).open(device)?;
-        Ok(Claim(Some(file)))
+        let device = device.to_owned();
+        // A drive that has died keeps whoever opens it waiting.
+        let open =
+            move || OpenOptions::new().read(true).custom_flags(OFlag::O_EXCL.bits()).open(device);
+        within(LIMIT, open).map(|file| Claim(Some(file)))
     }
 
     fn pause(&mut self, time: Duration) {
@@ -59,10 +62,13 @@ impl Hands for Machine {
 }
 
 /// Runs `work` in a thread of its own and waits for it for a bounded time.
-fn within(
+///
+/// # Errors
+/// What `work` returns, or that it took too long; it is then left to itself.
+pub(crate) fn within<T: Send + 'static>(
     limit: Duration,
-    work: impl FnOnce() -> io::Result<()> + Send + 'static,
-) -> io::Result<()> {
+    work: impl FnOnce() -> io::Result<T> + Send + 'static,
+) -> io::Result<T> {
     let (done, result) = mpsc::channel();
     thread::Builder::new().spawn(move || {
         // Nobody listens any more when it took too long.

@@ -31,6 +31,7 @@ pub(crate) struct Operation<'a> {
     interrupted: &'a dyn Fn() -> bool,
     dry_run: bool,
     json: bool,
+    /// What was done or tried, in order.
     changes: Vec<Change>,
     notes: Vec<String>,
     /// The kernel has not finished a write: nothing more can be done to that device.
@@ -105,14 +106,15 @@ impl<'a> Operation<'a> {
     /// What was attempted, the system's reason, and what to do next where that is known.
     pub(crate) fn change(&mut self, change: Change) -> Result<()> {
         self.tell(&change);
-        if !self.dry_run {
-            self.hands.apply(&change).map_err(|why| {
-                self.stuck |= why.kind() == io::ErrorKind::TimedOut;
-                explain(&change, &why)
-            })?;
+        // Also one that fails: who knows how far it went.
+        self.changes.push(change.clone());
+        if self.dry_run {
+            return Ok(());
         }
-        self.changes.push(change);
-        Ok(())
+        self.hands.apply(&change).map_err(|why| {
+            self.stuck |= why.kind() == io::ErrorKind::TimedOut;
+            explain(&change, &why)
+        })
     }
 
     fn tell(&mut self, change: &Change) {

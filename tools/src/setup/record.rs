@@ -90,7 +90,7 @@ pub(crate) fn load(root: &Root, address: PciAddress) -> Result<Option<DeviceReco
     let Some(text) = root.text(&file) else { return Ok(None) };
     let damaged = |why: String| {
         Failure::failed(format!(
-            "{file} is damaged ({why}); look at it, bring the device back by hand as the README says, then remove it"
+            "{file} is damaged ({why}); look at it, bring the device back by hand as docs/setup.md says, then remove it"
         ))
     };
     let record: DeviceRecord =

@@ -20,6 +20,9 @@ use crate::failure::{Failure, Result};
 /// How long a program may take that only looks.
 const PROBE_LIMIT: Duration = Duration::from_secs(60);
 
+/// How long the kernel may take to answer what it answers at once as a rule.
+const ATTRIBUTE_LIMIT: Duration = Duration::from_secs(2);
+
 /// What a recording holds in the place of a device's file that the recording user could open.
 const OPENABLE: &str = "may be opened";
 
@@ -89,8 +92,29 @@ impl Root {
     /// The text of a file, without the white space around it.
     pub(crate) fn text(&self, path: impl AsRef<Path>) -> Option<String> {
         self.note(&path);
-        let bytes = fs::read(self.path(path)).ok()?;
+        let bytes = fs::read(self.inside(path)?).ok()?;
         Some(String::from_utf8_lossy(&bytes).trim().to_owned())
+    }
+
+    /// As [`Root::text`], for an attribute that is read under the lock of its device: while a driver is stuck in taking
+    /// or leaving the device the kernel does not answer, and what is known then is nothing.
+    pub(crate) fn text_in_time(&self, path: impl AsRef<Path>) -> Option<String> {
+        if !self.live {
+            return self.text(path);
+        }
+        self.note(&path);
+        let real = self.path(path);
+        let bytes = machine::within(ATTRIBUTE_LIMIT, move || fs::read(real)).ok()?;
+        Some(String::from_utf8_lossy(&bytes).trim().to_owned())
+    }
+
+    /// Where a file is, if it is part of this machine: links of a recording by others could lead out of it.
+    fn inside(&self, path: impl AsRef<Path>) -> Option<PathBuf> {
+        let real = self.path(path);
+        if self.live {
+            return Some(real);
+        }
+        fs::canonicalize(real).ok().filter(|real| real.starts_with(&self.base))
     }
 
     /// The names in a directory, sorted; none where there is no such directory.
@@ -106,7 +130,8 @@ impl Root {
 
     /// As [`Root::names`], but nothing is noted: for directories of which little matters.
     pub(crate) fn names_quietly(&self, directory: impl AsRef<Path>) -> Vec<String> {
-        let Ok(entries) = fs::read_dir(self.path(directory)) else { return Vec::new() };
+        let Some(real) = self.inside(directory) else { return Vec::new() };
+        let Ok(entries) = fs::read_dir(real) else { return Vec::new() };
         let names = entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned());
         let mut names: Vec<String> = names.collect();
         names.sort();
@@ -161,7 +186,7 @@ impl Root {
         path: impl AsRef<Path>,
         mut keep: impl FnMut(&str) -> bool,
     ) -> Option<Vec<String>> {
-        let bytes = fs::read(self.path(&path)).ok()?;
+        let bytes = fs::read(self.inside(&path)?).ok()?;
         let text = String::from_utf8_lossy(&bytes);
         let kept: Vec<String> =
             text.lines().filter(|line| keep(line)).map(ToOwned::to_owned).collect();
@@ -230,8 +255,7 @@ impl Root {
     }
 
     fn recorded_probe(&self, program: &str, printed: &Path, failed: &Path) -> io::Result<String> {
-        self.note(printed);
-        fs::read_to_string(self.path(printed)).map_err(|_| {
+        self.text(printed).ok_or_else(|| {
             let why = self.text(failed);
             io::Error::other(why.unwrap_or_else(|| format!("nothing by {program} is recorded")))
         })

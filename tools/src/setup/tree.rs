@@ -14,8 +14,9 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::io::Write as _;
 use std::ops::Bound;
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{DirBuilderExt, symlink};
 use std::path::{Component, Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -44,7 +45,8 @@ impl Scratch {
         loop {
             let unique = NEXT.fetch_add(1, Ordering::Relaxed);
             let path = directory.join(format!("adit-setup-{}-{unique}", std::process::id()));
-            match fs::create_dir(&path) {
+            // Serial numbers are nobody else's business.
+            match fs::DirBuilder::new().mode(0o700).create(&path) {
                 // Left by a process of that number that was killed.
                 Err(why) if why.kind() == std::io::ErrorKind::AlreadyExists => {}
                 Err(why) => return Err(why),
@@ -143,9 +145,15 @@ fn make(base: &Path, path: &str, entry: &Entry, lines: &str) -> std::io::Result<
     match entry {
         Entry::Directory => fs::create_dir_all(place),
         Entry::Link(target) => symlink(inside(base, target), place),
-        Entry::Line(value) => fs::write(place, format!("{value}\n")),
-        Entry::Lines => fs::write(place, lines),
+        Entry::Line(value) => write_new(&place, &format!("{value}\n")),
+        Entry::Lines => write_new(&place, lines),
     }
+}
+
+/// Never through a link, which could lead anywhere: recordings come from others.
+fn write_new(place: &Path, text: &str) -> std::io::Result<()> {
+    let mut file = fs::OpenOptions::new().write(true).create_new(true).open(place)?;
+    file.write_all(text.as_bytes())
 }
 
 /// An absolute target means the recorded machine's.
@@ -307,6 +315,8 @@ mod tests {
         }
         let why = unpack("/a -> ../../../../../tmp\n/a/b = 1").expect_err("leads out");
         assert!(why.contains("leads out"), "{why}");
+        let why = unpack("/a -> ../../../../../tmp/evil\n/a = 1").expect_err("through a link");
+        assert!(why.contains("File exists"), "{why}");
     }
 
     #[test]

@@ -114,6 +114,9 @@ fn is_same(operation: &Operation, device: Device, record: &DeviceRecord) -> bool
 
 /// Takes it from vfio-pci, and the name of vfio-pci off it.
 fn detach(operation: &mut Operation, device: Device, record: &DeviceRecord) -> Result<()> {
+    if !is_of_this_boot(operation, record) {
+        return Ok(());
+    }
     if device.driver_override(operation.root).as_deref() == Some(VFIO_PCI) {
         operation.change(device.set_override(record.before.driver_override.as_deref()))?;
     }
@@ -123,11 +126,18 @@ fn detach(operation: &mut Operation, device: Device, record: &DeviceRecord) -> R
     Ok(())
 }
 
+/// Whether it was bound since the machine was booted. What vfio-pci has of an earlier record, it has from somebody else:
+/// neither a driver nor an override outlives a boot.
+fn is_of_this_boot(operation: &Operation, record: &DeviceRecord) -> bool {
+    record.boot_id == boot_id(operation.root)
+}
+
 /// Gives it to the driver that it had, unless one has it.
 fn attach(operation: &mut Operation, device: Device, record: &DeviceRecord) -> Result<State> {
     let now = device.driver(operation.root);
     // In a dry run vfio-pci still has it.
-    let is_free = now.is_none() || now.as_deref() == Some(VFIO_PCI);
+    let is_ours = now.as_deref() == Some(VFIO_PCI) && is_of_this_boot(operation, record);
+    let is_free = now.is_none() || is_ours;
     match (&record.before.driver, now) {
         (Some(before), _) if is_free => rebind(operation, device, before)?,
         (before, Some(now)) if !is_free && before.as_ref() != Some(&now) => {

@@ -6,6 +6,7 @@
 
 use std::fmt::Write;
 
+use super::take;
 use crate::failure::Result;
 use crate::setup::change::Change;
 use crate::setup::inventory::{Function, Namespace, Signature};
@@ -14,7 +15,6 @@ use crate::setup::record::STATE;
 use crate::setup::root::Root;
 
 /// Erases all signatures of `function`'s namespaces: a namespace's partitions first, as their numbers go with its table.
-/// The directory with the copies is added to `copies` before the first of them is made.
 ///
 /// # Errors
 /// When `wipefs` refuses: it says why.
@@ -25,20 +25,14 @@ pub(super) fn erase(
 ) -> Result<()> {
     let marked: Vec<(&Namespace, Vec<&str>)> =
         function.namespaces.iter().map(|namespace| (namespace, marked(namespace))).collect();
-    if function.driver.is_none() {
-        return operation.say(format!(
-            "warning: {}: no driver has it, so nothing was looked at, nothing erased, and no copy kept",
-            function.bdf
-        ));
-    }
     if marked.iter().all(|(_, devices)| devices.is_empty()) {
         return Ok(());
     }
     let directory = directory(operation.root, &function.bdf);
+    copies.push(directory.clone());
     let path = format!("{directory}/README").into();
     let content = readme(function, &directory);
-    operation.change(Change::File { path, content, mode: 0o600 })?;
-    copies.push(directory.clone());
+    take::step(operation, Change::File { path, content, mode: 0o600 })?;
     for device in marked.iter().flat_map(|(_, devices)| devices) {
         // The program puts its copies into the home directory.
         let words = [
@@ -48,12 +42,27 @@ pub(super) fn erase(
             "--backup".into(),
             format!("/dev/{device}"),
         ];
-        operation.change(Change::Run { program: "env".into(), arguments: words.into() })?;
+        take::step(operation, Change::Run { program: "env".into(), arguments: words.into() })?;
     }
     operation.say(format!(
         "{}: a copy of each signature goes to {directory}; the README there says how to put it back",
         function.bdf
     ))
+}
+
+/// What the person must know of a drive whose contents cannot be seen, and which is taken on his word.
+pub(super) fn warning(function: &Function) -> Option<String> {
+    function.unseen.as_ref().map(|why| {
+        format!(
+            "warning: {}: {why}; nothing was looked at, so nothing is erased and no copy kept",
+            function.bdf
+        )
+    })
+}
+
+/// Whether there is anything to erase.
+pub(super) fn is_needed(function: &Function) -> bool {
+    function.namespaces.iter().any(|namespace| !marked(namespace).is_empty())
 }
 
 /// The block devices with signatures: partitions, then the namespace.
@@ -75,7 +84,8 @@ fn readme(function: &Function, directory: &str) -> String {
     let unknown = || "unknown".to_owned();
     let mut text = format!(
         "Signatures that 'adit setup bind --force-erase-signature' erased from {}: model {}, serial number {}.\n\
-         To put them back, once the kernel's driver has the drive and it has the same name (see lsblk):\n\n",
+         To put them back, once the kernel's driver has the drive and it has the same name (see lsblk); each copy's name\n\
+         ends in the place where it belongs, also of copies that are not listed here:\n\n",
         function.bdf,
         function.model.clone().unwrap_or_else(unknown),
         function.serial.clone().unwrap_or_else(unknown),

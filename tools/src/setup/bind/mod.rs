@@ -109,6 +109,9 @@ fn bind_tasks(
         if plan::lacks_iommu(function) {
             operation.say(no_iommu::warning(&function.bdf))?;
         }
+        if let Some(warning) = erase::warning(function) {
+            operation.say(warning)?;
+        }
     }
     let taken = take::take_all(operation, &Request { functions: &functions, terms, user })?;
     let mut taken = taken.into_iter();

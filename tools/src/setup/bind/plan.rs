@@ -4,6 +4,7 @@
 
 use adit_driver::bus::pci::PciAddress;
 
+use super::boot_id;
 use super::device::Device;
 use crate::failure::{Failure, Result};
 use crate::setup::inventory::{Function, Inventory, Obstacle, ObstacleKind};
@@ -89,8 +90,11 @@ fn task<'a>(
                 "{address}: an earlier 'adit setup' was cut off while it had the device; run 'adit setup restore' first"
             )]);
         }
-        Some(record) if function.is_bound() => return Ok(Task::Have(Box::new(record))),
-        None if function.is_bound() => return Ok(Task::Foreign(function.bdf.clone())),
+        // No binding of ours outlives a boot.
+        Some(record) if function.is_bound() && record.boot_id == boot_id(root) => {
+            return Ok(Task::Have(Box::new(record)));
+        }
+        _ if function.is_bound() => return Ok(Task::Foreign(function.bdf.clone())),
         _ => {}
     }
     let mut reasons = reasons(function, terms);
@@ -123,7 +127,7 @@ pub(super) fn find<'a>(
 /// What is in the way of taking `function` on these terms.
 pub(super) fn reasons(function: &Function, terms: Terms) -> Vec<String> {
     let stands = |obstacle: &&Obstacle| match obstacle.kind {
-        ObstacleKind::Signature => !terms.erase,
+        ObstacleKind::Signature | ObstacleKind::Format => !terms.erase,
         ObstacleKind::NoIommu => !terms.no_iommu,
         ObstacleKind::Group => !is_group_asked_for(function, terms.together),
         ObstacleKind::InUse | ObstacleKind::Unknown | ObstacleKind::Vmd | ObstacleKind::Foreign => {
@@ -139,20 +143,19 @@ pub(super) fn reasons(function: &Function, terms: Terms) -> Vec<String> {
     reasons
 }
 
-/// Why it is not known what the device holds, other than that its namespaces cannot be read. Where no driver has it, the
-/// person may want it whatever it holds.
+/// Why it is not known what the device holds, other than that its namespaces cannot be read. Where no driver has it or
+/// shows a namespace, the person may want it whatever it holds.
 fn unseen(function: &Function, terms: Terms) -> Option<String> {
     let bdf = &function.bdf;
-    if function.driver.is_none() {
-        return (!terms.erase).then(|| {
-            format!(
-                "{bdf}: no driver has it, so what it holds cannot be looked at; give it to the kernel's driver with \
-                 'echo {bdf} > /sys/bus/pci/drivers_probe', or add --force-erase-signature if nothing of it is wanted"
-            )
-        });
-    }
     let why = function.unseen.as_ref()?;
-    Some(format!("{bdf}: what it holds cannot be looked at: {why}"))
+    let against = format!("{bdf}: what it holds cannot be looked at: {why}");
+    match (function.driver.is_none() || function.is_live(), terms.erase) {
+        (true, true) => None,
+        (true, false) => {
+            Some(format!("{against}; add --force-erase-signature if nothing of it is wanted"))
+        }
+        (false, _) => Some(against),
+    }
 }
 
 /// Whether all that make the function's group unusable are taken by the same command: then it is usable afterwards.

@@ -88,12 +88,25 @@ fn check_identity(root: &Root, device: Device, record: &DeviceRecord) -> Result<
     let (found, recorded) = (&device.serial(root), &record.identity.serial);
     let is_same = device.ids(root).as_ref() == Some(&record.identity.ids) && found == recorded;
     if is_same && found.is_some() {
-        return Ok(());
+        return check_namespaces(root, device, record);
     }
     Err(Failure::failed(format!(
         "{device}: it may be another drive than the one that was bound (serial number {}, recorded was {}), so it was left \
          alone; bind it with 'adit setup bind {device}', or forget it with 'adit setup unbind {device}'",
         name(found),
         name(recorded),
+    )))
+}
+
+/// Whether it shows as much as it did: what it does not show could not be looked at.
+fn check_namespaces(root: &Root, device: Device, record: &DeviceRecord) -> Result<()> {
+    let (shown, recorded) = (device.block_devices(root), &record.identity.namespaces);
+    if shown.len() >= recorded.len() {
+        return Ok(());
+    }
+    Err(Failure::failed(format!(
+        "{device}: it shows {} of its {} namespaces, so it was left alone; 'dmesg' may say why",
+        shown.len(),
+        recorded.len()
     )))
 }

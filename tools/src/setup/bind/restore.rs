@@ -11,7 +11,7 @@ use crate::setup::inventory::{Inventory, Process};
 use crate::setup::operation::Operation;
 use crate::setup::record;
 use crate::setup::root::Root;
-use crate::setup::{hugepages, persist};
+use crate::setup::{grant, hugepages, persist};
 
 /// Gives back the named devices, or all; of the named ones none where one of them cannot go.
 ///
@@ -59,6 +59,8 @@ pub(super) fn restore(operation: &mut Operation) -> Result<Vec<Returned>> {
     for fragment in record::fragments(operation.root) {
         note(operation.change(fragment).map(|()| true));
     }
+    // Grants that are left are of devices that were bound by hand.
+    note(grant::withdraw_all(operation));
     note(no_iommu::put_back_if_unused(operation));
     note(hugepages::release(operation));
     note(persist::remove(operation));
@@ -82,6 +84,12 @@ fn return_all(operation: &mut Operation, devices: &[PciAddress]) -> (Vec<Returne
         match return_one(operation, device) {
             Ok(one) => returned.extend(one),
             Err(failure) => failures.push(failure),
+        }
+        if operation.is_stuck() {
+            failures.push(Failure::failed(
+                "nothing more was tried: once the kernel has finished, 'adit setup restore' completes it",
+            ));
+            break;
         }
     }
     (returned, failures)

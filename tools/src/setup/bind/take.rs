@@ -27,6 +27,15 @@ const GROUP_FILE: Duration = Duration::from_secs(10);
 /// How long others may look at a drive that nothing else keeps: udev does, whenever one was written to.
 const PASSERS_BY: Duration = Duration::from_secs(5);
 
+/// What a run has done so far that may have to be undone, or told.
+#[derive(Default)]
+struct Progress {
+    /// Devices that are on their way or there.
+    begun: Vec<Begun>,
+    /// Where copies of erased signatures are.
+    erased: Vec<String>,
+}
+
 /// What is to be taken, and on which terms.
 #[derive(Debug)]
 pub(super) struct Request<'a> {
@@ -50,40 +59,40 @@ struct Begun {
 /// # Errors
 /// The first failure, and what became of the devices.
 pub(super) fn take_all(operation: &mut Operation, request: &Request) -> Result<Vec<DeviceRecord>> {
-    let mut done = Done::default();
-    match forward(operation, request, &mut done) {
-        Ok(()) => Ok(done.begun.into_iter().map(|one| one.record).collect()),
-        Err(failure) => Err(undo(operation, done, failure)),
+    let mut progress = Progress::default();
+    match forward(operation, request, &mut progress) {
+        Ok(()) => Ok(progress.begun.into_iter().map(|one| one.record).collect()),
+        Err(failure) => Err(undo(operation, progress, failure)),
     }
 }
 
-/// What has been done when a step fails.
-#[derive(Default)]
-struct Done {
-    begun: Vec<Begun>,
-    /// Where the copies of erased signatures are. Those are not put back.
-    copies: Vec<String>,
-}
-
-/// What can fail comes before what cannot be undone.
-fn forward(operation: &mut Operation, request: &Request, done: &mut Done) -> Result<()> {
+/// Everything that can fail without a trace comes before the first signature is erased, and that before the first device
+/// is touched.
+fn forward(operation: &mut Operation, request: &Request, progress: &mut Progress) -> Result<()> {
     let mut claims = claim_all(operation, request)?;
     load_module(operation)?;
     if request.functions.iter().any(|function| plan::lacks_iommu(function)) {
         no_iommu::allow(operation)?;
     }
-    if request.terms.erase {
-        // Two exclusive users are one too many: wipefs opens it exclusively, too.
+    for function in request.functions {
+        look_again(operation, function, request.terms)?;
+    }
+    if request.functions.iter().any(|function| erase::is_needed(function)) {
+        // What erases wants a claim of its own.
         drop(claims);
         for function in request.functions {
-            heed(operation)?;
-            erase::erase(operation, function, &mut done.copies)?;
+            // Names of block devices move: what is erased is what was just seen below this device.
+            look_again(operation, function, request.terms)?;
+            erase::erase(operation, function, &mut progress.erased)?;
         }
         claims = claim_all(operation, request)?;
     }
     for (function, claims) in request.functions.iter().zip(claims) {
-        look_again(operation, function, request)?;
-        take(operation, function, claims, request.user, &mut done.begun)?;
+        // What was to be erased is gone by now, if it could be seen.
+        let left = operation.is_dry() || !erase::is_needed(function);
+        let terms = Terms { erase: request.terms.erase && left, ..request.terms };
+        look_again(operation, function, terms)?;
+        take(operation, function, claims, request.user, &mut progress.begun)?;
     }
     Ok(())
 }
@@ -100,9 +109,7 @@ fn claim(operation: &mut Operation, function: &Function) -> Result<Vec<Claim>> {
             "{bdf}: the kernel has {name} in use, though not by a mount, swap or another block device: \
              perhaps a ZFS pool or a storage target; end that first"
         )),
-        _ => Failure::failed(format!(
-            "{bdf}: /dev/{name} cannot be claimed: {why}; nothing was changed"
-        )),
+        _ => Failure::failed(format!("{bdf}: /dev/{name} cannot be claimed: {why}")),
     };
     let names = names(operation.root, function).into_iter();
     names
@@ -135,9 +142,7 @@ fn load_module(operation: &mut Operation) -> Result<()> {
 }
 
 /// Nothing uses it still: processes can open a device in spite of a claim.
-fn look_again(operation: &mut Operation, function: &Function, request: &Request) -> Result<()> {
-    // What was to be erased is gone by now.
-    let terms = Terms { erase: request.terms.erase && operation.is_dry(), ..request.terms };
+fn look_again(operation: &mut Operation, function: &Function, terms: Terms) -> Result<()> {
     let against = |root: &Root| {
         let inventory = Inventory::read(root);
         let same = inventory.controllers.iter().find(|same| same.bdf == function.bdf);
@@ -214,9 +219,19 @@ fn record_of(root: &Root, function: &Function) -> DeviceRecord {
             namespaces: names(root, function),
         },
         boot_id: boot_id(root),
-        // Rules that an earlier boot's record tells of are there still.
-        grant: function.record.as_ref().and_then(|earlier| earlier.grant.clone()),
+        // Granted is a drive, not whatever has come to its address since.
+        grant: function
+            .record
+            .as_ref()
+            .filter(|earlier| is_of(earlier, function))
+            .and_then(|earlier| earlier.grant.clone()),
     }
+}
+
+/// Whether an earlier record is of this drive, as far as its serial number tells.
+fn is_of(earlier: &DeviceRecord, function: &Function) -> bool {
+    let Identity { ids, serial, .. } = &earlier.identity;
+    serial.is_some() && *ids == function.ids && *serial == function.serial
 }
 
 fn verify(operation: &mut Operation, device: Device) -> Result<()> {
@@ -235,7 +250,7 @@ fn verify(operation: &mut Operation, device: Device) -> Result<()> {
 }
 
 /// One change on the way forward.
-fn step(operation: &mut Operation, change: Change) -> Result<()> {
+pub(super) fn step(operation: &mut Operation, change: Change) -> Result<()> {
     heed(operation)?;
     operation.change(change)
 }
@@ -246,25 +261,26 @@ fn heed(operation: &Operation) -> Result<()> {
 }
 
 /// Brings back what was begun, the last first, and tells what came of it.
-fn undo(operation: &mut Operation, done: Done, failure: Failure) -> Failure {
+fn undo(operation: &mut Operation, progress: Progress, failure: Failure) -> Failure {
+    let Progress { begun, erased } = progress;
     if operation.is_stuck() {
         return failure
             .and("once the kernel has finished, 'adit setup restore' brings everything back");
     }
     let mut failures = Vec::new();
-    for mut one in done.begun.into_iter().rev() {
+    for mut one in begun.into_iter().rev() {
         let afterwards = one.earlier.as_ref().map_or(Afterwards::Forget, Afterwards::Keep);
         failures.extend(back::give_back(operation, &mut one.record, afterwards).err());
     }
     failures.extend(no_iommu::put_back_if_unused(operation).err());
     let failure = match Failure::all(failures) {
-        None if done.copies.is_empty() => failure.and("everything is as it was before"),
+        None if erased.is_empty() => failure.and("everything is as it was before"),
         None => failure.and("everything but the signatures is as it was before"),
         Some(more) => failure.and(format!(
             "bringing it back failed too: {more}; run 'adit setup restore' to complete that"
         )),
     };
-    done.copies.iter().fold(failure, |failure, directory| {
+    erased.iter().fold(failure, |failure, directory| {
         failure
             .and(format!("{directory}/README says how to put back the signatures that were erased"))
     })

@@ -241,6 +241,21 @@ fn withdraw(operation: &mut Operation, address: PciAddress, recorded: Option<&st
     Ok(())
 }
 
+/// Takes back every grant that a rule tells of; says whether there was something to do. For devices without a record,
+/// which were bound by hand.
+///
+/// # Errors
+/// When a change fails.
+pub(crate) fn withdraw_all(operation: &mut Operation) -> Result<bool> {
+    let recorded = record::addresses(operation.root);
+    let mut devices = rule::devices(operation.root);
+    devices.retain(|device| !recorded.contains(device));
+    for &device in &devices {
+        withdraw(operation, device, None)?;
+    }
+    Ok(!devices.is_empty())
+}
+
 fn revoke_one(operation: &mut Operation, address: PciAddress) -> Result<Granted> {
     let root = operation.root;
     let record = record::load(root, address)?;

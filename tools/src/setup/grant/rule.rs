@@ -1,8 +1,7 @@
-//! The two files that grant a user a device for longer than this boot: a rule of udev's for the device, and a drop-in of
-//! limits.d for the user.
+//! The two files that grant a user a device: a rule of udev's for the device, in this boot, and a drop-in of limits.d for
+//! the user.
 //!
-//! The rule gives the user the file of the device's IOMMU group, whatever number a boot gives that group, and the device's
-//! own file, which kernels with iommufd offer. The files are found by their names, and the rule says whose it is: that
+//! The rule gives the user the file of the device's IOMMU group whenever it is made again, and the device's own file, which kernels with iommufd offer. The files are found by their names, and the rule says whose it is: that
 //! is how what was granted can be taken back where there is no record.
 
 use std::path::PathBuf;
@@ -13,8 +12,9 @@ use super::user;
 use crate::setup::change::Change;
 use crate::setup::root::Root;
 
-/// Where an administrator's rules are (udev(7)).
-const RULES: &str = "/etc/udev/rules.d";
+/// Where rules are that end with the boot (udev(7)): at the next one another drive may be at the address. Binding
+/// at boot grants anew, once it has found the drive by its serial number.
+const RULES: &str = "/run/udev/rules.d";
 /// What the names of ours begin with: after the distribution's, which give defaults.
 const PREFIX: &str = "90-adit-";
 /// What each rule runs, up to the user's name.
@@ -85,7 +85,7 @@ mod tests {
 
     /// A machine with these bytes as the rule of [`address`].
     fn machine(rule: &[u8]) -> Root {
-        let root = Root::recorded("/etc/udev/rules.d/");
+        let root = Root::recorded("/run/udev/rules.d/");
         std::fs::write(root.path(path(address())), rule).expect("written");
         root
     }
@@ -110,10 +110,10 @@ mod tests {
     #[test]
     fn only_our_own_rules_are_found() {
         let root = Root::recorded(
-            "/etc/udev/rules.d/90-adit-0000:01:00.0.rules = x\n\
-             /etc/udev/rules.d/90-adit-0000:02:00.0.rules.new = x\n\
-             /etc/udev/rules.d/90-adit-x.rules = x\n\
-             /etc/udev/rules.d/70-0000:03:00.0.rules = x\n",
+            "/run/udev/rules.d/90-adit-0000:01:00.0.rules = x\n\
+             /run/udev/rules.d/90-adit-0000:02:00.0.rules.new = x\n\
+             /run/udev/rules.d/90-adit-x.rules = x\n\
+             /run/udev/rules.d/70-0000:03:00.0.rules = x\n",
         );
         assert_eq!(devices(&root), [address()]);
         assert_eq!(holder(&root, address()), None);

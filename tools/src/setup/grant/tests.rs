@@ -113,7 +113,7 @@ fn a_grant_is_recorded_first_and_revoked_without_a_trace() {
         told(&world),
         [
             "write /var/lib/adit/setup/devices/0000:01:00.0.json",
-            "write /etc/udev/rules.d/90-adit-0000:01:00.0.rules",
+            "write /run/udev/rules.d/90-adit-0000:01:00.0.rules",
             "udevadm control --reload",
             "write /etc/security/limits.d/90-adit-alice.conf",
             "chown 1000 /dev/vfio/12",
@@ -129,7 +129,7 @@ fn a_grant_is_recorded_first_and_revoked_without_a_trace() {
         [
             "chown 0 /dev/vfio/12",
             "rm /etc/security/limits.d/90-adit-alice.conf",
-            "rm /etc/udev/rules.d/90-adit-0000:01:00.0.rules",
+            "rm /run/udev/rules.d/90-adit-0000:01:00.0.rules",
             "udevadm control --reload",
             "write /var/lib/adit/setup/devices/0000:01:00.0.json",
         ]
@@ -230,7 +230,12 @@ fn after_a_boot_the_file_is_the_users_again() {
     done(grant_to(&mut world, A, "alice", None));
     world.boot();
     done(grant_to(&mut world, A, "alice", None));
-    assert_eq!(told(&world), [""; 0], "there is no file before it is bound");
+    let told_now = told(&world);
+    assert_eq!(
+        told_now,
+        ["write /run/udev/rules.d/90-adit-0000:01:00.0.rules"],
+        "a rule ends with its boot"
+    );
     let mut world = by_hand();
     world.kernel.put(Path::new("/sys/bus/pci/devices/0000:01:00.0/vfio-dev/vfio3/dev"), "1:1");
     world.kernel.put(Path::new("/dev/vfio/devices/vfio3"), "");
@@ -307,8 +312,8 @@ fn that_udev_cannot_be_told_is_no_failure() {
     let fault = Fault::Refused(nix::errno::Errno::ECONNREFUSED);
     done(grant_to(&mut world, A, "alice", Some((2, fault))));
     assert_eq!(kept(&world)[Path::new("/dev/vfio/12/owner")], "1000");
-    world.kernel.put(Path::new("/etc/udev/rules.d/90-adit-0000:01:00.0.rules"), "edited");
+    world.kernel.put(Path::new("/run/udev/rules.d/90-adit-0000:01:00.0.rules"), "edited");
     done(revoke_of(&mut world, A, None));
-    assert!(world.root.names("/etc/udev/rules.d").is_empty());
+    assert!(world.root.names("/run/udev/rules.d").is_empty());
     assert!(world.root.names("/etc/security/limits.d").is_empty());
 }

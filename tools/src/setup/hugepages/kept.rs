@@ -12,7 +12,7 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use super::pool::{self, Pool};
+use super::pool::Pool;
 use crate::failure::{Failure, Result};
 use crate::setup::change::Change;
 use crate::setup::operation::Operation;
@@ -66,18 +66,18 @@ impl Record {
         Ok(Some(record))
     }
 
-    /// The record that the machine as it is asks for: `old`, or one with the numbers of this boot.
-    pub(super) fn of_now(root: &Root, old: Option<&Record>) -> Record {
-        let boot_id = boot_id(root);
-        if let Some(old) = old.filter(|old| old.boot_id == boot_id) {
-            return old.clone();
+    /// The record for a change of `pools`: what `old` tells of this boot, and of these pools what they are now. What
+    /// somebody else does with other pools is not put back.
+    pub(super) fn of_now(root: &Root, old: Option<&Record>, pools: &[Pool]) -> Record {
+        let mut all = old.map(|old| old.to_put_back(root)).unwrap_or_default();
+        for &pool in pools {
+            let is_known = all.iter().any(|(other, _)| *other == pool);
+            let pages = pool.pages(root).filter(|_| !is_known);
+            all.extend(pages.map(|pages| (pool, pages.lasting())));
         }
-        let kept = old.map(|old| old.to_put_back(root)).unwrap_or_default();
-        let pools = pool::all(root).into_iter().filter_map(|pool| {
-            let kept = kept.iter().find(|(other, _)| *other == pool).map(|(_, pages)| *pages);
-            Some(Before { pool, pages: kept.or_else(|| Some(pool.pages(root)?.lasting()))? })
-        });
-        Record { version: VERSION, boot_id, pools: pools.collect() }
+        all.sort_unstable();
+        let pools = all.into_iter().map(|(pool, pages)| Before { pool, pages }).collect();
+        Record { version: VERSION, boot_id: boot_id(root), pools }
     }
 
     /// The pools that this boot has from us, and how many pages they had before.

@@ -174,7 +174,8 @@ fn check_memory(root: &Root, request: Request, before: &[(Pool, Pages)]) -> Resu
 /// Writes down what was, sets the number, and looks at what came of it.
 fn change(operation: &mut Operation, request: Request, before: &[(Pool, Pages)]) -> Result<()> {
     let old = Record::load(operation.root)?;
-    let record = Record::of_now(operation.root, old.as_ref());
+    let pools: Vec<Pool> = before.iter().map(|(pool, _)| *pool).collect();
+    let record = Record::of_now(operation.root, old.as_ref(), &pools);
     if old.as_ref() != Some(&record) {
         operation.change(record.stored())?;
     }
@@ -182,7 +183,6 @@ fn change(operation: &mut Operation, request: Request, before: &[(Pool, Pages)])
     if operation.is_dry() {
         return Ok(());
     }
-    let pools: Vec<Pool> = before.iter().map(|(pool, _)| *pool).collect();
     let after = look(operation.root, &pools);
     let failure = match set {
         Err(why) => refused(request.target, &why),

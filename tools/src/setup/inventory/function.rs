@@ -49,7 +49,15 @@ fn read(root: &Root, pci: &PciFunction, host: &Host, usage: &Usage) -> Function 
         size_bytes: size(&namespaces).or(identity.size_bytes),
         numa_node: pci.numa_node(),
         driver: pci.driver(),
-        driver_override: attribute("driver_override").filter(|name| is_override(name)),
+        state: controller
+            .as_ref()
+            .map(|controller| controller.text(root, "state").unwrap_or_default()),
+        virtual_functions: attribute("sriov_numvfs")
+            .and_then(|text| text.parse().ok())
+            .unwrap_or(0),
+        driver_override: root
+            .text_in_time(directory.join("driver_override"))
+            .filter(|name| is_override(name)),
         link: link(root, &directory),
         vmd: vmd(root, &directory),
         open_by: usage.open_by(&device_files(
@@ -64,9 +72,7 @@ fn read(root: &Root, pci: &PciFunction, host: &Host, usage: &Usage) -> Function 
         unseen: None,
         obstacles: Vec::new(),
     };
-    let state =
-        controller.as_ref().map(|controller| controller.text(root, "state").unwrap_or_default());
-    function.unseen = verdict::unseen(&function, state.as_deref());
+    function.unseen = verdict::unseen(&function);
     function.obstacles = verdict::obstacles(&function, host);
     function
 }

@@ -55,6 +55,10 @@ pub(crate) struct Function {
     pub(crate) numa_node: Option<u32>,
     /// The driver that has it.
     pub(crate) driver: Option<String>,
+    /// What the kernel's NVMe driver says of its controller: `live`, `resetting`, …; empty where it is too old to tell.
+    pub(crate) state: Option<String>,
+    /// How many virtual functions it has (SR-IOV).
+    pub(crate) virtual_functions: u32,
     /// What `driver_override` says, if anything.
     pub(crate) driver_override: Option<String>,
     /// None while no IOMMU is in use.
@@ -214,6 +218,11 @@ pub(crate) struct Signature {
 }
 
 impl Function {
+    /// Whether the kernel's NVMe driver is at work on it.
+    pub(crate) fn is_live(&self) -> bool {
+        matches!(self.state.as_deref(), Some("live" | ""))
+    }
+
     /// Whether a VFIO driver has it.
     pub(crate) fn is_bound(&self) -> bool {
         self.driver.as_deref().is_some_and(is_vfio)

@@ -9,8 +9,8 @@ use crate::setup::root::Root;
 const SECTOR_BYTES: u64 = 512;
 
 /// Why a namespace may not be looked at that the kernel has no device for.
-const NO_DEVICE: &str = "the kernel shows no device to read it by: its format is one that Linux cannot use, until \
-                         'nvme format' gives it another";
+pub(super) const NO_DEVICE: &str =
+    "the kernel shows no device for it: its format is one that Linux cannot use";
 
 /// The namespaces of `controller`, also those that the kernel shows no block device of.
 pub(super) fn all(root: &Root, controller: &Controller, usage: &Usage) -> Vec<Namespace> {

@@ -1,10 +1,11 @@
 //! Files of `/dev` that processes have open.
 //!
-//! A process in a container may have the file under another name, so on this machine the device's number counts; only
-//! names below `/dev` are looked at, as a look at any other file can wait for a server that is gone. Of the rest of
-//! what processes have open nothing is kept or recorded. A process that ends meanwhile has nothing open.
+//! A process in a container may have the file under another name, anywhere, so on this machine the device's number
+//! counts. A look at a file on a network's or a user's file system could wait for a server that is gone: those are left
+//! out, and device files work on hardly any of them. Of what else processes have open nothing is kept or recorded. A process
+//! that ends meanwhile has nothing open. What is only mapped, its file closed again, is not seen.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::ErrorKind;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -70,7 +71,8 @@ fn open_by(root: &Root, pid: u32, names: &mut Names) -> Result<Vec<String>, ()> 
     links.sort();
     let mut files = Vec::new();
     for link in links {
-        let Some(file) = names.of(root, &link).filter(|file| !files.contains(file)) else {
+        let file = names.of(root, pid, &link);
+        let Some(file) = file.filter(|file| !files.contains(file)) else {
             continue;
         };
         root.note_link(link, &file);
@@ -80,19 +82,44 @@ fn open_by(root: &Root, pid: u32, names: &mut Names) -> Result<Vec<String>, ()> 
     Ok(files)
 }
 
+/// File systems on which the look at a file asks somebody who may not answer.
+const ELSEWHERE: [&str; 10] =
+    ["nfs", "cifs", "smb", "fuse", "ceph", "9p", "afs", "lustre", "gpfs", "autofs"];
+
 /// The kernel's names of device files, by kind and number.
 #[derive(Default)]
-struct Names(BTreeMap<(bool, u64), Option<String>>);
+struct Names {
+    known: BTreeMap<(bool, u64), Option<String>>,
+    /// The process that was looked at last, and the mounts, by number, whose files can be looked at.
+    near: Option<(u32, BTreeSet<String>)>,
+}
 
 impl Names {
     /// The device file that a descriptor leads to, by its name in the kernel; none where it is not interesting.
-    fn of(&mut self, root: &Root, link: &Path) -> Option<String> {
+    fn of(&mut self, root: &Root, pid: u32, link: &Path) -> Option<String> {
         let target = root.link_quietly(link)?;
-        let shown = target.strip_prefix("/dev").ok()?.to_str()?.to_owned();
-        let proper = if root.is_live() { self.by_number(root, link) } else { None };
-        let name = proper.unwrap_or(shown);
+        let shown = target.strip_prefix("/dev").ok().and_then(|name| name.to_str());
+        let may_ask = shown.is_some() || (target.is_absolute() && self.is_near(root, pid, link));
+        let proper = if root.is_live() && may_ask { self.by_number(root, link) } else { None };
+        let name = proper.or_else(|| shown.map(str::to_owned))?;
         let wanted = INTERESTING.iter().any(|prefix| name.starts_with(prefix));
         wanted.then(|| format!("/dev/{name}"))
+    }
+
+    /// Whether the file is on a file system of this machine's own, which answers at once. Sockets and pipes are on none.
+    fn is_near(&mut self, root: &Root, pid: u32, link: &Path) -> bool {
+        if !root.is_live() {
+            return false;
+        }
+        if self.near.as_ref().is_none_or(|(of, _)| *of != pid) {
+            self.near = Some((pid, near_mounts(pid)));
+        }
+        let mount = link.file_name().and_then(|descriptor| {
+            let info = format!("/proc/{pid}/fdinfo/{}", descriptor.to_str()?);
+            mount_of(&fs::read_to_string(info).ok()?)
+        });
+        let (_, near) = self.near.as_ref().expect("just set");
+        mount.is_some_and(|mount| near.contains(&mount))
     }
 
     fn by_number(&mut self, root: &Root, link: &Path) -> Option<String> {
@@ -102,7 +129,7 @@ impl Names {
             return None;
         }
         let block = kind.is_block_device();
-        let name = self.0.entry((block, number));
+        let name = self.known.entry((block, number));
         name.or_insert_with(|| {
             let class = if block { "block" } else { "char" };
             let file = format!("/sys/dev/{class}/{}:{}/uevent", major(number), minor(number));
@@ -112,6 +139,25 @@ impl Names {
         })
         .clone()
     }
+}
+
+/// The mounts of a process, by number, that need nobody else's answer.
+fn near_mounts(pid: u32) -> BTreeSet<String> {
+    let text = fs::read(format!("/proc/{pid}/mountinfo")).unwrap_or_default();
+    String::from_utf8_lossy(&text).lines().filter_map(near_mount).map(str::to_owned).collect()
+}
+
+/// The number of the mount in a line of mountinfo (proc_pid_mountinfo(5)).
+fn near_mount(line: &str) -> Option<&str> {
+    let (place, kind) = line.split_once(" - ")?;
+    let is_far = ELSEWHERE.iter().any(|far| kind.starts_with(far));
+    place.split(' ').next().filter(|_| !is_far)
+}
+
+/// The number of the mount in a descriptor's fdinfo (proc_pid_fdinfo(5)).
+fn mount_of(info: &str) -> Option<String> {
+    let line = info.lines().find_map(|line| line.strip_prefix("mnt_id:"))?;
+    Some(line.trim().to_owned())
 }
 
 #[cfg(test)]
@@ -134,6 +180,24 @@ mod tests {
         let recording = root.recording();
         assert!(recording.contains("/proc/77/fd/3 -> /dev/nvme0n1\n"), "{recording}");
         assert!(!recording.contains("/home") && !recording.contains("/proc/9"), "{recording}");
+    }
+
+    #[test]
+    fn files_of_servers_are_not_looked_at() {
+        assert_eq!(
+            near_mount("36 35 98:0 / /mnt rw,noatime master:1 - ext4 /dev/sda1 rw"),
+            Some("36")
+        );
+        for far in ["nfs4", "fuse.sshfs", "fuseblk", "cifs", "9p"] {
+            assert_eq!(
+                near_mount(&format!("36 35 0:98 / /mnt rw - {far} server rw")),
+                None,
+                "{far}"
+            );
+        }
+        assert_eq!(near_mount("36 35 98:0 / /mnt"), None);
+        assert_eq!(mount_of("pos:\t0\nflags:\t02\nmnt_id:\t29\nino:\t5\n").as_deref(), Some("29"));
+        assert_eq!(mount_of("pos:\t0\n"), None);
     }
 
     #[test]

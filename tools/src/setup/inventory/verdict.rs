@@ -2,8 +2,10 @@
 
 use serde::Serialize;
 
+use super::namespace::NO_DEVICE;
 use super::{Function, Host, Namespace, Process, Signature, Use};
 use crate::human::printable;
+use crate::setup::record::Phase;
 
 /// One reason.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -26,6 +28,8 @@ pub(crate) enum ObstacleKind {
     Signature,
     /// What it holds could not be looked at (no rights, no `wipefs`).
     Unknown,
+    /// Its format is one that Linux cannot use, so nothing can look at it.
+    Format,
     /// No IOMMU is in use.
     NoIommu,
     /// Its group has other live devices.
@@ -51,6 +55,7 @@ pub(super) fn obstacles(function: &Function, host: &Host) -> Vec<Obstacle> {
         obstacles
             .extend(function.open_by.iter().map(|process| in_use(open(&function.bdf, process))));
         obstacles.extend(function.namespaces.iter().flat_map(of_namespace));
+        obstacles.extend(virtual_functions(function));
         obstacles.extend(foreign(function));
     }
     obstacles.extend(iommu(function, host));
@@ -59,16 +64,27 @@ pub(super) fn obstacles(function: &Function, host: &Host) -> Vec<Obstacle> {
     obstacles
 }
 
+/// Others use a controller through its virtual functions, and lose them when it is reset.
+fn virtual_functions(function: &Function) -> Option<Obstacle> {
+    let Function { bdf, virtual_functions, .. } = function;
+    (*virtual_functions > 0).then(|| {
+        let reason = format!("it has {virtual_functions} virtual functions (SR-IOV)");
+        in_use((reason, format!("echo 0 > /sys/bus/pci/devices/{bdf}/sriov_numvfs")))
+    })
+}
+
 fn of_namespace(namespace: &Namespace) -> Vec<Obstacle> {
     let mut obstacles: Vec<Obstacle> =
         namespace.uses.iter().map(|used| in_use(used.in_words())).collect();
     obstacles.extend(signatures(namespace.signatures.as_deref().unwrap_or_default()));
     obstacles.extend(namespace.unreadable.as_ref().map(|why| {
-        Obstacle::new(
-            ObstacleKind::Unknown,
-            format!("what {} holds cannot be looked at ({why})", namespace.name),
-            "it takes root, and wipefs (package util-linux)",
-        )
+        let (kind, remedy) = if why == NO_DEVICE {
+            (ObstacleKind::Format, "'nvme format' gives it another; if nothing of it is wanted, add --force-erase-signature")
+        } else {
+            (ObstacleKind::Unknown, "it takes root, and wipefs (package util-linux)")
+        };
+        let reason = format!("what {} holds cannot be looked at ({why})", namespace.name);
+        Obstacle::new(kind, reason, remedy)
     }));
     obstacles
 }
@@ -121,7 +137,7 @@ impl Use {
             }
             Use::OtherPath { device, controller } => (
                 format!("{device} has another path, through {controller}"),
-                format!("detach the namespace from {controller}, or unbind both"),
+                format!("detach the namespace from {controller}"),
             ),
         }
     }
@@ -182,19 +198,23 @@ impl Signature {
     }
 }
 
-/// Why nobody can know what the drive holds: the kernel's driver is not at work on it. `state` is that of its
-/// controller, where the driver has made one.
-pub(super) fn unseen(function: &Function, state: Option<&str>) -> Option<String> {
+/// Why nobody can know what the drive holds: the kernel's driver is not at work on it, or shows none of it.
+pub(super) fn unseen(function: &Function) -> Option<String> {
     let bdf = &function.bdf;
-    match (function.driver.as_deref(), state) {
-        // What a binding of our own was cut off from had been looked at.
-        (None, _) if function.record.is_some() => None,
+    match (function.driver.as_deref(), function.state.as_deref()) {
+        (None, _) if is_cut_off(function) => {
+            Some("an earlier 'adit setup' was cut off with it; 'adit setup restore' completes that".to_owned())
+        }
         (None, _) => Some(format!(
             "no driver has it; 'echo {bdf} > /sys/bus/pci/drivers_probe' gives it to the kernel's, to look"
         )),
         (Some("nvme"), None) => {
             Some("the kernel's driver has made no controller of it; dmesg may tell why".to_owned())
         }
+        // A drive whose namespaces the kernel refuses (two with one identifier, a failed Identify) is not an empty one.
+        (Some("nvme"), Some("live" | "")) if function.namespaces.is_empty() => Some(
+            "the kernel's driver shows no namespace of it: it has none, or dmesg tells why they are refused".to_owned(),
+        ),
         // Old kernels do not tell the state.
         (Some("nvme"), Some("live" | "")) => None,
         (Some("nvme"), Some(state)) => {
@@ -202,6 +222,11 @@ pub(super) fn unseen(function: &Function, state: Option<&str>) -> Option<String>
         }
         _ => None,
     }
+}
+
+/// Whether a binding or unbinding of our own did not come to its end.
+fn is_cut_off(function: &Function) -> bool {
+    function.record.as_ref().is_some_and(|record| record.phase != Phase::Bound)
 }
 
 fn foreign(function: &Function) -> Option<Obstacle> {
@@ -217,7 +242,8 @@ fn foreign(function: &Function) -> Option<Obstacle> {
             ),
         )),
         // Cut off in the middle of a binding of our own, it is ours.
-        (_, Some(wanted)) if function.record.is_none() => Some(Obstacle::new(
+        (_, Some("vfio-pci")) if function.record.is_some() => None,
+        (_, Some(wanted)) => Some(Obstacle::new(
             ObstacleKind::Foreign,
             format!(
                 "its driver_override says '{wanted}': another tool (driverctl?) has plans for it"
@@ -386,7 +412,7 @@ mod tests {
         let hidden = hidden.replace("/recorded/wipefs/nvme0n1 ", "/recorded/wipefs/other ");
         assert_eq!(kinds(&machine(&(hidden + &nvme))), [ObstacleKind::Unknown]);
         let metadata = IDLE.replace("size = 2048", "size = 0");
-        assert_eq!(kinds(&machine(&(metadata + &nvme))), [ObstacleKind::Unknown]);
+        assert_eq!(kinds(&machine(&(metadata + &nvme))), [ObstacleKind::Format]);
     }
 
     #[test]

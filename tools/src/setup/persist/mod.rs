@@ -109,8 +109,9 @@ fn modules() -> String {
         .to_owned()
 }
 
-/// The unit. By systemd's defaults it runs after all local file systems are mounted and swap is on, so that what uses
-/// a drive is in the kernel's lists; `bind` itself waits for drives that are still being looked at.
+/// The unit. By systemd's defaults it runs after the local file systems that a boot needs are mounted and swap is on, so
+/// that what uses a drive is in the kernel's lists (mounts with `nofail` may come later: their signatures keep those
+/// drives); `bind` itself waits for drives that are still being looked at.
 fn unit(program: &str) -> String {
     format!(
         "# Written by 'adit setup persist'; 'adit setup persist --remove' removes it.\n\

@@ -184,7 +184,7 @@ fn obstacle(obstacle: &Obstacle) -> String {
     let what = match obstacle.kind {
         ObstacleKind::InUse => "in use",
         ObstacleKind::Signature => "signature",
-        ObstacleKind::Unknown => "unknown",
+        ObstacleKind::Unknown | ObstacleKind::Format => "unknown",
         ObstacleKind::NoIommu => "no IOMMU",
         ObstacleKind::Group => "IOMMU group",
         ObstacleKind::Vmd => "VMD",

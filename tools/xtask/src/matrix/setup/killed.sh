@@ -13,7 +13,7 @@ machine() {
 	basename "$(readlink /sys/bus/pci/devices/$device/driver)"
 	cat /sys/bus/pci/devices/$device/driver_override
 	ls {k0} 2>&1
-	find /var/lib/adit /etc/udev /etc/security /etc/tmpfiles.d /etc/systemd ! -type d 2>/dev/null
+	find /var/lib/adit /run/udev /etc/security /etc/tmpfiles.d /etc/systemd ! -type d 2>/dev/null
 }
 
 # Prints the places at which to kill "$@": `CALL NUMBER` of the main thread, or `write PATH`.
@@ -61,7 +61,7 @@ restored() {
 	machine >/tmp/after
 	if cmp /tmp/before /tmp/after; then
 		# So that making directories is a step of each run.
-		rm -rf /var/lib/adit /etc/udev /etc/security
+		rm -rf /var/lib/adit /run/udev /etc/security
 		return
 	fi
 	echo "killed at $*, it is not as it was before:"

@@ -195,6 +195,18 @@ const REFUSED: Case = Case {
              adit setup bind 0000:00:18.0 --force-erase-signature; code=$?; kill $holder; exit $code",
             &["ng0n1 is open in process", "(sleep)"],
         ),
+        // Nothing is erased where the rest cannot be done.
+        refused(
+            "mv /lib/modules /lib/gone; adit setup bind 0000:00:18.0 --force-erase-signature; code=$?\n\
+             adit setup doctor; mv /lib/gone /lib/modules; wipefs --no-act {k0}; exit $code",
+            &[
+                "has no module vfio-pci",
+                "linux-modules-extra",
+                "everything is as it was before",
+                "BAD  modules",
+                "ext4",
+            ],
+        ),
         // What was erased comes back as the file beside the copies says.
         good(
             "adit setup bind 0000:00:18.0 --force-erase-signature && adit setup restore && wipefs --no-act {k0}\n\
@@ -220,15 +232,6 @@ const REFUSED: Case = Case {
             "echo other >/sys/bus/pci/devices/0000:00:18.0/driver_override; adit setup bind 0000:00:18.0; code=$?\n\
              echo >/sys/bus/pci/devices/0000:00:18.0/driver_override; exit $code",
             &["its driver_override says 'other'", "another tool"],
-        ),
-        refused(
-            "modprobe -r vfio-pci; mv /lib/modules /lib/gone; adit setup bind 0000:00:18.0; code=$?; adit setup doctor; mv /lib/gone /lib/modules; exit $code",
-            &[
-                "has no module vfio-pci",
-                "linux-modules-extra",
-                "everything is as it was before",
-                "BAD  modules",
-            ],
         ),
         refused(
             "mount -o remount,ro /sys; adit setup bind 0000:00:18.0; code=$?; mount -o remount,rw /sys; exit $code",

@@ -32,13 +32,13 @@ macro_rules! as_user {
 macro_rules! while_it_waits {
     ($shell:literal, $then:literal) => {
         concat!(
-            "modprobe -r vfio-pci; mkdir -p /usr/local/sbin\n",
-            "printf '#!/bin/sh\\ntouch /tmp/waits; sleep 2; exec /bin/modprobe \"$@\"\\n' >/usr/local/sbin/modprobe\n",
-            "chmod +x /usr/local/sbin/modprobe; rm -f /tmp/waits\n",
+            "modprobe -r vfio-pci; mkdir -p /usr/sbin\n",
+            "printf '#!/bin/sh\\ntouch /tmp/waits; sleep 2; exec /bin/modprobe \"$@\"\\n' >/usr/sbin/modprobe\n",
+            "chmod +x /usr/sbin/modprobe; rm -f /tmp/waits\n",
             $shell,
             " & setup=$!\nuntil [ -e /tmp/waits ] || ! kill -0 $setup; do usleep 20000; done\n",
             $then,
-            "\nwait $setup; code=$?; rm /usr/local/sbin/modprobe; exit $code"
+            "\nwait $setup; code=$?; rm /usr/sbin/modprobe; exit $code"
         )
     };
 }
@@ -175,6 +175,12 @@ const REFUSED: Case = Case {
         refused(
             "wipefs -qa {k0}; sleep 60 <{k0} & holder=$!\n\
              adit setup bind 0000:00:18.0; code=$?; kill $holder; exit $code",
+            &["nvme0n1 is open in process", "(sleep)"],
+        ),
+        // By a node of its own, somewhere else, as a container may have it.
+        refused(
+            "mknod /root/raw b $(cat /sys/class/block/nvme0n1/dev | tr : ' '); sleep 60 </root/raw & holder=$!\n\
+             usleep 100000; adit setup bind 0000:00:18.0; code=$?; kill $holder; rm /root/raw; exit $code",
             &["nvme0n1 is open in process", "(sleep)"],
         ),
         refused(

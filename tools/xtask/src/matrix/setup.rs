@@ -32,13 +32,13 @@ macro_rules! as_user {
 macro_rules! while_it_waits {
     ($shell:literal, $then:literal) => {
         concat!(
-            "modprobe -r vfio-pci; mkdir -p /usr/local/sbin\n",
-            "printf '#!/bin/sh\\ntouch /tmp/waits; sleep 2; exec /bin/modprobe \"$@\"\\n' >/usr/local/sbin/modprobe\n",
-            "chmod +x /usr/local/sbin/modprobe; rm -f /tmp/waits\n",
+            "modprobe -r vfio-pci; mkdir -p /usr/sbin\n",
+            "printf '#!/bin/sh\\ntouch /tmp/waits; sleep 2; exec /bin/modprobe \"$@\"\\n' >/usr/sbin/modprobe\n",
+            "chmod +x /usr/sbin/modprobe; rm -f /tmp/waits\n",
             $shell,
             " & setup=$!\nuntil [ -e /tmp/waits ] || ! kill -0 $setup; do usleep 20000; done\n",
             $then,
-            "\nwait $setup; code=$?; rm /usr/local/sbin/modprobe; exit $code"
+            "\nwait $setup; code=$?; rm /usr/sbin/modprobe; exit $code"
         )
     };
 }
@@ -48,7 +48,7 @@ const AS_BEFORE: &str = "\
 basename $(readlink /sys/bus/pci/devices/0000:00:18.0/driver)
 cat /sys/bus/pci/devices/0000:00:18.0/driver_override
 ls {k0}
-find /var/lib/adit /run/udev /etc/security /etc/tmpfiles.d ! -type d 2>/dev/null; echo nothing else";
+find /var/lib/adit /etc/udev /run/udev /etc/security /etc/tmpfiles.d ! -type d 2>/dev/null; echo nothing else";
 /// What it says then.
 const NOTHING_LEFT: &[&str] = &["nvme\n(null)\n/dev/nvme0n1\nnothing else\n"];
 

@@ -26,7 +26,7 @@ places() {
 			sub(/\(.*/, "", call)
 			number = ++count[$1, call]
 			# A call that failed changed nothing.
-			if (/ = -1 / || !match($0, /[<"]\/(sys|var|etc|dev\/vfio)[^>"]*/))
+			if (/ = -1 / || !match($0, /[<"]\/(sys|var|etc|run\/udev|dev\/vfio)[^>"]*/))
 				next
 			print call, ($1 == main ? number : substr($0, RSTART + 1, RLENGTH - 1))
 		}' /tmp/trace
@@ -71,12 +71,12 @@ restored() {
 
 bind="adit setup bind $device --user user"
 machine >/tmp/before
-mkdir -p /usr/local/sbin
-printf '#!/bin/sh\nkill -9 $PPID\n' >/usr/local/sbin/modprobe
-chmod +x /usr/local/sbin/modprobe
+mkdir -p /usr/sbin
+printf '#!/bin/sh\nkill -9 $PPID\n' >/usr/sbin/modprobe
+chmod +x /usr/sbin/modprobe
 $bind >/tmp/said 2>&1
 [ $? = 137 ] || { echo "was not killed while modprobe runs:"; cat /tmp/said; exit 1; }
-rm /usr/local/sbin/modprobe
+rm /usr/sbin/modprobe
 restored modprobe
 modprobe vfio-pci || exit
 

@@ -245,6 +245,16 @@ fn after_a_boot_the_file_is_the_users_again() {
 }
 
 #[test]
+fn restore_takes_back_what_only_a_rule_tells_of() {
+    let mut world = by_hand();
+    let before = kept(&world);
+    done(grant_to(&mut world, A, "alice", None));
+    assert!(world.run(None, withdraw_all).expect("not killed").expect("no failure"));
+    assert_eq!(kept(&world), before);
+    assert!(!world.run(None, withdraw_all).expect("not killed").expect("nothing left"));
+}
+
+#[test]
 fn a_group_has_one_owner() {
     let mut world = by_hand_in(12);
     done(grant_to(&mut world, A, "alice", None));

@@ -342,6 +342,39 @@ mod tests {
     }
 
     #[test]
+    fn virtual_functions_are_a_use() {
+        let function = with(&format!("{PLACE}/sriov_numvfs = 4\n"));
+        let (reason, remedy) = only(&function, ObstacleKind::InUse);
+        assert!(reason.contains("4 virtual functions") && remedy.contains("sriov_numvfs"));
+        assert!(with(&format!("{PLACE}/sriov_numvfs = 0\n")).obstacles.is_empty());
+    }
+
+    #[test]
+    fn a_controller_that_shows_no_namespace_is_not_known_to_be_empty() {
+        let bare: String = IDLE
+            .lines()
+            .filter(|line| !line.contains("nvme0n1"))
+            .map(|line| format!("{line}\n"))
+            .collect();
+        let function =
+            machine(&format!("{bare}{PLACE}/driver -> ../../../../bus/pci/drivers/nvme\n"));
+        assert!(function.unseen.expect("a reason").contains("shows no namespace"));
+    }
+
+    #[test]
+    fn a_record_of_ours_excuses_no_other_tools_override() {
+        let record = "/var/lib/adit/setup/devices/0000:01:00.0.json = {\"version\": 1, \"bdf\": \"0000:01:00.0\", \
+            \"phase\": \"bound\", \"before\": {\"driver\": \"nvme\", \"driver_override\": null}, \"identity\": {\"ids\": \"\", \
+            \"model\": null, \"serial\": null, \"firmware\": null, \"size_bytes\": null, \"namespaces\": []}, \
+            \"boot_id\": \"x\", \"grant\": null}\n";
+        let nvme = format!("{PLACE}/driver -> ../../../../bus/pci/drivers/nvme\n{record}");
+        let ours = machine(&format!("{}{nvme}", IDLE.replace("(null)", "vfio-pci")));
+        assert!(ours.record.is_some() && ours.obstacles.is_empty(), "{:?}", ours.obstacles);
+        let theirs = machine(&format!("{}{nvme}", IDLE.replace("(null)", "pci-stub")));
+        only(&theirs, ObstacleKind::Foreign);
+    }
+
+    #[test]
     fn every_reason_is_told_the_most_telling_first() {
         let function = with(
             "\
@@ -410,7 +443,7 @@ mod tests {
             .collect();
         let nvme = format!("{PLACE}/driver -> ../../../../bus/pci/drivers/nvme\n");
         let hidden = hidden.replace("/recorded/wipefs/nvme0n1 ", "/recorded/wipefs/other ");
-        assert_eq!(kinds(&machine(&(hidden + &nvme))), [ObstacleKind::Unknown]);
+        assert_eq!(kinds(&machine(&(hidden + &nvme))), [ObstacleKind::Format]);
         let metadata = IDLE.replace("size = 2048", "size = 0");
         assert_eq!(kinds(&machine(&(metadata + &nvme))), [ObstacleKind::Format]);
     }

@@ -177,6 +177,12 @@ const REFUSED: Case = Case {
              adit setup bind 0000:00:18.0; code=$?; kill $holder; exit $code",
             &["nvme0n1 is open in process", "(sleep)"],
         ),
+        // By a node of its own, somewhere else, as a container may have it.
+        refused(
+            "mknod /root/raw b $(cat /sys/class/block/nvme0n1/dev | tr : ' '); sleep 60 </root/raw & holder=$!\n\
+             usleep 100000; adit setup bind 0000:00:18.0; code=$?; kill $holder; rm /root/raw; exit $code",
+            &["nvme0n1 is open in process", "(sleep)"],
+        ),
         refused(
             "mkfs.ext4 -q {k0} && mkdir /mnt && mount -t ext4 {k0} /mnt && echo kept >/mnt/file && umount /mnt\n\
              unshare -m sh -c 'mount -t ext4 {k0} /mnt; sleep 60' & holder=$!\n\

@@ -37,6 +37,21 @@ fn after_a_reboot_there_is_nothing_to_bring_back_but_the_record_goes() {
 }
 
 #[test]
+fn what_another_tool_has_bound_since_the_boot_is_not_ours() {
+    let mut world = World::new(&two_drives(), 9);
+    done(bind(&mut world, &[A], None));
+    world.boot();
+    world.kernel.load("vfio-pci");
+    world.kernel.unbind_by_hand(A);
+    take_by_hand(&mut world, A, "vfio-pci");
+    let bound = done(bind(&mut world, &[A], None));
+    assert_eq!(bound[0].state, State::BoundByOthers);
+    let returned = done(restore(&mut world, None));
+    assert_eq!(returned[0].sentence(false), "0000:01:00.0 is released: driver vfio-pci");
+    assert!(told(&world).iter().all(|change| !change.contains("/sys/")), "{:?}", told(&world));
+}
+
+#[test]
 fn a_driver_that_somebody_else_gave_it_is_left() {
     let mut world = World::new(&two_drives(), 3);
     done(bind(&mut world, &[A], None));

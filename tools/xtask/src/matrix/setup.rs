@@ -48,7 +48,7 @@ const AS_BEFORE: &str = "\
 basename $(readlink /sys/bus/pci/devices/0000:00:18.0/driver)
 cat /sys/bus/pci/devices/0000:00:18.0/driver_override
 ls {k0}
-find /var/lib/adit /run/udev /etc/security /etc/tmpfiles.d ! -type d 2>/dev/null; echo nothing else";
+find /var/lib/adit /etc/udev /run/udev /etc/security /etc/tmpfiles.d ! -type d 2>/dev/null; echo nothing else";
 /// What it says then.
 const NOTHING_LEFT: &[&str] = &["nvme\n(null)\n/dev/nvme0n1\nnothing else\n"];
 

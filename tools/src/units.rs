@@ -65,6 +65,11 @@ pub(crate) fn block_bytes(text: &str) -> Result<u64, UnitError> {
     }
 }
 
+/// A number of things, for clap.
+pub(crate) fn count(text: &str) -> Result<u64, UnitError> {
+    text.parse().map_err(|_| UnitError(format!("'{text}' is not a number such as 512")))
+}
+
 /// A number of bytes.
 pub(crate) fn bytes(text: &str) -> Result<u64, UnitError> {
     let refused = || UnitError(format!("'{text}' is not a size such as 4096, 4k, 1m or 10g"));
@@ -114,6 +119,14 @@ fn split_number(text: &str) -> (&str, &str) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn counts_are_plain_numbers() {
+        assert_eq!((count("0"), count("512")), (Ok(0), Ok(512)));
+        for text in ["", "-1", "0x10", "4k", "99999999999999999999"] {
+            assert!(count(text).expect_err(text).to_string().contains("not a number"), "{text}");
+        }
+    }
 
     #[test]
     fn sizes_are_powers_of_1024() {

@@ -194,7 +194,7 @@ pub(super) struct HugepagesArgs {
     pub(super) size: PageSize,
 
     /// How many pages there are to be
-    #[arg(long, value_name = "N", required_unless_present_any = ["bytes", "release"], conflicts_with = "bytes")]
+    #[arg(long, value_name = "N", value_parser = crate::units::count, required_unless_present_any = ["bytes", "release"], conflicts_with = "bytes")]
     pub(super) count: Option<u64>,
 
     /// How many bytes there are to be, such as 512M or 4G; rounded up to whole pages

@@ -79,6 +79,7 @@ fn bind_on(operation: &mut Operation, args: &BindArgs) -> Result<Vec<Bound>> {
     let terms = Terms {
         together: &args.devices,
         erase: args.force_erase_signature,
+        unseen: args.force_erase_signature,
         no_iommu: args.unsafe_no_iommu,
     };
     for &device in &args.devices {

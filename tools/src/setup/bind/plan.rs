@@ -16,8 +16,10 @@ use crate::setup::root::Root;
 pub(super) struct Terms<'a> {
     /// All that the command is about: they may share IOMMU groups.
     pub(super) together: &'a [PciAddress],
-    /// Signatures may be erased.
+    /// Signatures may be there: they are erased.
     pub(super) erase: bool,
+    /// It may hold what cannot be looked at.
+    pub(super) unseen: bool,
     /// It may be done without an IOMMU.
     pub(super) no_iommu: bool,
 }
@@ -127,7 +129,8 @@ pub(super) fn find<'a>(
 /// What is in the way of taking `function` on these terms.
 pub(super) fn reasons(function: &Function, terms: Terms) -> Vec<String> {
     let stands = |obstacle: &&Obstacle| match obstacle.kind {
-        ObstacleKind::Signature | ObstacleKind::Format => !terms.erase,
+        ObstacleKind::Signature => !terms.erase,
+        ObstacleKind::Format => !terms.unseen,
         ObstacleKind::NoIommu => !terms.no_iommu,
         ObstacleKind::Group => !is_group_asked_for(function, terms.together),
         ObstacleKind::InUse | ObstacleKind::Unknown | ObstacleKind::Vmd | ObstacleKind::Foreign => {
@@ -149,7 +152,7 @@ fn unseen(function: &Function, terms: Terms) -> Option<String> {
     let bdf = &function.bdf;
     let why = function.unseen.as_ref()?;
     let against = format!("{bdf}: what it holds cannot be looked at: {why}");
-    match (function.driver.is_none() || function.is_live(), terms.erase) {
+    match (function.driver.is_none() || function.is_live(), terms.unseen) {
         (true, true) => None,
         (true, false) => {
             Some(format!("{against}; add --force-erase-signature if nothing of it is wanted"))

@@ -88,9 +88,8 @@ fn forward(operation: &mut Operation, request: &Request, progress: &mut Progress
         claims = claim_all(operation, request)?;
     }
     for (function, claims) in request.functions.iter().zip(claims) {
-        // What was to be erased is gone by now, if it could be seen.
-        let left = operation.is_dry() || !erase::is_needed(function);
-        let terms = Terms { erase: request.terms.erase && left, ..request.terms };
+        // What was to be erased is gone by now.
+        let terms = Terms { erase: request.terms.erase && operation.is_dry(), ..request.terms };
         look_again(operation, function, terms)?;
         take(operation, function, claims, request.user, &mut progress.begun)?;
     }
@@ -228,10 +227,12 @@ fn record_of(root: &Root, function: &Function) -> DeviceRecord {
     }
 }
 
-/// Whether an earlier record is of this drive, as far as its serial number tells.
+/// Whether an earlier record is of this drive, by the serial number that the kernel's driver has read. Without that
+/// driver the inventory tells what the record says.
 fn is_of(earlier: &DeviceRecord, function: &Function) -> bool {
     let Identity { ids, serial, .. } = &earlier.identity;
-    serial.is_some() && *ids == function.ids && *serial == function.serial
+    let is_read = function.is_live() && serial.is_some();
+    is_read && *ids == function.ids && *serial == function.serial
 }
 
 fn verify(operation: &mut Operation, device: Device) -> Result<()> {

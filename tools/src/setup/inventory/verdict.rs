@@ -5,7 +5,6 @@ use serde::Serialize;
 use super::namespace::NO_DEVICE;
 use super::{Function, Host, Namespace, Process, Signature, Use};
 use crate::human::printable;
-use crate::setup::record::Phase;
 
 /// One reason.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -53,7 +52,7 @@ pub(super) fn obstacles(function: &Function, host: &Host) -> Vec<Obstacle> {
     let mut obstacles = Vec::new();
     if !function.is_bound() {
         obstacles
-            .extend(function.open_by.iter().map(|process| in_use(open(&function.bdf, process))));
+            .extend(function.open_by.iter().map(|process| in_use(open("its controller", process))));
         obstacles.extend(function.namespaces.iter().flat_map(of_namespace));
         obstacles.extend(virtual_functions(function));
         obstacles.extend(foreign(function));
@@ -202,8 +201,8 @@ impl Signature {
 pub(super) fn unseen(function: &Function) -> Option<String> {
     let bdf = &function.bdf;
     match (function.driver.as_deref(), function.state.as_deref()) {
-        (None, _) if is_cut_off(function) => {
-            Some("an earlier 'adit setup' was cut off with it; 'adit setup restore' completes that".to_owned())
+        (None, _) if function.record.is_some() => {
+            Some("no driver has it; 'adit setup restore' gives it back to the one that it had".to_owned())
         }
         (None, _) => Some(format!(
             "no driver has it; 'echo {bdf} > /sys/bus/pci/drivers_probe' gives it to the kernel's, to look"
@@ -222,11 +221,6 @@ pub(super) fn unseen(function: &Function) -> Option<String> {
         }
         _ => None,
     }
-}
-
-/// Whether a binding or unbinding of our own did not come to its end.
-fn is_cut_off(function: &Function) -> bool {
-    function.record.as_ref().is_some_and(|record| record.phase != Phase::Bound)
 }
 
 fn foreign(function: &Function) -> Option<Obstacle> {
@@ -397,7 +391,7 @@ mod tests {
         assert_eq!(
             reasons,
             [
-                "0000:01:00.0 is open in process 9 (smartd)",
+                "its controller is open in process 9 (smartd)",
                 "nvme0n1 is swapped to",
                 "it shares IOMMU group 7 with 0000:00:02.0 (igb)",
             ]

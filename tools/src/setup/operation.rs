@@ -14,6 +14,7 @@ use super::args::ChangeArgs;
 use super::change::{Change, Claim, Hands};
 use super::lock::Lock;
 use super::machine::Machine;
+use super::progress::{Line, Ticker};
 use super::record::STATE;
 use super::root::Root;
 use crate::failure::{Failure, Result};
@@ -111,6 +112,7 @@ impl<'a> Operation<'a> {
         if self.dry_run {
             return Ok(());
         }
+        let _progress = Ticker::start(change.to_string());
         self.hands.apply(&change).map_err(|why| {
             self.stuck |= why.kind() == io::ErrorKind::TimedOut;
             explain(&change, &why)
@@ -181,7 +183,7 @@ impl<'a> Operation<'a> {
         limit: Duration,
         mut done: impl FnMut(&Root) -> bool,
     ) -> bool {
-        let mut line = crate::setup::progress::Line::new(what);
+        let mut line = Line::new(what);
         let mut waited = Duration::ZERO;
         let interrupted = self.is_interrupted();
         while !self.dry_run && !done(self.root) {

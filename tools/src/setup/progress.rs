@@ -1,10 +1,45 @@
 //! What is being waited for: one line on a terminal after two seconds, nothing in a pipe.
 
 use std::io::{self, IsTerminal, Write};
-use std::time::Duration;
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
 
 /// Shorter waits stay silent.
 const PATIENCE: Duration = Duration::from_secs(2);
+
+/// Between two looks at whether there is something to show.
+const TICK: Duration = Duration::from_millis(250);
+
+/// A line that shows itself while something else has this thread: a program, a write that the kernel takes its time for.
+pub(crate) struct Ticker(Option<(Sender<()>, JoinHandle<()>)>);
+
+impl Ticker {
+    /// For something that is called `what`, from now until this value is dropped.
+    pub(crate) fn start(what: String) -> Ticker {
+        if !io::stderr().is_terminal() {
+            return Ticker(None);
+        }
+        let (stop, stopped) = channel();
+        let thread = thread::spawn(move || {
+            let (mut line, begun) = (Line::new(&what), Instant::now());
+            while stopped.recv_timeout(TICK) == Err(RecvTimeoutError::Timeout) {
+                line.show(begun.elapsed());
+            }
+        });
+        Ticker(Some((stop, thread)))
+    }
+}
+
+impl Drop for Ticker {
+    fn drop(&mut self) {
+        if let Some((stop, thread)) = self.0.take() {
+            drop(stop);
+            // A panic in there costs a line on the terminal and nothing else.
+            let _ = thread.join();
+        }
+    }
+}
 
 /// A line on the terminal, cleared when dropped.
 pub(crate) struct Line<'a> {

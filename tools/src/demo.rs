@@ -26,7 +26,8 @@ const WHAT_NEXT: &str = "
 The figures are of software only: no flash and no PCIe took part. Next:
   adit identify soft:mem=1G                        what a controller says of itself
   adit bench --filename=soft:mem=1G --rw=randread --bs=4k --iodepth=32 --time_based --runtime=5
-  adit bench --help                                fio's options; on a real controller bound to vfio-pci:
+  adit setup status                                your drives, and which of them can be handed over
+  adit bench --help                                fio's options; on a controller that 'adit setup bind' has handed over:
   adit bench --filename=vfio:0000:01:00.0 --rw=randread --bs=4k --iodepth=32 --time_based --runtime=5
 ";
 

@@ -119,6 +119,19 @@ impl<'a> Operation<'a> {
         })
     }
 
+    /// Makes the change unless it is a file that is there already as it should be; says whether it was made.
+    ///
+    /// # Errors
+    /// As [`Operation::change`].
+    pub(crate) fn keep(&mut self, change: Change) -> Result<bool> {
+        if let Change::File { path, content, .. } = &change
+            && self.root.text(path).is_some_and(|text| text == content.trim())
+        {
+            return Ok(false);
+        }
+        self.change(change).map(|()| true)
+    }
+
     fn tell(&mut self, change: &Change) {
         let prefix = if self.dry_run { "would " } else { "" };
         let mut text = format!("{prefix}{change}\n");

@@ -9,7 +9,7 @@ use std::fmt::Write;
 use super::take;
 use crate::failure::Result;
 use crate::setup::change::Change;
-use crate::setup::inventory::{Function, Namespace, Signature};
+use crate::setup::inventory::{Function, Namespace, ObstacleKind, Signature};
 use crate::setup::operation::Operation;
 use crate::setup::record::STATE;
 use crate::setup::root::Root;
@@ -52,12 +52,11 @@ pub(super) fn erase(
 
 /// What the person must know of a drive whose contents cannot be seen, and which is taken on his word.
 pub(super) fn warning(function: &Function) -> Option<String> {
-    function.unseen.as_ref().map(|why| {
-        format!(
-            "warning: {}: {why}; nothing was looked at, so nothing is erased and no copy kept",
-            function.bdf
-        )
-    })
+    let unseen = function.obstacles.iter().find(|found| found.kind == ObstacleKind::Unseen)?;
+    Some(format!(
+        "warning: {}: {}; so nothing of that is erased and no copy kept",
+        function.bdf, unseen.reason
+    ))
 }
 
 /// Whether there is anything to erase.

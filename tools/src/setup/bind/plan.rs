@@ -99,8 +99,7 @@ fn task<'a>(
         _ if function.is_bound() => return Ok(Task::Foreign(function.bdf.clone())),
         _ => {}
     }
-    let mut reasons = reasons(function, terms);
-    reasons.extend(unseen(function, terms));
+    let reasons = reasons(function, terms);
     if reasons.is_empty() { Ok(Task::Take(function)) } else { Err(reasons) }
 }
 
@@ -130,7 +129,7 @@ pub(super) fn find<'a>(
 pub(super) fn reasons(function: &Function, terms: Terms) -> Vec<String> {
     let stands = |obstacle: &&Obstacle| match obstacle.kind {
         ObstacleKind::Signature => !terms.erase,
-        ObstacleKind::Format => !terms.unseen,
+        ObstacleKind::Unseen => !terms.unseen,
         ObstacleKind::NoIommu => !terms.no_iommu,
         ObstacleKind::Group => !is_group_asked_for(function, terms.together),
         ObstacleKind::InUse | ObstacleKind::Unknown | ObstacleKind::Vmd | ObstacleKind::Foreign => {
@@ -144,21 +143,6 @@ pub(super) fn reasons(function: &Function, terms: Terms) -> Vec<String> {
     // A partition table has a copy of itself at the end of the drive.
     reasons.dedup();
     reasons
-}
-
-/// Why it is not known what the device holds, other than that its namespaces cannot be read. Where no driver has it or
-/// shows a namespace, the person may want it whatever it holds.
-fn unseen(function: &Function, terms: Terms) -> Option<String> {
-    let bdf = &function.bdf;
-    let why = function.unseen.as_ref()?;
-    let against = format!("{bdf}: what it holds cannot be looked at: {why}");
-    match (function.driver.is_none() || function.is_live(), terms.unseen) {
-        (true, true) => None,
-        (true, false) => {
-            Some(format!("{against}; add --force-erase-signature if nothing of it is wanted"))
-        }
-        (false, _) => Some(against),
-    }
 }
 
 /// Whether all that make the function's group unusable are taken by the same command: then it is usable afterwards.

@@ -187,12 +187,16 @@ fn made_free(function: &Function) -> Remedy {
         return Remedy::new(format!("choose another drive ({why})"), ["sudo adit setup status"]);
     }
     let (bdf, bind) = (&function.bdf, bind_command(&function.bdf));
-    match function.obstacles.first().map(|first| first.kind) {
-        Some(ObstacleKind::Unknown) => {
-            let advice = "look again with root's rights, and with wipefs (package util-linux)";
-            Remedy::new(advice, [format!("sudo adit setup doctor {bdf}")])
+    let first = function.obstacles.first();
+    match first.map(|first| (first.kind, &first.remedy)) {
+        Some((ObstacleKind::Unknown, remedy)) => {
+            Remedy::new(format!("look again: {remedy}"), [format!("sudo adit setup doctor {bdf}")])
         }
-        Some(ObstacleKind::Signature) => Remedy::new(
+        Some((ObstacleKind::Unseen, remedy)) => Remedy::new(
+            format!("choose another drive; or: {remedy}"),
+            [format!("{bind} --force-erase-signature")],
+        ),
+        Some((ObstacleKind::Signature, _)) => Remedy::new(
             "choose another drive; or, if nothing on it is wanted, have its marks erased (a copy of each is kept)",
             [format!("{bind} --force-erase-signature")],
         ),

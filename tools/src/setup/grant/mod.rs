@@ -171,10 +171,10 @@ fn admit(operation: &mut Operation, address: PciAddress, name: &str) -> Result<O
 
 /// The files that keep the grant, then the device's own.
 fn write(operation: &mut Operation, address: PciAddress, user: &User) -> Result<()> {
-    if write_file(operation, rule::written(address, &user.name))? {
+    if operation.keep(rule::written(address, &user.name))? {
         reload(operation)?;
     }
-    write_file(operation, rule::limits_written(&user.name))?;
+    operation.keep(rule::limits_written(&user.name))?;
     let mut files = device_files(operation.root, address);
     if operation.is_dry() && files.is_empty() {
         // Binding is what brings it.
@@ -192,16 +192,6 @@ fn write(operation: &mut Operation, address: PciAddress, user: &User) -> Result<
          systemd service needs LimitMEMLOCK=infinity",
         user.name
     ))
-}
-
-/// Writes a file unless it is there as it should be; says whether it was written.
-fn write_file(operation: &mut Operation, file: Change) -> Result<bool> {
-    if let Change::File { path, content, .. } = &file
-        && operation.root.text(path).is_some_and(|text| text == content.trim())
-    {
-        return Ok(false);
-    }
-    operation.change(file).map(|()| true)
 }
 
 /// Takes back what [`give`] gave, if anything; the record says so afterwards.

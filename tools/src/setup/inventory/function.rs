@@ -69,10 +69,8 @@ fn read(root: &Root, pci: &PciFunction, host: &Host, usage: &Usage) -> Function 
         iommu_group: group,
         namespaces,
         record,
-        unseen: None,
         obstacles: Vec::new(),
     };
-    function.unseen = verdict::unseen(&function);
     function.obstacles = verdict::obstacles(&function, host);
     function
 }

@@ -73,9 +73,7 @@ pub(crate) struct Function {
     pub(crate) open_by: Vec<Process>,
     /// What was recorded when it was bound.
     pub(crate) record: Option<DeviceRecord>,
-    /// Why nobody can know what it holds, where that is so; it is then taken only with `--force-erase-signature`.
-    pub(crate) unseen: Option<String>,
-    /// Why Adit may not take it; it may where this is empty and nothing is unseen.
+    /// Why Adit may not take it; it may where this is empty.
     pub(crate) obstacles: Vec<Obstacle>,
 }
 

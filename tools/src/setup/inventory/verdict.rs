@@ -27,8 +27,8 @@ pub(crate) enum ObstacleKind {
     Signature,
     /// What it holds could not be looked at (no rights, no `wipefs`).
     Unknown,
-    /// Its format is one that Linux cannot use, so nothing can look at it.
-    Format,
+    /// Nothing of the kernel's can look at what it holds: no driver, no namespace shown, a format that Linux cannot use.
+    Unseen,
     /// No IOMMU is in use.
     NoIommu,
     /// Its group has other live devices.
@@ -54,6 +54,7 @@ pub(super) fn obstacles(function: &Function, host: &Host) -> Vec<Obstacle> {
         obstacles
             .extend(function.open_by.iter().map(|process| in_use(open("its controller", process))));
         obstacles.extend(function.namespaces.iter().flat_map(of_namespace));
+        obstacles.extend(unseen(function));
         obstacles.extend(virtual_functions(function));
         obstacles.extend(foreign(function));
     }
@@ -78,9 +79,9 @@ fn of_namespace(namespace: &Namespace) -> Vec<Obstacle> {
     obstacles.extend(signatures(namespace.signatures.as_deref().unwrap_or_default()));
     obstacles.extend(namespace.unreadable.as_ref().map(|why| {
         let (kind, remedy) = if why == NO_DEVICE {
-            (ObstacleKind::Format, "'nvme format' gives it another; if nothing of it is wanted, add --force-erase-signature")
+            (ObstacleKind::Unseen, format!("'nvme format' gives it another; {FORCE}"))
         } else {
-            (ObstacleKind::Unknown, "it takes root, and wipefs (package util-linux)")
+            (ObstacleKind::Unknown, "it takes root, and wipefs (package util-linux)".to_owned())
         };
         let reason = format!("what {} holds cannot be looked at ({why})", namespace.name);
         Obstacle::new(kind, reason, remedy)
@@ -197,28 +198,46 @@ impl Signature {
     }
 }
 
-/// Why nobody can know what the drive holds: the kernel's driver is not at work on it, or shows none of it.
-pub(super) fn unseen(function: &Function) -> Option<String> {
+/// What lifts the reason that a drive's contents cannot be looked at.
+const FORCE: &str = "if nothing of it is wanted, add --force-erase-signature";
+
+/// Nobody can know what the drive holds: the kernel's driver is not at work on it, or shows none of it.
+fn unseen(function: &Function) -> Option<Obstacle> {
     let bdf = &function.bdf;
+    let because = |kind, why: &str, remedy: String| {
+        let reason = format!("what it holds cannot be looked at: {why}");
+        Some(Obstacle::new(kind, reason, remedy))
+    };
+    let (unseen, unknown) = (ObstacleKind::Unseen, ObstacleKind::Unknown);
     match (function.driver.as_deref(), function.state.as_deref()) {
-        (None, _) if function.record.is_some() => {
-            Some("no driver has it; 'adit setup restore' gives it back to the one that it had".to_owned())
-        }
-        (None, _) => Some(format!(
-            "no driver has it; 'echo {bdf} > /sys/bus/pci/drivers_probe' gives it to the kernel's, to look"
-        )),
-        (Some("nvme"), None) => {
-            Some("the kernel's driver has made no controller of it; dmesg may tell why".to_owned())
-        }
+        (None, _) if function.record.is_some() => because(
+            unseen,
+            "no driver has it",
+            "'adit setup restore' gives it back to the one that it had".to_owned(),
+        ),
+        (None, _) => because(
+            unseen,
+            "no driver has it",
+            format!("'echo {bdf} > /sys/bus/pci/drivers_probe' gives it to the kernel's; {FORCE}"),
+        ),
+        (Some("nvme"), None) => because(
+            unknown,
+            "the kernel's driver has made no controller of it",
+            "dmesg may tell why".to_owned(),
+        ),
         // A drive whose namespaces the kernel refuses (two with one identifier, a failed Identify) is not an empty one.
-        (Some("nvme"), Some("live" | "")) if function.namespaces.is_empty() => Some(
-            "the kernel's driver shows no namespace of it: it has none, or dmesg tells why they are refused".to_owned(),
+        (Some("nvme"), Some("live" | "")) if function.namespaces.is_empty() => because(
+            unseen,
+            "the kernel's driver shows no namespace of it",
+            format!("dmesg tells if any are refused; {FORCE}"),
         ),
         // Old kernels do not tell the state.
         (Some("nvme"), Some("live" | "")) => None,
-        (Some("nvme"), Some(state)) => {
-            Some(format!("its controller is '{state}', not live; wait, or look at dmesg"))
-        }
+        (Some("nvme"), Some(state)) => because(
+            unknown,
+            &format!("its controller is '{state}', not live"),
+            "wait, or look at dmesg".to_owned(),
+        ),
         _ => None,
     }
 }
@@ -331,7 +350,7 @@ mod tests {
     #[test]
     fn an_idle_drive_may_be_taken() {
         let function = with("");
-        assert_eq!((function.obstacles.as_slice(), function.unseen.as_ref()), (&[][..], None));
+        assert_eq!(function.obstacles, []);
         assert_eq!(function.size_bytes, Some(1 << 20));
     }
 
@@ -352,7 +371,10 @@ mod tests {
             .collect();
         let function =
             machine(&format!("{bare}{PLACE}/driver -> ../../../../bus/pci/drivers/nvme\n"));
-        assert!(function.unseen.expect("a reason").contains("shows no namespace"));
+        let (reason, remedy) = only(&function, ObstacleKind::Unseen);
+        assert!(
+            reason.contains("shows no namespace") && remedy.contains("--force-erase-signature")
+        );
     }
 
     #[test]
@@ -414,18 +436,21 @@ mod tests {
     #[test]
     fn a_drive_that_no_driver_shows_is_unseen() {
         let unbound = machine(IDLE);
-        assert!(unbound.unseen.as_ref().is_some_and(|why| why.contains("drivers_probe")));
+        let (_, remedy) = only(&unbound, ObstacleKind::Unseen);
+        assert!(remedy.contains("drivers_probe"), "{remedy}");
         let text = IDLE.replace("state = live", "state = resetting");
         let nvme = format!("{PLACE}/driver -> ../../../../bus/pci/drivers/nvme\n");
         let resetting = machine(&(text + &nvme));
-        assert!(resetting.unseen.as_ref().is_some_and(|why| why.contains("'resetting'")));
+        let (reason, _) = only(&resetting, ObstacleKind::Unknown);
+        assert!(reason.contains("'resetting'"), "{reason}");
         let without: String = IDLE
             .lines()
             .filter(|line| !line.contains("nvme/nvme0"))
             .map(|line| format!("{line}\n"))
             .collect();
         let dead = machine(&(without + &nvme));
-        assert!(dead.unseen.as_ref().is_some_and(|why| why.contains("no controller")));
+        let (reason, _) = only(&dead, ObstacleKind::Unknown);
+        assert!(reason.contains("no controller"), "{reason}");
     }
 
     #[test]
@@ -437,9 +462,9 @@ mod tests {
             .collect();
         let nvme = format!("{PLACE}/driver -> ../../../../bus/pci/drivers/nvme\n");
         let hidden = hidden.replace("/recorded/wipefs/nvme0n1 ", "/recorded/wipefs/other ");
-        assert_eq!(kinds(&machine(&(hidden + &nvme))), [ObstacleKind::Format]);
+        assert_eq!(kinds(&machine(&(hidden + &nvme))), [ObstacleKind::Unseen]);
         let metadata = IDLE.replace("size = 2048", "size = 0");
-        assert_eq!(kinds(&machine(&(metadata + &nvme))), [ObstacleKind::Format]);
+        assert_eq!(kinds(&machine(&(metadata + &nvme))), [ObstacleKind::Unseen]);
     }
 
     #[test]
@@ -462,7 +487,7 @@ mod tests {
         let bound = machine(&format!(
             "{IDLE}{PLACE}/driver -> ../../../../bus/pci/drivers/vfio-pci\n{open}"
         ));
-        assert!(bound.is_bound() && bound.obstacles.is_empty() && bound.unseen.is_none());
+        assert!(bound.is_bound() && bound.obstacles.is_empty());
         assert_eq!(bound.open_by[0].name, "adit");
     }
 

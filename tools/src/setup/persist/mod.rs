@@ -77,7 +77,7 @@ fn begin(operation: &mut Operation, devices: Vec<String>, program: &str) -> Resu
     ];
     let mut written = false;
     for file in files {
-        written |= write(operation, file)?;
+        written |= operation.keep(file)?;
     }
     if root.link_name(ENABLED).is_none() {
         operation.change(Change::Link { path: ENABLED.into(), target: UNIT.into() })?;
@@ -92,16 +92,6 @@ fn begin(operation: &mut Operation, devices: Vec<String>, program: &str) -> Resu
         devices.join(", ")
     ))?;
     Ok(Outcome { persistent: true, devices })
-}
-
-/// Writes a file unless it is there as it should be; says whether it was written.
-fn write(operation: &mut Operation, file: Change) -> Result<bool> {
-    if let Change::File { path, content, .. } = &file
-        && operation.root.text(path).is_some_and(|text| text == content.trim())
-    {
-        return Ok(false);
-    }
-    operation.change(file).map(|()| true)
 }
 
 fn modules() -> String {

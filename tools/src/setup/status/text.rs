@@ -120,7 +120,7 @@ fn table_line(out: &mut String, cells: &[String; 9], widths: &[usize; 9]) {
 
 fn row(function: &Function) -> [String; 9] {
     let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
-    let free = function.obstacles.is_empty() && function.unseen.is_none();
+    let free = function.obstacles.is_empty();
     let verdict = match (function.is_bound(), free) {
         (true, true) => "is taken",
         (true, false) => "is taken, but",
@@ -144,8 +144,6 @@ fn row(function: &Function) -> [String; 9] {
 fn details(function: &Function) -> Vec<String> {
     let mut details: Vec<String> = function.namespaces.iter().map(namespace).collect();
     details.extend(function.obstacles.iter().map(obstacle));
-    let unseen = function.unseen.iter();
-    details.extend(unseen.map(|why| format!("unknown: what it holds cannot be looked at: {why}")));
     if function.is_bound() {
         let user = function.record.as_ref().and_then(|record| record.grant.as_ref());
         let granted = user.map(|user| format!("; {user} may open it")).unwrap_or_default();
@@ -184,7 +182,7 @@ fn obstacle(obstacle: &Obstacle) -> String {
     let what = match obstacle.kind {
         ObstacleKind::InUse => "in use",
         ObstacleKind::Signature => "signature",
-        ObstacleKind::Unknown | ObstacleKind::Format => "unknown",
+        ObstacleKind::Unknown | ObstacleKind::Unseen => "unknown",
         ObstacleKind::NoIommu => "no IOMMU",
         ObstacleKind::Group => "IOMMU group",
         ObstacleKind::Vmd => "VMD",

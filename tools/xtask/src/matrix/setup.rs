@@ -240,6 +240,15 @@ const REFUSED: Case = Case {
             &["its driver_override says 'other'", "another tool"],
         ),
         refused(
+            "mkdir -p /var/lib/adit; mount -t tmpfs -o size=64k tmpfs /var/lib/adit; dd if=/dev/zero of=/var/lib/adit/full 2>/dev/null\n\
+             adit setup bind 0000:00:18.0; code=$?; umount /var/lib/adit; exit $code",
+            &[
+                "No space left on device",
+                "make room on that file system",
+                "everything is as it was before",
+            ],
+        ),
+        refused(
             "mount -o remount,ro /sys; adit setup bind 0000:00:18.0; code=$?; mount -o remount,rw /sys; exit $code",
             &["mounted read only", "everything is as it was before"],
         ),

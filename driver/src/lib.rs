@@ -16,6 +16,7 @@
 
 pub mod bus;
 pub mod controller;
+pub mod device;
 pub mod error;
 mod locality;
 pub mod memory;
@@ -36,6 +37,7 @@ pub mod transfer;
 pub use controller::{
     Controller, ControllerInfo, ControllerOptions, Event, Placement, QueuePair, QueuePairOptions,
 };
+pub use device::{Device, DeviceOptions};
 pub use error::{Error, Result};
 pub use memory::{Buffer, IoBuffer};
 pub use namespace::Namespace;

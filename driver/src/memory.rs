@@ -21,7 +21,7 @@ use std::sync::atomic::Ordering;
 use crate::bus::Bus;
 use crate::error::{Error, Result};
 use crate::spec::Iova;
-use crate::sys::{Atomics, HostMemory, PageKind};
+use crate::sys::{Atomics, Backing, HostMemory, PageKind};
 use crate::transfer::prebuilt::PrebuiltPrps;
 use crate::transfer::{PAGE_BYTES, Position, Segment, SegmentList};
 
@@ -34,6 +34,9 @@ impl DomainId {
     pub(crate) fn of(bus: &Arc<dyn Bus>) -> DomainId {
         DomainId(Arc::as_ptr(bus).cast::<()>().addr())
     }
+
+    /// This process's own addresses, which only the kernel uses.
+    pub(crate) const HOST: DomainId = DomainId(0);
 }
 
 /// Host memory mapped for one device, unmapped on drop.
@@ -90,8 +93,25 @@ pub struct Region {
     at: NonNull<u8>,
     iova: Iova,
     domain: DomainId,
-    mapping: Mapping,
+    memory: Held,
     prebuilt: Option<(PrebuiltPrps, Mapping)>,
+}
+
+/// What keeps a region's memory.
+enum Held {
+    /// Mapped for a device, and unmapped before it is freed.
+    Mapped(Mapping),
+    /// Only this process's: the kernel copies to and from it, or pins it itself.
+    Host(HostMemory),
+}
+
+impl Held {
+    fn memory(&self) -> &HostMemory {
+        match self {
+            Held::Mapped(mapping) => mapping.memory(),
+            Held::Host(memory) => memory,
+        }
+    }
 }
 
 impl Region {
@@ -101,12 +121,21 @@ impl Region {
         let pages = mapping.len / PAGE_BYTES;
         let prebuilt = if pages > 2 { Some(prebuild(bus, &mapping, pages)?) } else { None };
         let (at, iova, domain) = (mapping.memory().as_ptr(), mapping.iova, DomainId::of(bus));
-        Ok(Arc::new(Region { at, iova, domain, mapping, prebuilt }))
+        let memory = Held::Mapped(mapping);
+        Ok(Arc::new(Region { at, iova, domain, memory, prebuilt }))
+    }
+
+    /// Memory that is mapped for no device: its addresses are this process's own.
+    fn for_host(memory: HostMemory) -> Arc<Region> {
+        let at = memory.as_ptr();
+        let iova = Iova(at.as_ptr().addr() as u64);
+        let memory = Held::Host(memory);
+        Arc::new(Region { at, iova, domain: DomainId::HOST, memory, prebuilt: None })
     }
 
     /// The whole region as one buffer. Only the maker of a region may, once.
     pub(crate) fn into_buffer(self: Arc<Region>, len: usize) -> Buffer {
-        assert!(len as u64 <= self.mapping.len, "a buffer lies in its region");
+        assert!(len <= self.memory.memory().len(), "a buffer lies in its region");
         Buffer { iova: self.iova, len, region: self }
     }
 }
@@ -164,7 +193,7 @@ impl Buffer {
 
     /// The pages behind it.
     pub fn pages(&self) -> PageKind {
-        self.region.mapping.memory().pages()
+        self.region.memory.memory().pages()
     }
 }
 
@@ -457,6 +486,15 @@ pub(crate) fn allocate(bus: &Arc<dyn Bus>, len: usize) -> Result<Buffer> {
         return Err(Error::invalid("a buffer", "0 bytes requested"));
     }
     Ok(Region::new(bus, near(bus, len)?)?.into_buffer(len))
+}
+
+/// Allocates memory that no device is given, for the kernel's paths.
+pub(crate) fn allocate_for_host(len: usize) -> Result<Buffer> {
+    if len == 0 {
+        return Err(Error::invalid("a buffer", "0 bytes requested"));
+    }
+    let memory = HostMemory::allocate_anywhere(len, Backing::Any)?;
+    Ok(Region::for_host(memory).into_buffer(len))
 }
 
 /// Memory near a device, if it says where it sits.

@@ -54,6 +54,76 @@ pub enum Target {
         /// What the driver uses of it.
         settings: Settings,
     },
+    /// A file or device reached through the kernel; see [`crate::Device`].
+    Kernel(KernelTarget),
+}
+
+/// A path through the kernel, or none at all, and what is at its end.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KernelTarget {
+    /// How it is reached.
+    pub path: KernelPath,
+    /// The file or device; empty for `null:`.
+    pub file: PathBuf,
+    /// Whether the page cache is passed by (`direct=on|off`); for `uring:` and `psync:`, and on unless given. Never for `mmap:`.
+    pub direct: bool,
+    /// Whether memory is registered with io_uring (`fixed=on|off`); on unless given.
+    pub fixed: bool,
+    /// Whether completions are polled for (`polled=on|off`) instead of awaited by interrupt; where not given, if the
+    /// device's queues are set up for it.
+    pub polled: Option<bool>,
+    /// Size of `null:` in bytes (`size=1T`).
+    pub bytes: u64,
+    /// LBA of `null:` in bytes (`lba=512`).
+    pub lba_bytes: u32,
+}
+
+/// The kernel's paths.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KernelPath {
+    /// io_uring on a file or block device.
+    Uring,
+    /// NVMe commands over io_uring to a namespace's character device.
+    UringCmd,
+    /// pread and pwrite.
+    Psync,
+    /// A mapping of the file.
+    Mmap,
+    /// Nothing at all.
+    Null,
+}
+
+impl KernelPath {
+    /// The target's kind: what comes before its colon.
+    pub fn kind(self) -> &'static str {
+        match self {
+            KernelPath::Uring => "uring",
+            KernelPath::UringCmd => "uring-cmd",
+            KernelPath::Psync => "psync",
+            KernelPath::Mmap => "mmap",
+            KernelPath::Null => "null",
+        }
+    }
+}
+
+impl KernelTarget {
+    /// The usual options for `file`.
+    pub fn new(path: KernelPath, file: impl Into<PathBuf>) -> KernelTarget {
+        KernelTarget {
+            path,
+            file: file.into(),
+            direct: path != KernelPath::Mmap,
+            fixed: true,
+            polled: None,
+            bytes: 1 << 40,
+            lba_bytes: 512,
+        }
+    }
+
+    /// The target without its options.
+    pub fn device(&self) -> String {
+        format!("{}:{}", self.path.kind(), self.file.display())
+    }
 }
 
 /// What the driver uses of a controller; the default is everything it offers.
@@ -100,12 +170,16 @@ impl Target {
             Target::Vfio { address, .. } => format!("vfio:{address}"),
             Target::VfioUser { socket, .. } => format!("vfio-user:{}", socket.display()),
             Target::Soft { options, .. } => format!("soft:{options}"),
+            Target::Kernel(kernel) => kernel.device(),
         }
     }
 
-    /// What the driver uses of the controller.
+    /// What the driver uses of the controller; the default for what is no controller of its own.
     pub fn settings(&self) -> &Settings {
+        const DEFAULT: &Settings =
+            &Settings { namespace: None, sgl: true, dbbuf: true, queues: QueueMemory::Host };
         match self {
+            Target::Kernel(_) => DEFAULT,
             Target::Vfio { settings, .. } => settings,
             Target::VfioUser { settings, .. } => settings,
             Target::Soft { settings, .. } => settings,
@@ -122,6 +196,7 @@ impl FromStr for Target {
             "vfio" => vfio(tail),
             "vfio-user" => vfio_user(tail),
             "soft" => return soft(text, tail),
+            "null" => Ok(Target::Kernel(KernelTarget::new(KernelPath::Null, ""))),
             _ => Err(unknown_kind(text, kind, tail)),
         };
         parsed.map_err(|reason| Error::target(text, reason))

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use adit_driver::{Controller, ControllerOptions};
 
-use crate::bench::measure::Direction;
-use crate::bench::options::{BenchArgs, ReadWrite, Verify};
-use crate::bench::{Bench, Outcome, Size, verdict};
+use crate::bench_old::measure::Direction;
+use crate::bench_old::options::{BenchArgs, ReadWrite, Verify};
+use crate::bench_old::{Bench, Outcome, Size, verdict};
 use crate::failure::{Failure, Result};
 use crate::human;
 use crate::interrupt::Interrupt;

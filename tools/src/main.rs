@@ -3,7 +3,9 @@
 //! Exit codes: 0 done, 1 failed, 2 the command line is at fault, 130 interrupted. A failure
 //! is one sentence on standard error.
 
+#[allow(dead_code)]
 mod bench;
+mod bench_old;
 mod completions;
 mod demo;
 mod device;
@@ -24,7 +26,7 @@ use std::process::ExitCode;
 use clap::error::{ContextKind, ErrorKind};
 use clap::{CommandFactory, Parser, Subcommand};
 
-use bench::options::BenchArgs;
+use bench_old::options::BenchArgs;
 use completions::CompletionsArgs;
 use failure::Result;
 use identify::IdentifyArgs;
@@ -90,7 +92,7 @@ fn run(command: &Command) -> Result<()> {
         Command::Identify(args) => identify::run(args),
         Command::Log(args) => log::run(args),
         Command::Setup(args) => setup::run(args),
-        Command::Bench(args) => bench::run(args),
+        Command::Bench(args) => bench_old::run(args),
         Command::Softnvme(args) => softnvme::run(args),
         Command::Demo => demo::run(),
         Command::Completions(args) => completions::run(args, Cli::command()),

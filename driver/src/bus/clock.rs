@@ -10,24 +10,24 @@ const NAP: Duration = Duration::from_micros(50);
 
 /// Monotonic time since the bus was opened.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Clock {
+pub(crate) struct Clock {
     origin: Instant,
 }
 
 impl Clock {
     /// Starts at [`Time::ZERO`] now.
-    pub(super) fn start() -> Clock {
+    pub(crate) fn start() -> Clock {
         Clock { origin: Instant::now() }
     }
 
     /// The present.
-    pub(super) fn now(&self) -> Time {
+    pub(crate) fn now(&self) -> Time {
         // u64 nanoseconds last 584 years.
         Time::from_ns(u64::try_from(self.origin.elapsed().as_nanos()).unwrap_or(u64::MAX))
     }
 
     /// Gives the processor away for at most `at_most`.
-    pub(super) fn pause(&self, at_most: Duration) {
+    pub(crate) fn pause(&self, at_most: Duration) {
         if at_most.is_zero() {
             std::hint::spin_loop();
         } else {

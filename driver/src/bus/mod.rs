@@ -19,6 +19,8 @@ pub mod soft;
 pub mod vfio;
 pub mod vfio_user;
 
+pub(crate) use clock::Clock;
+
 use std::fmt;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;

@@ -145,6 +145,10 @@ impl Controller {
             Target::Vfio { address, .. } => Vfio::open(address)?,
             Target::VfioUser { socket, .. } => VfioUser::open(socket)?,
             Target::Soft { options, .. } => SoftBus::new(options.parse()?, Drive::Thread)?,
+            Target::Kernel(kernel) => {
+                let why = "the kernel's driver has the controller; name one by vfio:, vfio-user: or soft:";
+                return Err(Error::target(kernel.device(), why));
+            }
         };
         let settings = target.settings();
         let options = ControllerOptions {

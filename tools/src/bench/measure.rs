@@ -1,11 +1,13 @@
 //! What a job counts while it runs: latencies, transfers, depths.
 //!
-//! Nothing here allocates after construction. Latencies go into a histogram with two
+//! Nothing here allocates after construction. Latencies go into a histogram with three
 //! significant digits up to [`LATENCY_NS_MAX`]; minimum, maximum, mean and deviation are exact.
 
 use std::time::Duration;
 
 use hdrhistogram::Histogram;
+
+use super::outcome::WayOutcome;
 
 /// The histogram's end; what takes longer counts as this long in percentiles.
 const LATENCY_NS_MAX: u64 = 1 << 40;
@@ -22,17 +24,29 @@ pub(crate) struct Latency {
 
 impl Latency {
     pub(crate) fn new() -> Latency {
-        let histogram = Histogram::new_with_max(LATENCY_NS_MAX, 2).expect("the bounds are valid");
+        let histogram = Histogram::new_with_max(LATENCY_NS_MAX, 3).expect("the bounds are valid");
         Latency { histogram, min_ns: u64::MAX, max_ns: 0, sum_ns: 0.0, sum_squares: 0.0 }
     }
 
     #[inline]
     pub(crate) fn record(&mut self, latency_ns: u64) {
-        self.histogram.saturating_record(latency_ns);
+        self.record_many(latency_ns, 1);
+    }
+
+    /// The same for several that took equally long.
+    #[inline]
+    pub(crate) fn record_many(&mut self, latency_ns: u64, count: u64) {
+        self.histogram.saturating_record_n(latency_ns, count);
         self.min_ns = self.min_ns.min(latency_ns);
         self.max_ns = self.max_ns.max(latency_ns);
-        self.sum_ns += latency_ns as f64;
-        self.sum_squares += latency_ns as f64 * latency_ns as f64;
+        let (ns, times) = (latency_ns as f64, count as f64);
+        self.sum_ns += ns * times;
+        self.sum_squares += ns * ns * times;
+    }
+
+    /// Each latency that occurred, to the histogram's resolution, with how often; ascending.
+    pub(crate) fn bins(&self) -> impl Iterator<Item = (u64, u64)> {
+        self.histogram.iter_recorded().map(|bin| (bin.value_iterated_to(), bin.count_at_value()))
     }
 
     pub(crate) fn merge(&mut self, other: &Latency) {
@@ -80,32 +94,21 @@ impl Latency {
     }
 }
 
-/// Everything counted for reads, or for writes.
-#[derive(Clone, Debug)]
-pub(crate) struct Direction {
-    pub(crate) bytes: u64,
-    /// How long there was something to do in this direction.
-    pub(crate) runtime: Duration,
-    pub(crate) latency: Latency,
-    pub(crate) samples: Samples,
-}
-
-impl Direction {
-    pub(crate) fn new() -> Direction {
-        Direction {
+impl WayOutcome {
+    pub(crate) fn new() -> WayOutcome {
+        WayOutcome {
             bytes: 0,
+            ios: 0,
             runtime: Duration::ZERO,
-            latency: Latency::new(),
+            slat: Latency::new(),
+            clat: Latency::new(),
+            lat: Latency::new(),
             samples: Samples::default(),
         }
     }
 
-    pub(crate) fn ios(&self) -> u64 {
-        self.latency.count()
-    }
-
     pub(crate) fn iops(&self) -> f64 {
-        per_second(self.ios(), self.runtime)
+        per_second(self.ios, self.runtime)
     }
 
     pub(crate) fn bytes_per_second(&self) -> f64 {
@@ -113,10 +116,13 @@ impl Direction {
     }
 
     /// Adds another job's; they ran side by side.
-    pub(crate) fn merge(&mut self, other: &Direction) {
+    pub(crate) fn merge(&mut self, other: &WayOutcome) {
         self.bytes += other.bytes;
+        self.ios += other.ios;
         self.runtime = self.runtime.max(other.runtime);
-        self.latency.merge(&other.latency);
+        self.slat.merge(&other.slat);
+        self.clat.merge(&other.clat);
+        self.lat.merge(&other.lat);
         self.samples.merge(&other.samples);
     }
 }
@@ -130,17 +136,40 @@ fn per_second(count: u64, time: Duration) -> f64 {
 pub(crate) struct Samples {
     pub(crate) kib_per_second: Series,
     pub(crate) iops: Series,
+    /// All of them in order.
+    pub(crate) points: Vec<Point>,
+}
+
+/// The rates of one interval.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Point {
+    /// The interval's end, in milliseconds from the start of the run.
+    pub(crate) at_ms: u64,
+    pub(crate) bytes_per_second: f64,
+    pub(crate) iops: f64,
 }
 
 impl Samples {
-    pub(crate) fn push(&mut self, bytes: u64, ios: u64, interval: Duration) {
-        self.kib_per_second.push(per_second(bytes, interval) / 1024.0);
-        self.iops.push(per_second(ios, interval));
+    pub(crate) fn push(&mut self, at_ms: u64, bytes: u64, ios: u64, interval: Duration) {
+        let (bytes_per_second, iops) = (per_second(bytes, interval), per_second(ios, interval));
+        self.kib_per_second.push(bytes_per_second / 1024.0);
+        self.iops.push(iops);
+        self.points.push(Point { at_ms, bytes_per_second, iops });
     }
 
     fn merge(&mut self, other: &Samples) {
         self.kib_per_second.merge(&other.kib_per_second);
         self.iops.merge(&other.iops);
+        for point in &other.points {
+            match self.points.iter_mut().find(|ours| ours.at_ms == point.at_ms) {
+                Some(ours) => {
+                    ours.bytes_per_second += point.bytes_per_second;
+                    ours.iops += point.iops;
+                }
+                None => self.points.push(*point),
+            }
+        }
+        self.points.sort_by_key(|point| point.at_ms);
     }
 }
 

@@ -1,0 +1,108 @@
+//! Nothing: what a benchmark costs by itself.
+
+use super::{CommandQueue, Device, DeviceInfo, Path, QueueOptions, Request};
+use crate::bus::Clock;
+use crate::error::Result;
+use crate::memory::{self, Buffer, IoBuffer};
+use crate::queue_pair::{Completion, RejectReason, Rejected, Stats};
+use crate::target::KernelTarget;
+use crate::time::Time;
+
+/// Most requests in flight; it is only memory.
+const DEPTH_MAX: u32 = 65_535;
+
+#[derive(Clone, Debug)]
+pub(super) struct NullDevice {
+    clock: Clock,
+}
+
+pub(super) fn open(target: &KernelTarget) -> Result<Device> {
+    let info = DeviceInfo {
+        device: target.device(),
+        bytes: target.bytes,
+        lba_bytes: target.lba_bytes,
+        command_bytes_max: u64::MAX,
+        boundary_bytes: 0,
+        queue_depth_max: DEPTH_MAX,
+        queue_count_max: u16::MAX,
+        deallocates: true,
+        is_cached: false,
+    };
+    let null = NullDevice { clock: Clock::start() };
+    Ok(Device { info, path: Path::Null(null) })
+}
+
+impl NullDevice {
+    pub(super) fn now(&self) -> Time {
+        self.clock.now()
+    }
+
+    pub(super) fn allocate(&self, len: usize) -> Result<Buffer> {
+        memory::allocate_for_host(len)
+    }
+
+    pub(super) fn create_queue<B>(&self, options: &QueueOptions) -> NullQueue<B> {
+        let depth = options.depth.min(DEPTH_MAX) as usize;
+        NullQueue {
+            posted: Vec::with_capacity(depth),
+            rung: Vec::with_capacity(depth),
+            depth,
+            stats: Stats::default(),
+        }
+    }
+}
+
+/// A queue whose requests complete at the first poll after the ring, with their buffers as they were.
+#[derive(Debug)]
+pub struct NullQueue<B> {
+    posted: Vec<B>,
+    rung: Vec<B>,
+    depth: usize,
+    stats: Stats,
+}
+
+impl<B: IoBuffer> CommandQueue<B> for NullQueue<B> {
+    #[inline]
+    fn post(&mut self, _now: Time, request: Request<B>) -> Result<(), Rejected<B>> {
+        if self.posted.len() + self.rung.len() == self.depth {
+            return Err(Rejected { buffer: request.buffer, reason: RejectReason::Full });
+        }
+        self.posted.push(request.buffer);
+        self.stats.submitted += 1;
+        Ok(())
+    }
+
+    fn post_again(&mut self, now: Time, request: Request<B>) -> Result<(), Rejected<B>> {
+        self.post(now, request)?;
+        self.stats.retries += 1;
+        Ok(())
+    }
+
+    #[inline]
+    fn ring(&mut self) {
+        if self.rung.is_empty() {
+            std::mem::swap(&mut self.posted, &mut self.rung);
+        } else {
+            self.rung.append(&mut self.posted);
+        }
+        self.stats.submission_rings += 1;
+    }
+
+    #[inline]
+    fn poll(&mut self, _now: Time, mut done: impl FnMut(Completion<B>)) -> usize {
+        let count = self.rung.len();
+        for buffer in self.rung.drain(..) {
+            done(Completion { buffer, result: Ok(0) });
+        }
+        self.stats.completed += count as u64;
+        count
+    }
+
+    fn check(&self) -> Result<()> {
+        Ok(())
+    }
+
+    fn stats(&self) -> Stats {
+        self.stats.clone()
+    }
+}

@@ -1,0 +1,137 @@
+//! The driver's own queue pairs as a path like the others.
+#![allow(unsafe_code)]
+
+use zerocopy::IntoBytes;
+
+use super::{
+    CommandQueue, Device, DeviceInfo, DeviceOptions, Operation, Path, QueueOptions, Request,
+};
+use crate::error::Result;
+use crate::memory::IoBuffer;
+use crate::queue_pair::{Body, Bounds, Command, Completion, Rejected, Stats};
+use crate::spec::{DsmRange, Lba, RangeCount, Sqe};
+use crate::target::{QueueMemory, Target};
+use crate::time::Time;
+use crate::{Controller, ControllerOptions, Namespace, Placement, QueuePair, QueuePairOptions};
+
+#[derive(Clone, Debug)]
+pub(super) struct NvmeDevice {
+    pub(super) controller: Controller,
+    namespace: Namespace,
+    queues: QueueMemory,
+}
+
+pub(super) fn open(target: &Target, options: &DeviceOptions) -> Result<Device> {
+    let options =
+        ControllerOptions { io_queues: options.queue_count, ..ControllerOptions::default() };
+    let controller = Controller::open(target, &options)?;
+    let namespace = controller.namespace_of(target)?;
+    Ok(device(controller, namespace, target))
+}
+
+pub(super) fn device(controller: Controller, namespace: Namespace, target: &Target) -> Device {
+    let (limits, about) = (namespace.limits(), controller.info());
+    let info = DeviceInfo {
+        device: target.device(),
+        bytes: namespace.bytes(),
+        lba_bytes: namespace.lba_bytes(),
+        command_bytes_max: limits.max_bytes,
+        boundary_bytes: u64::from(limits.boundary_lbas) << limits.lba_shift,
+        queue_depth_max: about.queue_entries_max - 1,
+        queue_count_max: about.io_queues,
+        deallocates: about.identify.oncs().dataset_management(),
+        is_cached: false,
+    };
+    let queues = target.settings().queues;
+    Device { info, path: Path::Nvme(NvmeDevice { controller, namespace, queues }) }
+}
+
+impl NvmeDevice {
+    pub(super) fn create_queue<B: IoBuffer>(&self, options: &QueueOptions) -> Result<NvmeQueue<B>> {
+        let placement = match self.queues {
+            QueueMemory::Host => Placement::Host,
+            QueueMemory::Cmb => Placement::Cmb,
+        };
+        let options = QueuePairOptions {
+            // One entry of a ring stays free.
+            depth: options.depth + 1,
+            timeout: options.timeout,
+            abort_timeout: options.abort_timeout,
+            placement,
+            ..QueuePairOptions::default()
+        };
+        let queue = self.controller.create_queue_pair(options)?;
+        Ok(NvmeQueue { queue, namespace: self.namespace.clone() })
+    }
+}
+
+/// A queue pair, and the namespace that its requests go to.
+#[derive(Debug)]
+pub struct NvmeQueue<B: IoBuffer> {
+    queue: QueuePair<B>,
+    namespace: Namespace,
+}
+
+impl<B: IoBuffer> CommandQueue<B> for NvmeQueue<B> {
+    #[inline(always)]
+    fn post(&mut self, now: Time, request: Request<B>) -> Result<(), Rejected<B>> {
+        let command = command(&self.namespace, request);
+        self.queue.post(now, command).map(drop)
+    }
+
+    fn post_again(&mut self, now: Time, request: Request<B>) -> Result<(), Rejected<B>> {
+        let command = command(&self.namespace, request);
+        self.queue.resubmit(now, command).map(drop)
+    }
+
+    #[inline(always)]
+    fn ring(&mut self) {
+        self.queue.ring();
+    }
+
+    #[inline(always)]
+    fn poll(&mut self, now: Time, done: impl FnMut(Completion<B>)) -> usize {
+        self.queue.poll(now, done)
+    }
+
+    fn check(&self) -> Result<()> {
+        self.queue.check()
+    }
+
+    fn stats(&self) -> Stats {
+        self.queue.stats()
+    }
+}
+
+#[inline(always)]
+fn command<B: IoBuffer>(namespace: &Namespace, request: Request<B>) -> Command<'_, B> {
+    match request.operation {
+        Operation::Read(lba) => namespace.read(lba, request.buffer),
+        Operation::Write(lba) => namespace.write(lba, request.buffer),
+        Operation::Flush => fixed(namespace, Sqe::flush(namespace.nsid()), 0, request.buffer),
+        Operation::Deallocate(lba, lbas) => deallocate(namespace, lba, lbas, request.buffer),
+    }
+}
+
+/// A command whose data is the first `bytes` of `buffer`.
+fn fixed<B>(namespace: &Namespace, sqe: Sqe, bytes: u64, buffer: B) -> Command<'static, B> {
+    let bounds = Some(Bounds { domain: Some(namespace.domain()), bytes });
+    Command { body: Body::Raw { sqe, bounds }, buffer }
+}
+
+#[cold]
+fn deallocate<B: IoBuffer>(
+    namespace: &Namespace,
+    lba: Lba,
+    lbas: u32,
+    buffer: B,
+) -> Command<'_, B> {
+    let range = DsmRange::new(lba, lbas);
+    let bytes = range.as_bytes();
+    let fits = buffer.segment_count() > 0 && buffer.segment(0).len >= bytes.len() as u64;
+    assert!(fits, "the first segment of a deallocation holds its range");
+    // SAFETY: the segment is long enough, and exclusively the buffer's, which is not in flight (`IoBuffer`).
+    unsafe { buffer.pointer(0).as_ptr().copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
+    let one = RangeCount::new(1).expect("one range is allowed");
+    fixed(namespace, Sqe::dataset_management(namespace.nsid(), one, true), 16, buffer)
+}

@@ -1,0 +1,55 @@
+//! A queue of any path, for those who do not want to be generic over it.
+
+use super::{CommandQueue, NullQueue, NvmeQueue, Request};
+use crate::error::Result;
+use crate::memory::IoBuffer;
+use crate::queue_pair::{Completion, Rejected, Stats};
+use crate::time::Time;
+
+/// A queue of a [`super::Device`]. A loop that counts instructions takes out what is inside.
+#[derive(Debug)]
+pub enum DeviceQueue<B: IoBuffer> {
+    /// A queue pair of the driver's.
+    Nvme(NvmeQueue<B>),
+    /// Nothing.
+    Null(NullQueue<B>),
+}
+
+/// Passes a call on to whichever queue it is.
+macro_rules! each {
+    ($self:ident, $queue:ident => $call:expr) => {
+        match $self {
+            DeviceQueue::Nvme($queue) => $call,
+            DeviceQueue::Null($queue) => $call,
+        }
+    };
+}
+
+impl<B: IoBuffer> CommandQueue<B> for DeviceQueue<B> {
+    #[inline]
+    fn post(&mut self, now: Time, request: Request<B>) -> Result<(), Rejected<B>> {
+        each!(self, queue => queue.post(now, request))
+    }
+
+    fn post_again(&mut self, now: Time, request: Request<B>) -> Result<(), Rejected<B>> {
+        each!(self, queue => queue.post_again(now, request))
+    }
+
+    #[inline]
+    fn ring(&mut self) {
+        each!(self, queue => queue.ring());
+    }
+
+    #[inline]
+    fn poll(&mut self, now: Time, done: impl FnMut(Completion<B>)) -> usize {
+        each!(self, queue => queue.poll(now, done))
+    }
+
+    fn check(&self) -> Result<()> {
+        each!(self, queue => queue.check())
+    }
+
+    fn stats(&self) -> Stats {
+        each!(self, queue => queue.stats())
+    }
+}

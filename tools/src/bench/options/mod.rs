@@ -1,0 +1,269 @@
+//! What a job is: fio's options, parsed and typed.
+//!
+//! A job file or a command line gives [`Section`]s: options by name as they were written, and the
+//! [`JobOptions`] they come to. [`RunOptions`] are those that are not a job's but the whole run's. What each option
+//! means is said once, in `table`, which the job-file parser, the command line, its help and its completions share.
+
+mod values;
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use adit_driver::Target;
+
+pub(crate) use values::*;
+
+use super::errors::Tolerance;
+use super::way::PerWay;
+use crate::units::Size;
+
+/// One job section, or the job that a command line describes.
+#[derive(Clone, Debug)]
+pub(crate) struct Section {
+    /// What the options come to.
+    pub(crate) job: JobOptions,
+    /// The options as they were written for this job, in order: names without dashes, values without quotes. The JSON
+    /// lists them as `job options`.
+    pub(crate) given: Vec<(String, String)>,
+}
+
+/// Everything that a command line and its job files ask for.
+#[derive(Clone, Debug)]
+pub(crate) struct Request {
+    /// What is asked of the whole run.
+    pub(crate) run: RunOptions,
+    /// The options of `[global]` as they were written, for the JSON's `global options`.
+    pub(crate) global: Vec<(String, String)>,
+    /// The jobs, in order; at least one.
+    pub(crate) sections: Vec<Section>,
+}
+
+/// What is asked of the whole run: fio's options that may not stand in a job file, and ours.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct RunOptions {
+    /// `--output-format`, several by comma; `--minimal` is terse.
+    pub(crate) formats: Vec<OutputFormat>,
+    /// `--output`: where the report goes instead of standard output.
+    pub(crate) output: Option<PathBuf>,
+    /// `--status-interval`: a whole report so often while the jobs run.
+    pub(crate) status_interval: Option<Duration>,
+    /// `--eta`.
+    pub(crate) eta: Eta,
+    /// `--eta-interval`: between two lines of progress.
+    pub(crate) eta_interval: Duration,
+    /// `--readonly`: jobs that write or trim are refused.
+    pub(crate) readonly: bool,
+    /// `--parse-only`: options are checked and nothing is opened.
+    pub(crate) parse_only: bool,
+    /// `--showcmd`: prints the jobs as command lines and ends.
+    pub(crate) showcmd: bool,
+    /// `--allow-destroy`: data that is there may be overwritten.
+    pub(crate) allow_destroy: bool,
+    /// `--targets`: the jobs run on each of these, in turn.
+    pub(crate) targets: Vec<Target>,
+    /// `--rounds`: how often the whole is repeated, interleaved.
+    pub(crate) rounds: u32,
+    /// `--sweep NAME=A,B,C`: the jobs run with each value of each.
+    pub(crate) sweep: Vec<Sweep>,
+    /// `--ceiling`: measures what the device gives at most, in the same run.
+    pub(crate) ceiling: bool,
+    /// `--recover`: a controller that fails is brought back.
+    pub(crate) recover: bool,
+}
+
+impl Default for RunOptions {
+    fn default() -> RunOptions {
+        RunOptions {
+            formats: vec![OutputFormat::Normal],
+            output: None,
+            status_interval: None,
+            eta: Eta::Auto,
+            eta_interval: Duration::from_millis(500),
+            readonly: false,
+            parse_only: false,
+            showcmd: false,
+            allow_destroy: false,
+            targets: Vec::new(),
+            rounds: 1,
+            sweep: Vec::new(),
+            ceiling: false,
+            recover: false,
+        }
+    }
+}
+
+/// One job, by fio's names. The defaults are fio's.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct JobOptions {
+    /// `name`, or the section's.
+    pub(crate) name: String,
+    /// `description`.
+    pub(crate) description: Option<String>,
+
+    // Where.
+    /// `filename`: targets, or paths that `ioengine` and `direct` make targets of. Empty: files of the job's own in
+    /// `directory`.
+    pub(crate) filename: Vec<String>,
+    /// `directory` of the job's own files.
+    pub(crate) directory: Option<PathBuf>,
+    /// `filename_format` of the job's own files.
+    pub(crate) filename_format: String,
+    /// `nrfiles`: how many files of its own the job has; `size` is divided among them.
+    pub(crate) nrfiles: u32,
+    /// `ioengine`: which path a plain `filename` is reached by.
+    pub(crate) ioengine: Engine,
+    /// `direct`: past the page cache (`buffered` is its opposite).
+    pub(crate) direct: bool,
+    /// `hipri`, `fixedbufs`: io_uring's.
+    pub(crate) hipri: bool,
+    /// See `hipri`.
+    pub(crate) fixedbufs: bool,
+    /// `unlink`: the job's own files are removed afterwards.
+    pub(crate) unlink: bool,
+
+    // What.
+    /// `rw`.
+    pub(crate) rw: Workload,
+    /// `rw_sequencer`: what `rw=randread:8` repeats.
+    pub(crate) rw_sequencer: Sequencer,
+    /// `rwmixread`: share of reads in percent, of a mixed workload.
+    pub(crate) rwmixread: u8,
+    /// `bs`, `bsrange`, `bssplit`.
+    pub(crate) bs: PerWay<BlockSizes>,
+    /// `blockalign`: offsets of random I/O are multiples of it; the smallest block where not given.
+    pub(crate) blockalign: PerWay<Option<u64>>,
+    /// `random_distribution`.
+    pub(crate) random_distribution: PerWay<Distribution>,
+    /// `percentage_random`: share of I/Os at a random place, of a random workload.
+    pub(crate) percentage_random: PerWay<u8>,
+    /// `norandommap`: blocks of a random workload may come twice before others come once.
+    pub(crate) norandommap: bool,
+    /// `random_generator`.
+    pub(crate) random_generator: RandomGenerator,
+    /// `randseed`.
+    pub(crate) randseed: u64,
+    /// `randrepeat`: the same seed in every run.
+    pub(crate) randrepeat: bool,
+
+    // How much.
+    /// `size`: of the region the job works on; the whole device where not given.
+    pub(crate) size: Option<Size>,
+    /// `io_size`: bytes after which the job ends, `size` where not given.
+    pub(crate) io_size: Option<Size>,
+    /// `offset` of the region.
+    pub(crate) offset: Size,
+    /// `offset_increment`: the region of job N starts N times this later.
+    pub(crate) offset_increment: Size,
+    /// `number_ios`: I/Os after which the job ends.
+    pub(crate) number_ios: Option<u64>,
+    /// `loops`: passes over the region.
+    pub(crate) loops: u32,
+    /// `fill_device`: goes on until the device is full; for files until there is no space.
+    pub(crate) fill_device: bool,
+
+    // How many at a time.
+    /// `iodepth`.
+    pub(crate) iodepth: u32,
+    /// `iodepth_batch` (`iodepth_batch_submit`): at most so many are submitted at once.
+    pub(crate) iodepth_batch: Option<u32>,
+    /// `iodepth_batch_complete_min` (`iodepth_batch_complete`): waits for so many.
+    pub(crate) iodepth_batch_complete_min: u32,
+    /// `iodepth_batch_complete_max`: at most so many are taken in at once.
+    pub(crate) iodepth_batch_complete_max: Option<u32>,
+    /// `iodepth_low`: refilled only once so few are in flight.
+    pub(crate) iodepth_low: Option<u32>,
+    /// `numjobs`.
+    pub(crate) numjobs: u32,
+    /// `group_reporting`.
+    pub(crate) group_reporting: bool,
+    /// `new_group`.
+    pub(crate) new_group: bool,
+    /// `stonewall` (`wait_for_previous`): starts when all before it are done.
+    pub(crate) stonewall: bool,
+    /// `exitall`: when this job ends, all end.
+    pub(crate) exitall: bool,
+
+    // When.
+    /// `runtime`.
+    pub(crate) runtime: Option<Duration>,
+    /// `time_based`.
+    pub(crate) time_based: bool,
+    /// `startdelay`: from, to.
+    pub(crate) startdelay: (Duration, Duration),
+    /// `ramp_time`: what is done before anything counts.
+    pub(crate) ramp_time: Duration,
+    /// `thinktime` and what belongs to it.
+    pub(crate) thinktime: ThinkTime,
+    /// `rate`: bytes per second.
+    pub(crate) rate: PerWay<Option<u64>>,
+    /// `rate_min`: the job fails when it is slower.
+    pub(crate) rate_min: PerWay<Option<u64>>,
+    /// `rate_iops`.
+    pub(crate) rate_iops: PerWay<Option<u64>>,
+    /// `rate_iops_min`.
+    pub(crate) rate_iops_min: PerWay<Option<u64>>,
+    /// `rate_process`.
+    pub(crate) rate_process: RateProcess,
+    /// `rate_cycle`: over what time the minimum rates are measured.
+    pub(crate) rate_cycle: Duration,
+    /// `max_latency`: the job fails when an I/O takes longer.
+    pub(crate) max_latency: Option<Duration>,
+    /// `latency_target` and what belongs to it.
+    pub(crate) latency_target: Option<LatencyTarget>,
+    /// `steadystate` and what belongs to it.
+    pub(crate) steadystate: Option<SteadyState>,
+
+    // Data.
+    /// `buffer_pattern`.
+    pub(crate) buffer_pattern: Option<Pattern>,
+    /// `refill_buffers`.
+    pub(crate) refill_buffers: bool,
+    /// `scramble_buffers`.
+    pub(crate) scramble_buffers: bool,
+    /// `zero_buffers`.
+    pub(crate) zero_buffers: bool,
+    /// `buffer_compress_percentage`.
+    pub(crate) buffer_compress_percentage: u8,
+    /// `buffer_compress_chunk`, in bytes.
+    pub(crate) buffer_compress_chunk: u64,
+    /// `verify` and what belongs to it.
+    pub(crate) verify: Option<VerifyOptions>,
+    /// `fsync`: a Flush after so many writes.
+    pub(crate) fsync: Option<u32>,
+    /// `fdatasync`: the same to a device.
+    pub(crate) fdatasync: Option<u32>,
+    /// `end_fsync`: a Flush at the end of a writing job.
+    pub(crate) end_fsync: bool,
+
+    // Who.
+    /// `cpus_allowed`; none: one core for each job where there are enough.
+    pub(crate) cpus_allowed: Option<Vec<usize>>,
+    /// `cpus_allowed_policy`.
+    pub(crate) cpus_allowed_policy: CpusPolicy,
+    /// `numa_cpu_nodes`.
+    pub(crate) numa_cpu_nodes: Option<Vec<usize>>,
+
+    // Failures.
+    /// `continue_on_error`.
+    pub(crate) continue_on_error: Tolerance,
+    /// `retries`: ours.
+    pub(crate) retries: Option<u8>,
+    /// `io_timeout`: ours.
+    pub(crate) io_timeout: Option<Duration>,
+
+    // Telling.
+    /// `percentile_list`.
+    pub(crate) percentile_list: Vec<f64>,
+    /// `clat_percentiles`.
+    pub(crate) clat_percentiles: bool,
+    /// `slat_percentiles`.
+    pub(crate) slat_percentiles: bool,
+    /// `lat_percentiles`.
+    pub(crate) lat_percentiles: bool,
+    /// `disable_lat`, `disable_clat`, `disable_slat`, `disable_bw_measurement`; `gtod_reduce` is all of them.
+    pub(crate) disable: Disabled,
+    /// `unified_rw_reporting`: all ways as one.
+    pub(crate) unified_rw_reporting: bool,
+    /// `write_bw_log` and the others.
+    pub(crate) logs: LogOptions,
+}

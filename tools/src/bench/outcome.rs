@@ -1,0 +1,168 @@
+//! What a run comes to: everything that reports tell.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use adit_driver::Stats;
+
+use super::errors::Errors;
+use super::measure::{Latency, Levels, Samples};
+use super::options::{RunOptions, Section};
+use super::run::cpu::Cpu;
+use super::way::{PerWay, Way};
+
+/// A run from its start to its end, or to now.
+#[derive(Debug)]
+pub(crate) struct RunOutcome {
+    /// The options of `[global]` as they were written.
+    pub(crate) global: Vec<(String, String)>,
+    /// What was asked of the run.
+    pub(crate) run: RunOptions,
+    /// Milliseconds since 1970 at its end.
+    pub(crate) unix_ms: u64,
+    /// The threads of all jobs in order; those of a group with `group_reporting` as one.
+    pub(crate) jobs: Vec<JobOutcome>,
+    /// The groups in order.
+    pub(crate) groups: Vec<GroupOutcome>,
+    /// How time was told.
+    pub(crate) clock: ClockOutcome,
+    /// What casts doubt on the figures: the machine was the limit, nothing was ever written where it was read, the clock
+    /// was off. Whole sentences.
+    pub(crate) warnings: Vec<Warning>,
+    /// Whether the user ended it.
+    pub(crate) interrupted: bool,
+}
+
+/// What casts doubt on the figures.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Warning {
+    /// A word for programs, such as `generator-limited`.
+    pub(crate) code: &'static str,
+    /// A sentence for people.
+    pub(crate) text: String,
+}
+
+/// How time was told.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct ClockOutcome {
+    /// Whether the processor's time stamp counter was read; else the system's clock.
+    pub(crate) is_tsc: bool,
+    /// How far it went from the system's clock over the run, in parts per million.
+    pub(crate) drift_ppm: f64,
+}
+
+/// Everything that a thread counted, or several together.
+#[derive(Clone, Debug)]
+pub(crate) struct JobOutcome {
+    /// The section it ran.
+    pub(crate) section: Section,
+    /// The target it ran on, as a string that parses.
+    pub(crate) target: String,
+    /// The LBA of the target, in bytes.
+    pub(crate) lba_bytes: u32,
+    /// The group, from 0.
+    pub(crate) group: u32,
+    /// Which of all threads of the run this is, from 0; the first of several.
+    pub(crate) thread: u32,
+    /// How many threads it stands for.
+    pub(crate) threads: u32,
+    /// From the first I/O that counts to the end.
+    pub(crate) elapsed: Duration,
+    /// Reads, writes and trims.
+    pub(crate) ways: PerWay<WayOutcome>,
+    /// Flushes.
+    pub(crate) sync: Latency,
+    /// How many were in flight.
+    pub(crate) depths: Levels,
+    /// How many were submitted at once.
+    pub(crate) submits: Levels,
+    /// How many were taken in at once.
+    pub(crate) completes: Levels,
+    /// What the system counted.
+    pub(crate) cpu: Cpu,
+    /// What the queue counted.
+    pub(crate) stats: Stats,
+    /// How often the controller was brought back, for whichever job.
+    pub(crate) recoveries: u64,
+    /// What was gone on after.
+    pub(crate) errors: Errors,
+    /// Why it ended early.
+    pub(crate) failure: Option<JobFailure>,
+    /// The greatest depth that kept `latency_target`, where that was asked for.
+    pub(crate) latency_depth: Option<u32>,
+    /// Whether and when it was steady, where that was asked for.
+    pub(crate) steady: Option<SteadyOutcome>,
+    /// Reads that were sampled, and how many of them found only zeroes.
+    pub(crate) sampled_reads: (u64, u64),
+    /// Share of the time in which the thread had something to do, in percent: at 100 it was the limit.
+    pub(crate) busy_percent: f64,
+}
+
+/// Everything counted in one way.
+#[derive(Clone, Debug)]
+pub(crate) struct WayOutcome {
+    /// Bytes that were moved.
+    pub(crate) bytes: u64,
+    /// I/Os that completed.
+    pub(crate) ios: u64,
+    /// How long there was something to do in this way.
+    pub(crate) runtime: Duration,
+    /// From when an I/O was prepared to when the device had been told of it.
+    pub(crate) slat: Latency,
+    /// From then to when it was seen to be complete.
+    pub(crate) clat: Latency,
+    /// Both; with a `rate`, from when the I/O was due.
+    pub(crate) lat: Latency,
+    /// Rates by the half second.
+    pub(crate) samples: Samples,
+}
+
+/// Why a job ended early.
+#[derive(Clone, Debug)]
+pub(crate) struct JobFailure {
+    /// How many I/Os failed.
+    pub(crate) count: u64,
+    /// The first failure.
+    pub(crate) first: String,
+    /// As fio numbers it.
+    pub(crate) errno: i32,
+}
+
+/// Whether a job was steady.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct SteadyOutcome {
+    /// Whether it was.
+    pub(crate) attained: bool,
+    /// Slope, in the unit of what was measured for each second.
+    pub(crate) slope: f64,
+    /// The greatest deviation from the mean, in the same unit.
+    pub(crate) deviation: f64,
+    /// What the job's limit was compared with, in the limit's unit.
+    pub(crate) criterion: f64,
+    /// IOPS of each second of the window.
+    pub(crate) iops: Vec<u64>,
+    /// Bytes of each second of the window.
+    pub(crate) bytes: Vec<u64>,
+}
+
+/// All jobs of a group together.
+#[derive(Clone, Debug)]
+pub(crate) struct GroupOutcome {
+    /// The group, from 0.
+    pub(crate) group: u32,
+    /// By way: what fio's last lines say of a group.
+    pub(crate) ways: BTreeMap<Way, GroupWay>,
+}
+
+/// One way of a group.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct GroupWay {
+    /// Bytes of all jobs.
+    pub(crate) bytes: u64,
+    /// Their rate over the longest job's time, in bytes per second.
+    pub(crate) rate: f64,
+    /// The slowest job's and the fastest job's rates.
+    pub(crate) rates: (f64, f64),
+    /// The shortest and the longest job's times.
+    pub(crate) runtimes: (Duration, Duration),
+}

@@ -1,0 +1,52 @@
+//! What the system counted for a thread.
+
+use nix::sys::resource::{Usage, UsageWho, getrusage};
+use nix::sys::time::TimeValLike;
+
+/// Times and counts of one thread, or of several together.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Cpu {
+    pub(crate) user_us: i64,
+    pub(crate) system_us: i64,
+    pub(crate) context_switches: i64,
+    pub(crate) major_faults: i64,
+    pub(crate) minor_faults: i64,
+}
+
+impl Cpu {
+    /// Since the start of the calling thread; all zero where the system does not say.
+    pub(crate) fn of_this_thread() -> Cpu {
+        getrusage(UsageWho::RUSAGE_THREAD).map_or_else(|_| Cpu::default(), |usage| Cpu::of(&usage))
+    }
+
+    fn of(usage: &Usage) -> Cpu {
+        Cpu {
+            user_us: usage.user_time().num_microseconds(),
+            system_us: usage.system_time().num_microseconds(),
+            context_switches: usage.voluntary_context_switches()
+                + usage.involuntary_context_switches(),
+            major_faults: usage.major_page_faults(),
+            minor_faults: usage.minor_page_faults(),
+        }
+    }
+
+    /// The difference to an earlier reading.
+    pub(crate) fn since(&self, earlier: &Cpu) -> Cpu {
+        Cpu {
+            user_us: self.user_us - earlier.user_us,
+            system_us: self.system_us - earlier.system_us,
+            context_switches: self.context_switches - earlier.context_switches,
+            major_faults: self.major_faults - earlier.major_faults,
+            minor_faults: self.minor_faults - earlier.minor_faults,
+        }
+    }
+
+    /// Adds another thread's.
+    pub(crate) fn merge(&mut self, other: &Cpu) {
+        self.user_us += other.user_us;
+        self.system_us += other.system_us;
+        self.context_switches += other.context_switches;
+        self.major_faults += other.major_faults;
+        self.minor_faults += other.minor_faults;
+    }
+}

@@ -1,0 +1,5 @@
+//! Running jobs.
+
+mod again;
+pub(crate) mod cpu;
+mod supervisor;

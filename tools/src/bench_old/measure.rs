@@ -1,0 +1,278 @@
+//! What a job counts while it runs: latencies, transfers, depths.
+//!
+//! Nothing here allocates after construction. Latencies go into a histogram with two
+//! significant digits up to [`LATENCY_NS_MAX`]; minimum, maximum, mean and deviation are exact.
+
+use std::time::Duration;
+
+use hdrhistogram::Histogram;
+
+/// The histogram's end; what takes longer counts as this long in percentiles.
+const LATENCY_NS_MAX: u64 = 1 << 40;
+
+/// Latencies of one direction.
+#[derive(Clone, Debug)]
+pub(crate) struct Latency {
+    histogram: Histogram<u64>,
+    min_ns: u64,
+    max_ns: u64,
+    sum_ns: f64,
+    sum_squares: f64,
+}
+
+impl Latency {
+    pub(crate) fn new() -> Latency {
+        let histogram = Histogram::new_with_max(LATENCY_NS_MAX, 2).expect("the bounds are valid");
+        Latency { histogram, min_ns: u64::MAX, max_ns: 0, sum_ns: 0.0, sum_squares: 0.0 }
+    }
+
+    #[inline]
+    pub(crate) fn record(&mut self, latency_ns: u64) {
+        self.histogram.saturating_record(latency_ns);
+        self.min_ns = self.min_ns.min(latency_ns);
+        self.max_ns = self.max_ns.max(latency_ns);
+        self.sum_ns += latency_ns as f64;
+        self.sum_squares += latency_ns as f64 * latency_ns as f64;
+    }
+
+    pub(crate) fn merge(&mut self, other: &Latency) {
+        self.histogram.add(&other.histogram).expect("all have the same bounds");
+        self.min_ns = self.min_ns.min(other.min_ns);
+        self.max_ns = self.max_ns.max(other.max_ns);
+        self.sum_ns += other.sum_ns;
+        self.sum_squares += other.sum_squares;
+    }
+
+    pub(crate) fn count(&self) -> u64 {
+        self.histogram.len()
+    }
+
+    /// The shortest; 0 where there was none.
+    pub(crate) fn min_ns(&self) -> u64 {
+        if self.count() == 0 { 0 } else { self.min_ns }
+    }
+
+    pub(crate) fn max_ns(&self) -> u64 {
+        self.max_ns
+    }
+
+    pub(crate) fn mean_ns(&self) -> f64 {
+        if self.count() == 0 { 0.0 } else { self.sum_ns / self.count() as f64 }
+    }
+
+    /// Sample standard deviation.
+    pub(crate) fn deviation_ns(&self) -> f64 {
+        let count = self.count() as f64;
+        if count < 2.0 {
+            return 0.0;
+        }
+        ((self.sum_squares - self.sum_ns * self.sum_ns / count) / (count - 1.0)).max(0.0).sqrt()
+    }
+
+    /// The latency that `percent` of all are not above.
+    pub(crate) fn percentile_ns(&self, percent: f64) -> u64 {
+        self.histogram.value_at_percentile(percent).min(self.max_ns)
+    }
+
+    /// How many were below `ns`, to the histogram's resolution.
+    pub(crate) fn count_below(&self, ns: u64) -> u64 {
+        if self.count() == 0 || ns == 0 { 0 } else { self.histogram.count_between(0, ns - 1) }
+    }
+}
+
+/// Everything counted for reads, or for writes.
+#[derive(Clone, Debug)]
+pub(crate) struct Direction {
+    pub(crate) bytes: u64,
+    /// How long there was something to do in this direction.
+    pub(crate) runtime: Duration,
+    pub(crate) latency: Latency,
+    pub(crate) samples: Samples,
+}
+
+impl Direction {
+    pub(crate) fn new() -> Direction {
+        Direction {
+            bytes: 0,
+            runtime: Duration::ZERO,
+            latency: Latency::new(),
+            samples: Samples::default(),
+        }
+    }
+
+    pub(crate) fn ios(&self) -> u64 {
+        self.latency.count()
+    }
+
+    pub(crate) fn iops(&self) -> f64 {
+        per_second(self.ios(), self.runtime)
+    }
+
+    pub(crate) fn bytes_per_second(&self) -> f64 {
+        per_second(self.bytes, self.runtime)
+    }
+
+    /// Adds another job's; they ran side by side.
+    pub(crate) fn merge(&mut self, other: &Direction) {
+        self.bytes += other.bytes;
+        self.runtime = self.runtime.max(other.runtime);
+        self.latency.merge(&other.latency);
+        self.samples.merge(&other.samples);
+    }
+}
+
+fn per_second(count: u64, time: Duration) -> f64 {
+    if time.is_zero() { 0.0 } else { count as f64 / time.as_secs_f64() }
+}
+
+/// Rates seen over the run, one for each interval.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Samples {
+    pub(crate) kib_per_second: Series,
+    pub(crate) iops: Series,
+}
+
+impl Samples {
+    pub(crate) fn push(&mut self, bytes: u64, ios: u64, interval: Duration) {
+        self.kib_per_second.push(per_second(bytes, interval) / 1024.0);
+        self.iops.push(per_second(ios, interval));
+    }
+
+    fn merge(&mut self, other: &Samples) {
+        self.kib_per_second.merge(&other.kib_per_second);
+        self.iops.merge(&other.iops);
+    }
+}
+
+/// Minimum, maximum, mean and deviation of a few numbers.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Series {
+    pub(crate) count: u64,
+    pub(crate) min: f64,
+    pub(crate) max: f64,
+    sum: f64,
+    sum_squares: f64,
+}
+
+impl Series {
+    fn push(&mut self, value: f64) {
+        self.min = if self.count == 0 { value } else { self.min.min(value) };
+        self.max = self.max.max(value);
+        self.count += 1;
+        self.sum += value;
+        self.sum_squares += value * value;
+    }
+
+    fn merge(&mut self, other: &Series) {
+        if other.count == 0 {
+            return;
+        }
+        self.min = if self.count == 0 { other.min } else { self.min.min(other.min) };
+        self.max = self.max.max(other.max);
+        self.count += other.count;
+        self.sum += other.sum;
+        self.sum_squares += other.sum_squares;
+    }
+
+    pub(crate) fn mean(&self) -> f64 {
+        if self.count == 0 { 0.0 } else { self.sum / self.count as f64 }
+    }
+
+    pub(crate) fn deviation(&self) -> f64 {
+        if self.count < 2 {
+            return 0.0;
+        }
+        let count = self.count as f64;
+        ((self.sum_squares - self.sum * self.sum / count) / (count - 1.0)).max(0.0).sqrt()
+    }
+}
+
+/// How often a depth or batch size occurred, in powers of two as fio groups them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Levels {
+    /// At 0; 1; 2 to 3; 4 to 7; ...; 64 and above.
+    counts: [u64; 8],
+}
+
+impl Levels {
+    #[inline]
+    pub(crate) fn record(&mut self, level: usize) {
+        self.record_many(level, 1);
+    }
+
+    #[inline]
+    pub(crate) fn record_many(&mut self, level: usize, times: usize) {
+        let bucket = (usize::BITS - level.leading_zeros()).min(7);
+        self.counts[bucket as usize] += times as u64;
+    }
+
+    pub(crate) fn merge(&mut self, other: &Levels) {
+        for (ours, theirs) in self.counts.iter_mut().zip(other.counts) {
+            *ours += theirs;
+        }
+    }
+
+    /// Shares in percent of depth 1, 2, 4, 8, 16, 32 and >=64.
+    pub(crate) fn depth_percent(&self) -> [f64; 7] {
+        let total = self.counts[1..].iter().sum();
+        std::array::from_fn(|i| percent(self.counts[i + 1], total))
+    }
+
+    /// Shares in percent of batches of 0, up to 4, 8, 16, 32, 64 and more, nearly: a
+    /// batch of exactly 2^n counts with those of less than 2^(n+1).
+    pub(crate) fn batch_percent(&self) -> [f64; 7] {
+        let [none, one, two, four, eight, sixteen, thirty_two, more] = self.counts;
+        let total = self.counts.iter().sum();
+        [none, one + two, four, eight, sixteen, thirty_two, more].map(|count| percent(count, total))
+    }
+}
+
+fn percent(part: u64, whole: u64) -> f64 {
+    if whole == 0 { 0.0 } else { part as f64 * 100.0 / whole as f64 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_latency_knows_its_moments() {
+        let mut latency = Latency::new();
+        for ns in [100, 200, 300] {
+            latency.record(ns);
+        }
+        assert_eq!((latency.min_ns(), latency.max_ns(), latency.count()), (100, 300, 3));
+        assert!((latency.mean_ns() - 200.0).abs() < 1e-9);
+        assert!((latency.deviation_ns() - 100.0).abs() < 1e-9);
+        assert_eq!(latency.percentile_ns(50.0), 200);
+        assert_eq!(latency.percentile_ns(99.99), 300);
+    }
+
+    #[test]
+    fn no_latency_is_all_zero() {
+        let latency = Latency::new();
+        assert_eq!((latency.min_ns(), latency.max_ns(), latency.percentile_ns(99.0)), (0, 0, 0));
+        assert_eq!((latency.mean_ns(), latency.deviation_ns()), (0.0, 0.0));
+        assert_eq!(latency.count_below(1000), 0);
+    }
+
+    #[test]
+    fn merging_is_recording_all() {
+        let (mut a, mut b) = (Latency::new(), Latency::new());
+        a.record(5);
+        b.record(5_000_000_000_000);
+        a.merge(&b);
+        assert_eq!((a.count(), a.min_ns(), a.max_ns()), (2, 5, 5_000_000_000_000));
+        assert_eq!(a.count_below(100), 1);
+    }
+
+    #[test]
+    fn levels_fall_into_powers_of_two() {
+        let mut levels = Levels::default();
+        for level in [1, 2, 3, 32, 63, 64, 1000] {
+            levels.record(level);
+        }
+        let sevenths = [1.0, 2.0, 0.0, 0.0, 0.0, 2.0, 2.0].map(|n| n * 100.0 / 7.0);
+        assert_eq!(levels.depth_percent(), sevenths);
+    }
+}

@@ -241,6 +241,11 @@ impl Levels {
         }
     }
 
+    /// How often any occurred.
+    pub(crate) fn total(&self) -> u64 {
+        self.counts.iter().sum()
+    }
+
     /// Shares in percent of depth 1, 2, 4, 8, 16, 32 and >=64.
     pub(crate) fn depth_percent(&self) -> [f64; 7] {
         let total = self.counts[1..].iter().sum();

@@ -10,7 +10,7 @@ const SCHEMES: [&str; 8] =
     ["vfio", "vfio-user", "soft", "uring", "uring-cmd", "psync", "mmap", "null"];
 
 /// fio's lines before the run: one for each job, the version, and how many threads start.
-pub(crate) fn head(request: &Request) -> String {
+pub(super) fn lines(request: &Request) -> String {
     let (mut text, mut group) = (String::new(), 0);
     for (index, section) in request.sections.iter().enumerate() {
         let job = &section.job;

@@ -19,13 +19,16 @@ mod normal;
 mod ours;
 mod terse;
 
-pub(crate) use head::head;
-
-use super::options::OutputFormat;
+use super::options::{OutputFormat, Request};
 use super::outcome::RunOutcome;
 
 /// The version that stands where fio gives its own.
 const VERSION: &str = concat!("adit-", env!("CARGO_PKG_VERSION"));
+
+/// What the normal format says before the jobs run: fio's lines.
+pub(crate) fn head(request: &Request) -> String {
+    head::lines(request)
+}
 
 /// The whole report in one format. With `normal`, what [`head`] gives goes before it.
 pub(crate) fn render(format: OutputFormat, outcome: &RunOutcome) -> String {

@@ -145,7 +145,9 @@ mod tests {
     #[test]
     fn a_distribution_ends_with_all() {
         let mut latency = Latency::new();
-        [100, 200, 200, 5000].map(|ns| latency.record(ns));
+        for ns in [100, 200, 200, 5000] {
+            latency.record(ns);
+        }
         assert_eq!(cumulative(&latency)[..2], [(100, 1), (200, 3)]);
         assert_eq!(cumulative(&latency)[2].1, 4);
     }

@@ -7,11 +7,13 @@
 //! | `workload` | which I/O is next |
 //! | `data` | what written blocks hold, and whether what is read is what was written |
 //! | `measure`, `outcome`, `errors` | what is counted |
+//! | `logs` | what is counted over time, in files |
 //! | `report` | how it is told |
 //! | `side` | jobs on several paths and with several values, and against earlier results |
 
 mod data;
 mod errors;
+mod logs;
 mod measure;
 mod options;
 mod outcome;

@@ -6,12 +6,14 @@
 //! | `run` | the jobs' threads, and the loop that is measured |
 //! | `workload` | which I/O is next |
 //! | `data` | what written blocks hold, and whether what is read is what was written |
+//! | `guard` | what keeps data from being destroyed |
 //! | `measure`, `outcome`, `errors` | what is counted |
 //! | `report` | how it is told |
 //! | `side` | jobs on several paths and with several values, and against earlier results |
 
 mod data;
 mod errors;
+mod guard;
 mod measure;
 mod options;
 mod outcome;

@@ -51,7 +51,8 @@ pub(super) fn signatures(root: &Root, device: &Device) -> Result<Vec<Signature>,
     found?;
     let Some(image) = image else { return Ok(Vec::new()) };
     let file = format!("/proc/{}/fd/{}", std::process::id(), image.as_raw_fd());
-    signatures_of_file(root, &file, &device.info().device)
+    // Messages name the device before.
+    signatures_of_file(root, &file, "it")
 }
 
 /// Whether there is nothing but zeroes where signatures are.

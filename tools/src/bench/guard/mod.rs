@@ -100,9 +100,7 @@ impl Finding {
 fn look(root: &Root, disks: &Disks, written: &Written) -> Vec<Finding> {
     match place(disks, written.target) {
         Place::Free => Vec::new(),
-        Place::Opaque => {
-            of_signatures(ends::signatures(root, written.device), &written.target.device())
-        }
+        Place::Opaque => of_signatures(ends::signatures(root, written.device), "it"),
         Place::Disk(name) => {
             let mut disk = disks.disk(&name);
             if disk.signatures.is_err()

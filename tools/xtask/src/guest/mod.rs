@@ -36,6 +36,8 @@ use qemu::Watch;
 use scratch::Scratch;
 use std::io::Write;
 
+const WIPEFS: &str = "wipefs";
+
 /// How a guest ended.
 pub(crate) struct Outcome {
     /// The command's exit code.
@@ -77,6 +79,15 @@ impl Plan {
             && !names.iter().any(|name| name == "adit");
         Ok(Self { controllers, programs, files, line, needs_adit })
     }
+
+    /// `adit` looks with it for what a drive holds before it writes there.
+    fn add_wipefs(&mut self) -> Result<()> {
+        if self.programs.iter().all(|program| program.name != WIPEFS) {
+            deps::ensure([&deps::WIPEFS])?;
+            self.programs.push(Program::find(WIPEFS)?);
+        }
+        Ok(())
+    }
 }
 
 /// Boots the guest, runs the command, and passes its output on to `sink` as it comes.
@@ -94,6 +105,7 @@ pub(crate) fn run(
     if plan.needs_adit {
         deps::ensure(&deps::TO_BUILD)?;
         plan.programs.push(Program::find(&workspace::build_adit()?.to_string_lossy())?);
+        plan.add_wipefs()?;
     }
     for name in &arguments.example {
         deps::ensure(&deps::TO_BUILD)?;

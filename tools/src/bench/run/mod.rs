@@ -99,7 +99,8 @@ impl Run<'_> {
         let machine = self.machine((speed, Speed::measure()));
         let clock = clock.finish();
         let mut outcome = self.outcome(outcomes.into_iter().flatten().collect(), clock);
-        outcome.warnings = doubts::doubts(&outcome.jobs, &machine, &clock);
+        outcome.warnings = self.fleet.warnings.clone();
+        outcome.warnings.extend(doubts::doubts(&outcome.jobs, &machine, &clock));
         Ok(outcome)
     }
 

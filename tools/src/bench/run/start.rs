@@ -16,7 +16,7 @@ use crate::bench::data::Data;
 use crate::bench::guard;
 use crate::bench::logs::JobLogs;
 use crate::bench::options::{JobOptions, Request, targets};
-use crate::bench::outcome::JobOutcome;
+use crate::bench::outcome::{JobOutcome, Warning};
 use crate::bench::workload::permutation::mix;
 use crate::bench::workload::{Generator, Region};
 use crate::failure::{Failure, Result};
@@ -38,6 +38,8 @@ pub(crate) struct Fleet {
     devices: BTreeMap<String, (Target, Device)>,
     /// For each thread in order.
     pub(crate) planned: Vec<Planned>,
+    /// What was there and is overwritten, as the user allowed.
+    pub(crate) warnings: Vec<Warning>,
     started_unix_ms: u64,
     retries: u8,
 }
@@ -58,6 +60,7 @@ impl Fleet {
     /// # Errors
     /// As [`Device::open`]; a usage error for what a device does not have or must not lose.
     pub(crate) fn open(request: &Request, threads: &[Thread<'_>], interrupt: &Interrupt) -> Result<Fleet> {
+        guard::refuse_writes(request)?;
         let of_threads = threads.iter().map(target_of).collect::<Result<Vec<Target>>>()?;
         let mut devices = BTreeMap::new();
         for target in &of_threads {
@@ -68,6 +71,13 @@ impl Fleet {
                 devices.insert(target.to_string(), (target.clone(), device));
             }
         }
+        let written: Vec<guard::Written<'_>> = threads
+            .iter()
+            .zip(&of_threads)
+            .filter(|(thread, _)| thread.destroys())
+            .map(|(_, target)| guard::Written { target, device: &devices[&target.to_string()].1 })
+            .collect();
+        let warnings = guard::check(&written, request.run.allow_destroy)?;
         let device = |target: &Target| &devices[&target.to_string()].1;
         let planned = threads
             .iter()
@@ -79,7 +89,7 @@ impl Fleet {
         plan::check_apart(&apart)?;
         let started = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let retries = if request.run.recover { RECOVERY_RETRIES } else { 0 };
-        Ok(Fleet { devices, planned, started_unix_ms: started.as_millis() as u64, retries })
+        Ok(Fleet { devices, planned, warnings, started_unix_ms: started.as_millis() as u64, retries })
     }
 
     /// The controllers that are the driver's own.
@@ -204,9 +214,6 @@ fn open_device(request: &Request, target: &Target, users: &[&Thread<'_>], interr
     if queue_count > most {
         let names = format!("{queue_count} jobs use {}, which grants {most} I/O queue(s)", device.info().device);
         return Err(Failure::failed(format!("{names}, and each job needs one; use numjobs={most}")));
-    }
-    if writes {
-        guard::check(&guard::Intent { target, device: &device, run: &request.run })?;
     }
     if let Some(range) = made.filter(|_| users.iter().any(|thread| thread.job().rw.reads)) {
         layout::fill(&device, users[0].job(), range, interrupt)?;

@@ -5,7 +5,7 @@ mod stamp;
 pub(crate) use stamp::{Identity, Mismatch, Writer};
 
 use super::options::JobOptions;
-use super::workload::permutation::mix;
+use super::workload::random::mix;
 
 /// The contents of a job's blocks; each thread has its own.
 #[derive(Debug)]

@@ -2,7 +2,7 @@
 
 mod stamp;
 
-pub(crate) use stamp::{Identity, Mismatch, Writer};
+pub(crate) use stamp::{Identity, Mismatch, Writer, fill};
 
 use super::options::JobOptions;
 use super::workload::random::mix;

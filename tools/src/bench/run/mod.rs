@@ -32,7 +32,7 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use super::options::{Request, targets};
+use super::options::Request;
 use super::outcome::{ClockOutcome, GroupOutcome, GroupWay, JobOutcome, RunOutcome};
 use super::way::Way;
 use crate::failure::Result;

@@ -10,7 +10,7 @@ use adit_driver::Time;
 
 use crate::bench::options::{JobOptions, RateProcess, ThinkTime};
 use crate::bench::way::{PerWay, Way};
-use crate::bench::workload::permutation::mix;
+use crate::bench::workload::random::mix;
 
 /// The schedule of one job.
 #[derive(Clone, Debug)]

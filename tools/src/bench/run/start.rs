@@ -15,9 +15,10 @@ use super::{affinity, layout};
 use crate::bench::data::Data;
 use crate::bench::guard;
 use crate::bench::logs::JobLogs;
-use crate::bench::options::{JobOptions, Request, targets};
+use crate::bench::options::targets::targets;
+use crate::bench::options::{JobOptions, Request};
 use crate::bench::outcome::{JobOutcome, Warning};
-use crate::bench::workload::permutation::mix;
+use crate::bench::workload::random::mix;
 use crate::bench::workload::{Generator, Region};
 use crate::failure::{Failure, Result};
 use crate::interrupt::Interrupt;
@@ -139,8 +140,7 @@ impl Fleet {
             recovery,
             interrupt,
             progress,
-            logs: JobLogs::open(&job.logs, &job.name, index as u32 + 1, self.started_unix_ms),
-            earlier: earlier(thread, index as u32)?,
+            logs: JobLogs::open(&job.logs, &job.name, index as u32 + 1, self.started_unix_ms)?,
             samples_zeroes: samples_zeroes(job, target),
             retries: self.retries,
         };
@@ -168,8 +168,6 @@ impl Ready<'_> {
         match self.queue {
             DeviceQueue::Nvme(queue) => run_on(self.set, queue, self.buffers),
             DeviceQueue::Null(queue) => run_on(self.set, queue, self.buffers),
-            DeviceQueue::Uring(queue) => run_on(self.set, queue, self.buffers),
-            DeviceQueue::UringCmd(queue) => run_on(self.set, queue, self.buffers),
             DeviceQueue::Psync(queue) => run_on(self.set, queue, self.buffers),
             DeviceQueue::Mmap(queue) => run_on(self.set, queue, self.buffers),
         }
@@ -281,12 +279,6 @@ fn samples_zeroes(job: &JobOptions, target: &Target) -> bool {
         _ => true,
     };
     holds_data && !job.rw.writes && job.verify.is_none()
-}
-
-/// What an interrupted run left, where it is asked for.
-fn earlier(thread: &Thread<'_>, index: u32) -> Result<Option<crate::bench::data::VerifyState>> {
-    let wanted = thread.job().verify.as_ref().is_some_and(|verify| verify.state_load);
-    if wanted { crate::bench::data::VerifyState::load(thread.job(), index).map(Some) } else { Ok(None) }
 }
 
 fn delay(job: &JobOptions, seed: u64) -> Duration {

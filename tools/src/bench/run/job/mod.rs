@@ -100,8 +100,6 @@ pub(crate) struct Setting<'a> {
     pub(crate) interrupt: &'a Interrupt,
     pub(crate) progress: &'a Progress,
     pub(crate) logs: Option<JobLogs>,
-    /// What an interrupted run left, to be read back.
-    pub(crate) earlier: Option<crate::bench::data::VerifyState>,
     /// Blocks of zeroes are told, where somebody else than this run may have left them unwritten.
     pub(crate) samples_zeroes: bool,
     /// How often an I/O that failed is sent again, where the job does not say.
@@ -221,7 +219,6 @@ impl<'a, Q: CommandQueue<Owned>> Job<'a, Q> {
             self.is_full = true;
             self.phase();
         }
-        self.save_state();
         self.finish_logs();
         self.set.progress.set_running(false);
         self.snapshot()

@@ -238,7 +238,7 @@ fn the_depth_that_keeps_a_latency_is_found() {
 fn limits_that_are_broken_fail_the_job() {
     let slow = run(&["filename=soft:mem=1M rw=read bs=4k max_latency=1us"]).jobs.remove(0).failure.expect("slow");
     assert!(slow.first.contains("more than max_latency") && slow.errno == 110, "{}", slow.first);
-    let options = "filename=null: rw=read bs=4k rate_iops=100 rate_iops_min=90000 rate_cycle=200ms time_based runtime=5";
+    let options = "filename=null: rw=read bs=4k thinktime=10ms rate_iops_min=90000 rate_cycle=200ms time_based runtime=5";
     let few = run(&[options]).jobs.remove(0).failure.expect("few");
     assert!(few.first.contains("rate_iops_min=90000"), "{}", few.first);
 }

@@ -135,7 +135,7 @@ pub(super) fn percentiles(panel: &Panel<'_>) -> Option<Drawn> {
         Mark::Bar { y, .. } => Some(*y),
         _ => None,
     });
-    let mut y = Axis::log("latency", heights.clone(), &|ns| tick(Metric::P99, ns));
+    let mut y = Axis::log("latency, logarithmic", heights.clone(), &|ns| tick(Metric::P99, ns));
     // Bars begin a little below the shortest, so that it can be seen.
     let least = heights.fold(f64::MAX, f64::min);
     y.ends.0 = (least * 0.5).log10();
@@ -305,9 +305,7 @@ pub(super) fn paths(data: &Data, metric: Metric) -> Option<Drawn> {
     let marks = std::iter::once(Mark::Rule(1.0)).chain(marks).collect();
     let names = rows.iter().rev().map(|(point, _)| row_name(point));
     let better = if metric.more_is_better() { "more is better" } else { "less is better" };
-    let title =
-        format!("{} as a ratio to {}; {better}", heading(metric), printable(&data.paths[0]));
-    let x = ratio_axis(&title, rows.iter().map(|(_, ratio)| *ratio));
+    let x = ratio_axis(&format!("ratio; {better}"), rows.iter().map(|(_, ratio)| *ratio));
     let plot = Plot { x, y: Axis::places("", names), marks, rows: Some(count) };
     let mut legend: Vec<(String, usize)> = Vec::new();
     for (point, _) in &rows {
@@ -319,7 +317,8 @@ pub(super) fn paths(data: &Data, metric: Metric) -> Option<Drawn> {
     let told = rows
         .iter()
         .map(|(point, ratio)| format!("{} {}: {:.3}", job_text(point), point.target, ratio.median));
-    let description = format!("{title}. {}", told.collect::<Vec<_>>().join("; "));
+    let told = told.collect::<Vec<_>>().join("; ");
+    let description = format!("{} as a ratio to {}: {told}", heading(metric), data.paths[0]);
     Some(Drawn { title: heading(metric).to_owned(), description, legend, plot })
 }
 

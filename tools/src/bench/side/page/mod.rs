@@ -225,9 +225,11 @@ fn note(data: &Data) -> String {
 }
 
 fn compared_paths(data: &Data) -> Result<String> {
+    let Some(first) = data.paths.first() else { return Ok(String::new()) };
     const TOLD: [Metric; 4] = [Metric::Iops, Metric::Mean, Metric::P99, Metric::P9999];
     let plots = TOLD.into_iter().filter_map(|metric| draw::paths(data, metric)).collect();
-    section("Paths compared", "", plots)
+    let note = format!("Ratios to {}; lines are what they lie within.", printable(first));
+    section("Paths compared", &note, plots)
 }
 
 fn swept(data: &Data) -> Result<String> {

@@ -16,21 +16,29 @@
 //! The kernel's paths need no privileges beyond those of the file. They are what the driver is compared with, and
 //! what is left where VFIO is not allowed.
 
+mod extent;
+mod file;
+mod mmap;
 mod null;
 mod nvme;
+mod psync;
 mod queue;
+mod synchronous;
 
 use std::time::Duration;
 
+pub use mmap::MmapQueue;
 pub use null::NullQueue;
 pub use nvme::NvmeQueue;
+pub use psync::PsyncQueue;
 pub use queue::DeviceQueue;
 
+use crate::bus::Clock;
 use crate::error::{Error, Result};
-use crate::memory::{Buffer, IoBuffer};
+use crate::memory::{self, Buffer, IoBuffer};
 use crate::queue_pair::{CommandError, Completion, Rejected, Stats};
 use crate::spec::Lba;
-use crate::target::{KernelPath, Target};
+use crate::target::{KernelPath, KernelTarget, Target};
 use crate::time::Time;
 use crate::{Controller, Namespace};
 
@@ -154,7 +162,20 @@ pub struct QueueOptions {
 #[derive(Clone, Debug)]
 pub struct Device {
     info: DeviceInfo,
+    clock: Clock,
     path: Path,
+}
+
+/// Opens the file of a kernel path, whose queues take `queue_depth_max` requests.
+fn open_file(
+    target: &KernelTarget,
+    options: &DeviceOptions,
+    queue_depth_max: u32,
+    path: impl FnOnce(file::OpenFile) -> Result<Path>,
+) -> Result<Device> {
+    let file = file::open(target, options)?;
+    let info = file.info(target, queue_depth_max);
+    Ok(Device { info, clock: Clock::start(), path: path(file)? })
 }
 
 /// What is behind a [`Device`].
@@ -162,6 +183,8 @@ pub struct Device {
 enum Path {
     Nvme(nvme::NvmeDevice),
     Null(null::NullDevice),
+    Psync(file::OpenFile),
+    Mmap(mmap::Mapped),
 }
 
 impl Device {
@@ -172,9 +195,14 @@ impl Device {
     pub fn open(target: &Target, options: &DeviceOptions) -> Result<Device> {
         let Target::Kernel(kernel) = target else { return nvme::open(target, options) };
         match kernel.path {
-            KernelPath::Null => null::open(kernel),
-            KernelPath::Uring | KernelPath::UringCmd | KernelPath::Psync | KernelPath::Mmap => {
-                Err(Error::invalid(target, "not there yet"))
+            KernelPath::Null => Ok(null::open(kernel)),
+            KernelPath::Psync => open_file(kernel, options, 1, |file| Ok(Path::Psync(file))),
+            KernelPath::Mmap => {
+                let map = |file| mmap::map(file, &kernel.device()).map(Path::Mmap);
+                open_file(kernel, options, 1, map)
+            }
+            KernelPath::Uring | KernelPath::UringCmd => {
+                Err(Error::invalid(target, "this path cannot be opened"))
             }
         }
     }
@@ -193,7 +221,7 @@ impl Device {
     pub fn controller(&self) -> Option<&Controller> {
         match &self.path {
             Path::Nvme(nvme) => Some(&nvme.controller),
-            Path::Null(_) => None,
+            Path::Null(_) | Path::Psync(_) | Path::Mmap(_) => None,
         }
     }
 
@@ -204,7 +232,7 @@ impl Device {
     pub fn allocate(&self, len: usize) -> Result<Buffer> {
         match &self.path {
             Path::Nvme(nvme) => nvme.controller.allocate(len),
-            Path::Null(null) => null.allocate(len),
+            Path::Null(_) | Path::Psync(_) | Path::Mmap(_) => memory::allocate_for_host(len),
         }
     }
 
@@ -219,9 +247,12 @@ impl Device {
         memory: &[&Buffer],
     ) -> Result<DeviceQueue<B>> {
         let _ = memory;
+        let device = &self.info.device;
         match &self.path {
             Path::Nvme(nvme) => nvme.create_queue(options).map(DeviceQueue::Nvme),
             Path::Null(null) => Ok(DeviceQueue::Null(null.create_queue(options))),
+            Path::Psync(file) => Ok(DeviceQueue::Psync(psync::create_queue(file, device))),
+            Path::Mmap(mapped) => Ok(DeviceQueue::Mmap(mmap::create_queue(mapped, device))),
         }
     }
 
@@ -229,7 +260,7 @@ impl Device {
     pub fn now(&self) -> Time {
         match &self.path {
             Path::Nvme(nvme) => nvme.controller.now(),
-            Path::Null(null) => null.now(),
+            Path::Null(_) | Path::Psync(_) | Path::Mmap(_) => self.clock.now(),
         }
     }
 
@@ -237,7 +268,9 @@ impl Device {
     pub fn retry_delay(&self, error: &CommandError) -> Option<Duration> {
         match &self.path {
             Path::Nvme(nvme) => nvme.controller.retry_delay(error),
-            Path::Null(_) => error.is_retryable().then_some(Duration::ZERO),
+            Path::Null(_) | Path::Psync(_) | Path::Mmap(_) => {
+                error.is_retryable().then_some(Duration::ZERO)
+            }
         }
     }
 }

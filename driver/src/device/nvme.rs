@@ -6,6 +6,7 @@ use zerocopy::IntoBytes;
 use super::{
     CommandQueue, Device, DeviceInfo, DeviceOptions, Operation, Path, QueueOptions, Request,
 };
+use crate::bus::Clock;
 use crate::error::Result;
 use crate::memory::IoBuffer;
 use crate::queue_pair::{Body, Bounds, Command, Completion, Rejected, Stats};
@@ -43,7 +44,8 @@ pub(super) fn device(controller: Controller, namespace: Namespace, target: &Targ
         is_cached: false,
     };
     let queues = target.settings().queues;
-    Device { info, path: Path::Nvme(NvmeDevice { controller, namespace, queues }) }
+    let path = Path::Nvme(NvmeDevice { controller, namespace, queues });
+    Device { info, clock: Clock::start(), path }
 }
 
 impl NvmeDevice {

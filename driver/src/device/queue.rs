@@ -1,6 +1,6 @@
 //! A queue of any path, for those who do not want to be generic over it.
 
-use super::{CommandQueue, NullQueue, NvmeQueue, Request};
+use super::{CommandQueue, MmapQueue, NullQueue, NvmeQueue, PsyncQueue, Request};
 use crate::error::Result;
 use crate::memory::IoBuffer;
 use crate::queue_pair::{Completion, Rejected, Stats};
@@ -13,6 +13,10 @@ pub enum DeviceQueue<B: IoBuffer> {
     Nvme(NvmeQueue<B>),
     /// Nothing.
     Null(NullQueue<B>),
+    /// pread and pwrite.
+    Psync(PsyncQueue<B>),
+    /// A mapping of a file.
+    Mmap(MmapQueue<B>),
 }
 
 /// Passes a call on to whichever queue it is.
@@ -21,6 +25,8 @@ macro_rules! each {
         match $self {
             DeviceQueue::Nvme($queue) => $call,
             DeviceQueue::Null($queue) => $call,
+            DeviceQueue::Psync($queue) => $call,
+            DeviceQueue::Mmap($queue) => $call,
         }
     };
 }

@@ -291,11 +291,6 @@ pub enum CommandError {
 pub struct Errno(pub i32);
 
 impl Errno {
-    /// What the calling thread's last system call failed with.
-    pub(crate) fn last() -> Errno {
-        Errno(nix::errno::Errno::last_raw())
-    }
-
     /// The number that an error of the standard library carries, EIO where it has none.
     pub(crate) fn of(error: &std::io::Error) -> Errno {
         Errno(error.raw_os_error().unwrap_or(libc::EIO))

@@ -17,7 +17,9 @@
 
 mod atomics;
 pub mod barrier;
+pub(crate) mod bus_error;
 mod dma_table;
+pub(crate) mod file_io;
 mod host_memory;
 mod media;
 mod shared_pages;

@@ -216,11 +216,12 @@ impl Series {
     }
 }
 
-/// How often a depth or batch size occurred, in powers of two as fio groups them.
+/// How often a depth or batch size occurred, by powers of two.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Levels {
-    /// At 0; 1; 2 to 3; 4 to 7; ...; 64 and above.
-    counts: [u64; 8],
+    /// At 0; then for each power of two up to 64, how often exactly it and how often what lies before the next: fio's
+    /// classes of depths begin with a power of two and those of batches end with one.
+    counts: [u64; 15],
 }
 
 impl Levels {
@@ -231,7 +232,11 @@ impl Levels {
 
     #[inline]
     pub(crate) fn record_many(&mut self, level: usize, times: usize) {
-        let bucket = (usize::BITS - level.leading_zeros()).min(7);
+        let bucket = match level.checked_ilog2() {
+            None => 0,
+            Some(log @ ..6) => 2 * log + 1 + u32::from(!level.is_power_of_two()),
+            Some(_) => 13 + u32::from(level > 64),
+        };
         self.counts[bucket as usize] += times as u64;
     }
 
@@ -241,18 +246,25 @@ impl Levels {
         }
     }
 
-    /// Shares in percent of depth 1, 2, 4, 8, 16, 32 and >=64.
-    pub(crate) fn depth_percent(&self) -> [f64; 7] {
-        let total = self.counts[1..].iter().sum();
-        std::array::from_fn(|i| percent(self.counts[i + 1], total))
+    /// How often any occurred.
+    pub(crate) fn total(&self) -> u64 {
+        self.counts.iter().sum()
     }
 
-    /// Shares in percent of batches of 0, up to 4, 8, 16, 32, 64 and more, nearly: a
-    /// batch of exactly 2^n counts with those of less than 2^(n+1).
+    /// Shares in percent of depth 1, 2 to 3, 4 to 7, 8 to 15, 16 to 31, 32 to 63, and 64 and more.
+    pub(crate) fn depth_percent(&self) -> [f64; 7] {
+        let total = self.counts[1..].iter().sum();
+        let at = |i: usize| self.counts[2 * i + 1] + self.counts[2 * i + 2];
+        std::array::from_fn(|i| percent(at(i), total))
+    }
+
+    /// Shares in percent of batches of 0, up to 4, 8, 16, 32, 64, and more.
     pub(crate) fn batch_percent(&self) -> [f64; 7] {
-        let [none, one, two, four, eight, sixteen, thirty_two, more] = self.counts;
         let total = self.counts.iter().sum();
-        [none, one + two, four, eight, sixteen, thirty_two, more].map(|count| percent(count, total))
+        let upto_4 = self.counts[1..6].iter().sum();
+        let upto = |power: usize| self.counts[2 * power] + self.counts[2 * power + 1];
+        [self.counts[0], upto_4, upto(3), upto(4), upto(5), upto(6), self.counts[14]]
+            .map(|count| percent(count, total))
     }
 }
 
@@ -303,5 +315,18 @@ mod tests {
         }
         let sevenths = [1.0, 2.0, 0.0, 0.0, 0.0, 2.0, 2.0].map(|n| n * 100.0 / 7.0);
         assert_eq!(levels.depth_percent(), sevenths);
+    }
+
+    #[test]
+    fn batches_end_with_powers_of_two() {
+        for (level, class) in [(0, 0), (1, 1), (3, 1), (4, 1), (5, 2), (8, 2), (9, 3), (16, 3)]
+            .into_iter()
+            .chain([(17, 4), (32, 4), (33, 5), (63, 5), (64, 5), (65, 6), (1 << 40, 6)])
+        {
+            let mut levels = Levels::default();
+            levels.record(level);
+            let at = levels.batch_percent().iter().position(|share| *share == 100.0);
+            assert_eq!(at, Some(class), "a batch of {level}");
+        }
     }
 }

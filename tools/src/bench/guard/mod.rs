@@ -54,15 +54,20 @@ pub(crate) fn refuse_writes(request: &Request) -> Result<()> {
 pub(crate) fn check(written: &[Written], allow_destroy: bool) -> Result<Vec<Warning>> {
     let root = Root::open(None)?;
     let disks = Disks::read(&root);
-    let look = |one: &Written| look(&root, &disks, one);
-    let mut looked: Vec<(String, Vec<Finding>)> = Vec::new();
+    let look = |one: Written| (one.target.to_string(), look(&root, &disks, &one));
+    let looked: Vec<(String, Vec<Finding>)> = distinct(written).into_iter().map(look).collect();
+    judge(&looked, allow_destroy)
+}
+
+/// Each target once: several jobs may have the same. One device by two names is told twice.
+fn distinct<'a>(written: &[Written<'a>]) -> Vec<Written<'a>> {
+    let mut distinct: Vec<Written> = Vec::new();
     for one in written {
-        // Several jobs may have one device; two names of it are told twice.
-        if looked.iter().all(|(device, _)| *device != one.target.device()) {
-            looked.push((one.target.device(), look(one)));
+        if distinct.iter().all(|other| other.target != one.target) {
+            distinct.push(*one);
         }
     }
-    judge(&looked, allow_destroy)
+    distinct
 }
 
 /// One thing that stands against writing to a device.

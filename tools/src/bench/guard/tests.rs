@@ -180,6 +180,17 @@ fn write_something(device: &Device) {
 }
 
 #[test]
+fn a_target_is_looked_at_once_and_each_namespace_for_itself() {
+    let null = "null:".parse().expect("a target");
+    let device = Device::open(&null, &DeviceOptions::default()).expect("nothing is opened");
+    let names = ["vfio:0000:01:00.0,ns=1", "vfio:0000:01:00.0,ns=2", "vfio:0000:01:00.0,ns=1"];
+    let targets = names.map(|name| name.parse::<Target>().expect("a target"));
+    let written = targets.each_ref().map(|target| Written { target, device: &device });
+    let looked: Vec<String> = distinct(&written).iter().map(|one| one.target.to_string()).collect();
+    assert_eq!(looked, names[..2]);
+}
+
+#[test]
 fn all_refused_devices_are_told_at_once() {
     let loss = |what: &str| vec![Finding::new(Kind::Loss, what, None)];
     let looked = [("a:1".to_owned(), loss("one")), ("b:2".to_owned(), loss("two"))];

@@ -34,7 +34,7 @@ fn drive() -> Target {
 }
 
 /// The judgement about `target` on the recorded machine. What is read of it are zeroes.
-fn judged(machine: &str, target: &Target, allow_destroy: bool) -> Result<Vec<Warning>> {
+fn judged(machine: &str, target: &Target, allow_destroy: bool) -> Result<Vec<String>> {
     let null = "null:".parse().expect("a target");
     let device = Device::open(&null, &DeviceOptions::default()).expect("nothing is opened");
     judged_with(machine, target, &device, allow_destroy)
@@ -45,10 +45,10 @@ fn judged_with(
     target: &Target,
     device: &Device,
     allow_destroy: bool,
-) -> Result<Vec<Warning>> {
+) -> Result<Vec<String>> {
     let root = Root::recorded(machine);
-    let findings = look(&root, &Disks::read(&root), &Written { target, device });
-    judge(&[(target.device(), findings)], allow_destroy)
+    let intent = Intent { target, device, run: &RunOptions::default() };
+    judge(target, &look(&root, &intent), allow_destroy)
 }
 
 fn refusal_of(machine: &str, target: &Target) -> String {
@@ -59,7 +59,7 @@ fn refusal_of(machine: &str, target: &Target) -> String {
 
 #[test]
 fn an_idle_empty_drive_may_be_written() {
-    assert_eq!(judged(EMPTY, &drive(), false).expect("allowed"), []);
+    assert_eq!(judged(EMPTY, &drive(), false).expect("allowed"), [""; 0]);
 }
 
 #[test]
@@ -109,11 +109,9 @@ fn what_is_known_to_be_mounted_is_not_told_as_claimed_again() {
 fn allow_destroy_turns_refusals_into_warnings_that_say_what_goes() {
     let machine = with(&(EXT4.to_owned() + MOUNTED));
     let warnings = judged(&machine, &drive(), true).expect("allowed");
-    let texts: Vec<&str> = warnings.iter().map(|warning| warning.text.as_str()).collect();
-    assert_eq!(texts.len(), 2);
-    assert!(texts[0].contains("is mounted at /mnt (ext4), and is OVERWRITTEN"), "{texts:?}");
-    assert!(texts[1].contains("ext4 'mine'"), "{texts:?}");
-    assert!(warnings.iter().all(|warning| warning.code == "data-destroyed"));
+    let [mounted, signature] = &warnings[..] else { panic!("{warnings:?}") };
+    assert!(mounted.contains("is mounted at /mnt (ext4), and is OVERWRITTEN"), "{mounted}");
+    assert!(signature.contains("ext4 'mine' (filesystem), and is OVERWRITTEN"), "{signature}");
 }
 
 #[test]
@@ -130,40 +128,38 @@ fn a_process_that_only_has_the_drive_open_is_a_warning() {
     let machine = with("/proc/77/fd/3 -> /dev/ng0n1\n/proc/77/comm = fio\n");
     let warnings = judged(&machine, &drive(), false).expect("allowed");
     assert_eq!(warnings.len(), 1);
-    assert_eq!(warnings[0].code, "device-shared");
-    assert!(warnings[0].text.contains("process 77 (fio)"), "{:?}", warnings[0]);
+    assert!(warnings[0].contains("open in process 77 (fio), so"), "{warnings:?}");
 }
 
 #[test]
 fn files_and_what_is_made_for_the_run_are_free() {
     let root = Root::recorded(EMPTY);
-    let disks = Disks::read(&root);
     for target in ["null:", "soft:mem=64M", "soft:null"] {
         let target = target.parse().expect("a target");
-        assert_eq!(place(&disks, &target), Place::Free, "{target}");
+        assert_eq!(place(&root, &target), Place::Free, "{target}");
     }
     let file = kernel(KernelPath::Psync, "/home/me/fio.0.0");
-    assert_eq!(place(&disks, &file), Place::Free);
+    assert_eq!(place(&root, &file), Place::Free);
     for target in ["vfio:0000:01:00.0", "vfio-user:/run/x", "soft:file=/tmp/x,size=64M"] {
         let target = target.parse().expect("a target");
-        assert_eq!(place(&disks, &target), Place::Opaque, "{target}");
+        assert_eq!(place(&root, &target), Place::Opaque, "{target}");
     }
     let hidden = kernel(KernelPath::UringCmd, "/dev/ng7n1");
-    assert_eq!(place(&disks, &hidden), Place::Opaque);
+    assert_eq!(place(&root, &hidden), Place::Opaque);
 }
 
 #[test]
 fn without_wipefs_a_drive_of_zeroes_is_empty_and_another_is_refused() {
     let machine = EMPTY.replace("wipefs/nvme0n1 =", "wipefs/other =")
         + "/recorded/wipefs/nvme0n1.failed = wipefs is not installed\n";
-    assert_eq!(judged(&machine, &drive(), false).expect("zeroes"), []);
+    assert_eq!(judged(&machine, &drive(), false).expect("zeroes"), [""; 0]);
     let device = Device::open(&"soft:mem=16M".parse().expect("a target"), &Default::default());
     let device = device.expect("open");
     write_something(&device);
     let failure = judged_with(&machine, &drive(), &device, false).expect_err("refused");
     let text = failure.to_string();
     assert!(text.contains("what nvme0n1 holds cannot be told (wipefs is not installed)"), "{text}");
-    assert!(text.contains("package util-linux") && text.contains("--allow-destroy"), "{text}");
+    assert!(text.contains("install wipefs (package util-linux)") && text.contains("--allow-destroy"), "{text}");
 }
 
 fn write_something(device: &Device) {
@@ -180,25 +176,16 @@ fn write_something(device: &Device) {
 }
 
 #[test]
-fn a_target_is_looked_at_once_and_each_namespace_for_itself() {
-    let null = "null:".parse().expect("a target");
-    let device = Device::open(&null, &DeviceOptions::default()).expect("nothing is opened");
-    let names = ["vfio:0000:01:00.0,ns=1", "vfio:0000:01:00.0,ns=2", "vfio:0000:01:00.0,ns=1"];
-    let targets = names.map(|name| name.parse::<Target>().expect("a target"));
-    let written = targets.each_ref().map(|target| Written { target, device: &device });
-    let looked: Vec<String> = distinct(&written).iter().map(|one| one.target.to_string()).collect();
-    assert_eq!(looked, names[..2]);
-}
-
-#[test]
-fn all_refused_devices_are_told_at_once() {
-    let loss = |what: &str| vec![Finding::new(Kind::Loss, what, None)];
-    let looked = [("a:1".to_owned(), loss("one")), ("b:2".to_owned(), loss("two"))];
-    let failure = judge(&looked, false).expect_err("refused");
-    let text = failure.to_string();
-    assert!(text.contains("a:1") && text.contains("one") && text.contains("b:2"), "{text}");
+fn readonly_refuses_even_what_holds_nothing() {
+    let target = "null:".parse().expect("a target");
+    let device = Device::open(&target, &DeviceOptions::default()).expect("nothing is opened");
+    let run = RunOptions { readonly: true, ..RunOptions::default() };
+    let failure = check(&Intent { target: &target, device: &device, run: &run });
+    let failure = failure.expect_err("refused");
     assert_eq!(failure.code(), 2);
-    assert_eq!(judge(&looked, true).expect("allowed").len(), 2);
+    assert!(failure.to_string().contains("--readonly forbids"), "{failure}");
+    check(&Intent { run: &RunOptions::default(), target: &target, device: &device })
+        .expect("nothing can be lost");
 }
 
 #[test]

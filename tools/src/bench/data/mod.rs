@@ -2,10 +2,10 @@
 
 mod stamp;
 
-pub(crate) use stamp::{Identity, Mismatch, Writer};
+pub(crate) use stamp::{Identity, Mismatch, Writer, fill};
 
 use super::options::JobOptions;
-use super::workload::permutation::mix;
+use super::workload::random::mix;
 
 /// The contents of a job's blocks; each thread has its own.
 #[derive(Debug)]

@@ -16,39 +16,57 @@ use adit_driver::soft::{self, Storage};
 use adit_driver::target::KernelPath;
 use adit_driver::{Device, Target};
 
-use super::options::RunOptions;
+use super::options::Request;
+use super::outcome::Warning;
 use crate::failure::{Failure, Result};
 use crate::human::printable;
 use crate::setup::inventory::{Disk, Signature, Use, disk_of_file, told_once};
 use crate::setup::root::Root;
 
-/// What jobs are about to write to or trim.
+/// A device that a job writes to or trims.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Intent<'a> {
+pub(crate) struct Written<'a> {
     /// What was asked for.
     pub(crate) target: &'a Target,
     /// The same, open. A queue of it must be free for a moment.
     pub(crate) device: &'a Device,
-    /// What is allowed.
-    pub(crate) run: &'a RunOptions,
 }
 
-/// Looks at what would be overwritten. With `--allow-destroy` that is told as warnings.
+/// Refuses jobs that write or trim where `--readonly` forbids it.
 ///
 /// # Errors
-/// A usage failure that says what is there and how to go on.
-pub(crate) fn check(intent: &Intent) -> Result<()> {
-    let target = intent.target;
-    if intent.run.readonly {
-        return Err(Failure::usage(format!(
-            "{target}: a job writes or trims, which --readonly forbids; leave one of them out"
-        )));
+/// A usage failure that names the first such job.
+pub(crate) fn refuse_writes(request: &Request) -> Result<()> {
+    let mut jobs = request.sections.iter().map(|section| &section.job);
+    match jobs.find(|job| job.rw.writes || job.rw.trims) {
+        Some(job) if request.run.readonly => Err(Failure::usage(format!(
+            "job '{}' writes or trims, which --readonly forbids; leave one of them out",
+            printable(&job.name)
+        ))),
+        _ => Ok(()),
     }
-    let findings = look(&Root::open(None)?, intent);
-    for warning in judge(target, &findings, intent.run.allow_destroy)? {
-        tracing::warn!("{warning}");
+}
+
+/// Looks at what the jobs would overwrite. With `allow_destroy` that is told as warnings.
+///
+/// # Errors
+/// A usage failure that says what is there on each device and how to go on.
+pub(crate) fn check(written: &[Written], allow_destroy: bool) -> Result<Vec<Warning>> {
+    let root = Root::open(None)?;
+    let look = |one: Written| (one.target.to_string(), look(&root, &one));
+    let looked: Vec<(String, Vec<Finding>)> = distinct(written).into_iter().map(look).collect();
+    judge(&looked, allow_destroy)
+}
+
+/// Each target once: several jobs may have the same. One device by two names is told twice.
+fn distinct<'a>(written: &[Written<'a>]) -> Vec<Written<'a>> {
+    let mut distinct: Vec<Written> = Vec::new();
+    for one in written {
+        if distinct.iter().all(|other| other.target != one.target) {
+            distinct.push(*one);
+        }
     }
-    Ok(())
+    distinct
 }
 
 /// One thing that stands against writing to a device.
@@ -83,14 +101,14 @@ impl Finding {
 }
 
 /// All that stands against writing to one device.
-fn look(root: &Root, intent: &Intent) -> Vec<Finding> {
-    match place(root, intent.target) {
+fn look(root: &Root, written: &Written) -> Vec<Finding> {
+    match place(root, written.target) {
         Place::Free => Vec::new(),
-        Place::Opaque => of_signatures(ends::signatures(root, intent.device), "it"),
+        Place::Opaque => of_signatures(ends::signatures(root, written.device), "it"),
         Place::Disk(name) => {
             let mut disk = Disk::read(root, &name);
             if disk.signatures.is_err()
-                && let Ok(true) = ends::are_zero(intent.device)
+                && let Ok(true) = ends::are_zero(written.device)
             {
                 // Zeroes are nobody's signature, and it takes no program to see them.
                 disk.signatures = Ok(Vec::new());
@@ -172,23 +190,28 @@ fn of_signatures(
     }
 }
 
-/// The warnings, or the refusal.
-fn judge(target: &Target, findings: &[Finding], allow_destroy: bool) -> Result<Vec<String>> {
+/// The warnings, or the refusal of all devices that are refused.
+fn judge(looked: &[(String, Vec<Finding>)], allow_destroy: bool) -> Result<Vec<Warning>> {
     let refuses = |finding: &&Finding| match finding.kind {
         Kind::Impossible => true,
         Kind::Loss => !allow_destroy,
         Kind::Beside => false,
     };
-    let against: Vec<&Finding> = findings.iter().filter(refuses).collect();
-    if against.is_empty() {
-        Ok(findings.iter().map(|finding| warning(target, finding)).collect())
-    } else {
-        Err(refusal(target, &against))
+    let refusals = looked.iter().filter_map(|(device, findings)| {
+        let against: Vec<&Finding> = findings.iter().filter(refuses).collect();
+        (!against.is_empty()).then(|| refusal(device, &against))
+    });
+    if let Some(failure) = Failure::all(refusals.collect()) {
+        return Err(failure);
     }
+    let warn = |(device, findings): &(String, Vec<Finding>)| {
+        findings.iter().map(|finding| warning(device, finding)).collect::<Vec<_>>()
+    };
+    Ok(looked.iter().flat_map(warn).collect())
 }
 
-fn refusal(target: &Target, against: &[&Finding]) -> Failure {
-    let mut text = format!("{target}: nothing was written, because");
+fn refusal(device: &str, against: &[&Finding]) -> Failure {
+    let mut text = format!("{device}: nothing was written, because");
     for finding in against {
         let remedy = finding.remedy.as_ref().map(|remedy| format!("; {remedy}"));
         write!(text, "\n  {}{}", finding.reason, remedy.unwrap_or_default())
@@ -203,13 +226,17 @@ fn refusal(target: &Target, against: &[&Finding]) -> Failure {
     Failure::usage(text)
 }
 
-fn warning(target: &Target, finding: &Finding) -> String {
+fn warning(device: &str, finding: &Finding) -> Warning {
     let reason = &finding.reason;
     match finding.kind {
-        Kind::Beside => {
-            format!("{target}: {reason}, so its figures and data may not be ours alone")
-        }
-        _ => format!("{target}: {reason}, and is OVERWRITTEN, as --allow-destroy says"),
+        Kind::Beside => Warning {
+            code: "device-shared",
+            text: format!("{device}: {reason}, so its figures and data may not be ours alone"),
+        },
+        _ => Warning {
+            code: "data-destroyed",
+            text: format!("{device}: {reason}, and is OVERWRITTEN, as --allow-destroy says"),
+        },
     }
 }
 

@@ -34,7 +34,7 @@ fn drive() -> Target {
 }
 
 /// The judgement about `target` on the recorded machine. What is read of it are zeroes.
-fn judged(machine: &str, target: &Target, allow_destroy: bool) -> Result<Vec<String>> {
+fn judged(machine: &str, target: &Target, allow_destroy: bool) -> Result<Vec<Warning>> {
     let null = "null:".parse().expect("a target");
     let device = Device::open(&null, &DeviceOptions::default()).expect("nothing is opened");
     judged_with(machine, target, &device, allow_destroy)
@@ -45,10 +45,10 @@ fn judged_with(
     target: &Target,
     device: &Device,
     allow_destroy: bool,
-) -> Result<Vec<String>> {
+) -> Result<Vec<Warning>> {
     let root = Root::recorded(machine);
-    let intent = Intent { target, device, run: &RunOptions::default() };
-    judge(target, &look(&root, &intent), allow_destroy)
+    let findings = look(&root, &Written { target, device });
+    judge(&[(target.device(), findings)], allow_destroy)
 }
 
 fn refusal_of(machine: &str, target: &Target) -> String {
@@ -59,7 +59,7 @@ fn refusal_of(machine: &str, target: &Target) -> String {
 
 #[test]
 fn an_idle_empty_drive_may_be_written() {
-    assert_eq!(judged(EMPTY, &drive(), false).expect("allowed"), [""; 0]);
+    assert_eq!(judged(EMPTY, &drive(), false).expect("allowed"), []);
 }
 
 #[test]
@@ -109,9 +109,11 @@ fn what_is_known_to_be_mounted_is_not_told_as_claimed_again() {
 fn allow_destroy_turns_refusals_into_warnings_that_say_what_goes() {
     let machine = with(&(EXT4.to_owned() + MOUNTED));
     let warnings = judged(&machine, &drive(), true).expect("allowed");
-    let [mounted, signature] = &warnings[..] else { panic!("{warnings:?}") };
-    assert!(mounted.contains("is mounted at /mnt (ext4), and is OVERWRITTEN"), "{mounted}");
-    assert!(signature.contains("ext4 'mine' (filesystem), and is OVERWRITTEN"), "{signature}");
+    let texts: Vec<&str> = warnings.iter().map(|warning| warning.text.as_str()).collect();
+    assert_eq!(texts.len(), 2);
+    assert!(texts[0].contains("is mounted at /mnt (ext4), and is OVERWRITTEN"), "{texts:?}");
+    assert!(texts[1].contains("ext4 'mine'"), "{texts:?}");
+    assert!(warnings.iter().all(|warning| warning.code == "data-destroyed"));
 }
 
 #[test]
@@ -128,7 +130,8 @@ fn a_process_that_only_has_the_drive_open_is_a_warning() {
     let machine = with("/proc/77/fd/3 -> /dev/ng0n1\n/proc/77/comm = fio\n");
     let warnings = judged(&machine, &drive(), false).expect("allowed");
     assert_eq!(warnings.len(), 1);
-    assert!(warnings[0].contains("open in process 77 (fio), so"), "{warnings:?}");
+    assert_eq!(warnings[0].code, "device-shared");
+    assert!(warnings[0].text.contains("process 77 (fio)"), "{:?}", warnings[0]);
 }
 
 #[test]
@@ -152,14 +155,17 @@ fn files_and_what_is_made_for_the_run_are_free() {
 fn without_wipefs_a_drive_of_zeroes_is_empty_and_another_is_refused() {
     let machine = EMPTY.replace("wipefs/nvme0n1 =", "wipefs/other =")
         + "/recorded/wipefs/nvme0n1.failed = wipefs is not installed\n";
-    assert_eq!(judged(&machine, &drive(), false).expect("zeroes"), [""; 0]);
+    assert_eq!(judged(&machine, &drive(), false).expect("zeroes"), []);
     let device = Device::open(&"soft:mem=16M".parse().expect("a target"), &Default::default());
     let device = device.expect("open");
     write_something(&device);
     let failure = judged_with(&machine, &drive(), &device, false).expect_err("refused");
     let text = failure.to_string();
     assert!(text.contains("what nvme0n1 holds cannot be told (wipefs is not installed)"), "{text}");
-    assert!(text.contains("install wipefs (package util-linux)") && text.contains("--allow-destroy"), "{text}");
+    assert!(
+        text.contains("install wipefs (package util-linux)") && text.contains("--allow-destroy"),
+        "{text}"
+    );
 }
 
 fn write_something(device: &Device) {
@@ -176,16 +182,25 @@ fn write_something(device: &Device) {
 }
 
 #[test]
-fn readonly_refuses_even_what_holds_nothing() {
-    let target = "null:".parse().expect("a target");
-    let device = Device::open(&target, &DeviceOptions::default()).expect("nothing is opened");
-    let run = RunOptions { readonly: true, ..RunOptions::default() };
-    let failure = check(&Intent { target: &target, device: &device, run: &run });
-    let failure = failure.expect_err("refused");
+fn a_target_is_looked_at_once_and_each_namespace_for_itself() {
+    let null = "null:".parse().expect("a target");
+    let device = Device::open(&null, &DeviceOptions::default()).expect("nothing is opened");
+    let names = ["vfio:0000:01:00.0,ns=1", "vfio:0000:01:00.0,ns=2", "vfio:0000:01:00.0,ns=1"];
+    let targets = names.map(|name| name.parse::<Target>().expect("a target"));
+    let written = targets.each_ref().map(|target| Written { target, device: &device });
+    let looked: Vec<String> = distinct(&written).iter().map(|one| one.target.to_string()).collect();
+    assert_eq!(looked, names[..2]);
+}
+
+#[test]
+fn all_refused_devices_are_told_at_once() {
+    let loss = |what: &str| vec![Finding::new(Kind::Loss, what, None)];
+    let looked = [("a:1".to_owned(), loss("one")), ("b:2".to_owned(), loss("two"))];
+    let failure = judge(&looked, false).expect_err("refused");
+    let text = failure.to_string();
+    assert!(text.contains("a:1") && text.contains("one") && text.contains("b:2"), "{text}");
     assert_eq!(failure.code(), 2);
-    assert!(failure.to_string().contains("--readonly forbids"), "{failure}");
-    check(&Intent { run: &RunOptions::default(), target: &target, device: &device })
-        .expect("nothing can be lost");
+    assert_eq!(judge(&looked, true).expect("allowed").len(), 2);
 }
 
 #[test]

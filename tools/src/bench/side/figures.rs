@@ -209,7 +209,8 @@ impl WayFigures {
         self.cdf.get(at).map(|(ns, _)| *ns as f64)
     }
 
-    fn merge(&mut self, other: &WayFigures) {
+    /// Adds figures of what ran beside it, or, as far as latencies go, in another round.
+    pub(super) fn merge(&mut self, other: &WayFigures) {
         let (ours, theirs) = (self.ios as f64, other.ios as f64);
         self.mean_ns = match (self.mean_ns, other.mean_ns) {
             (Some(a), Some(b)) if ours + theirs > 0.0 => {

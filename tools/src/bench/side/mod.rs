@@ -8,14 +8,17 @@
 //! | `statistics`, `summary` | medians, ratios and how far they can be trusted |
 //! | `table` | the same for a terminal |
 //! | `compare` | `adit bench compare` |
-//! | `page`, `plots` | `adit bench report` |
+//! | `page` | `adit bench report` |
 
 mod ceiling;
+mod compare;
 mod comparison;
 mod figures;
+mod page;
 mod schedule;
 mod statistics;
 mod summary;
+mod table;
 
 use serde_json::Value;
 
@@ -24,7 +27,10 @@ use super::outcome::{JobOutcome, RunOutcome};
 use crate::failure::Result;
 
 pub(crate) use ceiling::{Ceiling, measure as measure_ceiling};
+pub(crate) use compare::{CompareArgs, compare};
 pub(crate) use comparison::{Comparison, json, run};
+pub(crate) use page::{ReportArgs, report};
+pub(crate) use table::table;
 
 /// What the rest of bench does for this.
 pub(crate) struct Bench<'a> {

@@ -100,8 +100,6 @@ pub(crate) struct Setting<'a> {
     pub(crate) interrupt: &'a Interrupt,
     pub(crate) progress: &'a Progress,
     pub(crate) logs: Option<JobLogs>,
-    /// What an interrupted run left, to be read back.
-    pub(crate) earlier: Option<crate::bench::data::VerifyState>,
     /// Blocks of zeroes are told, where somebody else than this run may have left them unwritten.
     pub(crate) samples_zeroes: bool,
     /// How often an I/O that failed is sent again, where the job does not say.
@@ -166,8 +164,7 @@ impl<'a, Q: CommandQueue<Owned>> Job<'a, Q> {
     pub(crate) fn new(set: Setting<'a>, queue: Q, buffers: Vec<Buffer>) -> Job<'a, Q> {
         let depth = buffers.len();
         let options = &set.section.job;
-        let serializes =
-            options.verify.is_some() && options.rw.writes && set.generator.may_overlap();
+        let serializes = options.verify.is_some() && options.rw.writes && set.generator.may_overlap();
         Job {
             options,
             clock: Clock::of(set.device),
@@ -222,7 +219,6 @@ impl<'a, Q: CommandQueue<Owned>> Job<'a, Q> {
             self.is_full = true;
             self.phase();
         }
-        self.save_state();
         self.finish_logs();
         self.set.progress.set_running(false);
         self.snapshot()
@@ -235,12 +231,8 @@ impl<'a, Q: CommandQueue<Owned>> Job<'a, Q> {
         (self.now, self.last_finish, self.counts_from) = (self.start, self.start, self.start);
         self.pace = Pace::new(self.options, self.set.seed, self.start);
         let depth_max = self.depth as u32;
-        self.search = self
-            .options
-            .latency_target
-            .map(|target| DepthSearch::new(target, depth_max, self.start));
-        self.end =
-            self.options.runtime.map(|runtime| self.start + self.options.ramp_time + runtime);
+        self.search = self.options.latency_target.map(|target| DepthSearch::new(target, depth_max, self.start));
+        self.end = self.options.runtime.map(|runtime| self.start + self.options.ramp_time + runtime);
     }
 
     fn passes(&mut self) {
@@ -292,10 +284,7 @@ impl<'a, Q: CommandQueue<Owned>> Job<'a, Q> {
 
     /// Whether there is something to wait for though nothing is in flight.
     fn goes_on(&self) -> bool {
-        (self.is_down
-            || self.held.is_some()
-            || !self.again.is_empty()
-            || self.now < self.pace.paused_until())
+        (self.is_down || self.held.is_some() || !self.again.is_empty() || self.now < self.pace.paused_until())
             && !self.is_over()
     }
 
@@ -323,8 +312,7 @@ impl<'a, Q: CommandQueue<Owned>> Job<'a, Q> {
         outcome.recoveries = self.set.recovery.count();
         outcome.latency_depth = self.search.as_ref().and_then(DepthSearch::found);
         let busy = self.batches - self.waited;
-        outcome.busy_percent =
-            if self.batches == 0 { 0.0 } else { busy as f64 * 100.0 / self.batches as f64 };
+        outcome.busy_percent = if self.batches == 0 { 0.0 } else { busy as f64 * 100.0 / self.batches as f64 };
         outcome
     }
 

@@ -22,9 +22,7 @@ impl Iterator for ToVerify {
 
     fn next(&mut self) -> Option<Step> {
         match self {
-            ToVerify::Pass(written, unknown) => {
-                written.find(|step| !unknown.contains(&step.number))
-            }
+            ToVerify::Pass(written, unknown) => written.find(|step| !unknown.contains(&step.number)),
             ToVerify::Backlog(steps) => steps.next(),
         }
     }
@@ -38,8 +36,7 @@ pub(super) fn backlog_of(options: &JobOptions) -> usize {
 impl<Q: CommandQueue<Owned>> Job<'_, Q> {
     /// Whether what is written is read back and checked.
     pub(super) fn reads_back(&self) -> bool {
-        self.options.rw.writes
-            && self.options.verify.as_ref().is_some_and(|verify| verify.do_verify)
+        self.options.rw.writes && self.options.verify.as_ref().is_some_and(|verify| verify.do_verify)
     }
 
     /// Whether so much was written that it is to be checked before anything else is.
@@ -58,6 +55,27 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
             ToVerify::Pass(self.set.generator.written(), Vec::new())
         };
         self.read_back(steps);
+    }
+
+    /// Whether nothing is written, only what an earlier run wrote is checked.
+    pub(super) fn reads_back_earlier(&self) -> bool {
+        self.options.verify.as_ref().is_some_and(|verify| verify.only)
+    }
+
+    /// Checks what an earlier run wrote: as far as it came, or all that this job would write.
+    pub(super) fn read_back_earlier(&mut self) {
+        self.take_all_steps();
+        self.read_back(ToVerify::Pass(self.set.generator.written(), Vec::new()));
+    }
+
+    /// Takes the steps of the first pass without doing anything.
+    fn take_all_steps(&mut self) {
+        let most = self.set.bytes_max.unwrap_or(u64::MAX);
+        let mut bytes = 0;
+        while bytes < most {
+            let Some(step) = self.set.generator.next_step() else { return };
+            bytes += step.bytes;
+        }
     }
 
     pub(super) fn read_back(&mut self, steps: ToVerify) {
@@ -83,28 +101,9 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
         let Some(expected) = work.expected else { return };
         if let Err(mismatch) = self.set.data.check(block, expected) {
             let message = mismatch.to_string();
-            let dumped = self.dump(block, expected);
-            self.error(Kind::Verify, "Verify", message + &dumped);
+            self.error(Kind::Verify, "Verify", message);
         }
         // Checking took time that is not the next I/O's.
         self.now = self.clock.now();
-    }
-
-    /// With `verify_dump`, puts the block and what it should be into files; says where, or why not.
-    fn dump(&self, block: &[u8], expected: Identity) -> String {
-        if !self.options.verify.as_ref().is_some_and(|verify| verify.dump) {
-            return String::new();
-        }
-        let written: Vec<String> = self
-            .set
-            .data
-            .dump(block, expected)
-            .into_iter()
-            .map(|(path, bytes)| match std::fs::write(&path, bytes) {
-                Ok(()) => path.display().to_string(),
-                Err(error) => format!("{}: {error}", path.display()),
-            })
-            .collect();
-        format!(" (dumped: {})", written.join(", "))
     }
 }

@@ -12,6 +12,7 @@
 
 mod data;
 mod errors;
+mod jobfile;
 mod measure;
 mod options;
 mod outcome;

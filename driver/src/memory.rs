@@ -225,6 +225,39 @@ impl fmt::Debug for Buffer {
     }
 }
 
+/// The first bytes of a [`Buffer`], for a transfer that is shorter than it.
+#[derive(Debug)]
+pub struct Prefix {
+    buffer: Buffer,
+    len: usize,
+}
+
+impl Prefix {
+    /// The first `len` bytes of `buffer`.
+    ///
+    /// # Panics
+    /// If the buffer is shorter.
+    #[inline(always)]
+    pub fn new(buffer: Buffer, len: usize) -> Prefix {
+        assert!(len <= buffer.len, "a prefix lies in its buffer");
+        Prefix { buffer, len }
+    }
+
+    /// The whole buffer again.
+    #[inline(always)]
+    pub fn into_buffer(self) -> Buffer {
+        self.buffer
+    }
+}
+
+impl Deref for Prefix {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.buffer[..self.len]
+    }
+}
+
 /// What a command can own while it is in flight: no data, a [`Buffer`], several,
 /// or any of these with a tag of the caller's.
 ///
@@ -270,6 +303,34 @@ unsafe impl IoBuffer for Buffer {
     #[inline(always)]
     fn is_in(&self, domain: DomainId) -> bool {
         self.region.domain == domain
+    }
+}
+
+// SAFETY: as the buffer, of which it is a part.
+unsafe impl IoBuffer for Prefix {
+    #[inline(always)]
+    fn segment_count(&self) -> usize {
+        1
+    }
+
+    #[inline(always)]
+    fn segment(&self, _index: usize) -> Segment {
+        Segment { iova: self.buffer.iova, len: self.len as u64 }
+    }
+
+    #[inline(always)]
+    fn pointer(&self, _index: usize) -> NonNull<u8> {
+        self.buffer.at()
+    }
+
+    #[inline(always)]
+    fn prebuilt(&self, index: usize) -> Option<&PrebuiltPrps> {
+        self.buffer.prebuilt(index)
+    }
+
+    #[inline(always)]
+    fn is_in(&self, domain: DomainId) -> bool {
+        self.buffer.is_in(domain)
     }
 }
 

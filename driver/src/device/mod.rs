@@ -94,6 +94,13 @@ pub trait CommandQueue<B: IoBuffer>: Send {
     /// Gives each request that finished to `done`, without waiting; returns how many there were.
     fn poll(&mut self, now: Time, done: impl FnMut(Completion<B>)) -> usize;
 
+    /// Lets time pass until something finished, or `at_most`. True if it slept, as the kernel's paths do; a
+    /// queue pair of the driver's is polled and returns at once.
+    fn wait(&mut self, at_most: Duration) -> bool {
+        let _ = at_most;
+        false
+    }
+
     /// Whether the path still works.
     ///
     /// # Errors

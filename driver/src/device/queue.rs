@@ -59,6 +59,10 @@ impl<B: IoBuffer> CommandQueue<B> for DeviceQueue<B> {
         each!(self, queue => queue.poll(now, done))
     }
 
+    fn wait(&mut self, at_most: std::time::Duration) -> bool {
+        each!(self, queue => queue.wait(at_most))
+    }
+
     fn check(&self) -> Result<()> {
         each!(self, queue => queue.check())
     }

@@ -318,6 +318,16 @@ impl fmt::Display for Errno {
 }
 
 impl CommandError {
+    /// Whether there is no room for more data: the disk is full, or the namespace's capacity is used up.
+    pub fn is_no_space(&self) -> bool {
+        match self {
+            CommandError::Status(status) => *status == Status::CAPACITY_EXCEEDED,
+            CommandError::System(errno) => errno.0 == libc::ENOSPC,
+            CommandError::Short { .. } => true,
+            CommandError::TimedOut { .. } | CommandError::Reset { .. } => false,
+        }
+    }
+
     /// Whether the same request may succeed when it is sent again: at once after
     /// [`CommandError::TimedOut`], after [`crate::Controller::recover`] where the controller is out of
     /// service, as [`Status::is_retryable`] says for a status, and where the system was only short of something.

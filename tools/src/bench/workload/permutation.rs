@@ -4,6 +4,8 @@
 //! results outside the range are walked on until one falls inside ("cycle walking"), at most twice on
 //! average. So each number comes exactly once, from constant memory.
 
+use super::random::mix;
+
 const ROUND_COUNT: usize = 4;
 
 /// A bijection of `0..count` chosen by a seed.
@@ -50,14 +52,6 @@ impl Permutation {
 
 fn ones(bits: u32) -> u64 {
     (1 << bits) - 1
-}
-
-/// Spreads every bit of `x` over the result (the finisher of SplitMix64).
-#[inline]
-pub(crate) fn mix(x: u64) -> u64 {
-    let x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    x ^ (x >> 31)
 }
 
 #[cfg(test)]

@@ -1,0 +1,139 @@
+//! Where the next I/O goes: in order, each place once, or wherever.
+//!
+//! | rw | options | places |
+//! |---|---|---|
+//! | sequential | | `InOrder`: each way goes on where its last one ended |
+//! | random | blocks of one size | `Once`: a permutation of the blocks, without a map |
+//! | random | several sizes, a run of I/Os at each place, some I/Os sequential | `Mapped`: a permutation of units and a map of what is free |
+//! | random | `norandommap`, another `blockalign` or `random_distribution` | `Drawn`: all places at all times |
+//!
+//! With a map, a step takes the free units from its place on, at most as many as its size has, and those that go on
+//! from the last one go to the next free unit. So each unit comes once in a pass, and late in the pass steps may be
+//! shorter than any `bs`, as in fio.
+
+use super::distribution::Draw;
+use super::map::Map;
+use super::order::Order;
+use super::sizes::Sizes;
+use crate::bench::way::{PerWay, Way};
+
+/// Some bytes, from the start of the region.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Span {
+    pub(super) offset: u64,
+    pub(super) bytes: u64,
+}
+
+impl Span {
+    fn end(self) -> u64 {
+        self.offset + self.bytes
+    }
+}
+
+/// Where I/Os go.
+#[derive(Clone, Debug)]
+pub(super) enum Places {
+    /// Each where its way's last one ended and `step` further.
+    InOrder { step: i64, room: u64 },
+    /// Blocks of one size.
+    Once { order: Order, bytes: u64 },
+    /// Units that are still free.
+    Mapped { order: Order, map: Map, unit: u64 },
+    /// All places at all times.
+    Drawn { draws: PerWay<Drawn>, room: u64 },
+}
+
+/// Multiples of `align` as `draw` says.
+#[derive(Clone, Debug)]
+pub(super) struct Drawn {
+    pub(super) draw: Draw,
+    pub(super) align: u64,
+}
+
+/// What a step asks for: its way, how long that may be, and the random numbers that choose.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Wish<'a> {
+    pub(super) way: Way,
+    pub(super) sizes: &'a Sizes,
+    pub(super) place: u64,
+    pub(super) size: u64,
+}
+
+impl Wish<'_> {
+    /// The bytes from `offset` on, no more than up to `end`; none where not even the shortest fits.
+    #[inline]
+    fn within(&self, offset: u64, end: u64) -> Option<Span> {
+        let room = end.checked_sub(offset)?;
+        let bytes = self.sizes.draw_within(self.size, room)?;
+        Some(Span { offset, bytes })
+    }
+}
+
+impl Places {
+    /// Goes to the start of a pass.
+    pub(super) fn restart(&mut self, seed: u64, pass: u64) {
+        match self {
+            Places::InOrder { .. } | Places::Drawn { .. } => {}
+            Places::Once { order, .. } => order.restart(seed, pass),
+            Places::Mapped { order, map, .. } => {
+                order.restart(seed, pass);
+                map.clear();
+            }
+        }
+    }
+
+    /// A random place; none where all have come.
+    #[inline]
+    pub(super) fn random(&mut self, wish: Wish<'_>) -> Option<Span> {
+        match self {
+            Places::InOrder { room, .. } => wish.within(0, *room),
+            Places::Once { order, bytes } => {
+                let bytes = *bytes;
+                order.next().map(|block| Span { offset: block * bytes, bytes })
+            }
+            Places::Mapped { order, map, unit } => {
+                let place =
+                    std::iter::from_fn(|| order.next()).find(|place| map.is_free(*place))?;
+                Some(taken(map, *unit, place, wish))
+            }
+            Places::Drawn { draws, room } => {
+                let drawn = &draws[wish.way];
+                wish.within(drawn.draw.place(wish.place) * drawn.align, *room)
+            }
+        }
+    }
+
+    /// The place after `last`, which is none where its way did not begin yet; none where all have come.
+    #[inline]
+    pub(super) fn after(&mut self, last: Option<Span>, wish: Wish<'_>) -> Option<Span> {
+        match self {
+            Places::InOrder { step, room } => in_order(*step, *room, last, wish),
+            Places::Once { .. } => self.random(wish),
+            Places::Mapped { map, unit, .. } => {
+                let place = map.next_free(last.map_or(0, Span::end) / *unit)?;
+                Some(taken(map, *unit, place, wish))
+            }
+            Places::Drawn { room, .. } => {
+                let from = last.map_or(0, Span::end);
+                wish.within(from, *room).or_else(|| wish.within(0, *room))
+            }
+        }
+    }
+}
+
+fn taken(map: &mut Map, unit: u64, place: u64, wish: Wish<'_>) -> Span {
+    let units = map.take(place, wish.sizes.draw(wish.size) / unit);
+    Span { offset: place * unit, bytes: units * unit }
+}
+
+/// As fio steps: after the region's end from its start again, before its start from its end.
+fn in_order(step: i64, room: u64, last: Option<Span>, wish: Wish<'_>) -> Option<Span> {
+    let Some(last) = last else { return wish.within(0, room) };
+    let next = last.end().checked_add_signed(step);
+    let here = next.and_then(|offset| wish.within(offset, room));
+    if here.is_some() || step == 0 {
+        return here;
+    }
+    let again = if next.is_none() { room.saturating_add_signed(step) } else { 0 };
+    wish.within(again, room).or_else(|| wish.within(0, room))
+}

@@ -138,7 +138,7 @@ impl Generator {
         if self.moved >= self.pass_bytes {
             return None;
         }
-        let way = self.ways.pick(self.streams.way.at(self.position));
+        let way = self.ways.pick(self.streams.way, self.position);
         let span = self.place_for(way)?;
         self.moved += span.bytes;
         self.last[way] = Some(span);
@@ -158,8 +158,9 @@ impl Generator {
         let wish = Wish {
             way,
             sizes: &self.sizes[way],
-            place: self.streams.place.at(self.position),
-            size: self.streams.size.at(self.position),
+            position: self.position,
+            place: self.streams.place,
+            size: self.streams.size,
         };
         match self.random_percent[way] {
             100 if !goes_on => self.places.random(wish),

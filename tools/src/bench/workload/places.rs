@@ -14,6 +14,7 @@
 use super::distribution::Draw;
 use super::map::Map;
 use super::order::Order;
+use super::random::Stream;
 use super::sizes::Sizes;
 use crate::bench::way::{PerWay, Way};
 
@@ -50,13 +51,14 @@ pub(super) struct Drawn {
     pub(super) align: u64,
 }
 
-/// What a step asks for: its way, how long that may be, and the random numbers that choose.
+/// What a step asks for: its way, how long that may be, and its random numbers, drawn only where there is a choice.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Wish<'a> {
     pub(super) way: Way,
     pub(super) sizes: &'a Sizes,
-    pub(super) place: u64,
-    pub(super) size: u64,
+    pub(super) position: u64,
+    pub(super) place: Stream,
+    pub(super) size: Stream,
 }
 
 impl Wish<'_> {
@@ -64,7 +66,7 @@ impl Wish<'_> {
     #[inline]
     fn within(&self, offset: u64, end: u64) -> Option<Span> {
         let room = end.checked_sub(offset)?;
-        let bytes = self.sizes.draw_within(self.size, room)?;
+        let bytes = self.sizes.draw_within(|| self.size.at(self.position), room)?;
         Some(Span { offset, bytes })
     }
 }
@@ -98,7 +100,7 @@ impl Places {
             }
             Places::Drawn { draws, room } => {
                 let drawn = &draws[wish.way];
-                wish.within(drawn.draw.place(wish.place) * drawn.align, *room)
+                wish.within(drawn.draw.place(wish.place.at(wish.position)) * drawn.align, *room)
             }
         }
     }
@@ -122,7 +124,7 @@ impl Places {
 }
 
 fn taken(map: &mut Map, unit: u64, place: u64, wish: Wish<'_>) -> Span {
-    let units = map.take(place, wish.sizes.draw(wish.size) / unit);
+    let units = map.take(place, wish.sizes.draw(|| wish.size.at(wish.position)) / unit);
     Span { offset: place * unit, bytes: units * unit }
 }
 

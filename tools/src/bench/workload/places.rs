@@ -26,7 +26,7 @@ pub(super) struct Span {
 }
 
 impl Span {
-    fn end(self) -> u64 {
+    pub(super) fn end(self) -> u64 {
         self.offset + self.bytes
     }
 }
@@ -105,20 +105,25 @@ impl Places {
         }
     }
 
-    /// The place after `last`, which is none where its way did not begin yet; none where all have come.
-    #[inline]
-    pub(super) fn after(&mut self, last: Option<Span>, wish: Wish<'_>) -> Option<Span> {
+    /// Where the last I/O of a way that did not begin yet would have ended.
+    pub(super) fn first_end(&self) -> u64 {
         match self {
-            Places::InOrder { step, room } => in_order(*step, *room, last, wish),
+            Places::InOrder { step, .. } => 0u64.wrapping_add_signed(step.wrapping_neg()),
+            _ => 0,
+        }
+    }
+
+    /// The place after `end`, where the last one of the way ended; none where all have come.
+    #[inline]
+    pub(super) fn after(&mut self, end: u64, wish: Wish<'_>) -> Option<Span> {
+        match self {
+            Places::InOrder { step, room } => in_order(*step, *room, end, wish),
             Places::Once { .. } => self.random(wish),
             Places::Mapped { map, unit, .. } => {
-                let place = map.next_free(last.map_or(0, Span::end) / *unit)?;
+                let place = map.next_free(end / *unit)?;
                 Some(taken(map, *unit, place, wish))
             }
-            Places::Drawn { room, .. } => {
-                let from = last.map_or(0, Span::end);
-                wish.within(from, *room).or_else(|| wish.within(0, *room))
-            }
+            Places::Drawn { room, .. } => wish.within(end, *room).or_else(|| wish.within(0, *room)),
         }
     }
 }
@@ -129,13 +134,14 @@ fn taken(map: &mut Map, unit: u64, place: u64, wish: Wish<'_>) -> Span {
 }
 
 /// As fio steps: after the region's end from its start again, before its start from its end.
-fn in_order(step: i64, room: u64, last: Option<Span>, wish: Wish<'_>) -> Option<Span> {
-    let Some(last) = last else { return wish.within(0, room) };
-    let next = last.end().checked_add_signed(step);
-    let here = next.and_then(|offset| wish.within(offset, room));
+#[inline]
+fn in_order(step: i64, room: u64, end: u64, wish: Wish<'_>) -> Option<Span> {
+    // The first of all starts at zero; see `first_end`. No region has 2^63 bytes: what is as great is negative.
+    let next = end.wrapping_add_signed(step);
+    let here = wish.within(next, room);
     if here.is_some() || step == 0 {
         return here;
     }
-    let again = if next.is_none() { room.saturating_add_signed(step) } else { 0 };
+    let again = if next > i64::MAX as u64 { room.saturating_add_signed(step) } else { 0 };
     wish.within(again, room).or_else(|| wish.within(0, room))
 }

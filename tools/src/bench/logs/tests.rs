@@ -212,3 +212,8 @@ fn rows_stay_whole_beyond_what_the_buffer_holds() {
     assert_eq!(scratch.read("p_lat.1.log"), rows);
     assert_eq!(scratch.read("p_clat_hist.1.log").lines().count(), 600);
 }
+
+#[test]
+fn an_entry_is_as_large_as_documented() {
+    assert_eq!(size_of::<Entry>(), 48);
+}

@@ -139,10 +139,10 @@ pub(super) fn cpu_ns_per_io(job: &JobOutcome) -> f64 {
     }
 }
 
-/// Share of the sampled reads that found only zeroes, in percent; 0 where none was sampled.
-pub(super) fn zero_reads_percent(job: &JobOutcome) -> f64 {
+/// Share of the sampled reads that found only zeroes, in percent; none where none was sampled.
+pub(super) fn zero_reads_percent(job: &JobOutcome) -> Option<f64> {
     let (sampled, zeroes) = job.sampled_reads;
-    percent(zeroes, sampled)
+    (sampled > 0).then(|| percent(zeroes, sampled))
 }
 
 /// `latency_target` in nanoseconds, `latency_window` in microseconds, `latency_percentile`, and the depth.

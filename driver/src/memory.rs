@@ -191,6 +191,11 @@ impl Buffer {
         self.iova
     }
 
+    /// What it is a part of, to be kept for as long as somebody knows its address.
+    pub(crate) fn region(&self) -> Arc<Region> {
+        Arc::clone(&self.region)
+    }
+
     /// The pages behind it.
     pub fn pages(&self) -> PageKind {
         self.region.memory.memory().pages()

@@ -118,6 +118,25 @@ impl OpenFile {
         }
     }
 
+    /// Punches a hole, which zeroes a range of a block device and gives it back where the device does both at once.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub(super) fn punch(&self, run: Run) -> io::Result<()> {
+        punch_hole(&self.file, run.offset, run.bytes)
+    }
+
+    /// Whether [`OpenFile::punch`] works.
+    pub(super) fn punches(&self) -> bool {
+        match &self.kind {
+            Kind::Regular => self.deallocates,
+            Kind::Block(queue) => {
+                let most = attribute(queue, "write_zeroes_max_bytes");
+                self.deallocates && most.is_some_and(|most| most > 0)
+            }
+        }
+    }
+
     /// Whether a failure means that nothing will work any more: a block device that was removed has no size.
     pub(super) fn is_gone(&self, error: CommandError) -> bool {
         let CommandError::System(errno) = error else { return false };

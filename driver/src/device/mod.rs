@@ -18,12 +18,14 @@
 
 mod extent;
 mod file;
+mod kernel_ring;
 mod mmap;
 mod null;
 mod nvme;
 mod psync;
 mod queue;
 mod synchronous;
+mod uring;
 
 use std::time::Duration;
 
@@ -32,13 +34,14 @@ pub use null::NullQueue;
 pub use nvme::NvmeQueue;
 pub use psync::PsyncQueue;
 pub use queue::DeviceQueue;
+pub use uring::UringQueue;
 
 use crate::bus::Clock;
 use crate::error::{Error, Result};
 use crate::memory::{self, Buffer, IoBuffer};
 use crate::queue_pair::{CommandError, Completion, Rejected, Stats};
 use crate::spec::Lba;
-use crate::target::{KernelPath, KernelTarget, Target};
+use crate::target::{KernelPath, Target};
 use crate::time::Time;
 use crate::{Controller, Namespace};
 
@@ -166,18 +169,6 @@ pub struct Device {
     path: Path,
 }
 
-/// Opens the file of a kernel path, whose queues take `queue_depth_max` requests.
-fn open_file(
-    target: &KernelTarget,
-    options: &DeviceOptions,
-    queue_depth_max: u32,
-    path: impl FnOnce(file::OpenFile) -> Result<Path>,
-) -> Result<Device> {
-    let file = file::open(target, options)?;
-    let info = file.info(target, queue_depth_max);
-    Ok(Device { info, clock: Clock::start(), path: path(file)? })
-}
-
 /// What is behind a [`Device`].
 #[derive(Clone, Debug)]
 enum Path {
@@ -185,9 +176,14 @@ enum Path {
     Null(null::NullDevice),
     Psync(file::OpenFile),
     Mmap(mmap::Mapped),
+    Uring(uring::UringDevice),
 }
 
 impl Device {
+    fn new(info: DeviceInfo, path: Path) -> Device {
+        Device { info, clock: Clock::start(), path }
+    }
+
     /// Opens `target`.
     ///
     /// # Errors
@@ -196,14 +192,20 @@ impl Device {
         let Target::Kernel(kernel) = target else { return nvme::open(target, options) };
         match kernel.path {
             KernelPath::Null => Ok(null::open(kernel)),
-            KernelPath::Psync => open_file(kernel, options, 1, |file| Ok(Path::Psync(file))),
+            KernelPath::Psync => {
+                let file = file::open(kernel, options)?;
+                Ok(Device::new(file.info(kernel, 1), Path::Psync(file)))
+            }
             KernelPath::Mmap => {
-                let map = |file| mmap::map(file, &kernel.device()).map(Path::Mmap);
-                open_file(kernel, options, 1, map)
+                let file = file::open(kernel, options)?;
+                let info = file.info(kernel, 1);
+                Ok(Device::new(info, Path::Mmap(mmap::map(file, &kernel.device())?)))
             }
-            KernelPath::Uring | KernelPath::UringCmd => {
-                Err(Error::invalid(target, "this path cannot be opened"))
+            KernelPath::Uring => {
+                let uring = uring::open(kernel, options)?;
+                Ok(Device::new(uring.info(kernel), Path::Uring(uring)))
             }
+            KernelPath::UringCmd => Err(Error::invalid(target, "this path cannot be opened")),
         }
     }
 
@@ -221,7 +223,7 @@ impl Device {
     pub fn controller(&self) -> Option<&Controller> {
         match &self.path {
             Path::Nvme(nvme) => Some(&nvme.controller),
-            Path::Null(_) | Path::Psync(_) | Path::Mmap(_) => None,
+            _ => None,
         }
     }
 
@@ -232,7 +234,7 @@ impl Device {
     pub fn allocate(&self, len: usize) -> Result<Buffer> {
         match &self.path {
             Path::Nvme(nvme) => nvme.controller.allocate(len),
-            Path::Null(_) | Path::Psync(_) | Path::Mmap(_) => memory::allocate_for_host(len),
+            _ => memory::allocate_for_host(len),
         }
     }
 
@@ -246,12 +248,14 @@ impl Device {
         options: &QueueOptions,
         memory: &[&Buffer],
     ) -> Result<DeviceQueue<B>> {
-        let _ = memory;
         let device = &self.info.device;
         match &self.path {
             Path::Nvme(nvme) => nvme.create_queue(options).map(DeviceQueue::Nvme),
             Path::Null(null) => Ok(DeviceQueue::Null(null.create_queue(options))),
             Path::Psync(file) => Ok(DeviceQueue::Psync(psync::create_queue(file, device))),
+            Path::Uring(uring) => {
+                uring.create_queue(options, memory, device).map(DeviceQueue::Uring)
+            }
             Path::Mmap(mapped) => Ok(DeviceQueue::Mmap(mmap::create_queue(mapped, device))),
         }
     }
@@ -260,7 +264,7 @@ impl Device {
     pub fn now(&self) -> Time {
         match &self.path {
             Path::Nvme(nvme) => nvme.controller.now(),
-            Path::Null(_) | Path::Psync(_) | Path::Mmap(_) => self.clock.now(),
+            _ => self.clock.now(),
         }
     }
 
@@ -268,9 +272,7 @@ impl Device {
     pub fn retry_delay(&self, error: &CommandError) -> Option<Duration> {
         match &self.path {
             Path::Nvme(nvme) => nvme.controller.retry_delay(error),
-            Path::Null(_) | Path::Psync(_) | Path::Mmap(_) => {
-                error.is_retryable().then_some(Duration::ZERO)
-            }
+            _ => error.is_retryable().then_some(Duration::ZERO),
         }
     }
 }

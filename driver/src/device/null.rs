@@ -1,7 +1,6 @@
 //! Nothing: what a benchmark costs by itself.
 
 use super::{CommandQueue, Device, DeviceInfo, Path, QueueOptions, Request};
-use crate::bus::Clock;
 use crate::error::Result;
 use crate::memory::IoBuffer;
 use crate::queue_pair::{Completion, RejectReason, Rejected, Stats};
@@ -27,7 +26,7 @@ pub(super) fn open(target: &KernelTarget) -> Device {
         deallocates: true,
         is_cached: false,
     };
-    Device { info, clock: Clock::start(), path: Path::Null(NullDevice) }
+    Device::new(info, Path::Null(NullDevice))
 }
 
 impl NullDevice {

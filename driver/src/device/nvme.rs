@@ -6,7 +6,6 @@ use zerocopy::IntoBytes;
 use super::{
     CommandQueue, Device, DeviceInfo, DeviceOptions, Operation, Path, QueueOptions, Request,
 };
-use crate::bus::Clock;
 use crate::error::Result;
 use crate::memory::IoBuffer;
 use crate::queue_pair::{Body, Bounds, Command, Completion, Rejected, Stats};
@@ -45,7 +44,7 @@ pub(super) fn device(controller: Controller, namespace: Namespace, target: &Targ
     };
     let queues = target.settings().queues;
     let path = Path::Nvme(NvmeDevice { controller, namespace, queues });
-    Device { info, clock: Clock::start(), path }
+    Device::new(info, path)
 }
 
 impl NvmeDevice {

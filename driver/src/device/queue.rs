@@ -1,6 +1,6 @@
 //! A queue of any path, for those who do not want to be generic over it.
 
-use super::{CommandQueue, MmapQueue, NullQueue, NvmeQueue, PsyncQueue, Request};
+use super::{CommandQueue, MmapQueue, NullQueue, NvmeQueue, PsyncQueue, Request, UringQueue};
 use crate::error::Result;
 use crate::memory::IoBuffer;
 use crate::queue_pair::{Completion, Rejected, Stats};
@@ -13,6 +13,8 @@ pub enum DeviceQueue<B: IoBuffer> {
     Nvme(NvmeQueue<B>),
     /// Nothing.
     Null(NullQueue<B>),
+    /// io_uring on a file or block device.
+    Uring(UringQueue<B>),
     /// pread and pwrite.
     Psync(PsyncQueue<B>),
     /// A mapping of a file.
@@ -25,6 +27,7 @@ macro_rules! each {
         match $self {
             DeviceQueue::Nvme($queue) => $call,
             DeviceQueue::Null($queue) => $call,
+            DeviceQueue::Uring($queue) => $call,
             DeviceQueue::Psync($queue) => $call,
             DeviceQueue::Mmap($queue) => $call,
         }

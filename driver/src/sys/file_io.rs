@@ -38,8 +38,9 @@ impl Pieces {
         self.0.push(libc::iovec { iov_base: at.as_ptr().cast(), iov_len: len as usize });
     }
 
-    pub(crate) fn as_ptr(&self) -> *const libc::iovec {
-        self.0.as_ptr()
+    /// All from number `index` on. They do not move before there is no more room.
+    pub(crate) fn from(&self, index: usize) -> &[libc::iovec] {
+        &self.0[index..]
     }
 
     pub(crate) fn len(&self) -> usize {

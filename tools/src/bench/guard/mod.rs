@@ -20,7 +20,7 @@ use super::options::Request;
 use super::outcome::Warning;
 use crate::failure::{Failure, Result};
 use crate::human::printable;
-use crate::setup::inventory::{Disk, Disks, Signature, Use, told_once};
+use crate::setup::inventory::{Disk, Signature, Use, disk_of_file, told_once};
 use crate::setup::root::Root;
 
 /// A device that a job writes to or trims.
@@ -53,16 +53,20 @@ pub(crate) fn refuse_writes(request: &Request) -> Result<()> {
 /// A usage failure that says what is there on each device and how to go on.
 pub(crate) fn check(written: &[Written], allow_destroy: bool) -> Result<Vec<Warning>> {
     let root = Root::open(None)?;
-    let disks = Disks::read(&root);
-    let look = |one: &Written| look(&root, &disks, one);
-    let mut looked: Vec<(String, Vec<Finding>)> = Vec::new();
+    let look = |one: Written| (one.target.to_string(), look(&root, &one));
+    let looked: Vec<(String, Vec<Finding>)> = distinct(written).into_iter().map(look).collect();
+    judge(&looked, allow_destroy)
+}
+
+/// Each target once: several jobs may have the same. One device by two names is told twice.
+fn distinct<'a>(written: &[Written<'a>]) -> Vec<Written<'a>> {
+    let mut distinct: Vec<Written> = Vec::new();
     for one in written {
-        // Several jobs may have one device; two names of it are told twice.
-        if looked.iter().all(|(device, _)| *device != one.target.device()) {
-            looked.push((one.target.device(), look(one)));
+        if distinct.iter().all(|other| other.target != one.target) {
+            distinct.push(*one);
         }
     }
-    judge(&looked, allow_destroy)
+    distinct
 }
 
 /// One thing that stands against writing to a device.
@@ -97,12 +101,12 @@ impl Finding {
 }
 
 /// All that stands against writing to one device.
-fn look(root: &Root, disks: &Disks, written: &Written) -> Vec<Finding> {
-    match place(disks, written.target) {
+fn look(root: &Root, written: &Written) -> Vec<Finding> {
+    match place(root, written.target) {
         Place::Free => Vec::new(),
         Place::Opaque => of_signatures(ends::signatures(root, written.device), "it"),
         Place::Disk(name) => {
-            let mut disk = disks.disk(&name);
+            let mut disk = Disk::read(root, &name);
             if disk.signatures.is_err()
                 && let Ok(true) = ends::are_zero(written.device)
             {
@@ -125,10 +129,10 @@ enum Place {
     Opaque,
 }
 
-fn place(disks: &Disks, target: &Target) -> Place {
+fn place(root: &Root, target: &Target) -> Place {
     match target {
         Target::Kernel(kernel) if kernel.path == KernelPath::Null => Place::Free,
-        Target::Kernel(kernel) => match disks.name_of(&kernel.file) {
+        Target::Kernel(kernel) => match disk_of_file(root, &kernel.file) {
             Some(name) => Place::Disk(name),
             // A namespace without a block device: the kernel cannot use its format.
             None if kernel.path == KernelPath::UringCmd => Place::Opaque,
@@ -176,7 +180,11 @@ fn of_signatures(
             .collect(),
         Err(why) => {
             let reason = format!("what {device} holds cannot be told ({why})");
-            let remedy = "it takes the right to read it, and wipefs (package util-linux)";
+            let remedy = if why.contains("not installed") {
+                "install wipefs (package util-linux)"
+            } else {
+                "it takes the right to read it"
+            };
             vec![Finding::new(Kind::Loss, reason, Some(remedy.to_owned()))]
         }
     }

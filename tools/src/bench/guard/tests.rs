@@ -47,7 +47,7 @@ fn judged_with(
     allow_destroy: bool,
 ) -> Result<Vec<Warning>> {
     let root = Root::recorded(machine);
-    let findings = look(&root, &Disks::read(&root), &Written { target, device });
+    let findings = look(&root, &Written { target, device });
     judge(&[(target.device(), findings)], allow_destroy)
 }
 
@@ -137,19 +137,18 @@ fn a_process_that_only_has_the_drive_open_is_a_warning() {
 #[test]
 fn files_and_what_is_made_for_the_run_are_free() {
     let root = Root::recorded(EMPTY);
-    let disks = Disks::read(&root);
     for target in ["null:", "soft:mem=64M", "soft:null"] {
         let target = target.parse().expect("a target");
-        assert_eq!(place(&disks, &target), Place::Free, "{target}");
+        assert_eq!(place(&root, &target), Place::Free, "{target}");
     }
     let file = kernel(KernelPath::Psync, "/home/me/fio.0.0");
-    assert_eq!(place(&disks, &file), Place::Free);
+    assert_eq!(place(&root, &file), Place::Free);
     for target in ["vfio:0000:01:00.0", "vfio-user:/run/x", "soft:file=/tmp/x,size=64M"] {
         let target = target.parse().expect("a target");
-        assert_eq!(place(&disks, &target), Place::Opaque, "{target}");
+        assert_eq!(place(&root, &target), Place::Opaque, "{target}");
     }
     let hidden = kernel(KernelPath::UringCmd, "/dev/ng7n1");
-    assert_eq!(place(&disks, &hidden), Place::Opaque);
+    assert_eq!(place(&root, &hidden), Place::Opaque);
 }
 
 #[test]
@@ -163,7 +162,10 @@ fn without_wipefs_a_drive_of_zeroes_is_empty_and_another_is_refused() {
     let failure = judged_with(&machine, &drive(), &device, false).expect_err("refused");
     let text = failure.to_string();
     assert!(text.contains("what nvme0n1 holds cannot be told (wipefs is not installed)"), "{text}");
-    assert!(text.contains("package util-linux") && text.contains("--allow-destroy"), "{text}");
+    assert!(
+        text.contains("install wipefs (package util-linux)") && text.contains("--allow-destroy"),
+        "{text}"
+    );
 }
 
 fn write_something(device: &Device) {
@@ -177,6 +179,17 @@ fn write_something(device: &Device) {
     queue.post(device.now(), request).expect("room");
     queue.ring();
     while queue.poll(device.now(), |done| drop(done.result.expect("written"))) == 0 {}
+}
+
+#[test]
+fn a_target_is_looked_at_once_and_each_namespace_for_itself() {
+    let null = "null:".parse().expect("a target");
+    let device = Device::open(&null, &DeviceOptions::default()).expect("nothing is opened");
+    let names = ["vfio:0000:01:00.0,ns=1", "vfio:0000:01:00.0,ns=2", "vfio:0000:01:00.0,ns=1"];
+    let targets = names.map(|name| name.parse::<Target>().expect("a target"));
+    let written = targets.each_ref().map(|target| Written { target, device: &device });
+    let looked: Vec<String> = distinct(&written).iter().map(|one| one.target.to_string()).collect();
+    assert_eq!(looked, names[..2]);
 }
 
 #[test]

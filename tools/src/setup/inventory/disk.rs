@@ -29,32 +29,9 @@ pub(crate) struct Disk {
     pub(crate) is_claimed: bool,
 }
 
-/// All block devices, by the uses they have at one moment.
-pub(crate) struct Disks<'a> {
-    root: &'a Root,
-    usage: Usage,
-}
-
-impl Disks<'_> {
-    /// Looks at the whole machine.
-    pub(crate) fn read(root: &Root) -> Disks<'_> {
-        Disks { root, usage: Usage::read(root) }
-    }
-
-    /// The block device that the file is, or that belongs to the generic NVMe device that it is; none for other files.
-    pub(crate) fn name_of(&self, file: &Path) -> Option<String> {
-        let name = if self.root.is_live() {
-            by_number(self.root, file)
-        } else {
-            device_at(self.root, file.to_str()?)
-        }?;
-        let name = behind_generic(&name).unwrap_or(name);
-        self.root.exists(block(&name)).then_some(name)
-    }
-
-    /// Looks at one of them.
-    pub(crate) fn disk(&self, name: &str) -> Disk {
-        let root = self.root;
+impl Disk {
+    /// Looks at the block device `name`, and who uses it on the whole machine.
+    pub(crate) fn read(root: &Root, name: &str) -> Disk {
         let partitions = partitions(root, name);
         let devices: Vec<&str> =
             std::iter::once(name).chain(partitions.iter().map(String::as_str)).collect();
@@ -62,15 +39,25 @@ impl Disks<'_> {
             (Some(found), _) => Ok(found),
             (None, why) => Err(why.unwrap_or_default()),
         };
-        let mut uses = self.usage.of(root, &devices);
-        uses.extend(self.usage.of_pools(signatures.as_deref().unwrap_or_default()));
+        let usage = Usage::read(root);
+        let mut uses = usage.of(root, &devices);
+        uses.extend(usage.of_pools(signatures.as_deref().unwrap_or_default()));
         if let Some(number) = name.strip_prefix("nvme") {
-            uses.extend(self.usage.of_file(&format!("ng{number}")));
+            uses.extend(usage.of_file(&format!("ng{number}")));
         }
         let is_read_only = root.text(block(name).join("ro")).as_deref() == Some("1");
         let is_claimed = is_claimed(root, name);
         Disk { name: name.to_owned(), uses, signatures, is_read_only, is_claimed }
     }
+}
+
+/// The name of the block device that the file is, or that belongs to the generic NVMe device that it is; none for other
+/// files.
+pub(crate) fn disk_of_file(root: &Root, file: &Path) -> Option<String> {
+    let name =
+        if root.is_live() { by_number(root, file) } else { device_at(root, file.to_str()?) }?;
+    let name = behind_generic(&name).unwrap_or(name);
+    root.exists(block(&name)).then_some(name)
 }
 
 /// The signatures in `file`, an image of `device`.
@@ -128,19 +115,19 @@ mod tests {
     #[test]
     fn a_disk_is_found_by_each_of_its_files() {
         let root = Root::recorded(MACHINE);
-        let disks = Disks::read(&root);
+        let disk = |file: &str| disk_of_file(&root, Path::new(file));
         for file in ["/dev/nvme0n1", "/dev/ng0n1", "/dev/disk/by-id/mine"] {
-            assert_eq!(disks.name_of(Path::new(file)).as_deref(), Some("nvme0n1"), "{file}");
+            assert_eq!(disk(file).as_deref(), Some("nvme0n1"), "{file}");
         }
         for file in ["/dev/nvme1n1", "/dev/ng1n1", "/home/x", "/dev/null"] {
-            assert_eq!(disks.name_of(Path::new(file)), None, "{file}");
+            assert_eq!(disk(file), None, "{file}");
         }
     }
 
     #[test]
     fn what_is_on_a_partition_is_on_the_disk() {
         let root = Root::recorded(MACHINE);
-        let disk = Disks::read(&root).disk("nvme0n1");
+        let disk = Disk::read(&root, "nvme0n1");
         assert!(matches!(&disk.uses[..], [Use::Mounted { device, .. }] if device == "nvme0n1p1"));
         let found = disk.signatures.expect("recorded");
         let kinds: Vec<&str> = found.iter().map(|signature| signature.kind.as_str()).collect();
@@ -152,7 +139,7 @@ mod tests {
     fn a_disk_that_is_read_only_or_claimed_says_so() {
         let more = "/sys/class/block/nvme0n1/ro = 1\n/recorded/claimed-nvme0n1 = yes\n";
         let root = Root::recorded(&(MACHINE.to_owned() + more));
-        let disk = Disks::read(&root).disk("nvme0n1");
+        let disk = Disk::read(&root, "nvme0n1");
         assert!(disk.is_read_only && disk.is_claimed);
     }
 

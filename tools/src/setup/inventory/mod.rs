@@ -23,7 +23,7 @@ use super::root::Root;
 
 use usage::Usage;
 
-pub(crate) use disk::{Disk, Disks, signatures_of_file};
+pub(crate) use disk::{Disk, disk_of_file, signatures_of_file};
 pub(crate) use host::{Host, Hugepages, ModuleState};
 pub(crate) use verdict::{Obstacle, ObstacleKind, told_once};
 

@@ -62,9 +62,10 @@ macro_rules! in_turn {
             concat!(
                 "job='--name=j --rw=randread --bs=4k --iodepth=32 --size=256M --time_based --runtime=2 --minimal'\n",
                 "for round in 1 2 3; do\n",
-                "fio $job --direct=1 --fixedbufs --registerfiles --norandommap ",
+                "fio $job ",
+                // fio knows an engine's options once it knows the engine.
                 $fio,
-                " | cut -d';' -f8 >>/tmp/fio.iops || exit\n",
+                " --fixedbufs --registerfiles --norandommap | cut -d';' -f8 >>/tmp/fio.iops || exit\n",
                 "adit bench $job --norandommap --filename=",
                 $target,
                 " | cut -d';' -f8 >>/tmp/adit.iops || exit\n",
@@ -237,8 +238,8 @@ const FIO: Case = Case {
             "fio --name=fill --filename={k0} --rw=write --bs=1M --iodepth=8 --ioengine=io_uring --direct=1 --size=256M --output=/dev/null",
             &[],
         ),
-        in_turn!("uring:{k0},polled=off", "--filename={k0} --ioengine=io_uring --hipri=0"),
-        in_turn!("uring:{k0},polled=on", "--filename={k0} --ioengine=io_uring --hipri=1"),
+        in_turn!("uring:{k0},polled=off", "--filename={k0} --direct=1 --ioengine=io_uring --hipri=0"),
+        in_turn!("uring:{k0},polled=on", "--filename={k0} --direct=1 --ioengine=io_uring --hipri=1"),
         in_turn!(
             "uring-cmd:{g0},polled=off",
             "--filename={g0} --ioengine=io_uring_cmd --cmd_type=nvme --hipri=0"

@@ -68,6 +68,7 @@ pub(super) fn job(name: &str, group: u32, thread: u32) -> JobOutcome {
         failure: None,
         latency_depth: None,
         steady: None,
+        is_cached: false,
         sampled_reads: (0, 0),
         busy_percent: 0.0,
     }
@@ -108,6 +109,7 @@ fn system(job: &mut JobOutcome) {
         user_us: 1_500_000,
         system_us: 250_000,
         context_switches: 134,
+        preemptions: 3,
         major_faults: 1,
         minor_faults: 26,
     };

@@ -185,6 +185,7 @@ impl Ready<'_> {
         match self.queue {
             DeviceQueue::Nvme(queue) => run_on(self.set, queue, self.buffers),
             DeviceQueue::Null(queue) => run_on(self.set, queue, self.buffers),
+            DeviceQueue::Uring(queue) => run_on(self.set, queue, self.buffers),
             DeviceQueue::Psync(queue) => run_on(self.set, queue, self.buffers),
             DeviceQueue::Mmap(queue) => run_on(self.set, queue, self.buffers),
         }

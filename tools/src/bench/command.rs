@@ -1,10 +1,8 @@
 //! The command: from what was asked for to what is told.
 
-use std::time::{SystemTime, UNIX_EPOCH};
-
-use super::options::{OutputFormat, Request, Section, set};
+use super::options::{OutputFormat, Request};
 use super::outcome::RunOutcome;
-use super::{report, run, side};
+use super::{report, run};
 use crate::failure::{Failure, Result};
 use crate::interrupt::Interrupt;
 use crate::output::Output;
@@ -17,9 +15,6 @@ use crate::output::Output;
 pub(crate) fn execute(request: &Request) -> Result<()> {
     let mut output = Output::open(request.run.output.as_deref())?;
     let interrupt = Interrupt::install()?;
-    if is_side_by_side(request) {
-        return side_by_side(request, &interrupt, &mut output);
-    }
     if request.run.formats.contains(&OutputFormat::Normal) {
         output.write(&report::head(request))?;
     }

@@ -3,6 +3,7 @@
 //! Nothing here allocates after construction. Latencies go into a histogram with three
 //! significant digits up to [`LATENCY_NS_MAX`]; minimum, maximum, mean and deviation are exact.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use hdrhistogram::Histogram;
@@ -46,7 +47,8 @@ impl Latency {
 
     /// Each latency that occurred, to the histogram's resolution, with how often; ascending.
     pub(crate) fn bins(&self) -> impl Iterator<Item = (u64, u64)> {
-        self.histogram.iter_recorded().map(|bin| (bin.value_iterated_to(), bin.count_at_value()))
+        let bins = self.histogram.iter_recorded();
+        bins.map(|bin| (bin.value_iterated_to().min(self.max_ns), bin.count_at_value()))
     }
 
     pub(crate) fn merge(&mut self, other: &Latency) {
@@ -152,24 +154,27 @@ pub(crate) struct Point {
 impl Samples {
     pub(crate) fn push(&mut self, at_ms: u64, bytes: u64, ios: u64, interval: Duration) {
         let (bytes_per_second, iops) = (per_second(bytes, interval), per_second(ios, interval));
-        self.kib_per_second.push(bytes_per_second / 1024.0);
-        self.iops.push(iops);
-        self.points.push(Point { at_ms, bytes_per_second, iops });
+        self.add(Point { at_ms, bytes_per_second, iops });
     }
 
+    /// Adds another job's or another way's: rates of the same interval are summed, so that the whole reads as if it
+    /// had been watched as one.
     fn merge(&mut self, other: &Samples) {
-        self.kib_per_second.merge(&other.kib_per_second);
-        self.iops.merge(&other.iops);
-        for point in &other.points {
-            match self.points.iter_mut().find(|ours| ours.at_ms == point.at_ms) {
-                Some(ours) => {
-                    ours.bytes_per_second += point.bytes_per_second;
-                    ours.iops += point.iops;
-                }
-                None => self.points.push(*point),
-            }
+        let mut sums: BTreeMap<u64, Point> = BTreeMap::new();
+        for point in self.points.iter().chain(&other.points) {
+            let none = Point { at_ms: point.at_ms, bytes_per_second: 0.0, iops: 0.0 };
+            let sum = sums.entry(point.at_ms).or_insert(none);
+            sum.bytes_per_second += point.bytes_per_second;
+            sum.iops += point.iops;
         }
-        self.points.sort_by_key(|point| point.at_ms);
+        *self = Samples::default();
+        sums.into_values().for_each(|point| self.add(point));
+    }
+
+    fn add(&mut self, point: Point) {
+        self.kib_per_second.push(point.bytes_per_second / 1024.0);
+        self.iops.push(point.iops);
+        self.points.push(point);
     }
 }
 
@@ -190,17 +195,6 @@ impl Series {
         self.count += 1;
         self.sum += value;
         self.sum_squares += value * value;
-    }
-
-    fn merge(&mut self, other: &Series) {
-        if other.count == 0 {
-            return;
-        }
-        self.min = if self.count == 0 { other.min } else { self.min.min(other.min) };
-        self.max = self.max.max(other.max);
-        self.count += other.count;
-        self.sum += other.sum;
-        self.sum_squares += other.sum_squares;
     }
 
     pub(crate) fn mean(&self) -> f64 {
@@ -305,6 +299,20 @@ mod tests {
         a.merge(&b);
         assert_eq!((a.count(), a.min_ns(), a.max_ns()), (2, 5, 5_000_000_000_000));
         assert_eq!(a.count_below(100), 1);
+    }
+
+    #[test]
+    fn rates_of_jobs_side_by_side_are_summed() {
+        let half = Duration::from_millis(500);
+        let (mut a, mut b) = (Samples::default(), Samples::default());
+        a.push(500, 1 << 20, 100, half);
+        a.push(1000, 1 << 20, 100, half);
+        b.push(1000, 1 << 20, 50, half);
+        a.merge(&b);
+        assert_eq!((a.points[0].at_ms, a.points[0].iops), (500, 200.0));
+        assert_eq!((a.points[1].at_ms, a.points[1].iops), (1000, 300.0));
+        assert_eq!((a.iops.count, a.iops.min, a.iops.max, a.iops.mean()), (2, 200.0, 300.0, 250.0));
+        assert_eq!(a.kib_per_second.max, 4096.0);
     }
 
     #[test]

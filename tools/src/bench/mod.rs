@@ -11,6 +11,7 @@
 //! | `report`, `logs` | how it is told |
 //! | `side` | jobs on several paths and with several values, and against earlier results |
 
+mod command;
 mod data;
 mod errors;
 mod guard;

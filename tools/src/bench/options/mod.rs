@@ -5,7 +5,7 @@
 //! means is said once, in `table`, which the job-file parser, the command line, its help and its completions share.
 
 mod check;
-mod draft;
+pub(crate) mod draft;
 mod expression;
 mod grammar;
 mod pattern;

@@ -6,7 +6,7 @@
 use serde_json::{Map, Value, json};
 
 use super::figures::{self, BATCHES, CLASSES, CLASSES_MS, Classes, DEPTHS, Measure, ToldWay};
-use super::{VERSION, date, ours};
+use super::{VERSION, date, layout, ours};
 use crate::bench::errors::Tolerance;
 use crate::bench::measure::Latency;
 use crate::bench::options::{JobOptions, SteadyOf, SteadyState};
@@ -28,7 +28,7 @@ pub(super) fn report(outcome: &RunOutcome, bins: bool) -> String {
     report["jobs"] = jobs.collect();
     report["disk_util"] = json!([]);
     report["adit"] = ours::run(outcome);
-    format!("{report:#}\n")
+    layout::text(&report) + "\n"
 }
 
 /// Options as they were written; the last counts where one stands twice.

@@ -6,6 +6,7 @@
 //! | `terse` | one line of semicolons for each job |
 //! | `json` | fio's JSON, and `json+` with all bins |
 //! | `ours` | what fio does not tell: what the driver did, rates over time, how latencies are distributed |
+//! | `layout` | how JSON is laid out on lines |
 //! | `figures` | what all of them compute |
 //!
 //! Every format is a function of the outcome alone: the same outcome gives the same text, at the end of a run and
@@ -15,9 +16,15 @@ mod date;
 mod figures;
 mod head;
 mod json;
+mod layout;
 mod normal;
 mod ours;
 mod terse;
+
+#[cfg(test)]
+mod fixture;
+#[cfg(test)]
+mod tests;
 
 use super::options::{OutputFormat, Request};
 use super::outcome::RunOutcome;

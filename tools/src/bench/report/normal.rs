@@ -349,6 +349,7 @@ fn group(out: &mut String, outcome: &RunOutcome, group: &GroupOutcome) -> Writte
 /// All ways of a group as one; none where nothing was done.
 fn mixed_group(outcome: &RunOutcome, group: &GroupOutcome) -> Option<GroupWay> {
     let jobs = outcome.jobs.iter().filter(|job| job.group == group.group);
+    let jobs = jobs.filter(|job| figures::total_ios(job) > 0);
     let rates: Vec<f64> = jobs.map(|job| figures::mixed(job).bytes_per_second()).collect();
     let ways = || group.ways.values();
     let longest = ways().map(|way| way.runtimes.1).max()?;

@@ -25,6 +25,8 @@ mod progress;
 mod start;
 mod steady;
 mod supervisor;
+#[cfg(test)]
+mod tests;
 mod watch;
 
 use std::collections::BTreeMap;

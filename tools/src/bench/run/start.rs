@@ -72,6 +72,23 @@ impl Fleet {
                 devices.insert(target.to_string(), (target.clone(), device));
             }
         }
+        Fleet::of(request, threads, of_threads, devices)
+    }
+
+    /// The same with a device that is open instead of those that are named.
+    #[cfg(test)]
+    pub(crate) fn over(request: &Request, threads: &[Thread<'_>], target: Target, device: Device) -> Result<Fleet> {
+        let devices = BTreeMap::from([(target.to_string(), (target.clone(), device))]);
+        Fleet::of(request, threads, vec![target; threads.len()], devices)
+    }
+
+    /// Checks each thread against its device.
+    fn of(
+        request: &Request,
+        threads: &[Thread<'_>],
+        of_threads: Vec<Target>,
+        devices: BTreeMap<String, (Target, Device)>,
+    ) -> Result<Fleet> {
         let written: Vec<guard::Written<'_>> = threads
             .iter()
             .zip(&of_threads)
@@ -168,6 +185,7 @@ impl Ready<'_> {
         match self.queue {
             DeviceQueue::Nvme(queue) => run_on(self.set, queue, self.buffers),
             DeviceQueue::Null(queue) => run_on(self.set, queue, self.buffers),
+            DeviceQueue::Uring(queue) => run_on(self.set, queue, self.buffers),
             DeviceQueue::Psync(queue) => run_on(self.set, queue, self.buffers),
             DeviceQueue::Mmap(queue) => run_on(self.set, queue, self.buffers),
         }

@@ -5,13 +5,13 @@
 //! of which too few I/Os are told are not judged.
 
 use std::collections::BTreeMap;
-use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use clap::Args;
 use serde_json::{Value, json};
 
-use super::figures::{self, Entry, Metric};
+use super::figures::{Entry, Metric};
+use super::file::Report;
 use super::statistics::Estimate;
 use super::summary::{self, Point};
 use super::table::{self, Table};
@@ -59,7 +59,7 @@ fn percent(text: &str) -> std::result::Result<f64, String> {
 /// # Errors
 /// A usage error for what is no report, or for reports of nothing in common; a failure when something got worse.
 pub(crate) fn compare(args: &CompareArgs) -> Result<()> {
-    let (old, new) = (read(&args.old)?, read(&args.new)?);
+    let (old, new) = (Report::open(&args.old)?.entries, Report::open(&args.new)?.entries);
     let changes = Changes::between(&old, &new, args.threshold);
     if changes.rows.is_empty() {
         return Err(Failure::usage(format!(
@@ -78,25 +78,6 @@ pub(crate) fn compare(args: &CompareArgs) -> Result<()> {
             args.threshold * 100.0
         ))),
     }
-}
-
-/// The entries of a report in a file.
-///
-/// # Errors
-/// When there is none, or what is there is no report in JSON.
-pub(super) fn read(path: &Path) -> Result<Vec<Entry>> {
-    let name = path.display();
-    let text = fs::read_to_string(path).map_err(|why| Failure::usage(format!("{name}: {why}")))?;
-    let report: Value = serde_json::from_str(&text).map_err(|why| {
-        Failure::usage(format!("{name}: {why}; a report made with --output-format=json is needed"))
-    })?;
-    let entries = figures::entries(&report).map_err(|why| {
-        Failure::usage(format!("{name} {why}; a report made with --output-format=json is needed"))
-    })?;
-    if entries.is_empty() {
-        return Err(Failure::usage(format!("{name}: there is no job in it")));
-    }
-    Ok(entries)
 }
 
 /// What is to be thought of a change.
@@ -321,6 +302,7 @@ fn rounds(points: &[Point]) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::bench::side::figures;
     use crate::bench::side::summary::tests::report;
 
     fn changes(old: &[f64], new: &[f64], threshold: f64) -> Changes {

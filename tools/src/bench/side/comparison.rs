@@ -119,7 +119,7 @@ impl Comparison {
             }
         }
         for job in &outcome.jobs {
-            let mut entry = (bench.job_json)(job);
+            let mut entry = (bench.job_json)(outcome, job);
             label(&mut entry, slot.round + 1, sweep, &target, &job.target)?;
             self.jobs.push(entry);
             let round = slot.round + 1;
@@ -179,6 +179,7 @@ impl Comparison {
             "timestamp_ms": self.unix_ms,
             "global options": global,
             "jobs": self.jobs,
+            "disk_util": [],
         });
         if !ours.is_null() {
             report["adit"] = ours;

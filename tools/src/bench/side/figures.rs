@@ -130,7 +130,9 @@ impl Entry {
     pub(super) fn read(entry: &Value, shared: &BTreeMap<String, String>) -> Result<Entry, String> {
         let job = entry["jobname"].as_str().ok_or("has no `jobname`")?;
         if Way::ALL.iter().all(|way| !entry[way.name()].is_object()) {
-            return Err(format!("('{job}') has none of `read`, `write` and `trim`"));
+            let hint =
+                if entry["mixed"].is_object() { ": leave unified_rw_reporting out" } else { "" };
+            return Err(format!("('{job}') has none of `read`, `write` and `trim`{hint}"));
         }
         let ours = &entry["adit"];
         let mut options = shared.clone();

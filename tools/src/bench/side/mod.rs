@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `comparison`, `schedule` | runs on several targets, interleaved |
 //! | `ceiling` | what a device gives at most |
-//! | `figures` | what a job came to, read from JSON |
+//! | `file`, `figures` | what a job came to, read from JSON |
 //! | `statistics`, `summary` | medians, ratios and how far they can be trusted |
 //! | `table` | the same for a terminal |
 //! | `compare` | `adit bench compare` |
@@ -14,6 +14,7 @@ mod ceiling;
 mod compare;
 mod comparison;
 mod figures;
+mod file;
 mod page;
 mod schedule;
 mod statistics;
@@ -37,7 +38,7 @@ pub(crate) struct Bench<'a> {
     /// Runs a request, which has no targets, sweeps and rounds.
     pub(crate) run_one: &'a mut dyn FnMut(&Request) -> Result<RunOutcome>,
     /// A job's entry in the report's JSON, with all that belongs under `adit`.
-    pub(crate) job_json: &'a dyn Fn(&JobOutcome) -> Value,
+    pub(crate) job_json: &'a dyn Fn(&RunOutcome, &JobOutcome) -> Value,
     /// Sets a job's option by its name as a job file would; why not, where it cannot be.
     pub(crate) set: &'a dyn Fn(&mut Section, &str, &str) -> std::result::Result<(), String>,
     /// Tells what is being measured.

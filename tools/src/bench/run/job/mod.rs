@@ -40,7 +40,7 @@ use crate::bench::measure::{Latency, Levels};
 use crate::bench::options::{JobOptions, Section};
 use crate::bench::outcome::{JobOutcome, WayOutcome};
 use crate::bench::way::{PerWay, Way};
-use crate::bench::workload::{Generator, Region, Step, Written};
+use crate::bench::workload::{Generator, Region, Step};
 use crate::interrupt::Interrupt;
 
 /// Between two looks at what changes slowly: the ramp, requests of the watcher, minimum rates.
@@ -136,6 +136,8 @@ pub(crate) struct Job<'a, Q> {
     writes_since_flush: u64,
     /// Written and not checked yet, with `verify_backlog`.
     backlog: Vec<Step>,
+    /// How many of them are checked together; 0 where the whole pass is.
+    backlog_max: usize,
     /// No new work: the last flush, or the device is full.
     is_full: bool,
     /// The queue was full and is let drain to `iodepth_low`.
@@ -164,6 +166,7 @@ impl<'a, Q: CommandQueue<Owned>> Job<'a, Q> {
     pub(crate) fn new(set: Setting<'a>, queue: Q, buffers: Vec<Buffer>) -> Job<'a, Q> {
         let depth = buffers.len();
         let options = &set.section.job;
+        let backlog_max = read_back::backlog_of(options);
         let serializes = options.verify.is_some() && options.rw.writes && set.generator.may_overlap();
         Job {
             options,
@@ -185,7 +188,9 @@ impl<'a, Q: CommandQueue<Owned>> Job<'a, Q> {
             bytes_issued: 0,
             ios_issued: 0,
             writes_since_flush: 0,
-            backlog: Vec::with_capacity(read_back::backlog_of(options)),
+            // Those that were chosen before it was full are written as well.
+            backlog: Vec::with_capacity(backlog_max + depth),
+            backlog_max,
             is_full: false,
             is_draining: false,
             is_watched: is_watched(&set),

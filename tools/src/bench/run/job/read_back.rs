@@ -42,13 +42,12 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
     /// Whether so much was written that it is to be checked before anything else is.
     #[inline]
     pub(super) fn checks_backlog(&self) -> bool {
-        let most = self.backlog.capacity();
-        most > 0 && self.backlog.len() >= backlog_of(self.options)
+        self.backlog_max > 0 && self.backlog.len() >= self.backlog_max
     }
 
     /// Reads back what the pass wrote, or what of it was not checked yet.
     pub(super) fn read_back_pass(&mut self) {
-        let steps = if backlog_of(self.options) > 0 {
+        let steps = if self.backlog_max > 0 {
             let steps: Vec<Step> = self.backlog.drain(..).collect();
             ToVerify::Backlog(steps.into_iter())
         } else {

@@ -3,7 +3,7 @@
 use adit_driver::device::CommandQueue;
 use adit_driver::{CommandError, Time};
 
-use super::{Job, Owned, TICK, Tag, What, Work};
+use super::{Job, Owned, TICK, Tag, What};
 use crate::bench::logs::IoSample;
 use crate::bench::outcome::WayOutcome;
 use crate::bench::run::cpu::Cpu;

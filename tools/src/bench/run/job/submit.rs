@@ -183,9 +183,19 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
         }
         if self.to_verify.is_none() {
             self.pace.issued(step.way, step.bytes, self.now);
-            self.writes_since_flush += u64::from(step.way == Way::Write);
+            if step.way == Way::Write {
+                self.writes_since_flush += 1;
+                self.note_for_check(step);
+            }
         }
         self.note_write(step);
+    }
+
+    #[inline]
+    fn note_for_check(&mut self, step: Step) {
+        if self.backlog_max > 0 {
+            self.backlog.push(step);
+        }
     }
 
     #[inline]

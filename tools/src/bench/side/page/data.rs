@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use super::super::figures::{Entry, WayFigures};
+use super::super::file::Report;
 use super::super::statistics::Estimate;
 use super::super::summary::{self, Point, sweep_text};
 use super::plots::COLOURS;
@@ -46,12 +47,13 @@ pub(super) struct Line<'a> {
 }
 
 impl Data {
-    /// Takes reports together: each file's entries.
-    pub(super) fn of(reports: &[(String, Vec<Entry>)]) -> Data {
+    /// Takes reports together: each one's entries.
+    pub(super) fn of(reports: &[Report]) -> Data {
         let is_paired = reports.len() == 1;
         let (mut entries, mut points) = (Vec::new(), Vec::<Point>::new());
-        for (file, report) in reports {
-            let mut of_file = summary::points(report, None);
+        for report in reports {
+            let file = &report.name;
+            let mut of_file = summary::points(&report.entries, None);
             for point in &mut of_file {
                 if !is_paired {
                     compare_with_first_report(point, &points, reports);
@@ -59,7 +61,7 @@ impl Data {
                 }
             }
             points.extend(of_file);
-            entries.extend(report.iter().cloned().map(|mut entry| {
+            entries.extend(report.entries.iter().cloned().map(|mut entry| {
                 if !is_paired {
                     entry.target = path_name(file, &entry.target);
                 }
@@ -164,9 +166,8 @@ fn path_name(file: &str, target: &str) -> String {
 }
 
 /// Reports were made apart from each other, so that no round of one belongs to one of the other.
-fn compare_with_first_report(point: &mut Point, known: &[Point], reports: &[(String, Vec<Entry>)]) {
-    let (first, _) = &reports[0];
-    let same = path_name(first, &point.target);
+fn compare_with_first_report(point: &mut Point, known: &[Point], reports: &[Report]) {
+    let same = path_name(&reports[0].name, &point.target);
     let mut peers = known.iter().filter(|other| other.is_peer_of(point));
     let base = peers.clone().find(|other| other.target == same).or(peers.next());
     let metrics: Vec<_> = point.figures.iter().map(|figure| figure.metric).collect();

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::super::figures::{Metric, WayFigures};
-use super::super::statistics::Estimate;
+use super::super::statistics::{Estimate, median};
 use super::super::summary::Point;
 use super::data::{Data, Line, Panel, job_text};
 use super::plots::{Axis, Mark, Plot, Scale, short, tick};
@@ -61,7 +61,7 @@ pub(super) fn distribution(panel: &Panel<'_>) -> Option<Drawn> {
         colour: line.colour,
         points,
         dots,
-        faint: false,
+        strength: 1.0,
     });
     let plot = Plot {
         x,
@@ -135,7 +135,7 @@ pub(super) fn percentiles(panel: &Panel<'_>) -> Option<Drawn> {
         Mark::Bar { y, .. } => Some(*y),
         _ => None,
     });
-    let mut y = Axis::log("latency", heights.clone(), &|ns| tick(Metric::P99, ns));
+    let mut y = Axis::log("latency, logarithmic", heights.clone(), &|ns| tick(Metric::P99, ns));
     // Bars begin a little below the shortest, so that it can be seen.
     let least = heights.fold(f64::MAX, f64::min);
     y.ends.0 = (least * 0.5).log10();
@@ -148,22 +148,41 @@ pub(super) fn percentiles(panel: &Panel<'_>) -> Option<Drawn> {
     ))
 }
 
-/// Rates over time, all rounds on top of each other.
+/// Seconds and rates of a round.
+fn rates(round: &WayFigures, column: usize) -> Vec<(f64, f64)> {
+    round.series.iter().map(|point| (point[0] / 1000.0, point[column])).collect()
+}
+
+/// The median of several rounds at each point of time that all have; none of one.
+fn middle(rounds: &[Vec<(f64, f64)>]) -> Option<Vec<(f64, f64)>> {
+    let shortest = rounds.iter().map(Vec::len).min().filter(|_| rounds.len() > 1)?;
+    let of_all = |index: usize, which: fn(&(f64, f64)) -> f64| {
+        median(&rounds.iter().map(|points| which(&points[index])).collect::<Vec<_>>())
+    };
+    (0..shortest).map(|index| Some((of_all(index, |p| p.0)?, of_all(index, |p| p.1)?))).collect()
+}
+
+/// Rates over time: of each round, and, where there are several, their median.
 pub(super) fn over_time(panel: &Panel<'_>, metric: Metric) -> Option<Drawn> {
     let column = if metric == Metric::Bandwidth { 1 } else { 2 };
-    let mut marks = Vec::new();
+    let (mut faint, mut strong) = (Vec::new(), Vec::new());
     for line in &panel.lines {
-        for round in line.rounds.iter().filter(|round| round.series.len() > 1) {
-            let points = round.series.iter().map(|point| (point[0] / 1000.0, point[column]));
-            let faint = line.rounds.len() > 1;
-            marks.push(Mark::Line {
-                colour: line.colour,
-                points: points.collect(),
-                dots: false,
-                faint,
-            });
-        }
+        let rounds: Vec<Vec<(f64, f64)>> =
+            line.rounds.iter().map(|round| rates(round, column)).collect();
+        let rounds: Vec<_> = rounds.into_iter().filter(|points| points.len() > 1).collect();
+        let middle = middle(&rounds);
+        let strength = if rounds.len() > 1 { 0.22 } else { 1.0 };
+        let colour = line.colour;
+        let of_round = |points| Mark::Line { colour, points, dots: false, strength };
+        faint.extend(rounds.into_iter().map(of_round));
+        strong.extend(middle.map(|points| Mark::Line {
+            colour,
+            points,
+            dots: false,
+            strength: 1.0,
+        }));
     }
+    let marks: Vec<Mark> = faint.into_iter().chain(strong).collect();
     if marks.is_empty() {
         return None;
     }
@@ -207,7 +226,7 @@ pub(super) fn over_option(data: &Data, option: &str, way: Way, metric: Metric) -
         lines.iter().enumerate().map(|(colour, (label, _))| (label.clone(), colour)).collect();
     let plot = plot_over(option, metric, lines);
     let names = legend.iter().map(|(name, _)| &**name).collect::<Vec<_>>().join(", ");
-    let title = format!("{} over {option}: {}", metric.name(), way.name());
+    let title = format!("{} over {option}: {}", heading(metric), way.name());
     Some(Drawn { description: format!("{title}, for {names}"), title, legend, plot })
 }
 
@@ -228,7 +247,7 @@ fn plot_over(option: &str, metric: Metric, lines: Vec<(String, Vec<(f64, f64)>)>
         colour,
         points,
         dots: true,
-        faint: false,
+        strength: 1.0,
     });
     Plot { x, y, marks: marks.collect(), rows: None }
 }
@@ -286,8 +305,7 @@ pub(super) fn paths(data: &Data, metric: Metric) -> Option<Drawn> {
     let marks = std::iter::once(Mark::Rule(1.0)).chain(marks).collect();
     let names = rows.iter().rev().map(|(point, _)| row_name(point));
     let better = if metric.more_is_better() { "more is better" } else { "less is better" };
-    let title = format!("{}, as a ratio to {}; {better}", metric.name(), printable(&data.paths[0]));
-    let x = ratio_axis(&title, rows.iter().map(|(_, ratio)| *ratio));
+    let x = ratio_axis(&format!("ratio; {better}"), rows.iter().map(|(_, ratio)| *ratio));
     let plot = Plot { x, y: Axis::places("", names), marks, rows: Some(count) };
     let mut legend: Vec<(String, usize)> = Vec::new();
     for (point, _) in &rows {
@@ -299,12 +317,26 @@ pub(super) fn paths(data: &Data, metric: Metric) -> Option<Drawn> {
     let told = rows
         .iter()
         .map(|(point, ratio)| format!("{} {}: {:.3}", job_text(point), point.target, ratio.median));
-    let description = format!("{title}. {}", told.collect::<Vec<_>>().join("; "));
-    Some(Drawn { title: metric.name().to_owned(), description, legend, plot })
+    let told = told.collect::<Vec<_>>().join("; ");
+    let description = format!("{} as a ratio to {}: {told}", heading(metric), data.paths[0]);
+    Some(Drawn { title: heading(metric).to_owned(), description, legend, plot })
+}
+
+/// A metric as it stands over a plot.
+fn heading(metric: Metric) -> &'static str {
+    match metric {
+        Metric::Iops => "IOPS",
+        Metric::Bandwidth => "Bandwidth",
+        Metric::Mean => "Mean latency",
+        Metric::P50 => "Median latency",
+        Metric::P99 => "99th percentile of latency",
+        Metric::P9999 => "99.99th percentile of latency",
+        Metric::Cpu => "Processor time for each I/O",
+    }
 }
 
 fn row_name(point: &Point) -> String {
-    let name = format!("{} {}", job_text(point), point.way.name());
+    let name = format!("{} · {}", job_text(point), point.way.name());
     let letters: Vec<char> = name.chars().collect();
     if letters.len() <= NAME_MAX {
         return name;

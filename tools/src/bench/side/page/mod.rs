@@ -12,8 +12,8 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::compare;
-use super::figures::{Entry, Metric};
+use super::figures::Metric;
+use super::file::Report;
 use super::statistics::{CONFIDENCE, Estimate};
 use super::summary::Point;
 use super::table;
@@ -52,18 +52,18 @@ pub(crate) struct ReportArgs {
 /// # Errors
 /// A usage error for what is no report; a failure when the page cannot be written.
 pub(crate) fn report(args: &ReportArgs) -> Result<()> {
-    let read = |path: &PathBuf| Ok((path.display().to_string(), compare::read(path)?));
-    let reports = args.reports.iter().map(read).collect::<Result<Vec<_>>>()?;
+    let reports = args.reports.iter().map(|path| Report::open(path)).collect::<Result<Vec<_>>>()?;
     let page = page(&args.title, &reports)?;
     Output::open(args.output.as_deref())?.write(&page)
 }
 
-/// The page of reports: their names and entries.
-fn page(title: &str, reports: &[(String, Vec<Entry>)]) -> Result<String> {
+/// The page of reports.
+fn page(title: &str, reports: &[Report]) -> Result<String> {
     let data = Data::of(reports);
     let title = escaped(&printable(title));
     let mut body =
         format!("<header>\n<h1>{title}</h1>\n{}</header>\n<main>\n", subtitle(reports, &data));
+    body += &remarks(reports);
     body += &summary(&data);
     body += &compared_paths(&data)?;
     body += &swept(&data)?;
@@ -104,14 +104,20 @@ fn colours() -> String {
     format!("@layer base {{\n{light}}}\n")
 }
 
-fn subtitle(reports: &[(String, Vec<Entry>)], data: &Data) -> String {
-    let files: Vec<String> = reports.iter().map(|(file, _)| escaped(&printable(file))).collect();
+fn subtitle(reports: &[Report], data: &Data) -> String {
+    let made = |report: &Report| {
+        let parts = [&*report.name, &*report.version, &*report.time].map(printable);
+        let known: Vec<String> =
+            parts.iter().filter(|part| !part.is_empty()).map(|part| escaped(part)).collect();
+        known.join(" · ")
+    };
+    let files: Vec<String> = reports.iter().map(made).collect();
     let jobs: std::collections::BTreeSet<&str> =
         data.points.iter().map(|point| &*point.job).collect();
     let rounds = data.points.iter().map(samples).max().unwrap_or(1);
     format!(
         "<p>{}</p>\n<ul class=\"facts\"><li><b>{}</b> {}</li><li><b>{}</b> {}</li><li><b>{}</b> {}</li></ul>\n",
-        files.join(", "),
+        files.join("<br>"),
         jobs.len(),
         plural("job", jobs.len()),
         data.paths.len(),
@@ -127,6 +133,17 @@ fn plural(word: &str, count: usize) -> String {
 
 fn samples(point: &Point) -> usize {
     point.figures.iter().map(|figure| figure.samples.len()).max().unwrap_or(0)
+}
+
+/// What is to be known before figures are believed.
+fn remarks(reports: &[Report]) -> String {
+    let all: Vec<&String> = reports.iter().flat_map(|report| &report.remarks).collect();
+    if all.is_empty() {
+        return String::new();
+    }
+    let items: String =
+        all.iter().map(|remark| format!("<li>{}</li>\n", escaped(&printable(remark)))).collect();
+    format!("<section>\n<h2>Remarks</h2>\n<ul class=\"remarks\">\n{items}</ul>\n</section>\n")
 }
 
 /// All figures in a table.
@@ -167,7 +184,7 @@ fn row(data: &Data, point: &Point, many: bool) -> String {
     }
     html += &format!("<td>{}</td>", point.way.name());
     for metric in Metric::ALL {
-        let value = point.figure(metric).map(|figure| metric.show(figure.estimate.median));
+        let value = point.figure(metric).map(|figure| plots::value(metric, figure.estimate.median));
         html += &format!("<td class=\"n\">{}</td>", value.unwrap_or_else(|| "–".to_owned()));
     }
     html
@@ -208,9 +225,11 @@ fn note(data: &Data) -> String {
 }
 
 fn compared_paths(data: &Data) -> Result<String> {
+    let Some(first) = data.paths.first() else { return Ok(String::new()) };
     const TOLD: [Metric; 4] = [Metric::Iops, Metric::Mean, Metric::P99, Metric::P9999];
     let plots = TOLD.into_iter().filter_map(|metric| draw::paths(data, metric)).collect();
-    section("Paths compared", "", plots)
+    let note = format!("Ratios to {}; lines are what they lie within.", printable(first));
+    section("Paths compared", &note, plots)
 }
 
 fn swept(data: &Data) -> Result<String> {
@@ -294,13 +313,12 @@ fn figure(drawn: &Drawn) -> Result<String> {
 mod tests {
     use serde_json::json;
 
-    use super::super::figures::entries;
     use super::super::summary::tests::report;
     use super::*;
 
     fn page_of(reports: &[serde_json::Value]) -> String {
         let named = |(index, report): (usize, &serde_json::Value)| {
-            (format!("{index}.json"), entries(report).expect("entries"))
+            Report::of(format!("{index}.json"), report).expect("a report")
         };
         let reports: Vec<_> = reports.iter().enumerate().map(named).collect();
         page("title", &reports).expect("a page")
@@ -317,6 +335,8 @@ mod tests {
             job["adit"]["sweep"] = json!({ evil: evil });
             job["adit"]["series"] = json!({ "read": [[500, 1.0, 1.0], [1000, 2.0, 2.0]] });
         }
+        report["adit"] = json!({ "warnings": [{ "text": evil, "target": evil }] });
+        report["time"] = evil.into();
         let page = page_of(&[report]);
         assert!(!page.contains("<script"), "a name became a tag");
         assert!(!page.contains("alert('"), "a quote is as it was");

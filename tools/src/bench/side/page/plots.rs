@@ -17,7 +17,7 @@ use super::super::figures::Metric;
 const WIDTH: u32 = 1280;
 const HEIGHT: u32 = 700;
 const FONT: &str = "system-ui, sans-serif";
-const FONT_SIZE: u32 = 30;
+const FONT_SIZE: u32 = 33;
 /// What letters are drawn in.
 pub(super) const INK: RGBColor = RGBColor(0x4A, 0x54, 0x60);
 /// Lines behind everything.
@@ -173,8 +173,8 @@ pub(super) enum Mark {
         points: Vec<(f64, f64)>,
         /// Whether each point is one that was measured, and so has a dot.
         dots: bool,
-        /// One of several of its colour.
-        faint: bool,
+        /// How strong, to 1.
+        strength: f64,
     },
     /// A bar from the bottom.
     Bar {
@@ -236,7 +236,7 @@ impl Plot {
         let widest =
             y.ticks.iter().map(|(_, label)| label.chars().count()).max().unwrap_or(0) as u32;
         // A letter is a little more than half as wide as high.
-        let left = if self.rows.is_some() { widest * 15 + 24 } else { 170 };
+        let left = if self.rows.is_some() { widest * 17 + 24 } else { 170 };
         let mut chart = ChartBuilder::on(&root)
             .margin(16)
             .margin_right(40)
@@ -271,8 +271,8 @@ impl Plot {
         let at = |(x, y): (f64, f64)| (self.x.scale.position(x), self.y.scale.position(y));
         let bottom = self.y.ends.0;
         match mark {
-            Mark::Line { colour, points, dots, faint } => {
-                let colour = PALETTE[colour % COLOURS].mix(if *faint { 0.55 } else { 1.0 });
+            Mark::Line { colour, points, dots, strength } => {
+                let colour = PALETTE[colour % COLOURS].mix(*strength);
                 let points: Vec<(f64, f64)> = points.iter().copied().map(at).collect();
                 let dot = |at: &(f64, f64)| Circle::new(*at, 7, colour.filled()).into_dyn();
                 let dots: Vec<_> = points.iter().filter(|_| *dots).map(dot).collect();
@@ -335,18 +335,34 @@ pub(super) fn short(number: f64) -> String {
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
-/// A round value of `metric` for an axis: `200 us`, `1.5 M`.
+/// A round value of `metric` for an axis: `200 µs`, `1.5 M`.
 pub(super) fn tick(metric: Metric, value: f64) -> String {
-    let prefixed = |value: f64, prefixes: [&str; 4], base: f64| {
-        let power = (0..prefixes.len() - 1).find(|power| value < base.powi(*power as i32 + 1));
-        let power = power.unwrap_or(prefixes.len() - 1);
-        spaced(short(value / base.powi(power as i32)), prefixes[power])
+    let (number, unit) = prefixed(metric, value);
+    spaced(short(number), unit)
+}
+
+/// A value of `metric` in three digits: `204 µs`, `1.53 M`.
+pub(super) fn value(metric: Metric, value: f64) -> String {
+    let (number, unit) = prefixed(metric, value);
+    let is_whole = unit.is_empty() || unit == "ns" || unit == "B/s";
+    let decimals = if is_whole || number >= 99.95 {
+        0
+    } else if number >= 9.995 {
+        1
+    } else {
+        2
     };
-    match metric {
-        Metric::Iops => prefixed(value, ["", "k", "M", "G"], 1000.0),
-        Metric::Bandwidth => prefixed(value, ["B/s", "kB/s", "MB/s", "GB/s"], 1000.0),
-        _ => prefixed(value, ["ns", "µs", "ms", "s"], 1000.0),
-    }
+    spaced(format!("{number:.decimals$}"), unit)
+}
+
+fn prefixed(metric: Metric, value: f64) -> (f64, &'static str) {
+    let units = match metric {
+        Metric::Iops => ["", "k", "M", "G"],
+        Metric::Bandwidth => ["B/s", "kB/s", "MB/s", "GB/s"],
+        _ => ["ns", "µs", "ms", "s"],
+    };
+    let power = (0..3).find(|power| value < 1000f64.powi(power + 1)).unwrap_or(3);
+    (value / 1000f64.powi(power), units[power as usize])
 }
 
 fn spaced(number: String, unit: impl Display) -> String {
@@ -372,6 +388,17 @@ mod tests {
         let axis = Axis::log("", [150.0, 9e5].into_iter(), &|ns| tick(Metric::P99, ns));
         let labels: Vec<&str> = axis.ticks.iter().map(|(_, label)| &**label).collect();
         assert_eq!(labels, ["1 µs", "10 µs", "100 µs"]);
+    }
+
+    #[test]
+    fn values_have_three_digits_and_a_unit() {
+        let shown =
+            [0.0, 850.0, 1_234.0, 98_760.0, 123_456_789.0].map(|ns| value(Metric::Mean, ns));
+        assert_eq!(shown, ["0 ns", "850 ns", "1.23 µs", "98.8 µs", "123 ms"]);
+        assert_eq!(
+            (value(Metric::Iops, 512_300.0), value(Metric::Iops, 7.0)),
+            ("512 k".into(), "7".into())
+        );
     }
 
     #[test]

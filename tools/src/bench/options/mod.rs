@@ -24,7 +24,6 @@ use std::time::Duration;
 
 use adit_driver::Target;
 
-pub(crate) use command_line::BenchArgs;
 pub(crate) use values::*;
 
 use super::errors::Tolerance;

@@ -68,7 +68,7 @@ impl Fleet {
             let users: Vec<&Thread<'_>> =
                 threads.iter().zip(&of_threads).filter(|(_, its)| *its == target).map(|(thread, _)| thread).collect();
             if !devices.contains_key(&target.to_string()) {
-                let device = open_device(request, target, &users, interrupt)?;
+                let device = open_device(target, &users, interrupt)?;
                 devices.insert(target.to_string(), (target.clone(), device));
             }
         }
@@ -148,7 +148,6 @@ impl Fleet {
             group: thread.group,
             seed,
             generator,
-            region: planned.region,
             data,
             bytes_max: planned.bytes_max,
             batch_max: batch_max(job, target),
@@ -217,7 +216,7 @@ fn target_of(thread: &Thread<'_>) -> Result<Target> {
 }
 
 /// Opens a device for all threads that use it.
-fn open_device(request: &Request, target: &Target, users: &[&Thread<'_>], interrupt: &Interrupt) -> Result<Device> {
+fn open_device(target: &Target, users: &[&Thread<'_>], interrupt: &Interrupt) -> Result<Device> {
     let writes = users.iter().any(|thread| thread.destroys());
     let file_bytes = users.iter().filter_map(|thread| thread.file_bytes()).max();
     let before = layout::length(target);

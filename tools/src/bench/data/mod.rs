@@ -5,12 +5,11 @@
 
 mod contents;
 mod stamp;
-mod state;
+pub(crate) mod state;
 
 use std::path::PathBuf;
 
 pub(crate) use stamp::{Identity, Mismatch, Writer};
-pub(crate) use state::VerifyState;
 
 use contents::Contents;
 use stamp::HEADER_BYTES;
@@ -18,6 +17,7 @@ use stamp::HEADER_BYTES;
 use super::options::{BlockSizes, JobOptions, VerifyKind};
 use super::way::Way;
 use super::workload::random::mix;
+use super::workload::{gcd, unit_bytes};
 
 /// The contents of a job's blocks; each thread has its own.
 #[derive(Clone, Debug)]
@@ -159,6 +159,13 @@ fn verify_of(job: &JobOptions) -> Result<Option<(Verify, Option<Contents>)>, Str
     let Some(options) = &job.verify else { return Ok(None) };
     let interval =
         options.interval.map(|bytes| checked_interval(bytes, &job.bs[Way::Write])).transpose()?;
+    // Parts of a block that is shorter than asked for still have headers of their own.
+    let shortest = gcd(unit_bytes(job)?, options.interval.unwrap_or(0));
+    if options.kind != VerifyKind::Pattern && shortest < HEADER_BYTES as u64 {
+        return Err(format!(
+            "blocks of {shortest} bytes have no room for a header: use bs=64 or more, or verify=pattern"
+        ));
+    }
     if let Some(pattern) = &options.pattern {
         contents::checked(pattern, "verify_pattern")?;
     } else if options.kind == VerifyKind::Pattern {
@@ -170,7 +177,7 @@ fn verify_of(job: &JobOptions) -> Result<Option<(Verify, Option<Contents>)>, Str
 
 fn checked_interval(bytes: u64, sizes: &BlockSizes) -> Result<usize, String> {
     if bytes < HEADER_BYTES as u64 {
-        return Err(format!("verify_interval={bytes} has no room for a header: use at least 64"));
+        return Err(format!("verify_interval={bytes} has no room for a header: use 64 or more"));
     }
     let divides = match sizes {
         BlockSizes::Fixed(size) | BlockSizes::Range(size, _) => size.is_multiple_of(bytes),
@@ -189,6 +196,7 @@ fn checked_interval(bytes: u64, sizes: &BlockSizes) -> Result<usize, String> {
 mod tests {
     use super::*;
     use crate::bench::options::{Pattern, VerifyOptions};
+    use crate::bench::way::PerWay;
     use crate::bench::workload::sample::{job, verify};
 
     const WRITER: Writer = Writer { seed: 7, generation: 3 };
@@ -320,8 +328,13 @@ mod tests {
         let refused = |options| Data::new(&verifying(options), 1).expect_err("refused");
         assert!(refused(verify(VerifyKind::Pattern)).contains("give verify_pattern"));
         let every = |bytes| VerifyOptions { interval: Some(bytes), ..verify(VerifyKind::Md5) };
-        assert!(refused(every(32)).contains("at least 64"));
+        assert!(refused(every(32)).contains("64 or more"));
         assert!(refused(every(1000)).contains("does not divide"));
+        let short = JobOptions {
+            bs: PerWay::all(BlockSizes::Fixed(32)),
+            ..verifying(verify(VerifyKind::Md5))
+        };
+        assert!(Data::new(&short, 1).expect_err("refused").contains("bs=64 or more"));
         let empty = Some(Pattern { bytes: Vec::new(), offsets_at: Vec::new() });
         assert!(
             refused(VerifyOptions { pattern: empty, ..verify(VerifyKind::Md5) })

@@ -41,8 +41,8 @@ pub use device::{Device, DeviceOptions};
 pub use error::{Error, Result};
 pub use memory::{Buffer, IoBuffer};
 pub use namespace::Namespace;
-pub use queue_pair::{Command, CommandError, Completion, RejectReason, Rejected, Stats};
-pub use target::Target;
+pub use queue_pair::{Command, CommandError, Completion, Errno, RejectReason, Rejected, Stats};
+pub use target::{KernelPath, KernelTarget, Target};
 pub use time::Time;
 
 /// The README, whose example is compiled and run as a test.

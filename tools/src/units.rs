@@ -70,45 +70,78 @@ pub(crate) fn count(text: &str) -> Result<u64, UnitError> {
     text.parse().map_err(|_| UnitError(format!("'{text}' is not a number such as 512")))
 }
 
+/// What `k` means.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum KbBase {
+    /// 1024, and so does `ki`.
+    #[default]
+    Binary,
+    /// 1000, while `ki` is 1024 (`kb_base=1000`).
+    Decimal,
+}
+
 /// A number of bytes.
 pub(crate) fn bytes(text: &str) -> Result<u64, UnitError> {
+    bytes_in(text, KbBase::Binary)
+}
+
+/// A number of bytes where `k` means what `base` says.
+pub(crate) fn bytes_in(text: &str, base: KbBase) -> Result<u64, UnitError> {
     let refused = || UnitError(format!("'{text}' is not a size such as 4096, 4k, 1m or 10g"));
     if let Some(digits) = text.strip_prefix("0x") {
         return u64::from_str_radix(digits, 16).map_err(|_| refused());
     }
     let lower = text.to_ascii_lowercase();
     let (digits, unit) = split_number(&lower);
-    let prefix = unit.strip_suffix("ib").or(unit.strip_suffix('b')).unwrap_or(unit);
-    let prefix =
-        if unit.ends_with("ib") { prefix } else { prefix.strip_suffix('i').unwrap_or(prefix) };
-    let shift = match prefix {
-        "" if unit.is_empty() || unit == "b" => 0,
-        "k" => 10,
-        "m" => 20,
-        "g" => 30,
-        "t" => 40,
-        "p" => 50,
-        _ => return Err(refused()),
+    let unit = byte_unit(unit, base).ok_or_else(refused)?;
+    digits.parse::<u64>().ok().and_then(|count| count.checked_mul(unit)).ok_or_else(refused)
+}
+
+/// How many bytes a unit in lower case stands for; none if it is no unit.
+pub(crate) fn byte_unit(unit: &str, base: KbBase) -> Option<u64> {
+    if unit.is_empty() || unit == "b" {
+        return Some(1);
+    }
+    let prefix = unit.strip_suffix('b').unwrap_or(unit);
+    let (prefix, is_binary) = match prefix.strip_suffix('i') {
+        Some(prefix) => (prefix, true),
+        None => (prefix, base == KbBase::Binary),
     };
-    digits.parse::<u64>().ok().and_then(|count| count.checked_mul(1 << shift)).ok_or_else(refused)
+    let power = ["k", "m", "g", "t", "p"].iter().position(|name| *name == prefix)? as u32 + 1;
+    Some(if is_binary { 1024u64.pow(power) } else { 1000u64.pow(power) })
 }
 
 /// A time above zero.
 pub(crate) fn duration(text: &str) -> Result<Duration, UnitError> {
-    let refused = || UnitError(format!("'{text}' is not a time such as 10, 10s, 500ms or 2m"));
+    let time = time(text, Duration::from_secs(1))?;
+    if time.is_zero() { Err(not_a_time(text)) } else { Ok(time) }
+}
+
+/// A time, which may be zero; a bare number counts `unit`s.
+pub(crate) fn time(text: &str, unit: Duration) -> Result<Duration, UnitError> {
     let lower = text.to_ascii_lowercase();
-    let (digits, unit) = split_number(&lower);
-    let unit_us: u64 = match unit {
+    let (digits, name) = split_number(&lower);
+    let unit = if name.is_empty() { Some(unit) } else { time_unit(name) };
+    let us = digits.parse::<u64>().ok().zip(unit);
+    let us = us.and_then(|(count, unit)| count.checked_mul(unit.as_micros() as u64));
+    us.map(Duration::from_micros).ok_or_else(|| not_a_time(text))
+}
+
+/// How long a unit in lower case is; none if it is no unit.
+pub(crate) fn time_unit(name: &str) -> Option<Duration> {
+    Some(Duration::from_micros(match name {
         "us" | "usec" => 1,
         "ms" | "msec" => 1_000,
-        "" | "s" | "sec" => 1_000_000,
+        "s" | "sec" => 1_000_000,
         "m" | "min" => 60_000_000,
         "h" => 3_600_000_000,
         "d" => 86_400_000_000,
-        _ => return Err(refused()),
-    };
-    let us = digits.parse::<u64>().ok().and_then(|count| count.checked_mul(unit_us));
-    us.filter(|us| *us > 0).map(Duration::from_micros).ok_or_else(refused)
+        _ => return None,
+    }))
+}
+
+fn not_a_time(text: &str) -> UnitError {
+    UnitError(format!("'{text}' is not a time such as 10, 10s, 500ms or 2m"))
 }
 
 fn split_number(text: &str) -> (&str, &str) {
@@ -144,6 +177,24 @@ mod tests {
             assert!(bytes(text).is_err(), "{text}");
         }
         assert!(block_bytes("0").is_err());
+    }
+
+    #[test]
+    fn with_a_decimal_base_only_ki_is_1024() {
+        for (text, bytes) in
+            [("4k", 4000), ("4kb", 4000), ("4ki", 4096), ("1MiB", 1 << 20), ("7", 7)]
+        {
+            assert_eq!(bytes_in(text, KbBase::Decimal), Ok(bytes), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_bare_time_has_the_unit_of_its_option() {
+        let us = Duration::from_micros(1);
+        assert_eq!(time("10", us), Ok(us * 10));
+        assert_eq!(time("10ms", us), Ok(us * 10_000));
+        assert_eq!(time("0", us), Ok(Duration::ZERO));
+        assert!(time("99999999999999d", us).is_err());
     }
 
     #[test]

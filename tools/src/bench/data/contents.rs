@@ -155,7 +155,7 @@ pub(super) fn first_difference(
 
 /// Fills `bytes` with pseudo-random words. Each follows from its own index, so that the
 /// processor works on several at a time: filling must not be what is measured.
-pub(super) fn noise(bytes: &mut [u8], seed: u64) {
+pub(crate) fn noise(bytes: &mut [u8], seed: u64) {
     let word = |index: u64| mix(seed.wrapping_add(index.wrapping_mul(GOLDEN))).to_le_bytes();
     let mut index = 0;
     let mut chunks = bytes.chunks_exact_mut(8);

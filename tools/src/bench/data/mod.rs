@@ -9,6 +9,7 @@ pub(crate) mod state;
 
 use std::path::PathBuf;
 
+pub(crate) use contents::noise;
 pub(crate) use stamp::{Identity, Mismatch, Writer};
 
 use contents::Contents;

@@ -1,0 +1,258 @@
+//! A job while its options are read, in whatever order they come.
+
+use std::time::Duration;
+
+use super::{
+    BlockSizes, Disabled, Engine, JobOptions, LatencyTarget, LogOptions, Sequencer, SteadyOf,
+    SteadyState, VerifyKind, VerifyOptions, Workload,
+};
+use super::{CpusPolicy, Distribution, RandomGenerator, RateProcess, ThinkTime};
+use crate::bench::errors::Tolerance;
+use crate::bench::way::PerWay;
+use crate::units::{KbBase, Size};
+
+/// fio's own.
+const PERCENTILES: [f64; 17] = [
+    1.0, 5.0, 10.0, 20.0, 30.0, 40.0, 50.0, 60.0, 70.0, 80.0, 90.0, 95.0, 99.0, 99.5, 99.9, 99.95,
+    99.99,
+];
+
+/// The name of a job that is given none.
+pub(crate) const NAME: &str = "adit";
+
+impl Default for JobOptions {
+    fn default() -> JobOptions {
+        JobOptions {
+            name: NAME.to_owned(),
+            description: None,
+            filename: Vec::new(),
+            directory: None,
+            filename_format: "$jobname.$jobnum.$filenum".to_owned(),
+            nrfiles: 1,
+            ioengine: Engine::Psync,
+            direct: false,
+            invalidate: true,
+            hipri: false,
+            fixedbufs: false,
+            unlink: false,
+            rw: Workload { random: false, reads: true, writes: false, trims: false, step: 0 },
+            rw_sequencer: Sequencer::Sequential,
+            rwmixread: 50,
+            bs: PerWay::all(BlockSizes::Fixed(4096)),
+            blockalign: PerWay::all(None),
+            random_distribution: PerWay::all(Distribution::Uniform),
+            percentage_random: PerWay::all(100),
+            norandommap: false,
+            random_generator: RandomGenerator::Permutation,
+            randseed: 0x89,
+            randrepeat: true,
+            size: None,
+            io_size: None,
+            offset: Size::Bytes(0),
+            offset_increment: Size::Bytes(0),
+            number_ios: None,
+            loops: 1,
+            fill_device: false,
+            iodepth: 1,
+            iodepth_batch: None,
+            iodepth_batch_complete_min: 1,
+            iodepth_batch_complete_max: None,
+            iodepth_low: None,
+            numjobs: 1,
+            group_reporting: false,
+            new_group: false,
+            stonewall: false,
+            exitall: false,
+            runtime: None,
+            time_based: false,
+            startdelay: (Duration::ZERO, Duration::ZERO),
+            ramp_time: Duration::ZERO,
+            thinktime: ThinkTime { blocks: 1, ..ThinkTime::default() },
+            rate: PerWay::all(None),
+            rate_min: PerWay::all(None),
+            rate_iops: PerWay::all(None),
+            rate_iops_min: PerWay::all(None),
+            rate_process: RateProcess::Linear,
+            rate_cycle: Duration::from_secs(1),
+            max_latency: None,
+            latency_target: None,
+            steadystate: None,
+            buffer_pattern: None,
+            refill_buffers: false,
+            scramble_buffers: true,
+            zero_buffers: false,
+            buffer_compress_percentage: 0,
+            buffer_compress_chunk: 512,
+            verify: None,
+            fsync: None,
+            fdatasync: None,
+            end_fsync: false,
+            cpus_allowed: None,
+            cpus_allowed_policy: CpusPolicy::Shared,
+            numa_cpu_nodes: None,
+            continue_on_error: Tolerance::None,
+            retries: None,
+            io_timeout: None,
+            percentile_list: PERCENTILES.to_vec(),
+            clat_percentiles: true,
+            slat_percentiles: false,
+            lat_percentiles: false,
+            disable: Disabled::default(),
+            unified_rw_reporting: false,
+            logs: LogOptions::default(),
+        }
+    }
+}
+
+/// A job whose options are not all read yet.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Draft {
+    /// What stands for itself.
+    pub(crate) job: JobOptions,
+    /// `kb_base`: what `k` means.
+    pub(crate) kb_base: KbBase,
+    /// What belongs to `verify`, given before or after it, and whether it was.
+    pub(crate) verify: VerifyOptions,
+    /// Whether `verify` or `verify_only` asks for it.
+    pub(crate) verifies: bool,
+    /// What belongs to `latency_target`; the target is zero until it is given.
+    pub(crate) latency: LatencyTarget,
+    /// What belongs to `steadystate`.
+    pub(crate) steady: SteadyState,
+    /// Whether `steadystate` was given.
+    pub(crate) is_steady: bool,
+    /// `rwmixread` where it was given.
+    pub(crate) mix_read: Option<u8>,
+    /// `rwmixwrite` where it was given.
+    pub(crate) mix_write: Option<u8>,
+    /// `filesize`: of each file of the job's own.
+    pub(crate) file_bytes: Option<u64>,
+    /// Options which would have an effect on I/O through the page cache, and were given.
+    pub(crate) wants_direct: Vec<&'static str>,
+    /// Options which would have an effect with more than one file, and were given.
+    pub(crate) wants_one_file: Vec<&'static str>,
+}
+
+impl Default for Draft {
+    fn default() -> Draft {
+        Draft::from(JobOptions::default())
+    }
+}
+
+impl From<JobOptions> for Draft {
+    /// The job again as it was before [`Draft::finish`], so that more can be set.
+    fn from(job: JobOptions) -> Draft {
+        Draft {
+            verifies: job.verify.is_some(),
+            verify: job.verify.clone().unwrap_or(VERIFY),
+            latency: job.latency_target.unwrap_or(LATENCY),
+            is_steady: job.steadystate.is_some(),
+            steady: job.steadystate.unwrap_or(STEADY),
+            kb_base: KbBase::Binary,
+            mix_read: None,
+            mix_write: None,
+            file_bytes: None,
+            wants_direct: Vec::new(),
+            wants_one_file: Vec::new(),
+            job,
+        }
+    }
+}
+
+const VERIFY: VerifyOptions = VerifyOptions {
+    kind: VerifyKind::Crc32c,
+    do_verify: true,
+    fatal: false,
+    backlog: None,
+    backlog_batch: None,
+    interval: None,
+    pattern: None,
+    only: false,
+    state_save: true,
+    state_load: false,
+    dump: false,
+};
+
+const LATENCY: LatencyTarget =
+    LatencyTarget { target: Duration::ZERO, window: Duration::ZERO, percentile: 100.0, run: false };
+
+const STEADY: SteadyState = SteadyState {
+    of: SteadyOf::IopsSlope,
+    limit: 0.01,
+    in_percent: true,
+    duration: Duration::ZERO,
+    ramp: Duration::ZERO,
+};
+
+impl Draft {
+    /// The job, now that all options are read.
+    ///
+    /// # Errors
+    /// A sentence, if options contradict each other.
+    pub(crate) fn finish(mut self) -> Result<JobOptions, String> {
+        self.mix()?;
+        self.files();
+        self.job.verify = self.verifies.then(|| self.verify.clone());
+        self.job.latency_target = (!self.latency.target.is_zero()).then_some(self.latency);
+        self.job.steadystate = self.is_steady.then_some(self.steady);
+        self.log_names();
+        super::check::job(&self.job)?;
+        self.unheeded()?;
+        Ok(self.job)
+    }
+
+    /// `rwmixread` from it and its counterpart.
+    fn mix(&mut self) -> Result<(), String> {
+        self.job.rwmixread = match (self.mix_read, self.mix_write) {
+            (Some(read), Some(write)) if u16::from(read) + u16::from(write) != 100 => {
+                return Err(format!(
+                    "rwmixread={read} and rwmixwrite={write} are not 100 together; give only one"
+                ));
+            }
+            (Some(read), _) => read,
+            (None, Some(write)) => 100 - write,
+            (None, None) => self.job.rwmixread,
+        };
+        Ok(())
+    }
+
+    /// With `filesize`, the files are so long and `size` is how much is moved.
+    fn files(&mut self) {
+        if let Some(bytes) = self.file_bytes {
+            let whole = Size::Bytes(bytes.saturating_mul(u64::from(self.job.nrfiles)));
+            self.job.io_size = self.job.io_size.or(self.job.size);
+            self.job.size = Some(whole);
+        }
+    }
+
+    /// Logs without a name have the job's.
+    fn log_names(&mut self) {
+        let logs = &mut self.job.logs;
+        for log in [&mut logs.bw, &mut logs.iops, &mut logs.lat, &mut logs.hist] {
+            if log.as_ref().is_some_and(|name| name.as_os_str().is_empty()) {
+                *log = Some(self.job.name.clone().into());
+            }
+        }
+    }
+
+    /// Refuses what has no effect here only under a condition, where that is not met.
+    fn unheeded(&self) -> Result<(), String> {
+        let job = &self.job;
+        let is_cached =
+            matches!(job.ioengine, Engine::Psync | Engine::Uring | Engine::Mmap) && !job.direct;
+        let is_path = super::targets::may_be_path(job);
+        if let Some(name) = self.wants_direct.first().filter(|_| is_cached && is_path) {
+            return Err(format!(
+                "{name} matters only through the page cache, where it cannot be heeded; give direct=1"
+            ));
+        }
+        if let Some(name) =
+            self.wants_one_file.first().filter(|_| job.nrfiles > 1 || job.filename.len() > 1)
+        {
+            return Err(format!(
+                "{name} has several files take turns in any case; leave it away or take roundrobin"
+            ));
+        }
+        Ok(())
+    }
+}

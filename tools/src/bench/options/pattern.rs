@@ -1,0 +1,143 @@
+//! `buffer_pattern` and `verify_pattern`: bytes written as numbers, strings, files and `%o`.
+
+use std::fs;
+use std::io::Read;
+
+use super::Pattern;
+use super::grammar::Parsed;
+
+/// Longer patterns are refused, as in fio's data.
+const BYTES_MAX: usize = 1 << 20;
+
+/// Bytes of an offset (`%o`).
+const OFFSET_BYTES: usize = 8;
+
+/// Reads a pattern: `0x` and an even or odd number of hexadecimal digits, decimal numbers (as many bytes as they need, the lowest
+/// first; negative ones four), `"strings"`, `'files'` whose content is taken, and `%o`; one after the other without blanks.
+///
+/// # Errors
+/// A sentence, also if a file cannot be read.
+pub(crate) fn parse(text: &str) -> Parsed<Pattern> {
+    let (mut pattern, mut rest) = (Pattern::default(), text);
+    while !rest.is_empty() {
+        rest = element(rest, &mut pattern).map_err(|why| format!("{why} in '{text}'"))?;
+        if pattern.bytes.len() > BYTES_MAX {
+            return Err(format!("a pattern has at most {BYTES_MAX} bytes; shorten it"));
+        }
+    }
+    if pattern.bytes.is_empty() {
+        return Err(format!("'{text}' is no pattern; write it as in 0xdeadbeef, \"abcd\" or 12"));
+    }
+    Ok(pattern)
+}
+
+/// Takes one element from the front of `text`; what is left.
+fn element<'a>(text: &'a str, pattern: &mut Pattern) -> Parsed<&'a str> {
+    if let Some(rest) = text.strip_prefix("%o") {
+        pattern.offsets_at.push(pattern.bytes.len());
+        pattern.bytes.extend([0; OFFSET_BYTES]);
+        return Ok(rest);
+    }
+    if let Some(rest) = text.strip_prefix('"') {
+        let (string, rest) = rest.split_once('"').ok_or("a '\"' is not closed")?;
+        pattern.bytes.extend(string.bytes());
+        return Ok(rest);
+    }
+    if let Some(rest) = text.strip_prefix('\'') {
+        let (file, rest) = rest.split_once('\'').ok_or("a \"'\" is not closed")?;
+        pattern.bytes.extend(content(file)?);
+        return Ok(rest);
+    }
+    match text.strip_prefix("0x").or(text.strip_prefix("0X")) {
+        Some(digits) => hexadecimal(digits, pattern),
+        None => decimal(text, pattern),
+    }
+}
+
+fn hexadecimal<'a>(text: &'a str, pattern: &mut Pattern) -> Parsed<&'a str> {
+    let end = text.find(|c: char| !c.is_ascii_hexdigit()).unwrap_or(text.len());
+    let (digits, rest) = text.split_at(end);
+    if digits.is_empty() {
+        return Err("there are no digits after 0x".to_owned());
+    }
+    let even = if digits.len() % 2 == 1 { format!("0{digits}") } else { digits.to_owned() };
+    let pairs = (0..even.len()).step_by(2).map(|at| u8::from_str_radix(&even[at..at + 2], 16));
+    pattern.bytes.extend(pairs.map(|pair| pair.expect("two hexadecimal digits")));
+    Ok(rest)
+}
+
+fn decimal<'a>(text: &'a str, pattern: &mut Pattern) -> Parsed<&'a str> {
+    let digits_at = usize::from(text.starts_with('-'));
+    let length = text[digits_at..].find(|c: char| !c.is_ascii_digit());
+    let (number, rest) = text.split_at(length.map_or(text.len(), |length| length + digits_at));
+    let value: i32 = number.parse().map_err(|_| {
+        format!("'{text}' is neither a number of 32 bits nor 0x…, \"…\", '…' or %o")
+    })?;
+    let bytes = value.to_le_bytes();
+    let used = bytes.iter().rposition(|byte| *byte != 0).map_or(1, |last| last + 1);
+    pattern.bytes.extend(&bytes[..used]);
+    Ok(rest)
+}
+
+fn content(file: &str) -> Parsed<Vec<u8>> {
+    let mut bytes = Vec::new();
+    let opened = fs::File::open(file);
+    let read = opened.and_then(|opened| opened.take(BYTES_MAX as u64 + 1).read_to_end(&mut bytes));
+    read.map_err(|why| format!("{file}: {why}"))?;
+    if bytes.is_empty() { Err(format!("{file} is empty")) } else { Ok(bytes) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn bytes(text: &str) -> Vec<u8> {
+        parse(text).expect(text).bytes
+    }
+
+    /// What fio 3.33 writes for the same patterns.
+    #[test]
+    fn patterns_are_those_of_fio() {
+        assert_eq!(bytes("0xdeadbeef"), [0xde, 0xad, 0xbe, 0xef]);
+        assert_eq!(bytes("0xabc"), [0x0a, 0xbc]);
+        assert_eq!(bytes("\"abcd\"-12"), *b"abcd\xf4\xff\xff\xff");
+        assert_eq!(bytes("12"), [12]);
+        assert_eq!(bytes("256"), [0, 1]);
+        assert_eq!(bytes("65536"), [0, 0, 1]);
+        assert_eq!(bytes("0xff\"ab\"7"), *b"\xffab\x07");
+        assert_eq!(bytes("010"), [10]);
+        assert_eq!(bytes("0"), [0]);
+    }
+
+    #[test]
+    fn an_offset_is_left_open() {
+        let pattern = parse("0xff%o\"ab\"%o").expect("a pattern");
+        assert_eq!((pattern.bytes.len(), pattern.offsets_at), (19, vec![1, 11]));
+    }
+
+    #[test]
+    fn what_is_no_pattern_is_refused() {
+        for text in ["", "abc", "0x", "0xffz", "4294967295", "\"ab", "'ab", "%p", "''", "\"\"", "-"]
+        {
+            assert!(parse(text).is_err(), "{text}");
+        }
+        assert!(parse("'/nonexistent/file'").expect_err("no file").contains("/nonexistent/file"));
+    }
+
+    #[test]
+    fn a_file_stands_for_its_content() {
+        let file = std::env::temp_dir().join(format!("adit-pattern-{}", std::process::id()));
+        fs::write(&file, b"hello").expect("writable");
+        let parsed = parse(&format!("'{}'1", file.display()));
+        let _ = fs::remove_file(&file);
+        assert_eq!(parsed.expect("a pattern").bytes, *b"hello\x01");
+    }
+
+    proptest! {
+        #[test]
+        fn no_text_panics(text in "([0-9a-fx\"%o-]|é){0,20}") {
+            let _ = parse(&text);
+        }
+    }
+}

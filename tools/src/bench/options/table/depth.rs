@@ -1,0 +1,116 @@
+//! Options of a job: how many at a time.
+
+use super::super::grammar::{switch, within_u32};
+
+use super::Group::Depth;
+use super::Kind::{Switch, Value};
+use super::OptionSpec;
+
+pub(super) const OPTIONS: &[OptionSpec] = &[
+    OptionSpec {
+        name: "iodepth",
+        aliases: &[],
+        value: "N",
+        help: "I/Os that each thread keeps in flight",
+        kind: Value,
+        group: Depth,
+        set: |draft, text| {
+            within_u32(text, draft.kb_base, 1, 65535).map(|value| draft.job.iodepth = value)
+        },
+    },
+    OptionSpec {
+        name: "iodepth_batch",
+        aliases: &["iodepth_batch_submit"],
+        value: "N",
+        help: "At most so many are submitted at once; 0: as many as iodepth",
+        kind: Value,
+        group: Depth,
+        set: |draft, text| {
+            within_u32(text, draft.kb_base, 0, 65535)
+                .map(|n| draft.job.iodepth_batch = Some(n).filter(|n| *n > 0))
+        },
+    },
+    OptionSpec {
+        name: "iodepth_batch_complete_min",
+        aliases: &["iodepth_batch_complete"],
+        value: "N",
+        help: "Waits for so many at once; 0: does not wait unless it must",
+        kind: Value,
+        group: Depth,
+        set: |draft, text| {
+            within_u32(text, draft.kb_base, 0, 65535)
+                .map(|value| draft.job.iodepth_batch_complete_min = value)
+        },
+    },
+    OptionSpec {
+        name: "iodepth_batch_complete_max",
+        aliases: &[],
+        value: "N",
+        help: "Takes in at most so many at once [default: the minimum]",
+        kind: Value,
+        group: Depth,
+        set: |draft, text| {
+            within_u32(text, draft.kb_base, 0, 65535)
+                .map(|n| draft.job.iodepth_batch_complete_max = Some(n).filter(|n| *n > 0))
+        },
+    },
+    OptionSpec {
+        name: "iodepth_low",
+        aliases: &[],
+        value: "N",
+        help: "Fills up only when so few are in flight [default: iodepth]",
+        kind: Value,
+        group: Depth,
+        set: |draft, text| {
+            within_u32(text, draft.kb_base, 0, 65535)
+                .map(|n| draft.job.iodepth_low = Some(n).filter(|n| *n > 0))
+        },
+    },
+    OptionSpec {
+        name: "numjobs",
+        aliases: &[],
+        value: "N",
+        help: "Threads of the job, each with a queue of its own",
+        kind: Value,
+        group: Depth,
+        set: |draft, text| {
+            within_u32(text, draft.kb_base, 1, 4096).map(|value| draft.job.numjobs = value)
+        },
+    },
+    OptionSpec {
+        name: "group_reporting",
+        aliases: &[],
+        value: "0|1",
+        help: "Reports the threads of a group as one",
+        kind: Switch,
+        group: Depth,
+        set: |draft, text| switch(text).map(|value| draft.job.group_reporting = value),
+    },
+    OptionSpec {
+        name: "new_group",
+        aliases: &[],
+        value: "0|1",
+        help: "A group of reports starts here",
+        kind: Switch,
+        group: Depth,
+        set: |draft, text| switch(text).map(|value| draft.job.new_group = value),
+    },
+    OptionSpec {
+        name: "stonewall",
+        aliases: &["wait_for_previous"],
+        value: "0|1",
+        help: "Starts when all jobs before it are done",
+        kind: Switch,
+        group: Depth,
+        set: |draft, text| switch(text).map(|value| draft.job.stonewall = value),
+    },
+    OptionSpec {
+        name: "exitall",
+        aliases: &[],
+        value: "0|1",
+        help: "All jobs of its group end when this one does",
+        kind: Switch,
+        group: Depth,
+        set: |draft, text| switch(text).map(|value| draft.job.exitall = value),
+    },
+];

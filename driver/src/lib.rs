@@ -41,7 +41,7 @@ pub use device::{Device, DeviceOptions};
 pub use error::{Error, Result};
 pub use memory::{Buffer, IoBuffer};
 pub use namespace::Namespace;
-pub use queue_pair::{Command, CommandError, Completion, RejectReason, Rejected, Stats};
+pub use queue_pair::{Command, CommandError, Completion, Errno, RejectReason, Rejected, Stats};
 pub use target::{KernelPath, KernelTarget, Target};
 pub use time::Time;
 

@@ -191,6 +191,11 @@ impl Buffer {
         self.iova
     }
 
+    /// What it is a part of, to be kept for as long as somebody knows its address.
+    pub(crate) fn region(&self) -> Arc<Region> {
+        Arc::clone(&self.region)
+    }
+
     /// The pages behind it.
     pub fn pages(&self) -> PageKind {
         self.region.memory.memory().pages()
@@ -217,6 +222,39 @@ impl DerefMut for Buffer {
 impl fmt::Debug for Buffer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Buffer({}+{:#x})", self.iova, self.len)
+    }
+}
+
+/// The first bytes of a [`Buffer`], for a transfer that is shorter than it.
+#[derive(Debug)]
+pub struct Prefix {
+    buffer: Buffer,
+    len: usize,
+}
+
+impl Prefix {
+    /// The first `len` bytes of `buffer`.
+    ///
+    /// # Panics
+    /// If the buffer is shorter.
+    #[inline(always)]
+    pub fn new(buffer: Buffer, len: usize) -> Prefix {
+        assert!(len <= buffer.len, "a prefix lies in its buffer");
+        Prefix { buffer, len }
+    }
+
+    /// The whole buffer again.
+    #[inline(always)]
+    pub fn into_buffer(self) -> Buffer {
+        self.buffer
+    }
+}
+
+impl Deref for Prefix {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.buffer[..self.len]
     }
 }
 
@@ -265,6 +303,34 @@ unsafe impl IoBuffer for Buffer {
     #[inline(always)]
     fn is_in(&self, domain: DomainId) -> bool {
         self.region.domain == domain
+    }
+}
+
+// SAFETY: as the buffer, of which it is a part.
+unsafe impl IoBuffer for Prefix {
+    #[inline(always)]
+    fn segment_count(&self) -> usize {
+        1
+    }
+
+    #[inline(always)]
+    fn segment(&self, _index: usize) -> Segment {
+        Segment { iova: self.buffer.iova, len: self.len as u64 }
+    }
+
+    #[inline(always)]
+    fn pointer(&self, _index: usize) -> NonNull<u8> {
+        self.buffer.at()
+    }
+
+    #[inline(always)]
+    fn prebuilt(&self, index: usize) -> Option<&PrebuiltPrps> {
+        self.buffer.prebuilt(index)
+    }
+
+    #[inline(always)]
+    fn is_in(&self, domain: DomainId) -> bool {
+        self.buffer.is_in(domain)
     }
 }
 

@@ -9,6 +9,8 @@
 //! [`Slot::key`] answers everything the common case asks with one comparison:
 //! in flight, this generation, nothing special to do.
 
+use std::fmt;
+
 use crate::spec::Cid;
 use crate::time::Time;
 
@@ -155,6 +157,12 @@ impl<B> Slots<B> {
         slot.buffer.take()
     }
 
+    /// The slot of the command that ended last; one did.
+    #[inline(always)]
+    pub(crate) fn last_ended(&self) -> usize {
+        usize::from(self.head)
+    }
+
     /// Makes a command special: its completion takes the long way.
     pub(crate) fn mark_special(&mut self, index: usize) {
         let slot = &mut self.slots[index];
@@ -199,6 +207,12 @@ impl<B> Slots<B> {
     /// Indices of all commands in flight.
     pub(crate) fn occupied(&self) -> impl Iterator<Item = usize> + '_ {
         (0..self.slots.len()).filter(|&index| self.slots[index].key != 0)
+    }
+}
+
+impl<B> fmt::Debug for Slots<B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Slots({} of {} in flight)", self.in_flight(), self.slots.len())
     }
 }
 

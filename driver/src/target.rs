@@ -5,18 +5,24 @@
 //! | `vfio:0000:01:00.0` | a real controller bound to vfio-pci |
 //! | `vfio-user:/run/x/cntrl` | a controller served over a vfio-user socket |
 //! | `soft:mem=1G`, `soft:file=disk.img,size=4G`, `soft:null` | the software controller in this process |
+//! | `uring:PATH`, `uring-cmd:/dev/ng0n1`, `psync:PATH`, `mmap:PATH` | a file or device through the kernel |
+//! | `null:` | nothing |
 //!
-//! Options follow by comma. `ns=N` and `queues=host|cmb` are for every kind; `sgl=on|off`
-//! and `dbbuf=on|off` say what the driver uses of a real controller, while for
-//! `soft:` they say what the controller offers, like all its other options. A path may not contain a comma.
+//! Options follow by comma. `ns=N` and `queues=host|cmb` are for every kind of controller; `sgl=on|off`
+//! and `dbbuf=on|off` say what the driver uses of a real one, while for
+//! `soft:` they say what the controller offers, like all its other options. The options of the kernel's paths
+//! are those of [`KernelTarget`]. A path may not contain a comma.
 //!
 //! Parsing touches nothing: whether the device is there shows when it is opened. A
 //! string that parses prints as one that parses to the same target.
+
+mod kernel;
 
 use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 
+pub use self::kernel::{KernelPath, KernelTarget};
 use crate::error::{Error, Result, nearest};
 use crate::spec::Nsid;
 
@@ -58,74 +64,6 @@ pub enum Target {
     Kernel(KernelTarget),
 }
 
-/// A path through the kernel, or none at all, and what is at its end.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct KernelTarget {
-    /// How it is reached.
-    pub path: KernelPath,
-    /// The file or device; empty for `null:`.
-    pub file: PathBuf,
-    /// Whether the page cache is passed by (`direct=on|off`); for `uring:` and `psync:`, and on unless given. Never for `mmap:`.
-    pub direct: bool,
-    /// Whether memory is registered with io_uring (`fixed=on|off`); on unless given.
-    pub fixed: bool,
-    /// Whether completions are polled for (`polled=on|off`) instead of awaited by interrupt; where not given, if the
-    /// device's queues are set up for it.
-    pub polled: Option<bool>,
-    /// Size of `null:` in bytes (`size=1T`).
-    pub bytes: u64,
-    /// LBA of `null:` in bytes (`lba=512`).
-    pub lba_bytes: u32,
-}
-
-/// The kernel's paths.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum KernelPath {
-    /// io_uring on a file or block device.
-    Uring,
-    /// NVMe commands over io_uring to a namespace's character device.
-    UringCmd,
-    /// pread and pwrite.
-    Psync,
-    /// A mapping of the file.
-    Mmap,
-    /// Nothing at all.
-    Null,
-}
-
-impl KernelPath {
-    /// The target's kind: what comes before its colon.
-    pub fn kind(self) -> &'static str {
-        match self {
-            KernelPath::Uring => "uring",
-            KernelPath::UringCmd => "uring-cmd",
-            KernelPath::Psync => "psync",
-            KernelPath::Mmap => "mmap",
-            KernelPath::Null => "null",
-        }
-    }
-}
-
-impl KernelTarget {
-    /// The usual options for `file`.
-    pub fn new(path: KernelPath, file: impl Into<PathBuf>) -> KernelTarget {
-        KernelTarget {
-            path,
-            file: file.into(),
-            direct: path != KernelPath::Mmap,
-            fixed: true,
-            polled: None,
-            bytes: 1 << 40,
-            lba_bytes: 512,
-        }
-    }
-
-    /// The target without its options.
-    pub fn device(&self) -> String {
-        format!("{}:{}", self.path.kind(), self.file.display())
-    }
-}
-
 /// What the driver uses of a controller; the default is everything it offers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settings {
@@ -158,10 +96,10 @@ impl Default for Settings {
 /// The parts of a target string after its kind, or the reason why there are none.
 type Parsed<T> = std::result::Result<T, String>;
 
-const KINDS: [&str; 3] = ["vfio", "vfio-user", "soft"];
+const KINDS: [&str; 8] =
+    ["vfio", "vfio-user", "soft", "uring", "uring-cmd", "psync", "mmap", "null"];
 const SETTINGS: [&str; 4] = ["ns", "sgl", "dbbuf", "queues"];
-const EXAMPLES: &str =
-    "targets look like 'vfio:0000:01:00.0', 'vfio-user:/run/x/cntrl' or 'soft:mem=1G'";
+const EXAMPLES: &str = "targets look like 'vfio:0000:01:00.0', 'vfio-user:/run/x/cntrl', 'soft:mem=1G' or 'uring:/dev/nvme0n1'";
 
 impl Target {
     /// The target without its settings: the device's name in messages.
@@ -196,8 +134,10 @@ impl FromStr for Target {
             "vfio" => vfio(tail),
             "vfio-user" => vfio_user(tail),
             "soft" => return soft(text, tail),
-            "null" => Ok(Target::Kernel(KernelTarget::new(KernelPath::Null, ""))),
-            _ => Err(unknown_kind(text, kind, tail)),
+            _ => match KernelPath::of_kind(kind) {
+                Some(path) => KernelTarget::parse(path, tail).map(Target::Kernel),
+                None => Err(unknown_kind(text, kind, tail)),
+            },
         };
         parsed.map_err(|reason| Error::target(text, reason))
     }
@@ -205,6 +145,9 @@ impl FromStr for Target {
 
 impl fmt::Display for Target {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Target::Kernel(kernel) = self {
+            return kernel.fmt(f);
+        }
         f.write_str(&self.device())?;
         let settings = self.settings();
         // For `soft:` these two are the controller's, and in its options already.
@@ -339,12 +282,16 @@ fn unknown_kind(text: &str, kind: &str, tail: &str) -> String {
         return format!("did you mean 'vfio:{address}'?");
     }
     if text.starts_with("/dev/") {
-        return "a device file belongs to the kernel's driver; Adit takes the PCI address of a controller bound to \
-                vfio-pci, as in 'vfio:0000:01:00.0'"
-            .to_owned();
+        let kind = if text.starts_with("/dev/ng") { "uring-cmd" } else { "uring" };
+        return format!(
+            "a device file belongs to the kernel's driver: write '{kind}:{text}' to go through it, or the PCI address \
+             of a controller bound to vfio-pci, as in 'vfio:0000:01:00.0'"
+        );
     }
     if text.starts_with(['/', '.']) {
-        return format!("did you mean 'vfio-user:{text}'?");
+        return format!(
+            "did you mean 'vfio-user:{text}' (a controller's socket) or 'uring:{text}' (a file)?"
+        );
     }
     match nearest(kind, &KINDS) {
         Some(meant) if tail.is_empty() => format!("did you mean '{meant}:'? {EXAMPLES}"),
@@ -405,6 +352,9 @@ mod tests {
     fn a_typo_gets_the_nearest_kind() {
         assert!(refusal("vfi:0000:00:03.0").contains("did you mean 'vfio:0000:00:03.0'?"));
         assert!(refusal("vfiouser:/run/x").contains("did you mean 'vfio-user:/run/x'?"));
+        assert!(refusal("urign:/x").contains("did you mean 'uring:/x'?"));
+        assert!(refusal("io_uring:/x").contains("did you mean 'uring:/x'?"));
+        assert!(refusal("uring_cmd:/x").contains("did you mean 'uring-cmd:/x'?"));
         assert!(refusal("sfot:null").contains("did you mean 'soft:null'?"));
         assert!(refusal("soft").contains("starts with"));
         assert!(refusal("soft:men=1G").contains("did you mean 'mem'?"));
@@ -416,8 +366,10 @@ mod tests {
     fn what_is_nearly_a_target_is_completed() {
         assert!(refusal("0000:00:03.0").contains("did you mean 'vfio:0000:00:03.0'?"));
         assert!(refusal("00:03.0,ns=1").contains("did you mean 'vfio:0000:00:03.0'?"));
-        assert!(refusal("/run/x/cntrl").contains("did you mean 'vfio-user:/run/x/cntrl'?"));
-        assert!(refusal("/dev/nvme0n1").contains("kernel's driver"));
+        assert!(refusal("/run/x/cntrl").contains("did you mean 'vfio-user:/run/x/cntrl'"));
+        assert!(refusal("./disk.img").contains("'uring:./disk.img'"));
+        assert!(refusal("/dev/nvme0n1").contains("'uring:/dev/nvme0n1'"));
+        assert!(refusal("/dev/ng0n1").contains("'uring-cmd:/dev/ng0n1'"));
     }
 
     #[test]
@@ -467,6 +419,7 @@ mod tests {
         let address = (any::<u16>(), any::<u8>(), 0u8..32, 0u8..8)
             .prop_map(|(d, b, v, f)| format!("{d:04x}:{b:02x}:{v:02x}.{f}"));
         prop_oneof![
+            kernel::tests::target().prop_map(Target::Kernel),
             (address, settings(true))
                 .prop_map(|(address, settings)| Target::Vfio { address, settings }),
             ("[^,]{1,30}", settings(true))
@@ -483,7 +436,7 @@ mod tests {
         }
 
         #[test]
-        fn no_string_panics_and_what_parses_prints_stably(text in "(vfio|vfio-user|soft|x)?:?.{0,40}") {
+        fn no_string_panics_and_what_parses_prints_stably(text in "(vfio|vfio-user|soft|uring|psync|mmap|null|x)?:?.{0,40}") {
             if let Ok(target) = text.parse::<Target>() {
                 let printed = target.to_string();
                 prop_assert_eq!(printed.parse::<Target>().expect("parses").to_string(), printed);

@@ -20,7 +20,9 @@ impl Ending {
     pub(crate) fn of(result: &Result<u32, CommandError>) -> Ending {
         match result {
             Ok(_) => Ending::Done,
-            Err(CommandError::Status(_)) => Ending::Failed,
+            Err(CommandError::Status(_) | CommandError::System(_) | CommandError::Short { .. }) => {
+                Ending::Failed
+            }
             Err(
                 CommandError::TimedOut { may_have_written }
                 | CommandError::Reset { may_have_written },
@@ -36,6 +38,8 @@ pub(crate) fn code(result: &Result<u32, CommandError>) -> u64 {
         Err(CommandError::Status(status)) => 1 << 16 | u64::from(status.bits()),
         Err(CommandError::TimedOut { may_have_written }) => 2 << 16 | u64::from(*may_have_written),
         Err(CommandError::Reset { may_have_written }) => 3 << 16 | u64::from(*may_have_written),
+        Err(CommandError::System(errno)) => 4 << 16 | u64::from(errno.0.unsigned_abs()),
+        Err(CommandError::Short { .. }) => 5 << 16,
     }
 }
 

@@ -205,6 +205,9 @@ impl Admin {
             Err(CommandError::Status(status)) => {
                 Err(Error::Status { device: bus.device().to_owned(), command: name, status })
             }
+            Err(CommandError::System(_) | CommandError::Short { .. }) => {
+                unreachable!("the controller is asked, not the system")
+            }
             Err(CommandError::Reset { .. } | CommandError::TimedOut { .. }) => {
                 unreachable!("nobody aborts a call, and a reset ends commands only after it")
             }

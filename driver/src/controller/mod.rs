@@ -320,7 +320,10 @@ impl Controller {
     pub fn retry_delay(&self, error: &CommandError) -> Option<Duration> {
         let crd = match error {
             CommandError::Status(status) => status.crd(),
-            CommandError::TimedOut { .. } | CommandError::Reset { .. } => 0,
+            CommandError::TimedOut { .. }
+            | CommandError::Reset { .. }
+            | CommandError::System(_)
+            | CommandError::Short { .. } => 0,
         };
         let delay = Duration::from_millis(self.info().identify.retry_delay_ms(crd));
         error.is_retryable().then_some(delay)

@@ -16,18 +16,31 @@
 //! The kernel's paths need no privileges beyond those of the file. They are what the driver is compared with, and
 //! what is left where VFIO is not allowed.
 
+mod extent;
+mod file;
+mod kernel_ring;
+mod mmap;
 mod null;
 mod nvme;
+mod psync;
 mod queue;
+mod synchronous;
+mod uring;
+mod uring_cmd;
 
 use std::time::Duration;
 
+pub use mmap::MmapQueue;
 pub use null::NullQueue;
 pub use nvme::NvmeQueue;
+pub use psync::PsyncQueue;
 pub use queue::DeviceQueue;
+pub use uring::UringQueue;
+pub use uring_cmd::UringCmdQueue;
 
-use crate::error::{Error, Result};
-use crate::memory::{Buffer, IoBuffer};
+use crate::bus::Clock;
+use crate::error::Result;
+use crate::memory::{self, Buffer, IoBuffer};
 use crate::queue_pair::{CommandError, Completion, Rejected, Stats};
 use crate::spec::Lba;
 use crate::target::{KernelPath, Target};
@@ -80,6 +93,13 @@ pub trait CommandQueue<B: IoBuffer>: Send {
 
     /// Gives each request that finished to `done`, without waiting; returns how many there were.
     fn poll(&mut self, now: Time, done: impl FnMut(Completion<B>)) -> usize;
+
+    /// Lets time pass until something finished, or `at_most`. True if it slept, as the kernel's paths do; a
+    /// queue pair of the driver's is polled and returns at once.
+    fn wait(&mut self, at_most: Duration) -> bool {
+        let _ = at_most;
+        false
+    }
 
     /// Whether the path still works.
     ///
@@ -147,6 +167,7 @@ pub struct QueueOptions {
 #[derive(Clone, Debug)]
 pub struct Device {
     info: DeviceInfo,
+    clock: Clock,
     path: Path,
 }
 
@@ -155,9 +176,17 @@ pub struct Device {
 enum Path {
     Nvme(nvme::NvmeDevice),
     Null(null::NullDevice),
+    Psync(file::OpenFile),
+    Mmap(mmap::Mapped),
+    Uring(uring::UringDevice),
+    UringCmd(uring_cmd::UringCmdDevice),
 }
 
 impl Device {
+    fn new(info: DeviceInfo, path: Path) -> Device {
+        Device { info, clock: Clock::start(), path }
+    }
+
     /// Opens `target`.
     ///
     /// # Errors
@@ -165,9 +194,23 @@ impl Device {
     pub fn open(target: &Target, options: &DeviceOptions) -> Result<Device> {
         let Target::Kernel(kernel) = target else { return nvme::open(target, options) };
         match kernel.path {
-            KernelPath::Null => null::open(kernel),
-            KernelPath::Uring | KernelPath::UringCmd | KernelPath::Psync | KernelPath::Mmap => {
-                Err(Error::invalid(target, "not there yet"))
+            KernelPath::Null => Ok(null::open(kernel)),
+            KernelPath::Psync => {
+                let file = file::open(kernel, options)?;
+                Ok(Device::new(file.info(kernel, 1), Path::Psync(file)))
+            }
+            KernelPath::Mmap => {
+                let file = file::open(kernel, options)?;
+                let info = file.info(kernel, 1);
+                Ok(Device::new(info, Path::Mmap(mmap::map(file, &kernel.device())?)))
+            }
+            KernelPath::Uring => {
+                let uring = uring::open(kernel, options)?;
+                Ok(Device::new(uring.info(kernel), Path::Uring(uring)))
+            }
+            KernelPath::UringCmd => {
+                let uring_cmd = uring_cmd::open(kernel, options)?;
+                Ok(Device::new(uring_cmd.info(kernel), Path::UringCmd(uring_cmd)))
             }
         }
     }
@@ -186,7 +229,7 @@ impl Device {
     pub fn controller(&self) -> Option<&Controller> {
         match &self.path {
             Path::Nvme(nvme) => Some(&nvme.controller),
-            Path::Null(_) => None,
+            _ => None,
         }
     }
 
@@ -197,7 +240,7 @@ impl Device {
     pub fn allocate(&self, len: usize) -> Result<Buffer> {
         match &self.path {
             Path::Nvme(nvme) => nvme.controller.allocate(len),
-            Path::Null(null) => null.allocate(len),
+            _ => memory::allocate_for_host(len),
         }
     }
 
@@ -211,10 +254,18 @@ impl Device {
         options: &QueueOptions,
         memory: &[&Buffer],
     ) -> Result<DeviceQueue<B>> {
-        let _ = memory;
+        let device = &self.info.device;
         match &self.path {
             Path::Nvme(nvme) => nvme.create_queue(options).map(DeviceQueue::Nvme),
             Path::Null(null) => Ok(DeviceQueue::Null(null.create_queue(options))),
+            Path::Psync(file) => Ok(DeviceQueue::Psync(psync::create_queue(file, device))),
+            Path::Uring(uring) => {
+                uring.create_queue(options, memory, device).map(DeviceQueue::Uring)
+            }
+            Path::UringCmd(uring_cmd) => {
+                uring_cmd.create_queue(options, memory, device).map(DeviceQueue::UringCmd)
+            }
+            Path::Mmap(mapped) => Ok(DeviceQueue::Mmap(mmap::create_queue(mapped, device))),
         }
     }
 
@@ -222,7 +273,7 @@ impl Device {
     pub fn now(&self) -> Time {
         match &self.path {
             Path::Nvme(nvme) => nvme.controller.now(),
-            Path::Null(null) => null.now(),
+            _ => self.clock.now(),
         }
     }
 
@@ -230,7 +281,7 @@ impl Device {
     pub fn retry_delay(&self, error: &CommandError) -> Option<Duration> {
         match &self.path {
             Path::Nvme(nvme) => nvme.controller.retry_delay(error),
-            Path::Null(_) => error.is_retryable().then_some(Duration::ZERO),
+            _ => error.is_retryable().then_some(Duration::ZERO),
         }
     }
 }

@@ -1,9 +1,8 @@
 //! Nothing: what a benchmark costs by itself.
 
 use super::{CommandQueue, Device, DeviceInfo, Path, QueueOptions, Request};
-use crate::bus::Clock;
 use crate::error::Result;
-use crate::memory::{self, Buffer, IoBuffer};
+use crate::memory::IoBuffer;
 use crate::queue_pair::{Completion, RejectReason, Rejected, Stats};
 use crate::target::KernelTarget;
 use crate::time::Time;
@@ -11,12 +10,11 @@ use crate::time::Time;
 /// Most requests in flight; it is only memory.
 const DEPTH_MAX: u32 = 65_535;
 
+/// Nothing to keep.
 #[derive(Clone, Debug)]
-pub(super) struct NullDevice {
-    clock: Clock,
-}
+pub(super) struct NullDevice;
 
-pub(super) fn open(target: &KernelTarget) -> Result<Device> {
+pub(super) fn open(target: &KernelTarget) -> Device {
     let info = DeviceInfo {
         device: target.device(),
         bytes: target.bytes,
@@ -28,19 +26,10 @@ pub(super) fn open(target: &KernelTarget) -> Result<Device> {
         deallocates: true,
         is_cached: false,
     };
-    let null = NullDevice { clock: Clock::start() };
-    Ok(Device { info, path: Path::Null(null) })
+    Device::new(info, Path::Null(NullDevice))
 }
 
 impl NullDevice {
-    pub(super) fn now(&self) -> Time {
-        self.clock.now()
-    }
-
-    pub(super) fn allocate(&self, len: usize) -> Result<Buffer> {
-        memory::allocate_for_host(len)
-    }
-
     pub(super) fn create_queue<B>(&self, options: &QueueOptions) -> NullQueue<B> {
         let depth = options.depth.min(DEPTH_MAX) as usize;
         NullQueue {

@@ -43,7 +43,8 @@ pub(super) fn device(controller: Controller, namespace: Namespace, target: &Targ
         is_cached: false,
     };
     let queues = target.settings().queues;
-    Device { info, path: Path::Nvme(NvmeDevice { controller, namespace, queues }) }
+    let path = Path::Nvme(NvmeDevice { controller, namespace, queues });
+    Device::new(info, path)
 }
 
 impl NvmeDevice {

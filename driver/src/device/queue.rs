@@ -1,6 +1,8 @@
 //! A queue of any path, for those who do not want to be generic over it.
 
-use super::{CommandQueue, NullQueue, NvmeQueue, Request};
+use super::{
+    CommandQueue, MmapQueue, NullQueue, NvmeQueue, PsyncQueue, Request, UringCmdQueue, UringQueue,
+};
 use crate::error::Result;
 use crate::memory::IoBuffer;
 use crate::queue_pair::{Completion, Rejected, Stats};
@@ -13,6 +15,14 @@ pub enum DeviceQueue<B: IoBuffer> {
     Nvme(NvmeQueue<B>),
     /// Nothing.
     Null(NullQueue<B>),
+    /// io_uring on a file or block device.
+    Uring(UringQueue<B>),
+    /// NVMe commands through io_uring.
+    UringCmd(UringCmdQueue<B>),
+    /// pread and pwrite.
+    Psync(PsyncQueue<B>),
+    /// A mapping of a file.
+    Mmap(MmapQueue<B>),
 }
 
 /// Passes a call on to whichever queue it is.
@@ -21,6 +31,10 @@ macro_rules! each {
         match $self {
             DeviceQueue::Nvme($queue) => $call,
             DeviceQueue::Null($queue) => $call,
+            DeviceQueue::Uring($queue) => $call,
+            DeviceQueue::UringCmd($queue) => $call,
+            DeviceQueue::Psync($queue) => $call,
+            DeviceQueue::Mmap($queue) => $call,
         }
     };
 }
@@ -43,6 +57,10 @@ impl<B: IoBuffer> CommandQueue<B> for DeviceQueue<B> {
     #[inline]
     fn poll(&mut self, now: Time, done: impl FnMut(Completion<B>)) -> usize {
         each!(self, queue => queue.poll(now, done))
+    }
+
+    fn wait(&mut self, at_most: std::time::Duration) -> bool {
+        each!(self, queue => queue.wait(at_most))
     }
 
     fn check(&self) -> Result<()> {

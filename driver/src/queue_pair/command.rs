@@ -1,5 +1,7 @@
 //! Commands as a caller builds them, and what comes back.
 
+use std::fmt;
+
 use crate::memory::{Buffer, DomainId, IoBuffer};
 use crate::namespace::Namespace;
 use crate::spec::{
@@ -267,16 +269,74 @@ pub enum CommandError {
         /// commands that write nothing and for those that the device was never told of.
         may_have_written: bool,
     },
+    /// The system refused it or gave up on it; only on the kernel's paths ([`crate::device`]). Of a write, a
+    /// part may have been written.
+    #[error("{0}")]
+    System(Errno),
+    /// The system moved less than it was asked for: a file that ends there, or a disk that is full. Only on the
+    /// kernel's paths.
+    #[error(
+        "only {moved} of {asked} bytes were transferred: does the file end there, or is the disk full?"
+    )]
+    Short {
+        /// Bytes that were read or written.
+        moved: u64,
+        /// Bytes of the request.
+        asked: u64,
+    },
+}
+
+/// An error number of the system's; prints as the system's words for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Errno(pub i32);
+
+impl Errno {
+    /// The number that an error of the standard library carries, EIO where it has none.
+    pub(crate) fn of(error: &std::io::Error) -> Errno {
+        Errno(error.raw_os_error().unwrap_or(libc::EIO))
+    }
+
+    /// The system's words, as `No space left on device`.
+    pub fn name(self) -> &'static str {
+        nix::errno::Errno::from_raw(self.0).desc()
+    }
+
+    /// Whether the device is gone and nothing more will work.
+    pub(crate) fn is_gone(self) -> bool {
+        matches!(self.0, libc::ENODEV | libc::ENXIO)
+    }
+
+    fn is_passing(self) -> bool {
+        matches!(self.0, libc::EAGAIN | libc::EINTR | libc::ENOMEM | libc::EBUSY | libc::ETIMEDOUT)
+    }
+}
+
+impl fmt::Display for Errno {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
 }
 
 impl CommandError {
+    /// Whether there is no room for more data: the disk is full, or the namespace's capacity is used up.
+    pub fn is_no_space(&self) -> bool {
+        match self {
+            CommandError::Status(status) => *status == Status::CAPACITY_EXCEEDED,
+            CommandError::System(errno) => errno.0 == libc::ENOSPC,
+            CommandError::Short { .. } => true,
+            CommandError::TimedOut { .. } | CommandError::Reset { .. } => false,
+        }
+    }
+
     /// Whether the same request may succeed when it is sent again: at once after
     /// [`CommandError::TimedOut`], after [`crate::Controller::recover`] where the controller is out of
-    /// service, and as [`Status::is_retryable`] says for a status.
+    /// service, as [`Status::is_retryable`] says for a status, and where the system was only short of something.
     pub fn is_retryable(&self) -> bool {
         match self {
             CommandError::Status(status) => status.is_retryable(),
             CommandError::TimedOut { .. } | CommandError::Reset { .. } => true,
+            CommandError::System(errno) => errno.is_passing(),
+            CommandError::Short { .. } => false,
         }
     }
 }

@@ -17,6 +17,6 @@ mod lists;
 mod slow;
 
 pub(crate) use self::command::{Body, Bounds, Transfer};
-pub use self::command::{Command, CommandError, Completion, RejectReason, Rejected};
+pub use self::command::{Command, CommandError, Completion, Errno, RejectReason, Rejected};
 pub use self::core::{Latencies, Stats};
 pub(crate) use self::lists::PagePool;

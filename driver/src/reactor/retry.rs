@@ -66,6 +66,7 @@ impl Retry {
             | CommandError::Reset { may_have_written } => *may_have_written,
             // The controller says that it failed, and so that nobody saw it succeed.
             CommandError::Status(_) => false,
+            CommandError::System(_) | CommandError::Short { .. } => true,
         };
         !may_have_written || (self.repeat && is_known)
     }

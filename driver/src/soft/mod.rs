@@ -66,3 +66,4 @@ pub use hook::Verdict;
 pub use memory::{DmaResult, Fault, HostMemory};
 pub use options::{Options, SglSupport, Storage};
 pub use timing::{TimingModel, TimingProfile};
+pub(crate) use words::size;

@@ -20,7 +20,7 @@ pub(super) fn number<T: FromStr + TryFrom<u64>>(value: &str) -> Parsed<T> {
 }
 
 /// A count of bytes; `k`, `M`, `G` and `T` are powers of 1024.
-pub(super) fn size(value: &str) -> Parsed<u64> {
+pub(crate) fn size(value: &str) -> Parsed<u64> {
     let shift = match value.bytes().last() {
         Some(b'k' | b'K') => 10,
         Some(b'm' | b'M') => 20,

@@ -17,9 +17,12 @@
 
 mod atomics;
 pub mod barrier;
+pub(crate) mod bus_error;
 mod dma_table;
+pub(crate) mod file_io;
 mod host_memory;
 mod media;
+pub(crate) mod passthrough;
 mod shared_pages;
 mod window;
 

@@ -70,6 +70,8 @@ pub(crate) fn name_of(error: CommandError) -> &'static str {
         CommandError::Status(status) => status.name(),
         CommandError::TimedOut { .. } => "Timed Out",
         CommandError::Reset { .. } => "Reset",
+        CommandError::System(errno) => errno.name(),
+        CommandError::Short { .. } => "Short Transfer",
     }
 }
 

@@ -3,6 +3,7 @@
 //! Nothing here allocates after construction. Latencies go into a histogram with three
 //! significant digits up to [`LATENCY_NS_MAX`]; minimum, maximum, mean and deviation are exact.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use hdrhistogram::Histogram;
@@ -46,7 +47,8 @@ impl Latency {
 
     /// Each latency that occurred, to the histogram's resolution, with how often; ascending.
     pub(crate) fn bins(&self) -> impl Iterator<Item = (u64, u64)> {
-        self.histogram.iter_recorded().map(|bin| (bin.value_iterated_to(), bin.count_at_value()))
+        let bins = self.histogram.iter_recorded();
+        bins.map(|bin| (bin.value_iterated_to().min(self.max_ns), bin.count_at_value()))
     }
 
     pub(crate) fn merge(&mut self, other: &Latency) {
@@ -143,7 +145,8 @@ pub(crate) struct Samples {
 /// The rates of one interval.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Point {
-    /// The interval's end, in milliseconds from the start of the run.
+    /// The interval's end, in milliseconds from the start of the run. Jobs that are summed up are watched at the same
+    /// times: intervals that end at different ones stay apart.
     pub(crate) at_ms: u64,
     pub(crate) bytes_per_second: f64,
     pub(crate) iops: f64,
@@ -152,24 +155,27 @@ pub(crate) struct Point {
 impl Samples {
     pub(crate) fn push(&mut self, at_ms: u64, bytes: u64, ios: u64, interval: Duration) {
         let (bytes_per_second, iops) = (per_second(bytes, interval), per_second(ios, interval));
-        self.kib_per_second.push(bytes_per_second / 1024.0);
-        self.iops.push(iops);
-        self.points.push(Point { at_ms, bytes_per_second, iops });
+        self.add(Point { at_ms, bytes_per_second, iops });
     }
 
+    /// Adds another job's or another way's: rates of the same interval are summed, so that the whole reads as if it
+    /// had been watched as one.
     fn merge(&mut self, other: &Samples) {
-        self.kib_per_second.merge(&other.kib_per_second);
-        self.iops.merge(&other.iops);
-        for point in &other.points {
-            match self.points.iter_mut().find(|ours| ours.at_ms == point.at_ms) {
-                Some(ours) => {
-                    ours.bytes_per_second += point.bytes_per_second;
-                    ours.iops += point.iops;
-                }
-                None => self.points.push(*point),
-            }
+        let mut sums: BTreeMap<u64, Point> = BTreeMap::new();
+        for point in self.points.iter().chain(&other.points) {
+            let none = Point { at_ms: point.at_ms, bytes_per_second: 0.0, iops: 0.0 };
+            let sum = sums.entry(point.at_ms).or_insert(none);
+            sum.bytes_per_second += point.bytes_per_second;
+            sum.iops += point.iops;
         }
-        self.points.sort_by_key(|point| point.at_ms);
+        *self = Samples::default();
+        sums.into_values().for_each(|point| self.add(point));
+    }
+
+    fn add(&mut self, point: Point) {
+        self.kib_per_second.push(point.bytes_per_second / 1024.0);
+        self.iops.push(point.iops);
+        self.points.push(point);
     }
 }
 
@@ -192,17 +198,6 @@ impl Series {
         self.sum_squares += value * value;
     }
 
-    fn merge(&mut self, other: &Series) {
-        if other.count == 0 {
-            return;
-        }
-        self.min = if self.count == 0 { other.min } else { self.min.min(other.min) };
-        self.max = self.max.max(other.max);
-        self.count += other.count;
-        self.sum += other.sum;
-        self.sum_squares += other.sum_squares;
-    }
-
     pub(crate) fn mean(&self) -> f64 {
         if self.count == 0 { 0.0 } else { self.sum / self.count as f64 }
     }
@@ -216,11 +211,12 @@ impl Series {
     }
 }
 
-/// How often a depth or batch size occurred, in powers of two as fio groups them.
+/// How often a depth or batch size occurred, by powers of two.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Levels {
-    /// At 0; 1; 2 to 3; 4 to 7; ...; 64 and above.
-    counts: [u64; 8],
+    /// At 0; then for each power of two up to 64, how often exactly it and how often what lies before the next: fio's
+    /// classes of depths begin with a power of two and those of batches end with one.
+    counts: [u64; 15],
 }
 
 impl Levels {
@@ -231,7 +227,11 @@ impl Levels {
 
     #[inline]
     pub(crate) fn record_many(&mut self, level: usize, times: usize) {
-        let bucket = (usize::BITS - level.leading_zeros()).min(7);
+        let bucket = match level.checked_ilog2() {
+            None => 0,
+            Some(log @ ..6) => 2 * log + 1 + u32::from(!level.is_power_of_two()),
+            Some(_) => 13 + u32::from(level > 64),
+        };
         self.counts[bucket as usize] += times as u64;
     }
 
@@ -241,18 +241,25 @@ impl Levels {
         }
     }
 
-    /// Shares in percent of depth 1, 2, 4, 8, 16, 32 and >=64.
-    pub(crate) fn depth_percent(&self) -> [f64; 7] {
-        let total = self.counts[1..].iter().sum();
-        std::array::from_fn(|i| percent(self.counts[i + 1], total))
+    /// How often any occurred.
+    pub(crate) fn total(&self) -> u64 {
+        self.counts.iter().sum()
     }
 
-    /// Shares in percent of batches of 0, up to 4, 8, 16, 32, 64 and more, nearly: a
-    /// batch of exactly 2^n counts with those of less than 2^(n+1).
+    /// Shares in percent of depth 1, 2 to 3, 4 to 7, 8 to 15, 16 to 31, 32 to 63, and 64 and more.
+    pub(crate) fn depth_percent(&self) -> [f64; 7] {
+        let total = self.counts[1..].iter().sum();
+        let at = |i: usize| self.counts[2 * i + 1] + self.counts[2 * i + 2];
+        std::array::from_fn(|i| percent(at(i), total))
+    }
+
+    /// Shares in percent of batches of 0, up to 4, 8, 16, 32, 64, and more.
     pub(crate) fn batch_percent(&self) -> [f64; 7] {
-        let [none, one, two, four, eight, sixteen, thirty_two, more] = self.counts;
         let total = self.counts.iter().sum();
-        [none, one + two, four, eight, sixteen, thirty_two, more].map(|count| percent(count, total))
+        let upto_4 = self.counts[1..6].iter().sum();
+        let upto = |power: usize| self.counts[2 * power] + self.counts[2 * power + 1];
+        [self.counts[0], upto_4, upto(3), upto(4), upto(5), upto(6), self.counts[14]]
+            .map(|count| percent(count, total))
     }
 }
 
@@ -296,6 +303,20 @@ mod tests {
     }
 
     #[test]
+    fn rates_of_jobs_side_by_side_are_summed() {
+        let half = Duration::from_millis(500);
+        let (mut a, mut b) = (Samples::default(), Samples::default());
+        a.push(500, 1 << 20, 100, half);
+        a.push(1000, 1 << 20, 100, half);
+        b.push(1000, 1 << 20, 50, half);
+        a.merge(&b);
+        assert_eq!((a.points[0].at_ms, a.points[0].iops), (500, 200.0));
+        assert_eq!((a.points[1].at_ms, a.points[1].iops), (1000, 300.0));
+        assert_eq!((a.iops.count, a.iops.min, a.iops.max, a.iops.mean()), (2, 200.0, 300.0, 250.0));
+        assert_eq!(a.kib_per_second.max, 4096.0);
+    }
+
+    #[test]
     fn levels_fall_into_powers_of_two() {
         let mut levels = Levels::default();
         for level in [1, 2, 3, 32, 63, 64, 1000] {
@@ -303,5 +324,18 @@ mod tests {
         }
         let sevenths = [1.0, 2.0, 0.0, 0.0, 0.0, 2.0, 2.0].map(|n| n * 100.0 / 7.0);
         assert_eq!(levels.depth_percent(), sevenths);
+    }
+
+    #[test]
+    fn batches_end_with_powers_of_two() {
+        for (level, class) in [(0, 0), (1, 1), (3, 1), (4, 1), (5, 2), (8, 2), (9, 3), (16, 3)]
+            .into_iter()
+            .chain([(17, 4), (32, 4), (33, 5), (63, 5), (64, 5), (65, 6), (1 << 40, 6)])
+        {
+            let mut levels = Levels::default();
+            levels.record(level);
+            let at = levels.batch_percent().iter().position(|share| *share == 100.0);
+            assert_eq!(at, Some(class), "a batch of {level}");
+        }
     }
 }

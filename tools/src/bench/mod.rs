@@ -3,16 +3,20 @@
 //! | module | noun |
 //! |---|---|
 //! | `options`, `jobfile` | fio's language: command lines, job files, and the jobs they describe |
+//! | `guard` | what keeps a job from destroying what somebody wants to keep |
 //! | `run` | the jobs' threads, and the loop that is measured |
 //! | `workload` | which I/O is next |
 //! | `data` | what written blocks hold, and whether what is read is what was written |
 //! | `measure`, `outcome`, `errors` | what is counted |
-//! | `report` | how it is told |
+//! | `report`, `logs` | how it is told |
 //! | `side` | jobs on several paths and with several values, and against earlier results |
 
+mod command;
 mod data;
 mod errors;
+mod guard;
 mod jobfile;
+mod logs;
 mod measure;
 mod options;
 mod outcome;

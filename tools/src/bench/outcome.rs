@@ -92,6 +92,8 @@ pub(crate) struct JobOutcome {
     pub(crate) latency_depth: Option<u32>,
     /// Whether and when it was steady, where that was asked for.
     pub(crate) steady: Option<SteadyOutcome>,
+    /// Whether data passed through the page cache.
+    pub(crate) is_cached: bool,
     /// Reads that were sampled, and how many of them found only zeroes.
     pub(crate) sampled_reads: (u64, u64),
     /// Share of the time in which the thread had something to do, in percent: at 100 it was the limit.
@@ -165,4 +167,52 @@ pub(crate) struct GroupWay {
     pub(crate) rates: (f64, f64),
     /// The shortest and the longest job's times.
     pub(crate) runtimes: (Duration, Duration),
+}
+
+impl JobOutcome {
+    /// Adds another thread that ran at the same time.
+    pub(crate) fn merge(&mut self, other: &JobOutcome) {
+        // Shares of each thread's own time.
+        let threads = (f64::from(self.threads), f64::from(other.threads));
+        self.busy_percent = (self.busy_percent * threads.0 + other.busy_percent * threads.1)
+            / (threads.0 + threads.1);
+        self.threads += other.threads;
+        self.elapsed = self.elapsed.max(other.elapsed);
+        for way in Way::ALL {
+            self.ways[way].merge(&other.ways[way]);
+        }
+        self.sync.merge(&other.sync);
+        self.depths.merge(&other.depths);
+        self.submits.merge(&other.submits);
+        self.completes.merge(&other.completes);
+        self.cpu.merge(&other.cpu);
+        merge_stats(&mut self.stats, &other.stats);
+        self.recoveries = self.recoveries.max(other.recoveries);
+        self.errors.merge(&other.errors);
+        if self.failure.is_none() {
+            self.failure.clone_from(&other.failure);
+        }
+        self.latency_depth = self.latency_depth.min(other.latency_depth);
+        self.sampled_reads.0 += other.sampled_reads.0;
+        self.sampled_reads.1 += other.sampled_reads.1;
+        self.is_cached |= other.is_cached;
+    }
+}
+
+fn merge_stats(ours: &mut Stats, theirs: &Stats) {
+    ours.submitted += theirs.submitted;
+    ours.sgl_commands += theirs.sgl_commands;
+    ours.prebuilt_lists += theirs.prebuilt_lists;
+    ours.built_lists += theirs.built_lists;
+    ours.bounced_commands += theirs.bounced_commands;
+    ours.bounced_bytes += theirs.bounced_bytes;
+    ours.submission_rings += theirs.submission_rings;
+    ours.completion_rings += theirs.completion_rings;
+    ours.unknown_cids += theirs.unknown_cids;
+    ours.wrong_sqids += theirs.wrong_sqids;
+    ours.bad_sqheads += theirs.bad_sqheads;
+    ours.aborts += theirs.aborts;
+    ours.recreations += theirs.recreations;
+    ours.resets += theirs.resets;
+    ours.retries += theirs.retries;
 }

@@ -14,14 +14,14 @@ mod change;
 mod doctor;
 mod grant;
 mod hugepages;
-mod inventory;
+pub(crate) mod inventory;
 mod lock;
 mod machine;
 mod operation;
 mod persist;
 mod progress;
 mod record;
-mod root;
+pub(crate) mod root;
 #[cfg(test)]
 mod simulated;
 mod status;

@@ -30,6 +30,10 @@ pub(crate) const UDEV: Need = Need { package: "libudev-dev", probe: Probe::Libra
 pub(crate) const C_COMPILER: Need = Need { package: "gcc", probe: Probe::Program("cc") };
 pub(crate) const C_LIBRARY: Need = Need { package: "libc6-dev", probe: Probe::Program("ldd") };
 pub(crate) const VALGRIND: Need = Need { package: "valgrind", probe: Probe::Program("valgrind") };
+/// What our benchmark is compared with, and what its reports are read against.
+pub(crate) const FIO: Need = Need { package: "fio", probe: Probe::Program("fio") };
+/// What finds the signatures of file systems, of which a drive must be free.
+pub(crate) const WIPEFS: Need = Need { package: "util-linux", probe: Probe::Program("wipefs") };
 pub(crate) const STRACE: Need = Need { package: "strace", probe: Probe::Program("strace") };
 
 /// What building `adit` takes besides Rust.

@@ -3,7 +3,7 @@
 //! Nothing stops at the first failure, so that one run tells everything; only the guests are left out when `adit` does
 //! not build.
 
-use crate::deps::{self, STRACE, VALGRIND};
+use crate::deps::{self, FIO, STRACE, VALGRIND, WIPEFS};
 use crate::failure::{Context, Failure, Result};
 use crate::interrupt;
 use crate::matrix;
@@ -60,7 +60,7 @@ impl Tally {
 pub(crate) fn run(arguments: &TestArgs) -> Result<u8> {
     let begun = Instant::now();
     let cases = matrix::select(arguments.only.as_deref())?;
-    deps::ensure(deps::TO_BUILD.iter().chain([&VALGRIND, &STRACE]))?;
+    deps::ensure(deps::TO_BUILD.iter().chain([&VALGRIND, &STRACE, &FIO, &WIPEFS]))?;
     let mut steps = Tally::default();
     let mut built = false;
     for step in if arguments.only.is_some() { &[BUILD] } else { &STEPS[..] } {

@@ -17,13 +17,11 @@ use std::fmt;
 
 use crc_fast::{CrcAlgorithm, checksum};
 
-use super::super::workload::permutation::mix;
+use super::super::workload::random::{GOLDEN, mix};
 
 const MAGIC: u64 = u64::from_le_bytes(*b"ADITBLK1");
 const HEADER_BYTES: usize = 40;
 const CHECKED_FROM: usize = 12;
-/// 2^64 divided by the golden ratio: SplitMix64's step.
-const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
 /// The shortest block that has room for a header.
 pub(crate) const BLOCK_BYTES_MIN: u64 = 512;
 

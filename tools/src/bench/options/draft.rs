@@ -54,7 +54,7 @@ impl Default for JobOptions {
             loops: 1,
             fill_device: false,
             iodepth: 1,
-            iodepth_batch: Some(1),
+            iodepth_batch: None,
             iodepth_batch_complete_min: 1,
             iodepth_batch_complete_max: None,
             iodepth_low: None,

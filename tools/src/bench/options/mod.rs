@@ -10,7 +10,7 @@ mod check;
 pub(crate) mod command_line;
 #[cfg(test)]
 mod documented;
-mod draft;
+pub(crate) mod draft;
 pub(crate) mod effectless;
 pub(crate) mod expression;
 mod grammar;

@@ -29,6 +29,11 @@ impl<W> Again<W> {
         Some(self.waiting.remove(index).1)
     }
 
+    /// When the first is due; none where none waits.
+    pub(crate) fn next_due(&self) -> Option<Time> {
+        self.waiting.iter().map(|(due, _)| *due).min()
+    }
+
     /// Whether none waits.
     pub(crate) fn is_empty(&self) -> bool {
         self.waiting.is_empty()

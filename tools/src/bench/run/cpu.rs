@@ -8,7 +8,10 @@ use nix::sys::time::TimeValLike;
 pub(crate) struct Cpu {
     pub(crate) user_us: i64,
     pub(crate) system_us: i64,
+    /// Voluntary and involuntary.
     pub(crate) context_switches: i64,
+    /// The involuntary ones among them: somebody else got the core.
+    pub(crate) preemptions: i64,
     pub(crate) major_faults: i64,
     pub(crate) minor_faults: i64,
 }
@@ -25,6 +28,7 @@ impl Cpu {
             system_us: usage.system_time().num_microseconds(),
             context_switches: usage.voluntary_context_switches()
                 + usage.involuntary_context_switches(),
+            preemptions: usage.involuntary_context_switches(),
             major_faults: usage.major_page_faults(),
             minor_faults: usage.minor_page_faults(),
         }
@@ -36,6 +40,7 @@ impl Cpu {
             user_us: self.user_us - earlier.user_us,
             system_us: self.system_us - earlier.system_us,
             context_switches: self.context_switches - earlier.context_switches,
+            preemptions: self.preemptions - earlier.preemptions,
             major_faults: self.major_faults - earlier.major_faults,
             minor_faults: self.minor_faults - earlier.minor_faults,
         }
@@ -46,6 +51,7 @@ impl Cpu {
         self.user_us += other.user_us;
         self.system_us += other.system_us;
         self.context_switches += other.context_switches;
+        self.preemptions += other.preemptions;
         self.major_faults += other.major_faults;
         self.minor_faults += other.minor_faults;
     }

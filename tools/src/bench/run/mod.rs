@@ -1,5 +1,300 @@
 //! Running jobs.
+//!
+//! | file | noun |
+//! |---|---|
+//! | `plan` | threads, their regions and queues |
+//! | `job/` | one thread: the loop that is measured |
+//! | `pace`, `latency_target`, `again` | when the next I/O is due, how many are in flight, what is sent again |
+//! | `clock`, `cpu`, `affinity` | time, and what the system counts |
+//! | `progress`, `watch`, `steady` | what is seen while the jobs run |
+//! | `supervisor` | what happens outside the queues; bringing a controller back |
+//! | `layout` | files that are there before they are read |
+//! | `doubts` | what casts doubt on the figures |
 
+mod affinity;
 mod again;
+mod clock;
 pub(crate) mod cpu;
+mod doubts;
+mod job;
+mod latency_target;
+mod layout;
+mod pace;
+mod plan;
+mod progress;
+mod start;
+mod steady;
 mod supervisor;
+#[cfg(test)]
+mod tests;
+mod watch;
+
+use std::collections::BTreeMap;
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
+use std::thread;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use super::options::Request;
+use super::outcome::{ClockOutcome, GroupOutcome, GroupWay, JobOutcome, RunOutcome};
+use super::way::Way;
+use crate::failure::Result;
+use crate::interrupt::Interrupt;
+use doubts::{Machine, Speed};
+use plan::Thread;
+use progress::Progress;
+use start::{Fleet, Ready};
+use supervisor::Recovery;
+use watch::Watch;
+
+/// What a run tells while it runs, with `status_interval`.
+pub(crate) type OnStatus<'a> = &'a mut dyn FnMut(&RunOutcome) -> Result<()>;
+
+/// How long a job may take to answer what it counted so far.
+const SNAPSHOT_PATIENCE: Duration = Duration::from_millis(200);
+
+/// Runs all jobs to their end.
+///
+/// # Errors
+/// When a device, a queue or memory cannot be had, or an option contradicts the device; what goes wrong later is in the
+/// outcome.
+pub(crate) fn run(
+    request: &Request,
+    interrupt: &Interrupt,
+    on_status: OnStatus<'_>,
+) -> Result<RunOutcome> {
+    let threads = plan::threads(&request.sections);
+    let fleet = Fleet::open(request, &threads, interrupt)?;
+    let progress: Vec<Progress> = threads.iter().map(|_| Progress::default()).collect();
+    let recovery = Recovery::new(request.run.recover);
+    let run = Run {
+        request,
+        threads: &threads,
+        fleet: &fleet,
+        progress: &progress,
+        recovery: &recovery,
+        interrupt,
+    };
+    run.run(on_status)
+}
+
+/// A run with everything open.
+struct Run<'a> {
+    request: &'a Request,
+    threads: &'a [Thread<'a>],
+    fleet: &'a Fleet,
+    progress: &'a [Progress],
+    recovery: &'a Recovery,
+    interrupt: &'a Interrupt,
+}
+
+impl Run<'_> {
+    fn run(&self, on_status: OnStatus<'_>) -> Result<RunOutcome> {
+        let (clock, speed) = (clock::Check::start(), Speed::measure());
+        let ends = self.threads.iter().zip(self.progress).zip(&self.fleet.planned);
+        let watched = ends
+            .map(|((thread, progress), planned)| (thread, progress, planned.bytes_max))
+            .collect();
+        let mut watch = Watch::new(&self.request.run, watched);
+        let mut status =
+            Status { every: self.request.run.status_interval, last: Instant::now(), on_status };
+        let mut outcomes: Vec<Option<JobOutcome>> = self.threads.iter().map(|_| None).collect();
+        let waves = self.threads.last().map_or(0, |thread| thread.wave + 1);
+        for wave in 0..waves {
+            if self.interrupt.requested() {
+                break;
+            }
+            self.run_wave(wave, &mut watch, &mut outcomes, &mut status)?;
+        }
+        for ((samples, steady), outcome) in watch.finish().into_iter().zip(&mut outcomes) {
+            let Some(outcome) = outcome else { continue };
+            outcome.steady = steady;
+            for (way, samples) in Way::ALL.into_iter().zip(samples.0) {
+                outcome.ways[way].samples = samples;
+            }
+        }
+        let machine = self.machine((speed, Speed::measure()));
+        let clock = clock.finish();
+        let mut outcome = self.outcome(outcomes.into_iter().flatten().collect(), clock);
+        outcome.warnings = self.fleet.warnings.clone();
+        outcome.warnings.extend(doubts::doubts(&outcome.jobs, &machine, &clock));
+        Ok(outcome)
+    }
+
+    /// Runs the threads of a wave side by side.
+    fn run_wave(
+        &self,
+        wave: u32,
+        watch: &mut Watch<'_>,
+        outcomes: &mut [Option<JobOutcome>],
+        status: &mut Status<'_>,
+    ) -> Result<()> {
+        let mut ready = Vec::new();
+        for (index, thread) in
+            self.threads.iter().enumerate().filter(|(_, thread)| thread.wave == wave)
+        {
+            ready.push((index, self.ready(index, thread)?));
+        }
+        let (sender, receiver) = mpsc::channel();
+        thread::scope(|scope| {
+            for (index, ready) in ready {
+                let sender = sender.clone();
+                // Nobody listens any more only if the watcher panicked.
+                scope.spawn(move || drop(sender.send((index, ready.run()))));
+            }
+            drop(sender);
+            self.collect(&receiver, watch, outcomes, status)
+        })
+    }
+
+    fn ready(&self, index: usize, thread: &Thread<'_>) -> Result<Ready<'_>> {
+        let thread =
+            self.threads.get(index).filter(|it| std::ptr::eq(*it, thread)).expect("the plan's own");
+        self.fleet.ready(
+            index,
+            thread,
+            &self.progress[index],
+            self.recovery,
+            self.interrupt,
+            self.threads.len(),
+        )
+    }
+
+    /// Waits for the wave, watching the jobs and the controllers.
+    fn collect(
+        &self,
+        receiver: &Receiver<(usize, JobOutcome)>,
+        watch: &mut Watch<'_>,
+        outcomes: &mut [Option<JobOutcome>],
+        status: &mut Status<'_>,
+    ) -> Result<()> {
+        let mut told = Ok(());
+        loop {
+            match receiver.recv_timeout(watch.until_next().min(supervisor::LOOK_EVERY)) {
+                Ok((index, outcome)) => {
+                    if self.threads[index].job().exitall {
+                        self.progress.iter().for_each(Progress::stop);
+                    }
+                    outcomes[index] = Some(outcome);
+                }
+                Err(RecvTimeoutError::Timeout) => {
+                    for controller in self.fleet.controllers() {
+                        supervisor::look(controller, self.recovery);
+                    }
+                    watch.tick();
+                    if status.is_due() && told.is_ok() {
+                        told = (status.on_status)(&self.so_far(outcomes));
+                    }
+                }
+                Err(RecvTimeoutError::Disconnected) => return told,
+            }
+        }
+    }
+
+    /// What was counted until now.
+    fn so_far(&self, outcomes: &[Option<JobOutcome>]) -> RunOutcome {
+        let running: Vec<&Progress> =
+            self.progress.iter().filter(|progress| progress.is_running()).collect();
+        running.iter().for_each(|progress| progress.ask_for_snapshot());
+        let asked = Instant::now();
+        while running.iter().any(|progress| progress.wants_snapshot() && progress.is_running())
+            && asked.elapsed() < SNAPSHOT_PATIENCE
+        {
+            thread::sleep(Duration::from_millis(1));
+        }
+        let of = |(outcome, progress): (&Option<JobOutcome>, &Progress)| {
+            outcome.clone().or_else(|| progress.take_snapshot().map(|snapshot| *snapshot))
+        };
+        let jobs = outcomes.iter().zip(self.progress).filter_map(of).collect();
+        self.outcome(jobs, ClockOutcome::default())
+    }
+
+    fn outcome(&self, jobs: Vec<JobOutcome>, clock: ClockOutcome) -> RunOutcome {
+        RunOutcome {
+            global: self.request.global.clone(),
+            run: self.request.run.clone(),
+            unix_ms: SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis()
+                as u64,
+            groups: groups(&jobs),
+            jobs: merged(jobs),
+            clock,
+            warnings: Vec::new(),
+            interrupted: self.interrupt.requested(),
+        }
+    }
+
+    fn machine(&self, speeds: (Speed, Speed)) -> Machine {
+        let mut by_wave: BTreeMap<u32, usize> = BTreeMap::new();
+        for thread in self.threads {
+            *by_wave.entry(thread.wave).or_default() += 1;
+        }
+        Machine {
+            core_count: thread::available_parallelism().map_or(1, usize::from),
+            threads_at_once: by_wave.values().max().unwrap_or(&0)
+                + self.fleet.software_controllers(),
+            speeds,
+        }
+    }
+}
+
+/// When the next report is due that `status_interval` asks for.
+struct Status<'a> {
+    every: Option<Duration>,
+    last: Instant,
+    on_status: OnStatus<'a>,
+}
+
+impl Status<'_> {
+    fn is_due(&mut self) -> bool {
+        let is_due = self.every.is_some_and(|every| self.last.elapsed() >= every);
+        if is_due {
+            self.last = Instant::now();
+        }
+        is_due
+    }
+}
+
+/// Threads of a group with `group_reporting` as one.
+fn merged(jobs: Vec<JobOutcome>) -> Vec<JobOutcome> {
+    let mut merged: Vec<JobOutcome> = Vec::new();
+    for job in jobs {
+        let is_like =
+            |before: &JobOutcome| before.group == job.group && job.section.job.group_reporting;
+        match merged.last_mut().filter(|before| is_like(before)) {
+            Some(before) => before.merge(&job),
+            None => merged.push(job),
+        }
+    }
+    merged
+}
+
+/// The groups of these threads.
+fn groups(jobs: &[JobOutcome]) -> Vec<GroupOutcome> {
+    let mut groups: BTreeMap<u32, GroupOutcome> = BTreeMap::new();
+    for job in jobs {
+        let group = groups
+            .entry(job.group)
+            .or_insert_with(|| GroupOutcome { group: job.group, ways: BTreeMap::new() });
+        for (way, counted) in job.ways.iter().filter(|(_, counted)| counted.ios > 0) {
+            let rate = counted.bytes_per_second();
+            let one = GroupWay {
+                bytes: counted.bytes,
+                rate,
+                rates: (rate, rate),
+                runtimes: (counted.runtime, counted.runtime),
+            };
+            group.ways.entry(way).and_modify(|all| all.add(&one)).or_insert(one);
+        }
+    }
+    groups.into_values().collect()
+}
+
+impl GroupWay {
+    fn add(&mut self, other: &GroupWay) {
+        self.bytes += other.bytes;
+        self.rates = (self.rates.0.min(other.rates.0), self.rates.1.max(other.rates.1));
+        self.runtimes =
+            (self.runtimes.0.min(other.runtimes.0), self.runtimes.1.max(other.runtimes.1));
+        let longest = self.runtimes.1.as_secs_f64();
+        self.rate = if longest > 0.0 { self.bytes as f64 / longest } else { 0.0 };
+    }
+}

@@ -19,7 +19,7 @@ pub(crate) struct Recovery {
     /// Whether a controller that is out of service is to be brought back.
     is_wanted: bool,
     /// How often it was.
-    pub(crate) count: AtomicU64,
+    count: AtomicU64,
     /// Why it cannot be.
     lost: OnceLock<String>,
 }
@@ -32,6 +32,11 @@ impl Recovery {
     /// Whether it is worth waiting for a controller that is out of service.
     pub(crate) fn is_in_sight(&self) -> bool {
         self.is_wanted && self.lost.get().is_none()
+    }
+
+    /// How often it was brought back.
+    pub(crate) fn count(&self) -> u64 {
+        self.count.load(Ordering::Relaxed)
     }
 
     /// Why the controller did not come back, where that was tried.

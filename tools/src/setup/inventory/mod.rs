@@ -3,6 +3,7 @@
 //! Read from sysfs, procfs and what `wipefs` finds on the devices; nothing is opened for writing. The field names are
 //! those of the JSON.
 
+mod disk;
 mod exports;
 mod function;
 mod host;
@@ -22,8 +23,9 @@ use super::root::Root;
 
 use usage::Usage;
 
+pub(crate) use disk::{Disk, disk_of_file, signatures_of_file};
 pub(crate) use host::{Host, Hugepages, ModuleState};
-pub(crate) use verdict::{Obstacle, ObstacleKind};
+pub(crate) use verdict::{Obstacle, ObstacleKind, told_once};
 
 /// The machine.
 #[derive(Debug, Serialize)]

@@ -48,8 +48,8 @@ fn read(root: &Root, controller: &Controller, path: &Path, usage: &Usage) -> Nam
     }
 }
 
-/// What is on a namespace and its partitions, or why that cannot be told.
-fn signatures(
+/// What is on a block device and its partitions, or why that cannot be told.
+pub(super) fn signatures(
     root: &Root,
     head: &str,
     devices: &[&str],
@@ -101,6 +101,11 @@ impl Path {
         files.dedup();
         files
     }
+}
+
+/// The block device of the namespace whose generic character device is `ng0n1`, or `ng0c1n1` with multipath.
+pub(super) fn behind_generic(name: &str) -> Option<String> {
+    Path::parse(&format!("nvme{}", name.strip_prefix("ng")?)).map(|path| path.head)
 }
 
 /// Other controllers through which the kernel would go on using a shared namespace: those of the subsystem where the

@@ -29,14 +29,19 @@ struct Row {
 pub(super) fn of(root: &Root, devices: &[&str]) -> Result<Vec<Signature>, String> {
     let mut all = Vec::new();
     for device in devices {
-        let file = format!("/dev/{device}");
-        let arguments =
-            ["--no-act", "--json", "--output", "DEVICE,OFFSET,TYPE,UUID,LABEL,USAGE", &file];
-        let printed = root.probe("wipefs", &arguments, device);
-        let printed = printed.map_err(|why| why.to_string())?;
-        all.extend(parse(device, &printed)?);
+        all.extend(of_file(root, &format!("/dev/{device}"), device)?);
     }
     Ok(all)
+}
+
+/// The signatures in `file`, a device or an image of one, told as those of `device`.
+///
+/// # Errors
+/// As [`of`].
+pub(super) fn of_file(root: &Root, file: &str, device: &str) -> Result<Vec<Signature>, String> {
+    let arguments = ["--no-act", "--json", "--output", "DEVICE,OFFSET,TYPE,UUID,LABEL,USAGE", file];
+    let printed = root.probe("wipefs", &arguments, device);
+    parse(device, &printed.map_err(|why| why.to_string())?)
 }
 
 fn parse(device: &str, printed: &str) -> Result<Vec<Signature>, String> {

@@ -89,8 +89,9 @@ fn of_namespace(namespace: &Namespace) -> Vec<Obstacle> {
     obstacles
 }
 
-/// One reason for each device and type: GPT and ZFS write theirs at several places.
-fn signatures(signatures: &[Signature]) -> Vec<Obstacle> {
+/// What is told of signatures, with their device; once for each device and type, as GPT and ZFS write theirs at several
+/// places.
+pub(crate) fn told_once(signatures: &[Signature]) -> Vec<(String, &str)> {
     let mut words: Vec<(String, &str)> = Vec::new();
     for signature in signatures {
         let told = (signature.in_words(), signature.device.as_str());
@@ -98,12 +99,17 @@ fn signatures(signatures: &[Signature]) -> Vec<Obstacle> {
             words.push(told);
         }
     }
+    words
+}
+
+/// One reason for each device and type.
+fn signatures(signatures: &[Signature]) -> Vec<Obstacle> {
     let remedy = |device: &str| {
         format!(
             "if nothing of it is wanted, add --force-erase-signature, or run 'wipefs --all --backup /dev/{device}'"
         )
     };
-    words
+    told_once(signatures)
         .into_iter()
         .map(|(reason, device)| Obstacle::new(ObstacleKind::Signature, reason, remedy(device)))
         .collect()
@@ -120,7 +126,7 @@ fn open(what: &str, process: &Process) -> (String, String) {
 
 impl Use {
     /// The use, and what would end it.
-    fn in_words(&self) -> (String, String) {
+    pub(crate) fn in_words(&self) -> (String, String) {
         match self {
             Use::Mounted { device, at, fstype, inside } => {
                 mounted(device, at, fstype, inside.as_ref())

@@ -17,9 +17,11 @@ command has said TEXT, 'COMMAND' alone at once, 'event NAME WORD…' waits for Q
 data. COMMAND is a line for QEMU's human monitor, or a QMP command as JSON. A rule that was not carried out when the \
 guest ends is a failure, and so is a command that QEMU refuses.
 
+The kernel's drives have a queue for polled completions (nvme.poll_queues=1), for io_uring's hipri.
+
 In COMMAND, {0}, {1} stand for `vfio:BDF` of the first and second --nvme, {k0} and {g0} for the block device and the \
 generic character device (/dev/nvme0n1, /dev/ng0n1) of the first --kernel-nvme. `adit` is the release binary, built \
-first. Busybox's programs are there; its shell prefers them to a --with program of the same name.
+first, and comes with wipefs. Busybox's programs are there; its shell prefers them to a --with program of the same name.
 
 The exit code is COMMAND's, or 1 when the guest fails or its IOMMU refused a DMA access, or 2 for a wrong command line.
 
@@ -37,6 +39,10 @@ Examples:
   cargo xtask vm --kernel-nvme '' --with fio \\
       -- fio --name=r --filename={k0} --rw=randread --direct=1 \\
       --ioengine=io_uring --time_based --runtime=3
+
+  # a job file, over the kernel's driver and ours
+  cargo xtask vm --kernel-nvme '' --nvme '' --copy benches/jobs \\
+      -- adit bench jobs/paths.fio --targets uring:{k0},uring-cmd:{g0},{0}
 
   # another IOMMU; a controller behind a port
   cargo xtask vm --iommu intel-iommu,caching-mode=on,aw-bits=39 --nvme '' -- \\
@@ -64,6 +70,10 @@ pub(crate) struct GuestArgs {
     /// A program to copy in with its libraries: a name in PATH, or a path; mdadm and the like are fetched if need be
     #[arg(long, value_name = "BINARY")]
     pub(super) with: Vec<String>,
+
+    /// A file or directory to copy in, at GUEST or below /root; a relative one is looked for here, then in the repository
+    #[arg(long, value_name = "FILE[:GUEST]")]
+    pub(super) copy: Vec<String>,
 
     /// A kernel module that modprobe is to find with what it depends on; those of vfio and nvme are always there
     #[arg(long, value_name = "NAME")]

@@ -4,6 +4,7 @@ use super::Controllers;
 use super::command::quote;
 use super::controller::{Address, Controller};
 use super::cpio::Archive;
+use super::files::Copy;
 use super::modules::{Index, Modules};
 use super::packages::Kernel;
 use super::programs::{self, Program};
@@ -35,6 +36,8 @@ pub(crate) struct Contents<'a> {
     pub extra_modules: &'a [String],
     /// Programs to copy in.
     pub programs: &'a [Program],
+    /// Files to copy in.
+    pub files: &'a [Copy],
     /// What separates the command's output from the guest's report.
     pub marker: &'a str,
     /// The shell line to run.
@@ -68,6 +71,7 @@ impl Contents<'_> {
         archive.file("/etc/group", 0o644, GROUP.as_bytes());
         archive.file("/adit/command", 0o755, format!("{}\n", self.line).as_bytes());
 
+        self.files.iter().try_for_each(|file| file.add_to(&mut archive))?;
         let libraries = programs::add(self.programs, self.cache, &mut archive)?;
         let nvme = self.add_modules(&mut archive)?;
         let when =

@@ -8,6 +8,7 @@ mod arguments;
 mod command;
 mod controller;
 mod cpio;
+mod files;
 mod initramfs;
 mod modules;
 mod monitor;
@@ -27,12 +28,15 @@ use crate::failure::{Failure, Result};
 use crate::workspace;
 use command::Devices;
 use controller::{Controller, Driver};
+use files::Copy;
 use initramfs::Contents;
 use packages::Kernel;
 use programs::Program;
 use qemu::Watch;
 use scratch::Scratch;
 use std::io::Write;
+
+const WIPEFS: &str = "wipefs";
 
 /// How a guest ended.
 pub(crate) struct Outcome {
@@ -55,6 +59,7 @@ pub(crate) enum Waiting<'a> {
 pub(crate) struct Plan {
     controllers: Controllers,
     programs: Vec<Program>,
+    files: Vec<Copy>,
     line: String,
     needs_adit: bool,
 }
@@ -65,12 +70,23 @@ impl Plan {
         let controllers = Controllers::parse(arguments)?;
         let programs =
             arguments.with.iter().map(|what| Program::find(what)).collect::<Result<Vec<_>>>()?;
+        let files =
+            arguments.copy.iter().map(|text| Copy::find(text)).collect::<Result<Vec<_>>>()?;
         let named = programs.iter().map(|program| &program.name).chain(&arguments.example);
         let names: Vec<String> = named.cloned().collect();
         let line = command::shell_line(&arguments.command, controllers.count(), &names)?;
         let needs_adit = command::mentions(&arguments.command, "adit")
             && !names.iter().any(|name| name == "adit");
-        Ok(Self { controllers, programs, line, needs_adit })
+        Ok(Self { controllers, programs, files, line, needs_adit })
+    }
+
+    /// `adit` looks with it for what a drive holds before it writes there.
+    fn add_wipefs(&mut self) -> Result<()> {
+        if self.programs.iter().all(|program| program.name != WIPEFS) {
+            deps::ensure([&deps::WIPEFS])?;
+            self.programs.push(Program::find(WIPEFS)?);
+        }
+        Ok(())
     }
 }
 
@@ -89,6 +105,7 @@ pub(crate) fn run(
     if plan.needs_adit {
         deps::ensure(&deps::TO_BUILD)?;
         plan.programs.push(Program::find(&workspace::build_adit()?.to_string_lossy())?);
+        plan.add_wipefs()?;
     }
     for name in &arguments.example {
         deps::ensure(&deps::TO_BUILD)?;
@@ -109,6 +126,7 @@ pub(crate) fn run(
         busybox: &busybox,
         extra_modules: &arguments.module,
         programs: &plan.programs,
+        files: &plan.files,
         marker: &marker,
         line: &plan.line,
     };

@@ -40,9 +40,11 @@ const TICK: Duration = Duration::from_millis(50);
 
 /// `tsc`: otherwise the clock is the emulated HPET, where each reading leaves the guest. `multipath=N`: block devices
 /// are called nvmeXnY whatever the subsystem. `no_timer_check`: a busy host keeps the emulated timer from ticking in time,
-/// and the kernel would give up. The hugepages are 2 MiB each.
+/// and the kernel would give up. `poll_queues=1`: io_uring can poll for completions on the kernel's drives, which
+/// modprobe tells the module. The hugepages are 2 MiB each.
 const KERNEL_LINE: &str = "console=ttyS0 quiet loglevel=3 panic=-1 intel_iommu=on amd_iommu=on iommu=pt hugepages=256 \
-                           tsc=reliable clocksource=tsc no_timer_check nvme_core.multipath=N log_buf_len=4M";
+                           tsc=reliable clocksource=tsc no_timer_check nvme_core.multipath=N nvme.poll_queues=1 \
+                           log_buf_len=4M";
 
 /// QEMU's arguments for this guest.
 pub(crate) fn arguments(

@@ -1,0 +1,264 @@
+//! The regular file or block device at the end of a kernel path: opened, sized, made longer where asked.
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::fd::{AsRawFd, RawFd};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use super::extent::{Extent, Run, TRANSFER_BYTES_MAX};
+use super::{DeviceInfo, DeviceOptions};
+use crate::error::{Error, Result};
+use crate::memory::allocate_for_host;
+use crate::queue_pair::{CommandError, Errno};
+use crate::sys::{file_io, punch_hole};
+use crate::target::KernelTarget;
+
+/// What offsets are multiples of where nothing else says so: a sector.
+const SECTOR: u32 = 512;
+/// What direct I/O asks for at most, of the file systems there are.
+const DIRECT_MAX: u32 = 4096;
+
+/// An open file, shared by the queues on it.
+#[derive(Clone, Debug)]
+pub(super) struct OpenFile {
+    file: Arc<File>,
+    kind: Kind,
+    bytes: u64,
+    lba_bytes: u32,
+    writes: bool,
+    deallocates: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Kind {
+    Regular,
+    /// With where the kernel describes its queue, if it does.
+    Block(Option<PathBuf>),
+}
+
+/// Opens what `target` names.
+///
+/// # Errors
+/// [`Error::Refused`] with what the system said; [`Error::Invalid`] for what is neither a file nor a block device, and
+/// for an empty file.
+pub(super) fn open(target: &KernelTarget, options: &DeviceOptions) -> Result<OpenFile> {
+    let device = target.device();
+    if let Some(bytes) = options.file_bytes {
+        lay_out(target, bytes)?;
+    }
+    let file = open_as(target, options.writes).map_err(|error| refusal(target, options, error))?;
+    let about = file.metadata().map_err(|error| refusal(target, options, error))?;
+    let kind = about.file_type();
+    let (kind, bytes) = if kind.is_block_device() {
+        let bytes = file_io::block_bytes(&file).map_err(|e| refusal(target, options, e))?;
+        (Kind::Block(queue_of(about.rdev())), bytes)
+    } else if kind.is_file() {
+        (Kind::Regular, about.len())
+    } else {
+        let why = "neither a regular file nor a block device";
+        return Err(Error::invalid(device, why));
+    };
+    let lba_bytes = lba_bytes(&file, &kind, target.direct);
+    let bytes = bytes & !u64::from(lba_bytes - 1);
+    if bytes == 0 {
+        let why = format!("it holds no {lba_bytes} bytes; say how large it shall be (size=)");
+        return Err(Error::invalid(device, why));
+    }
+    let writes = options.writes;
+    let deallocates = writes && deallocates(&file, &kind, bytes);
+    Ok(OpenFile { file: Arc::new(file), kind, bytes, lba_bytes, writes, deallocates })
+}
+
+impl OpenFile {
+    pub(super) fn file(&self) -> &File {
+        &self.file
+    }
+
+    pub(super) fn fd(&self) -> RawFd {
+        self.file.as_raw_fd()
+    }
+
+    pub(super) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    pub(super) fn writes(&self) -> bool {
+        self.writes
+    }
+
+    pub(super) fn extent(&self) -> Extent {
+        Extent::new(self.bytes, self.lba_bytes)
+    }
+
+    /// What it is as a device whose queues take `queue_depth_max` requests.
+    pub(super) fn info(&self, target: &KernelTarget, queue_depth_max: u32) -> DeviceInfo {
+        DeviceInfo {
+            device: target.device(),
+            bytes: self.bytes,
+            lba_bytes: self.lba_bytes,
+            command_bytes_max: TRANSFER_BYTES_MAX & !u64::from(self.lba_bytes - 1),
+            boundary_bytes: 0,
+            queue_depth_max,
+            queue_count_max: u16::MAX,
+            deallocates: self.deallocates,
+            is_cached: !target.direct,
+        }
+    }
+
+    /// Has the device forget a range, or the file system make a hole of it.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub(super) fn deallocate(&self, run: Run) -> io::Result<()> {
+        match self.kind {
+            Kind::Block(_) => file_io::discard(&self.file, run.offset, run.bytes),
+            Kind::Regular => punch_hole(&self.file, run.offset, run.bytes),
+        }
+    }
+
+    /// Punches a hole, which zeroes a range of a block device and gives it back where the device does both at once.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub(super) fn punch(&self, run: Run) -> io::Result<()> {
+        punch_hole(&self.file, run.offset, run.bytes)
+    }
+
+    /// Whether [`OpenFile::punch`] works.
+    pub(super) fn punches(&self) -> bool {
+        match &self.kind {
+            Kind::Regular => self.deallocates,
+            Kind::Block(queue) => {
+                let most = attribute(queue, "write_zeroes_max_bytes");
+                self.deallocates && most.is_some_and(|most| most > 0)
+            }
+        }
+    }
+
+    /// Whether a failure means that nothing will work any more: a block device that was removed has no size.
+    pub(super) fn is_gone(&self, error: CommandError) -> bool {
+        let CommandError::System(errno) = error else { return false };
+        let is_block = matches!(self.kind, Kind::Block(_));
+        let no_size = || file_io::block_bytes(&self.file).is_ok_and(|bytes| bytes == 0);
+        errno.is_gone() || (is_block && errno == Errno(libc::EIO) && no_size())
+    }
+
+    /// Why completions cannot be polled for, or nothing.
+    pub(super) fn cannot_poll(&self, direct: bool) -> Option<&'static str> {
+        match &self.kind {
+            _ if !direct => Some("only direct I/O can be polled for: leave direct=on"),
+            Kind::Regular => Some("it is a file; polling asks for a block device"),
+            Kind::Block(queue) if attribute(queue, "io_poll") == Some(1) => None,
+            Kind::Block(_) => Some(
+                "its queues are not set up for polling (queue/io_poll is 0): load its driver with poll queues, \
+                 as with nvme.poll_queues=2",
+            ),
+        }
+    }
+}
+
+fn open_as(target: &KernelTarget, writes: bool) -> io::Result<File> {
+    let flags = if target.direct { libc::O_DIRECT } else { 0 };
+    OpenOptions::new().read(true).write(writes).custom_flags(flags).open(&target.file)
+}
+
+/// Creates a regular file, or makes it longer, with the space set aside where the file system can: a full disk shall
+/// show now.
+fn lay_out(target: &KernelTarget, bytes: u64) -> Result<()> {
+    let refused = |what: &str, why: io::Error| {
+        let fix = match why.kind() {
+            io::ErrorKind::NotFound => "create the directory first",
+            io::ErrorKind::FileTooLarge => {
+                "raise the limit on file sizes (ulimit -f), or ask for less"
+            }
+            io::ErrorKind::PermissionDenied => "choose a file that you may write",
+            _ => "free space, or ask for less (size=)",
+        };
+        Error::refused(target.device(), what, why, fix)
+    };
+    if target.file.metadata().is_ok_and(|about| !about.is_file() || about.len() >= bytes) {
+        return Ok(());
+    }
+    let mut options = OpenOptions::new();
+    let file = options.read(true).write(true).create(true).truncate(false).open(&target.file);
+    let file = file.map_err(|why| refused("create it", why))?;
+    let len = file.metadata().map_err(|why| refused("look at it", why))?.len();
+    let what = format!("make it {bytes} bytes long");
+    match file_io::set_aside(&file, len, bytes - len) {
+        Err(why) if why.raw_os_error() == Some(libc::EOPNOTSUPP) => {
+            file.set_len(bytes).map_err(|why| refused(&what, why))
+        }
+        other => other.map_err(|why| refused(&what, why)),
+    }
+}
+
+fn refusal(target: &KernelTarget, options: &DeviceOptions, error: io::Error) -> Error {
+    let fix = match error.raw_os_error() {
+        Some(libc::ENOENT) if options.file_bytes.is_none() => {
+            "give the path of a file that is there, or say how large a new one shall be (size=)"
+        }
+        Some(libc::ENOENT) => "create the directory first",
+        Some(libc::EACCES | libc::EPERM) => "run as a user who may open it",
+        Some(libc::EROFS) => "only read from it",
+        Some(libc::EINVAL) if target.direct => {
+            "its file system may have no direct I/O: write 'direct=off' behind the path"
+        }
+        Some(libc::EBUSY) => "end whatever holds it, such as a mounted file system",
+        _ => "see what the path leads to",
+    };
+    let what = if options.writes { "open it for writing" } else { "open it" };
+    Error::refused(target.device(), what, error, fix)
+}
+
+/// What offsets and lengths must be multiples of. Through the page cache anything goes; a sector keeps addresses what
+/// they are on a drive.
+fn lba_bytes(file: &File, kind: &Kind, direct: bool) -> u32 {
+    if matches!(kind, Kind::Block(_)) {
+        return usable(file_io::block_lba_bytes(file).unwrap_or(SECTOR));
+    }
+    if !direct {
+        return SECTOR;
+    }
+    match file_io::direct_offset_alignment(file) {
+        Some(align) => usable(align),
+        None if reads_a_sector(file) => SECTOR,
+        None => DIRECT_MAX,
+    }
+}
+
+fn usable(bytes: u32) -> u32 {
+    if bytes.is_power_of_two() { bytes.max(SECTOR) } else { DIRECT_MAX }
+}
+
+/// Whether direct I/O of one sector works, asked by trying.
+fn reads_a_sector(file: &File) -> bool {
+    use std::os::unix::fs::FileExt;
+    let Ok(mut buffer) = allocate_for_host(DIRECT_MAX as usize) else { return false };
+    file.read_at(&mut buffer[..SECTOR as usize], 0).is_ok()
+}
+
+/// Whether ranges can be given back: asked of the block device's queue, and of a file by a hole behind its end.
+fn deallocates(file: &File, kind: &Kind, bytes: u64) -> bool {
+    match kind {
+        Kind::Block(queue) => attribute(queue, "discard_max_bytes").is_some_and(|most| most > 0),
+        Kind::Regular => {
+            let behind = bytes.next_multiple_of(1 << 20) + (1 << 20);
+            punch_hole(file, behind, 1 << 20).is_ok()
+        }
+    }
+}
+
+/// Where the kernel describes the queue of a block device; a partition shares its disk's.
+fn queue_of(rdev: u64) -> Option<PathBuf> {
+    let (major, minor) = (libc::major(rdev), libc::minor(rdev));
+    let disk = PathBuf::from(format!("/sys/dev/block/{major}:{minor}")).canonicalize().ok()?;
+    let candidates = [disk.join("queue"), disk.join("../queue")];
+    candidates.into_iter().find(|queue| queue.is_dir())
+}
+
+fn attribute(queue: &Option<PathBuf>, name: &str) -> Option<u64> {
+    let text = std::fs::read_to_string(queue.as_ref()?.join(name)).ok()?;
+    text.trim().parse().ok()
+}

@@ -1,0 +1,391 @@
+//! An io_uring with one file and memory registered: what `uring:` and `uring-cmd:` have in common.
+//!
+//! The ring is enabled by the first call that enters the kernel, and belongs to that call's thread from then on: the
+//! kernel then needs no lock and no interrupt of ours to complete a request. Where the kernel is too old for that, the
+//! ring is a plainer one. Entries are at most as many as the ring has room for, which the queues above see to.
+#![allow(unsafe_code)]
+
+use std::fmt;
+use std::io;
+use std::os::fd::RawFd;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use io_uring::types::{CancelBuilder, Timespec};
+use io_uring::{Builder, IoUring, cqueue, squeue};
+
+use crate::error::{Error, Result};
+use crate::memory::{Buffer, IoBuffer, Region};
+use crate::queue_pair::Errno;
+
+/// Most entries of a ring.
+pub(super) const DEPTH_MAX: u32 = 32_768;
+/// The registered file.
+pub(super) const FILE: io_uring::types::Fixed = io_uring::types::Fixed(0);
+/// `IORING_ENTER_GETEVENTS`.
+const GETEVENTS: u32 = 1;
+/// Most bytes of one registered piece of memory.
+const PIECE_BYTES_MAX: usize = 1 << 30;
+/// Most pieces; kernels before 5.13 take no more.
+const PIECES_MAX: usize = 1024;
+/// How long what is in flight when a queue is dropped may take to end.
+const DRAIN: Duration = Duration::from_secs(10);
+/// How long to sleep between looks meanwhile.
+const NAP: Duration = Duration::from_micros(100);
+
+/// How a ring is made.
+pub(super) struct Shape<'a> {
+    /// The target, for messages.
+    pub(super) device: &'a str,
+    pub(super) fd: RawFd,
+    /// Most entries in flight.
+    pub(super) depth: u32,
+    /// Completions are looked for on the device instead of awaited by interrupt.
+    pub(super) polled: bool,
+    /// What is registered.
+    pub(super) memory: &'a [&'a Buffer],
+}
+
+pub(super) struct Ring<S: squeue::EntryMarker, C: cqueue::EntryMarker> {
+    uring: IoUring<S, C>,
+    registered: Registered,
+    polled: bool,
+    is_enabled: bool,
+    /// Entries that the kernel has not taken yet.
+    pushed: u32,
+    /// Whether `submit` left some of them.
+    owes: bool,
+    /// Entries that the kernel took and has not completed.
+    in_kernel: u32,
+    broken: Option<Errno>,
+}
+
+impl<S: squeue::EntryMarker, C: cqueue::EntryMarker> Ring<S, C> {
+    /// Makes a ring and registers its file and memory.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] with what to do about it.
+    pub(super) fn new(shape: &Shape<'_>) -> Result<Ring<S, C>> {
+        let refused = |error| refusal(shape.device, error);
+        let (uring, is_enabled) = build::<S, C>(shape).map_err(refused)?;
+        uring.submitter().register_files(&[shape.fd]).map_err(refused)?;
+        let registered = Registered::of(shape.memory);
+        if !registered.pieces.is_empty() {
+            let pieces: Vec<_> = registered.pieces.iter().map(Piece::vector).collect();
+            // SAFETY: the memory is a buffer's, whose region `registered` keeps for as long as the ring; it is
+            // written only by requests, which own their buffers.
+            unsafe { uring.submitter().register_buffers(&pieces) }
+                .map_err(|error| memory_refusal(shape.device, &registered, error))?;
+        }
+        let polled = shape.polled;
+        let (pushed, in_kernel, owes, broken) = (0, 0, false, None);
+        Ok(Ring { uring, registered, polled, is_enabled, pushed, owes, in_kernel, broken })
+    }
+
+    /// Where registered memory has all of `len` bytes at `at`: its index.
+    #[inline]
+    pub(super) fn fixed(&self, at: *const u8, len: u64) -> Option<u16> {
+        self.registered.find(at.addr(), len as usize)
+    }
+
+    /// Whether completions are polled for.
+    pub(super) fn polls(&self) -> bool {
+        self.polled
+    }
+
+    /// Entries that the kernel has not taken yet: what they point to must stay where it is.
+    pub(super) fn pushed(&self) -> u32 {
+        self.pushed
+    }
+
+    /// Puts an entry in the ring.
+    ///
+    /// # Safety
+    /// The memory that the entry names stays mapped and is nobody else's until its completion.
+    #[inline]
+    pub(super) unsafe fn push(&mut self, entry: &S) {
+        // SAFETY: passed on to our caller.
+        let pushed = unsafe { self.uring.submission().push(entry) };
+        pushed.expect("a queue has no more in flight than its ring has entries");
+        self.pushed += 1;
+    }
+
+    /// Tells the kernel of all entries. What it does not take now it is told of again by `reap`.
+    #[inline]
+    pub(super) fn submit(&mut self) {
+        if self.pushed == 0 || !self.is_usable() {
+            return;
+        }
+        match self.uring.submit() {
+            Ok(taken) => {
+                self.pushed -= taken as u32;
+                self.in_kernel += taken as u32;
+            }
+            Err(error) => self.note(&error),
+        }
+        self.owes = self.pushed > 0;
+    }
+
+    /// Gives the user data and result of each completed entry to `done`; enters the kernel only if there is none and
+    /// entering may bring some.
+    #[inline]
+    pub(super) fn reap(&mut self, mut done: impl FnMut(u64, i32)) {
+        if self.owes {
+            self.submit();
+        }
+        if self.take_in(&mut done) == 0 && self.in_kernel > 0 && self.may_have_more() {
+            self.enter();
+            self.take_in(&mut done);
+        }
+    }
+
+    #[inline]
+    fn take_in(&mut self, done: &mut impl FnMut(u64, i32)) -> u32 {
+        let mut count = 0;
+        for entry in self.uring.completion() {
+            let entry: cqueue::Entry = entry.into();
+            count += 1;
+            done(entry.user_data(), entry.result());
+        }
+        self.in_kernel = self.in_kernel.saturating_sub(count);
+        count
+    }
+
+    #[inline]
+    fn may_have_more(&mut self) -> bool {
+        self.polled || self.uring.submission().taskrun()
+    }
+
+    #[cold]
+    fn note(&mut self, error: &io::Error) {
+        let errno = Errno::of(error);
+        if !matches!(errno.0, libc::EINTR | libc::EAGAIN | libc::EBUSY) {
+            self.broken.get_or_insert(errno);
+        }
+    }
+
+    /// Has the kernel do what it put off, and look at the device where completions are polled for.
+    fn enter(&mut self) {
+        if !self.is_usable() {
+            return;
+        }
+        // SAFETY: no arguments; nothing is submitted.
+        let entered =
+            unsafe { self.uring.submitter().enter::<libc::sigset_t>(0, 0, GETEVENTS, None) };
+        if let Err(error) = entered {
+            self.note(&error);
+        }
+    }
+
+    #[inline]
+    fn is_usable(&mut self) -> bool {
+        if !self.is_enabled && self.broken.is_none() {
+            match self.uring.submitter().register_enable_rings() {
+                Ok(()) => self.is_enabled = true,
+                Err(error) => self.broken = Some(Errno::of(&error)),
+            }
+        }
+        self.broken.is_none()
+    }
+
+    /// Whether the kernel still takes requests.
+    ///
+    /// # Errors
+    /// [`Error::Failed`].
+    pub(super) fn check(&self, device: &str) -> Result<()> {
+        let reason = match self.broken {
+            None => return Ok(()),
+            Some(Errno(libc::EEXIST)) => {
+                "its io_uring queue was used by a second thread; it belongs to the first that rang it".to_owned()
+            }
+            Some(errno) => format!("io_uring: {errno}"),
+        };
+        Err(Error::Failed { device: device.to_owned(), reason })
+    }
+
+    /// Ends what the kernel still has, so that its memory can be freed: cancels what can be, and waits for the rest.
+    /// Returns how many entries it still has at the end.
+    pub(super) fn drain(&mut self) -> u32 {
+        if self.in_kernel == 0 || !self.is_enabled {
+            return self.in_kernel;
+        }
+        let at_once = Timespec::new();
+        // Refused by kernels before 6.0, and where there is nothing that can be cancelled.
+        let _ = self.uring.submitter().register_sync_cancel(Some(at_once), CancelBuilder::any());
+        let start = Instant::now();
+        while self.take_in(&mut |_, _| ()) == 0 || self.in_kernel > 0 {
+            if self.in_kernel == 0 || start.elapsed() > DRAIN || self.broken.is_some() {
+                break;
+            }
+            self.enter();
+            std::thread::sleep(NAP);
+        }
+        self.in_kernel
+    }
+
+    /// Never frees the registered memory.
+    pub(super) fn leak_memory(&mut self) {
+        std::mem::forget(std::mem::take(&mut self.registered.keep));
+    }
+}
+
+impl<S: squeue::EntryMarker, C: cqueue::EntryMarker> fmt::Debug for Ring<S, C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Ring({} pushed, {} in the kernel)", self.pushed, self.in_kernel)
+    }
+}
+
+/// The best ring that the kernel has, and whether it is enabled already.
+fn build<S, C>(shape: &Shape<'_>) -> io::Result<(IoUring<S, C>, bool)>
+where
+    S: squeue::EntryMarker,
+    C: cqueue::EntryMarker,
+{
+    let entries = shape.depth.clamp(1, DEPTH_MAX);
+    let plain = || {
+        let mut builder = IoUring::<S, C>::builder();
+        if shape.polled {
+            builder.setup_iopoll();
+        }
+        builder
+    };
+    let single = |builder: &mut Builder<S, C>| {
+        // Kernel 6.1. Disabled, so that the thread that uses it becomes its owner and not the one that makes it.
+        builder.setup_single_issuer().setup_defer_taskrun().setup_taskrun_flag();
+        builder.setup_submit_all().setup_r_disabled();
+    };
+    let cooperative = |builder: &mut Builder<S, C>| {
+        // Kernel 5.19.
+        builder.setup_coop_taskrun().setup_taskrun_flag().setup_submit_all();
+    };
+    let too_old = |error: &io::Error| error.raw_os_error() == Some(libc::EINVAL);
+    let mut builder = plain();
+    single(&mut builder);
+    match builder.build(entries) {
+        Err(error) if too_old(&error) => {}
+        other => return other.map(|ring| (ring, false)),
+    }
+    let mut builder = plain();
+    cooperative(&mut builder);
+    match builder.build(entries) {
+        Err(error) if too_old(&error) => plain().build(entries).map(|ring| (ring, true)),
+        other => other.map(|ring| (ring, true)),
+    }
+}
+
+fn refusal(device: &str, error: io::Error) -> Error {
+    let fix = match error.raw_os_error() {
+        Some(libc::EPERM | libc::EACCES) => {
+            "allow io_uring: 'sysctl kernel.io_uring_disabled=0', and in a container the system calls io_uring_*; or \
+             use 'psync:'"
+        }
+        Some(libc::ENOSYS) => "use 'psync:', or a kernel with io_uring (5.1 or later)",
+        Some(libc::ENOMEM) => "raise the limit on locked memory (ulimit -l), or ask for less depth",
+        Some(libc::EMFILE | libc::ENFILE) => "raise the limit on open files (ulimit -n)",
+        Some(libc::EINVAL) => "use a newer kernel, or leave options out (polled=off)",
+        _ => "use 'psync:' instead",
+    };
+    Error::refused(device, "set up io_uring", error, fix)
+}
+
+fn memory_refusal(device: &str, registered: &Registered, error: io::Error) -> Error {
+    let bytes: usize = registered.pieces.iter().map(|piece| piece.end - piece.start).sum();
+    let fix = "raise the limit on locked memory (ulimit -l), or do without (fixed=off)";
+    Error::refused(device, format!("register {bytes} bytes of memory with io_uring"), error, fix)
+}
+
+/// Memory that the kernel keeps pinned for a ring.
+#[derive(Default)]
+struct Registered {
+    /// In order of their addresses.
+    pieces: Vec<Piece>,
+    /// An address of it is not used for other memory while the kernel knows it as this.
+    keep: Vec<Arc<Region>>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Piece {
+    start: usize,
+    end: usize,
+}
+
+impl Piece {
+    fn vector(&self) -> libc::iovec {
+        let iov_base = std::ptr::with_exposed_provenance_mut(self.start);
+        libc::iovec { iov_base, iov_len: self.end - self.start }
+    }
+}
+
+impl Registered {
+    /// The memory of `buffers`, neighbours together.
+    fn of(buffers: &[&Buffer]) -> Registered {
+        let place = |buffer: &&Buffer| {
+            let start = buffer.pointer(0).as_ptr().expose_provenance();
+            Piece { start, end: start + buffer.len() }
+        };
+        let mut places: Vec<Piece> =
+            buffers.iter().filter(|buffer| !buffer.is_empty()).map(place).collect();
+        places.sort_unstable();
+        let mut merged: Vec<Piece> = Vec::new();
+        for piece in places {
+            match merged.last_mut() {
+                Some(last) if last.end == piece.start => last.end = piece.end,
+                _ => merged.push(piece),
+            }
+        }
+        let pieces = merged.into_iter().flat_map(cut).take(PIECES_MAX).collect();
+        Registered { pieces, keep: regions(buffers) }
+    }
+
+    #[inline]
+    fn find(&self, at: usize, len: usize) -> Option<u16> {
+        let behind = self.pieces.partition_point(|piece| piece.start <= at);
+        let index = behind.checked_sub(1)?;
+        (at + len <= self.pieces[index].end).then_some(index as u16)
+    }
+}
+
+/// Pieces no longer than can be registered.
+fn cut(piece: Piece) -> impl Iterator<Item = Piece> {
+    let starts = (piece.start..piece.end).step_by(PIECE_BYTES_MAX);
+    starts.map(move |start| Piece { start, end: piece.end.min(start + PIECE_BYTES_MAX) })
+}
+
+/// Each region once.
+fn regions(buffers: &[&Buffer]) -> Vec<Arc<Region>> {
+    let mut regions: Vec<Arc<Region>> = buffers.iter().map(|buffer| buffer.region()).collect();
+    regions.sort_by_key(|region| Arc::as_ptr(region).addr());
+    regions.dedup_by(|a, b| Arc::ptr_eq(a, b));
+    regions
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::memory::allocate_for_host;
+
+    #[test]
+    fn neighbours_are_registered_as_one_and_found_only_as_a_whole() {
+        let mut first = allocate_for_host(64 << 10).expect("memory");
+        let second = first.split_off(16 << 10);
+        let other = allocate_for_host(4096).expect("memory");
+        let registered = Registered::of(&[&second, &other, &first]);
+        assert_eq!((registered.pieces.len(), registered.keep.len()), (2, 2));
+        let at = first.pointer(0).as_ptr().addr();
+        let index = registered.find(at, 64 << 10).expect("all of it");
+        assert_eq!(registered.find(at + 4096, 4096), Some(index));
+        assert_eq!(registered.find(at, (64 << 10) + 1), None, "a byte past the end");
+        assert_eq!(registered.find(at - 1, 2), None, "a byte before");
+        let elsewhere = registered.find(other.pointer(0).as_ptr().addr(), 4096);
+        assert!(elsewhere.is_some_and(|elsewhere| elsewhere != index));
+    }
+
+    #[test]
+    fn a_long_piece_is_cut_into_what_can_be_registered() {
+        let long = Piece { start: 4096, end: 4096 + 2 * PIECE_BYTES_MAX + 5 };
+        let pieces: Vec<_> = cut(long).collect();
+        assert_eq!(pieces.len(), 3);
+        assert_eq!((pieces[0].start, pieces[2].end), (long.start, long.end));
+        assert!(pieces.windows(2).all(|pair| pair[0].end == pair[1].start));
+    }
+}

@@ -1,0 +1,103 @@
+//! Paths where the call that posts a request also carries it out: one in flight, done before `ring`.
+
+use std::fmt;
+
+use super::extent::{Extent, Run};
+use super::{CommandQueue, Operation, Request};
+use crate::error::{Error, Result};
+use crate::memory::IoBuffer;
+use crate::queue_pair::{CommandError, Completion, RejectReason, Rejected, Stats};
+use crate::time::Time;
+
+/// How a request is carried out.
+pub trait Carry: fmt::Debug + Send {
+    /// Does what is asked of it; returns how many bytes were moved.
+    ///
+    /// # Errors
+    /// What the system said.
+    fn carry_out<B: IoBuffer>(
+        &mut self,
+        operation: Operation,
+        run: Run,
+        buffer: &B,
+    ) -> Result<u64, CommandError>;
+
+    /// Whether a failure means that the device is gone.
+    fn is_gone(&self, error: CommandError) -> bool;
+}
+
+/// A queue of one request, which is over when `post` returns and given back by the next `poll`.
+#[derive(Debug)]
+pub struct SynchronousQueue<B, C> {
+    carrier: C,
+    extent: Extent,
+    device: String,
+    finished: Option<Completion<B>>,
+    gone: Option<CommandError>,
+    stats: Stats,
+}
+
+impl<B, C> SynchronousQueue<B, C> {
+    pub(super) fn new(carrier: C, extent: Extent, device: String) -> SynchronousQueue<B, C> {
+        let stats = Stats::default();
+        SynchronousQueue { carrier, extent, device, finished: None, gone: None, stats }
+    }
+}
+
+impl<B: IoBuffer, C: Carry> CommandQueue<B> for SynchronousQueue<B, C> {
+    fn post(&mut self, _now: Time, request: Request<B>) -> Result<(), Rejected<B>> {
+        let Request { operation, buffer } = request;
+        if self.finished.is_some() {
+            return Err(Rejected { buffer, reason: RejectReason::Full });
+        }
+        let run = match self.extent.run(operation, &buffer) {
+            Ok(run) => run,
+            Err(reason) => return Err(Rejected { buffer, reason }),
+        };
+        let result = self.carrier.carry_out(operation, run, &buffer);
+        let moves = matches!(operation, Operation::Read(_) | Operation::Write(_));
+        let result = match result {
+            Ok(moved) if moves && moved < run.bytes => {
+                Err(CommandError::Short { moved, asked: run.bytes })
+            }
+            other => other.map(|_| 0),
+        };
+        if let Err(error) = result
+            && self.carrier.is_gone(error)
+        {
+            self.gone.get_or_insert(error);
+        }
+        self.stats.submitted += 1;
+        self.stats.bytes += if moves { run.bytes } else { 0 };
+        self.finished = Some(Completion { buffer, result });
+        Ok(())
+    }
+
+    fn post_again(&mut self, now: Time, request: Request<B>) -> Result<(), Rejected<B>> {
+        self.post(now, request)?;
+        self.stats.retries += 1;
+        Ok(())
+    }
+
+    fn ring(&mut self) {
+        self.stats.submission_rings += 1;
+    }
+
+    fn poll(&mut self, _now: Time, done: impl FnMut(Completion<B>)) -> usize {
+        let finished = self.finished.take().map(done);
+        self.stats.completed += u64::from(finished.is_some());
+        usize::from(finished.is_some())
+    }
+
+    fn check(&self) -> Result<()> {
+        let gone = |error: &CommandError| Error::Failed {
+            device: self.device.clone(),
+            reason: error.to_string(),
+        };
+        self.gone.as_ref().map_or(Ok(()), |error| Err(gone(error)))
+    }
+
+    fn stats(&self) -> Stats {
+        self.stats.clone()
+    }
+}

@@ -1,0 +1,292 @@
+//! Targets that are reached through the kernel, and `null:`.
+//!
+//! | target | options |
+//! |---|---|
+//! | `uring:PATH` | `direct=on\|off`, `fixed=on\|off`, `polled=on\|off` |
+//! | `uring-cmd:/dev/ng0n1` | `fixed=on\|off`, `polled=on\|off` |
+//! | `psync:PATH` | `direct=on\|off` |
+//! | `mmap:PATH` | none |
+//! | `null:` | `size=1T`, `lba=512` |
+
+use std::fmt;
+use std::path::PathBuf;
+
+use super::{Parsed, switch};
+use crate::error::nearest;
+
+/// A path through the kernel, or none at all, and what is at its end.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KernelTarget {
+    /// How it is reached.
+    pub path: KernelPath,
+    /// The file or device; empty for `null:`.
+    pub file: PathBuf,
+    /// Whether the page cache is passed by (`direct=on|off`); for `uring:` and `psync:`, and on unless given.
+    /// Never for `mmap:`.
+    pub direct: bool,
+    /// Whether memory is registered with io_uring (`fixed=on|off`); on unless given.
+    pub fixed: bool,
+    /// Whether completions are polled for (`polled=on|off`) instead of awaited by interrupt; where not given, if the
+    /// device's queues are set up for it.
+    pub polled: Option<bool>,
+    /// Size of `null:` in bytes (`size=1T`).
+    pub bytes: u64,
+    /// LBA of `null:` in bytes (`lba=512`), a power of two from 512 to 65536.
+    pub lba_bytes: u32,
+}
+
+/// The kernel's paths.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KernelPath {
+    /// io_uring on a file or block device.
+    Uring,
+    /// NVMe commands over io_uring to a namespace's character device.
+    UringCmd,
+    /// pread and pwrite.
+    Psync,
+    /// A mapping of the file.
+    Mmap,
+    /// Nothing at all.
+    Null,
+}
+
+const PATHS: [KernelPath; 5] = [
+    KernelPath::Uring,
+    KernelPath::UringCmd,
+    KernelPath::Psync,
+    KernelPath::Mmap,
+    KernelPath::Null,
+];
+
+impl KernelPath {
+    /// The target's kind: what comes before its colon.
+    pub fn kind(self) -> &'static str {
+        match self {
+            KernelPath::Uring => "uring",
+            KernelPath::UringCmd => "uring-cmd",
+            KernelPath::Psync => "psync",
+            KernelPath::Mmap => "mmap",
+            KernelPath::Null => "null",
+        }
+    }
+
+    pub(super) fn of_kind(kind: &str) -> Option<KernelPath> {
+        PATHS.into_iter().find(|path| path.kind() == kind)
+    }
+
+    /// The options it has.
+    fn options(self) -> &'static [&'static str] {
+        match self {
+            KernelPath::Uring => &["direct", "fixed", "polled"],
+            KernelPath::UringCmd => &["fixed", "polled"],
+            KernelPath::Psync => &["direct"],
+            KernelPath::Mmap => &[],
+            KernelPath::Null => &["size", "lba"],
+        }
+    }
+
+    /// An example of what follows the colon.
+    fn example(self) -> &'static str {
+        match self {
+            KernelPath::Uring => "uring:/dev/nvme0n1",
+            KernelPath::UringCmd => "uring-cmd:/dev/ng0n1",
+            KernelPath::Psync => "psync:/dev/nvme0n1",
+            KernelPath::Mmap => "mmap:/dev/nvme0n1",
+            KernelPath::Null => "null:size=1T",
+        }
+    }
+}
+
+impl KernelTarget {
+    /// The usual options for `file`.
+    pub fn new(path: KernelPath, file: impl Into<PathBuf>) -> KernelTarget {
+        KernelTarget {
+            path,
+            file: file.into(),
+            direct: path != KernelPath::Mmap,
+            fixed: true,
+            polled: None,
+            bytes: 1 << 40,
+            lba_bytes: 512,
+        }
+    }
+
+    /// The target without its options.
+    pub fn device(&self) -> String {
+        format!("{}:{}", self.path.kind(), self.file.display())
+    }
+
+    /// What follows the kind and its colon.
+    pub(super) fn parse(path: KernelPath, tail: &str) -> Parsed<KernelTarget> {
+        let mut words = tail.split(',');
+        let file = if path == KernelPath::Null { "" } else { words.next().unwrap_or_default() };
+        if file.is_empty() && path != KernelPath::Null {
+            return Err(format!("it names no file; write the path as in '{}'", path.example()));
+        }
+        let mut target = KernelTarget::new(path, file);
+        let mut seen = Vec::new();
+        for word in words.filter(|_| !(path == KernelPath::Null && tail.is_empty())) {
+            let name = target.option(word)?;
+            if seen.contains(&name) {
+                return Err(format!("'{name}' is given twice"));
+            }
+            seen.push(name);
+        }
+        if !target.bytes.is_multiple_of(u64::from(target.lba_bytes)) {
+            return Err(format!("its size is not a multiple of its LBA's {}", target.lba_bytes));
+        }
+        Ok(target)
+    }
+
+    /// Sets what `word` says; returns the option's name.
+    fn option<'a>(&mut self, word: &'a str) -> Parsed<&'a str> {
+        let (name, value) = word.split_once('=').ok_or_else(|| not_an_option(self.path, word))?;
+        if !self.path.options().contains(&name) {
+            return Err(unknown_option(self.path, name));
+        }
+        match name {
+            "direct" => self.direct = switch(name, value)?,
+            "fixed" => self.fixed = switch(name, value)?,
+            "polled" => self.polled = Some(switch(name, value)?),
+            "size" => self.bytes = size(value)?,
+            _ => self.lba_bytes = lba(value)?,
+        }
+        Ok(name)
+    }
+}
+
+fn size(value: &str) -> Parsed<u64> {
+    let usable = crate::soft::size(value).ok().filter(|bytes| (1..1 << 62).contains(bytes));
+    usable
+        .ok_or_else(|| format!("'size={value}': a size is a number with k, M, G or T, as in '1T'"))
+}
+
+fn lba(value: &str) -> Parsed<u32> {
+    let usable = value.parse().ok().filter(|bytes: &u32| bytes.is_power_of_two());
+    usable
+        .filter(|bytes| (512..=65536).contains(bytes))
+        .ok_or_else(|| format!("'lba={value}': an LBA is a power of two from 512 to 65536"))
+}
+
+fn not_an_option(path: KernelPath, word: &str) -> String {
+    let file = if path == KernelPath::Null { "" } else { " (a path may not contain a comma)" };
+    format!("'{word}' is not an option; options are written NAME=VALUE{file}{}", known(path))
+}
+
+fn unknown_option(path: KernelPath, name: &str) -> String {
+    match nearest(name, path.options()) {
+        Some(meant) => format!("there is no option '{name}'; did you mean '{meant}='?"),
+        None => {
+            format!("'{}:' has no option '{name}'{}", path.kind(), known(path))
+        }
+    }
+}
+
+fn known(path: KernelPath) -> String {
+    match path.options() {
+        [] => "; it has none".to_owned(),
+        options => format!("; there are '{}='", options.join("=', '")),
+    }
+}
+
+impl fmt::Display for KernelTarget {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let usual = KernelTarget::new(self.path, "");
+        let has = |name| self.path.options().contains(&name);
+        let word = |on| if on { "on" } else { "off" };
+        let mut options = Vec::new();
+        if has("direct") && self.direct != usual.direct {
+            options.push(format!("direct={}", word(self.direct)));
+        }
+        if has("fixed") && self.fixed != usual.fixed {
+            options.push(format!("fixed={}", word(self.fixed)));
+        }
+        if let Some(polled) = self.polled.filter(|_| has("polled")) {
+            options.push(format!("polled={}", word(polled)));
+        }
+        if has("size") && self.bytes != usual.bytes {
+            options.push(format!("size={}", self.bytes));
+        }
+        if has("lba") && self.lba_bytes != usual.lba_bytes {
+            options.push(format!("lba={}", self.lba_bytes));
+        }
+        let comma = if options.is_empty() || self.path == KernelPath::Null { "" } else { "," };
+        write!(f, "{}{comma}{}", self.device(), options.join(","))
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+    use crate::Target;
+    use proptest::prelude::*;
+
+    fn parsed(text: &str) -> KernelTarget {
+        match text.parse::<Target>().expect("a target") {
+            Target::Kernel(kernel) => kernel,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn refusal(text: &str) -> String {
+        text.parse::<Target>().expect_err("must be refused").to_string()
+    }
+
+    pub(crate) fn target() -> impl Strategy<Value = KernelTarget> {
+        let path = proptest::sample::select(PATHS.to_vec());
+        let switches = (any::<bool>(), any::<bool>(), proptest::option::of(any::<bool>()));
+        let file = "[^,]{1,30}";
+        (path, file, switches, 1u64..1 << 20, 9u32..17).prop_map(|(path, file, on, lbas, shift)| {
+            let usual = KernelTarget::new(path, if path == KernelPath::Null { "" } else { &file });
+            let has = |name| path.options().contains(&name);
+            KernelTarget {
+                direct: if has("direct") { on.0 } else { usual.direct },
+                fixed: if has("fixed") { on.1 } else { usual.fixed },
+                polled: on.2.filter(|_| has("polled")),
+                bytes: if has("size") { lbas << shift } else { usual.bytes },
+                lba_bytes: if has("lba") { 1 << shift } else { usual.lba_bytes },
+                ..usual
+            }
+        })
+    }
+
+    #[test]
+    fn each_path_parses_with_its_options() {
+        let uring = parsed("uring:/dev/nvme0n1,polled=off,direct=off,fixed=off");
+        let usual = KernelTarget::new(KernelPath::Uring, "/dev/nvme0n1");
+        let all = KernelTarget { direct: false, fixed: false, polled: Some(false), ..usual };
+        assert_eq!(uring, all);
+        let passthrough = parsed("uring-cmd:/dev/ng0n1,polled=on");
+        assert_eq!((passthrough.polled, passthrough.fixed), (Some(true), true));
+        assert!(!parsed("psync:x,direct=off").direct);
+        assert!(!parsed("mmap:x").direct);
+        let null = parsed("null:size=1G,lba=4096");
+        assert_eq!((null.bytes, null.lba_bytes), (1 << 30, 4096));
+        assert_eq!(parsed("null:").bytes, 1 << 40);
+    }
+
+    #[test]
+    fn only_what_is_not_usual_is_printed() {
+        let printed = |text: &str| parsed(text).to_string();
+        assert_eq!(printed("uring:/x,direct=on,fixed=on"), "uring:/x");
+        assert_eq!(printed("uring:/x,polled=on,direct=off"), "uring:/x,direct=off,polled=on");
+        assert_eq!(printed("null:"), "null:");
+        assert_eq!(printed("null:lba=4096,size=1G"), "null:size=1073741824,lba=4096");
+        assert_eq!(parsed("uring:/x,direct=off").device(), "uring:/x");
+    }
+
+    #[test]
+    fn what_a_path_does_not_have_is_refused_by_name() {
+        assert!(refusal("uring:/x,dirct=on").contains("did you mean 'direct='?"));
+        assert!(refusal("psync:/x,ns=1").contains("there are 'direct='"));
+        assert!(refusal("mmap:/x,direct=on").contains("it has none"));
+        assert!(refusal("uring:").contains("names no file"));
+        assert!(refusal("uring:/x,y").contains("may not contain a comma"));
+        assert!(refusal("uring:/x,fixed=1").contains("'fixed=on' or 'fixed=off'"));
+        assert!(refusal("uring:/x,fixed=on,fixed=on").contains("given twice"));
+        assert!(refusal("null:lba=500").contains("power of two"));
+        assert!(refusal("null:size=0").contains("a size is"));
+        assert!(refusal("null:size=1000,lba=512").contains("not a multiple"));
+        assert!(refusal("null:/x").contains("NAME=VALUE"));
+    }
+}

@@ -1,0 +1,101 @@
+//! What only io_uring queues do: many in flight, moving between threads, being dropped in the middle.
+
+use adit_driver::device::{CommandQueue, Operation, Request};
+use adit_driver::spec::Lba;
+use adit_driver::{Buffer, Device, DeviceOptions};
+
+use super::rig::{TestFile, carry_out, next, queue};
+
+#[test]
+fn a_queue_dropped_with_requests_in_flight_leaves_its_memory_alone() {
+    let file = TestFile::new();
+    let device = file.open("uring:FILE", 8 << 20);
+    for _ in 0..20 {
+        let mut all = device.allocate(64 << 10).expect("memory");
+        let mut queue = queue(&device, 16, &[&all]);
+        for index in (0..16u64).rev() {
+            let buffer = all.split_off(index as usize * 4096);
+            let lbas = 4096 / u64::from(device.info().lba_bytes);
+            let request = Request { operation: Operation::Write(Lba(index * lbas)), buffer };
+            queue.post(device.now(), request).expect("room");
+            // The last few are never told to the kernel.
+            if index > 3 {
+                queue.ring();
+            }
+        }
+        drop(queue);
+        // Whoever gets the memory now finds it as it was given: zeroed, and nobody else's.
+        let fresh = device.allocate(64 << 10).expect("memory");
+        assert!(fresh.iter().all(|byte| *byte == 0));
+    }
+}
+
+#[test]
+fn a_queue_belongs_to_the_thread_that_first_rings_it() {
+    let file = TestFile::new();
+    let device = file.open("uring:FILE", 1 << 20);
+    let buffer = device.allocate(4096).expect("memory");
+    let mut queue = queue(&device, 4, &[&buffer]);
+    let there = device.clone();
+    let worker = std::thread::spawn(move || {
+        let read = carry_out(&there, &mut queue, Operation::Read(Lba(0)), buffer);
+        assert_eq!(read.result, Ok(0));
+        queue
+    });
+    // Given back idle, it can be dropped here.
+    drop(worker.join().expect("the worker"));
+}
+
+#[test]
+fn buffers_of_more_pieces_than_fit_at_once_are_all_written() {
+    let file = TestFile::new();
+    let device = file.open("uring:FILE", 4 << 20);
+    let lba = u64::from(device.info().lba_bytes);
+    let mut queue = queue::<(Vec<Buffer>, u64)>(&device, 8, &[]);
+    for index in 0..6u64 {
+        let mut all = device.allocate(400 * 512).expect("memory");
+        all.fill(index as u8 + 1);
+        let mut pieces: Vec<Buffer> = (0..400).rev().map(|at| all.split_off(at * 512)).collect();
+        pieces.reverse();
+        let at = Lba(index * 400 * 512 / lba);
+        let request = Request { operation: Operation::Write(at), buffer: (pieces, index) };
+        queue.post(device.now(), request).expect("room, by telling the kernel of the first");
+    }
+    queue.ring();
+    let mut seen = 0;
+    while seen < 6 {
+        seen += queue.poll(device.now(), |completion| assert_eq!(completion.result, Ok(0)));
+    }
+    let content = std::fs::read(file.path()).expect("the file");
+    for (index, part) in content.chunks(400 * 512).take(6).enumerate() {
+        assert!(part.iter().all(|byte| usize::from(*byte) == index + 1), "part {index}");
+    }
+}
+
+#[test]
+fn polling_is_refused_with_the_reason_where_it_cannot_be() {
+    let file = TestFile::new();
+    std::fs::write(file.path(), vec![0u8; 1 << 16]).expect("a file");
+    let open = |path: &str| Device::open(&file.target(path), &DeviceOptions::default());
+    let refused = open("uring:FILE,polled=on").expect_err("a file").to_string();
+    assert!(refused.contains("block device") && refused.contains("polled=off"), "{refused}");
+    let cached = open("uring:FILE,polled=on,direct=off").expect_err("cached").to_string();
+    assert!(cached.contains("direct=on"), "{cached}");
+    assert!(open("uring:FILE,polled=off").is_ok());
+}
+
+#[test]
+fn what_was_not_rung_is_not_done() {
+    let file = TestFile::new();
+    let device = file.open("uring:FILE", 1 << 20);
+    let mut buffer = device.allocate(4096).expect("memory");
+    buffer.fill(9);
+    let mut queue = queue(&device, 4, &[]);
+    queue
+        .post(device.now(), Request { operation: Operation::Write(Lba(0)), buffer })
+        .expect("room");
+    assert_eq!(queue.poll(device.now(), |_| ()), 0);
+    assert!(std::fs::read(file.path()).expect("the file")[..4096].iter().all(|byte| *byte == 0));
+    queue.ring();
+    assert_eq!(next(&device, &mut queue).result, Ok(0));
+}

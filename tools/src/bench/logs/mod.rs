@@ -1,0 +1,255 @@
+//! fio's logs: bandwidth, IOPS, latencies and histograms over time, one file for each and each thread.
+//!
+//! With `log_avg_msec`, windows on a grid of so many milliseconds are summed up, and each way that something was done
+//! in gives a row at its window's end; nothing is allocated while I/O runs. Without it each I/O is a row: entries of
+//! 48 bytes are kept in a vector that starts with room for [`ENTRIES`] and doubles when it is full, which then costs
+//! one I/O the time of a copy; they become text at the end. Histograms come every `log_hist_msec` in either case.
+//!
+//! Text is gathered in a buffer of fixed size and written to the file when that is nearly full. What cannot be written
+//! does not disturb the run: it is told when the logs are finished.
+
+mod file;
+mod histogram;
+mod window;
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use self::file::{LogFile, Row};
+use self::histogram::HistogramLog;
+use self::window::Windows;
+use super::options::LogOptions;
+use super::way::Way;
+use crate::failure::{Failure, Result};
+
+/// Entries of single I/Os that there is room for at first.
+const ENTRIES: usize = 1 << 16;
+
+/// What a log hears of an I/O.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct IoSample {
+    /// Submission latency, in nanoseconds.
+    pub(crate) slat_ns: u64,
+    /// Completion latency, in nanoseconds.
+    pub(crate) clat_ns: u64,
+    /// Total latency, in nanoseconds.
+    pub(crate) lat_ns: u64,
+    /// How long it was, in bytes.
+    pub(crate) bytes: u64,
+    /// Where it began, in bytes.
+    pub(crate) offset: u64,
+}
+
+/// The logs of one thread.
+#[derive(Debug)]
+pub(crate) struct JobLogs {
+    files: Files,
+    entries: Entries,
+    histogram: Option<HistogramLog>,
+}
+
+/// What becomes rows.
+#[derive(Debug)]
+enum Entries {
+    /// Each I/O.
+    Each(Vec<Entry>),
+    /// Windows.
+    Windows(Windows),
+}
+
+/// One I/O.
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    at_ms: u32,
+    way: Way,
+    io: IoSample,
+}
+
+impl JobLogs {
+    /// Creates the files that `options` asks for; none where it asks for none. `thread` is the number in their names,
+    /// from 1; a prefix without a name is the job's. `start_unix_ms` is added to times where `log_unix_epoch` asks for
+    /// it. Files that all jobs share are appended to, as by fio.
+    ///
+    /// # Errors
+    /// When a file cannot be created.
+    pub(crate) fn open(
+        options: &LogOptions,
+        job_name: &str,
+        thread: u32,
+        start_unix_ms: u64,
+    ) -> Result<Option<JobLogs>> {
+        let place = Place { options, job_name, thread };
+        let files = Files::open(&place, if options.unix_epoch { start_unix_ms } else { 0 })?;
+        let histogram = match (&options.hist, options.hist_every.is_zero()) {
+            (Some(prefix), false) => Some(HistogramLog::new(
+                place.open(prefix, "clat_hist")?,
+                options.hist_every,
+                options.hist_coarseness,
+                files.epoch_ms,
+            )),
+            _ => None,
+        };
+        if !files.wanted && histogram.is_none() {
+            return Ok(None);
+        }
+        let entries = match (files.wanted, options.avg.is_zero()) {
+            (false, _) => Entries::Each(Vec::new()),
+            (true, true) => Entries::Each(Vec::with_capacity(ENTRIES)),
+            (true, false) => Entries::Windows(Windows::new(options.avg, options.max_value)),
+        };
+        Ok(Some(JobLogs { files, entries, histogram }))
+    }
+
+    /// Takes in an I/O that completed `at` so long after the start. Times do not go back.
+    #[inline]
+    pub(crate) fn record(&mut self, at: Duration, way: Way, io: IoSample) {
+        let at_ns = nanoseconds(at);
+        match &mut self.entries {
+            Entries::Windows(windows) => {
+                if windows.is_over(at_ns) {
+                    self.files.add_window(windows);
+                    windows.begin(at_ns);
+                }
+                windows.add(way, io);
+            }
+            Entries::Each(entries) if self.files.wanted => {
+                entries.push(Entry { at_ms: (at_ns / 1_000_000) as u32, way, io });
+            }
+            Entries::Each(_) => {}
+        }
+        if let Some(histogram) = &mut self.histogram {
+            histogram.record(at_ns, way, io);
+        }
+    }
+
+    /// Writes what is left, `at` so long after the start.
+    ///
+    /// # Errors
+    /// When a file could not be written to, now or before: it is named, and what came after is missing in it.
+    pub(crate) fn finish(mut self, at: Duration) -> Result<()> {
+        match &mut self.entries {
+            Entries::Each(entries) => self.files.add_entries(entries),
+            Entries::Windows(windows) => {
+                windows.end(nanoseconds(at));
+                self.files.add_window(windows);
+            }
+        }
+        let mut failures: Vec<Failure> = self.files.all_mut().filter_map(LogFile::finish).collect();
+        if let Some(histogram) = self.histogram {
+            failures.extend(histogram.finish(nanoseconds(at)));
+        }
+        Failure::all(failures).map_or(Ok(()), Err)
+    }
+}
+
+fn nanoseconds(time: Duration) -> u64 {
+    time.as_secs() * 1_000_000_000 + u64::from(time.subsec_nanos())
+}
+
+/// How a thread's files are called.
+struct Place<'a> {
+    options: &'a LogOptions,
+    job_name: &'a str,
+    thread: u32,
+}
+
+impl Place<'_> {
+    /// `PREFIX_KIND.N.log`, without the number where all jobs share it.
+    fn path(&self, prefix: &Path, kind: &str) -> PathBuf {
+        let mut name = prefix.as_os_str().to_owned();
+        if name.is_empty() {
+            name.push(self.job_name);
+        }
+        name.push(match self.options.shared {
+            true => format!("_{kind}.log"),
+            false => format!("_{kind}.{}.log", self.thread),
+        });
+        name.into()
+    }
+
+    fn open(&self, prefix: &Path, kind: &str) -> Result<LogFile> {
+        LogFile::open(self.path(prefix, kind), self.options.shared)
+    }
+
+    fn open_some(&self, prefix: Option<&PathBuf>, kind: &str) -> Result<Option<LogFile>> {
+        prefix.map(|prefix| self.open(prefix, kind)).transpose()
+    }
+}
+
+/// The files of values over time.
+#[derive(Debug)]
+struct Files {
+    bw: Option<LogFile>,
+    iops: Option<LogFile>,
+    /// Of slat, clat and lat.
+    lats: [Option<LogFile>; 3],
+    /// Whether there is any.
+    wanted: bool,
+    /// What is added to times.
+    epoch_ms: u64,
+    /// Whether rows have a column of offsets.
+    has_offset: bool,
+}
+
+impl Files {
+    fn open(place: &Place<'_>, epoch_ms: u64) -> Result<Files> {
+        let options = place.options;
+        let lat = |kind| place.open_some(options.lat.as_ref(), kind);
+        Ok(Files {
+            bw: place.open_some(options.bw.as_ref(), "bw")?,
+            iops: place.open_some(options.iops.as_ref(), "iops")?,
+            lats: [lat("slat")?, lat("clat")?, lat("lat")?],
+            wanted: options.bw.is_some() || options.iops.is_some() || options.lat.is_some(),
+            epoch_ms,
+            has_offset: options.offset,
+        })
+    }
+
+    fn all_mut(&mut self) -> impl Iterator<Item = &mut LogFile> {
+        [&mut self.bw, &mut self.iops].into_iter().chain(&mut self.lats).flatten()
+    }
+
+    /// A row for each way in which something was done in the window.
+    fn add_window(&mut self, windows: &Windows) {
+        let at_ms = self.epoch_ms + windows.end_ms();
+        for way in Way::ALL {
+            let Some(sums) = windows.sums(way) else { continue };
+            let row = Row { at_ms, way, bytes: 0, offset: self.has_offset.then_some(0) };
+            self.add(row, [windows.kib_per_second(sums), windows.iops(sums)], sums.lats(windows));
+        }
+    }
+
+    /// A row for each I/O.
+    fn add_entries(&mut self, entries: &[Entry]) {
+        for Entry { at_ms, way, io } in entries {
+            let row = Row {
+                at_ms: self.epoch_ms + u64::from(*at_ms),
+                way: *way,
+                bytes: io.bytes,
+                offset: self.has_offset.then_some(io.offset),
+            };
+            let kib_per_second = u128::from(io.bytes) * 1_000_000_000
+                / 1024
+                / u128::from(io.lat_ns.max(io.clat_ns).max(1));
+            let rates = [kib_per_second as u64, 1];
+            self.add(row, rates, [io.slat_ns, io.clat_ns, io.lat_ns]);
+        }
+    }
+
+    fn add(&mut self, row: Row, [kib_per_second, iops]: [u64; 2], lats_ns: [u64; 3]) {
+        if let Some(file) = &mut self.bw {
+            file.add(row, kib_per_second);
+        }
+        if let Some(file) = &mut self.iops {
+            file.add(row, iops);
+        }
+        for (file, ns) in self.lats.iter_mut().zip(lats_ns) {
+            if let Some(file) = file {
+                file.add(row, ns);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

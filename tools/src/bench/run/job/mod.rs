@@ -1,0 +1,376 @@
+//! One job's thread: one queue, `iodepth` I/Os in flight.
+//!
+//! | file | part |
+//! |---|---|
+//! | `mod` | the job, from its first pass to its outcome |
+//! | `submit` | what is posted next, and when |
+//! | `reap` | what finished, and what it counts as |
+//! | `read_back` | checking what was written |
+//! | `trouble` | what failed, and a controller that may come back |
+//!
+//! The loop posts what is idle and due, rings once for each batch, polls until something finished, and counts it. It reads the clock
+//! once for each batch that was rung and once for each that finished; data that is stamped or checked in between costs one more.
+//! Nothing is allocated, locked or asked of the system on the way, except what the path itself needs and the logs of single I/Os.
+//!
+//! A pass over the region that wrote with `verify` is followed by a phase that reads what it wrote and checks it. The first failure
+//! that is not tolerated ends the job: what is in flight is waited for, and the counts so far are reported.
+
+mod read_back;
+mod reap;
+mod submit;
+mod trouble;
+
+use std::time::Duration;
+
+use adit_driver::device::{CommandQueue, Device};
+use adit_driver::memory::Prefix;
+use adit_driver::{Buffer, CommandError, Time};
+
+use super::again::Again;
+use super::clock::Clock;
+use super::cpu::Cpu;
+use super::latency_target::DepthSearch;
+use super::pace::Pace;
+use super::progress::Progress;
+use super::supervisor::Recovery;
+use crate::bench::data::{Data, Identity};
+use crate::bench::errors::{Errors, Unwritten};
+use crate::bench::logs::JobLogs;
+use crate::bench::measure::{Latency, Levels};
+use crate::bench::options::{JobOptions, Section};
+use crate::bench::outcome::{JobOutcome, WayOutcome};
+use crate::bench::way::{PerWay, Way};
+use crate::bench::workload::{Generator, Region, Step};
+use crate::interrupt::Interrupt;
+
+/// Between two looks at what changes slowly: the ramp, requests of the watcher, minimum rates.
+const TICK: Duration = Duration::from_millis(1);
+
+/// What a queue carries for a job.
+pub(crate) type Owned = (Prefix, Tag);
+
+/// What a buffer in flight is for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Tag {
+    /// Which of the job's buffers it is.
+    slot: u32,
+    work: Work,
+    /// When the I/O was due, or else posted: its latency counts from then.
+    since: Time,
+    /// When it was posted.
+    posted: Time,
+}
+
+/// One I/O.
+#[derive(Clone, Copy, Debug)]
+struct Work {
+    what: What,
+    /// What to check when it was read.
+    expected: Option<Identity>,
+    /// How often it was sent before, and since when it counts.
+    retried: Option<(u8, Time)>,
+}
+
+/// What an I/O does.
+#[derive(Clone, Copy, Debug)]
+enum What {
+    Step(Step),
+    Flush,
+}
+
+/// Everything a job is made of.
+pub(crate) struct Setting<'a> {
+    pub(crate) section: &'a Section,
+    pub(crate) device: &'a Device,
+    /// The device as a string that parses to its target.
+    pub(crate) target: String,
+    pub(crate) thread: u32,
+    pub(crate) group: u32,
+    pub(crate) seed: u64,
+    pub(crate) generator: Generator,
+    pub(crate) region: Region,
+    pub(crate) data: Data,
+    /// Bytes after which it ends; none where only time ends it.
+    pub(crate) bytes_max: Option<u64>,
+    /// At most so many are submitted at once.
+    pub(crate) batch_max: usize,
+    /// When nothing finished for this long, others may have the core.
+    pub(crate) yield_after: Duration,
+    pub(crate) recovery: &'a Recovery,
+    pub(crate) interrupt: &'a Interrupt,
+    pub(crate) progress: &'a Progress,
+    pub(crate) logs: Option<JobLogs>,
+    /// Blocks of zeroes are told, where somebody else than this run may have left them unwritten.
+    pub(crate) samples_zeroes: bool,
+    /// How often an I/O that failed is sent again, where the job does not say.
+    pub(crate) retries: u8,
+}
+
+/// A job ready to run.
+pub(crate) struct Job<'a, Q> {
+    set: Setting<'a>,
+    options: &'a JobOptions,
+    queue: Q,
+    clock: Clock,
+    /// Buffers that are not in flight, by slot.
+    idle: Vec<(u32, Buffer)>,
+    depth: usize,
+    /// When each slot's I/O had been told to the device.
+    told: Vec<Time>,
+    /// Slots posted since the last ring.
+    fresh: Vec<u32>,
+    done: Vec<(Owned, Result<u32, CommandError>)>,
+    pace: Pace,
+    search: Option<DepthSearch>,
+    /// What was chosen and could not be posted yet.
+    held: Option<Work>,
+    /// What failed and is to be sent again.
+    again: Again<Work>,
+    /// Writes in flight, where one may overlap another that is to be checked: start and end.
+    in_flight_writes: Option<Vec<(u64, u64)>>,
+    /// What is still to be read back, in a verify phase.
+    to_verify: Option<read_back::ToVerify>,
+    unwritten: Unwritten,
+    bytes_issued: u64,
+    ios_issued: u64,
+    writes_since_flush: u64,
+    /// Written and not checked yet, with `verify_backlog`.
+    backlog: Vec<Step>,
+    /// How many of them are checked together; 0 where the whole pass is.
+    backlog_max: usize,
+    /// No new work: the last flush, or the device is full.
+    is_full: bool,
+    /// The queue was full and is let drain to `iodepth_low`.
+    is_draining: bool,
+    /// Single I/Os matter to somebody: a log, a limit, a pause.
+    is_watched: bool,
+    is_down: bool,
+    now: Time,
+    start: Time,
+    /// From when on I/Os count.
+    counts_from: Time,
+    is_ramping: bool,
+    end: Option<Time>,
+    next_tick: Time,
+    cycle: reap::Cycle,
+    idle_polls: u32,
+    last_finish: Time,
+    cpu_before: Cpu,
+    batches: u64,
+    waited: u64,
+    outcome: JobOutcome,
+}
+
+impl<'a, Q: CommandQueue<Owned>> Job<'a, Q> {
+    /// A job over a queue, with its buffers, each as long as its longest I/O.
+    pub(crate) fn new(set: Setting<'a>, queue: Q, buffers: Vec<Buffer>) -> Job<'a, Q> {
+        let depth = buffers.len();
+        let options = &set.section.job;
+        let backlog_max = read_back::backlog_of(options);
+        let serializes =
+            options.verify.is_some() && options.rw.writes && set.generator.may_overlap();
+        Job {
+            options,
+            clock: Clock::of(set.device),
+            outcome: empty_outcome(&set),
+            queue,
+            idle: (0..).zip(buffers).collect(),
+            depth,
+            told: vec![Time::ZERO; depth],
+            fresh: Vec::with_capacity(depth),
+            done: Vec::with_capacity(depth),
+            pace: Pace::new(options, set.seed, Time::ZERO),
+            search: None,
+            held: None,
+            again: Again::new(depth),
+            in_flight_writes: serializes.then(|| Vec::with_capacity(depth)),
+            to_verify: None,
+            unwritten: Unwritten::new(),
+            bytes_issued: 0,
+            ios_issued: 0,
+            writes_since_flush: 0,
+            // Those that were chosen before it was full are written as well.
+            backlog: Vec::with_capacity(backlog_max + depth),
+            backlog_max,
+            is_full: false,
+            is_draining: false,
+            is_watched: is_watched(&set),
+            is_down: false,
+            now: Time::ZERO,
+            start: Time::ZERO,
+            counts_from: Time::ZERO,
+            is_ramping: !options.ramp_time.is_zero(),
+            end: None,
+            next_tick: Time::ZERO,
+            cycle: reap::Cycle::default(),
+            idle_polls: 0,
+            last_finish: Time::ZERO,
+            cpu_before: Cpu::default(),
+            batches: 0,
+            waited: 0,
+            set,
+        }
+    }
+
+    /// Runs to the end.
+    pub(crate) fn run(mut self) -> JobOutcome {
+        self.begin();
+        if self.reads_back_earlier() {
+            self.read_back_earlier();
+        } else {
+            self.passes();
+        }
+        if self.options.end_fsync && self.options.rw.writes && !self.is_stopped() {
+            self.held = Some(Work { what: What::Flush, expected: None, retried: None });
+            self.is_full = true;
+            self.phase();
+        }
+        self.finish_logs();
+        self.set.progress.set_running(false);
+        self.snapshot()
+    }
+
+    fn begin(&mut self) {
+        self.set.progress.set_running(true);
+        self.cpu_before = Cpu::of_this_thread();
+        self.start = self.clock.now();
+        (self.now, self.last_finish, self.counts_from) = (self.start, self.start, self.start);
+        self.pace = Pace::new(self.options, self.set.seed, self.start);
+        let depth_max = self.depth as u32;
+        self.search = self
+            .options
+            .latency_target
+            .map(|target| DepthSearch::new(target, depth_max, self.start));
+        self.end =
+            self.options.runtime.map(|runtime| self.start + self.options.ramp_time + runtime);
+    }
+
+    fn passes(&mut self) {
+        loop {
+            self.phase();
+            let is_amid = self.checks_backlog();
+            if self.reads_back() && !self.is_stopped() {
+                self.read_back_pass();
+            }
+            if is_amid {
+                continue;
+            }
+            if self.is_over() || self.set.bytes_max.is_some_and(|most| self.bytes_issued >= most) {
+                return;
+            }
+            self.next_pass();
+        }
+    }
+
+    fn next_pass(&mut self) {
+        self.set.generator.next_pass();
+        self.unwritten.clear();
+    }
+
+    /// Everything up to the end of a pass, or of its verification.
+    fn phase(&mut self) {
+        self.now = self.clock.now();
+        let (start, before) = (self.now, self.ios());
+        self.last_finish = start;
+        loop {
+            self.submit();
+            if (self.idle.len() == self.depth && !self.goes_on()) || !self.reap() {
+                break;
+            }
+        }
+        let took = self.now.since(start.max(self.counts_from));
+        for way in Way::ALL {
+            let counted = &mut self.outcome.ways[way];
+            // After a ramp the count began anew.
+            if counted.ios > before[way] || (counted.ios > 0 && self.counts_from > start) {
+                counted.runtime += took;
+            }
+        }
+    }
+
+    fn ios(&self) -> PerWay<u64> {
+        PerWay(Way::ALL.map(|way| self.outcome.ways[way].ios))
+    }
+
+    /// Whether there is something to wait for though nothing is in flight.
+    fn goes_on(&self) -> bool {
+        (self.is_down
+            || self.held.is_some()
+            || !self.again.is_empty()
+            || self.now < self.pace.paused_until())
+            && !self.is_over()
+    }
+
+    /// Whether nothing more is to be submitted, not even to verify.
+    fn is_stopped(&self) -> bool {
+        self.outcome.failure.is_some() || self.set.interrupt.requested()
+    }
+
+    /// Whether no new work is to be begun.
+    #[inline]
+    fn is_over(&self) -> bool {
+        self.is_full
+            || self.end.is_some_and(|end| self.now >= end)
+            || self.options.number_ios.is_some_and(|most| self.ios_issued >= most)
+            || self.set.progress.is_stopped()
+            || self.is_stopped()
+    }
+
+    /// What was counted so far.
+    fn snapshot(&self) -> JobOutcome {
+        let mut outcome = self.outcome.clone();
+        outcome.elapsed = self.clock.now().since(self.counts_from);
+        outcome.cpu = Cpu::of_this_thread().since(&self.cpu_before);
+        outcome.stats = self.queue.stats();
+        outcome.recoveries = self.set.recovery.count();
+        outcome.latency_depth = self.search.as_ref().and_then(DepthSearch::found);
+        let busy = self.batches - self.waited;
+        outcome.busy_percent =
+            if self.batches == 0 { 0.0 } else { busy as f64 * 100.0 / self.batches as f64 };
+        outcome
+    }
+
+    fn finish_logs(&mut self) {
+        let at = self.clock.now().since(self.start);
+        if let Some(Err(failure)) = self.set.logs.take().map(|logs| logs.finish(at)) {
+            self.fail(EIO, failure.to_string());
+        }
+    }
+}
+
+/// Whether anything looks at single I/Os.
+fn is_watched(set: &Setting<'_>) -> bool {
+    let job = &set.section.job;
+    let pauses = job.thinktime.counts_completions && !job.thinktime.time.is_zero();
+    set.logs.is_some() || pauses || job.latency_target.is_some() || job.max_latency.is_some()
+}
+
+/// Errno of failed I/O, as fio reports it.
+const EIO: i32 = 5;
+
+fn empty_outcome(set: &Setting<'_>) -> JobOutcome {
+    JobOutcome {
+        section: set.section.clone(),
+        target: set.target.clone(),
+        lba_bytes: set.device.info().lba_bytes,
+        group: set.group,
+        thread: set.thread,
+        threads: 1,
+        elapsed: Duration::ZERO,
+        ways: PerWay::all(WayOutcome::new()),
+        sync: Latency::new(),
+        depths: Levels::default(),
+        submits: Levels::default(),
+        completes: Levels::default(),
+        cpu: Cpu::default(),
+        stats: adit_driver::Stats::default(),
+        recoveries: 0,
+        errors: Errors::default(),
+        failure: None,
+        latency_depth: None,
+        steady: None,
+        is_cached: set.device.info().is_cached,
+        sampled_reads: (0, 0),
+        busy_percent: 0.0,
+    }
+}

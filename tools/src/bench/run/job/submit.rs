@@ -1,0 +1,274 @@
+//! What is posted next, and when.
+
+use adit_driver::RejectReason;
+use adit_driver::Time;
+use adit_driver::device::{CommandQueue, Operation, Request};
+use adit_driver::memory::Prefix;
+use adit_driver::spec::Lba;
+
+use super::{EIO, Job, Owned, Tag, What, Work};
+use crate::bench::data::{Identity, Writer};
+use crate::bench::way::Way;
+use crate::bench::workload::Step;
+
+/// A deallocation keeps its range in the first bytes of its buffer.
+const RANGE_BYTES: usize = 16;
+
+impl<Q: CommandQueue<Owned>> Job<'_, Q> {
+    /// Posts whatever is due and has a buffer, and rings.
+    #[inline]
+    pub(super) fn submit(&mut self) {
+        if self.is_down || self.now < self.pace.paused_until() {
+            return;
+        }
+        let in_flight = self.depth - self.idle.len();
+        if self.lets_drain(in_flight) {
+            return;
+        }
+        let room = self.depth_now().saturating_sub(in_flight);
+        let mut left = room;
+        while left > 0 {
+            let batch = left.min(self.set.batch_max);
+            let posted = self.post_batch(batch);
+            left -= posted;
+            if posted < batch {
+                break;
+            }
+        }
+    }
+
+    /// Whether a queue that was full is to be emptied to `iodepth_low` first.
+    #[inline]
+    fn lets_drain(&mut self, in_flight: usize) -> bool {
+        let Some(low) = self.options.iodepth_low else { return false };
+        self.is_draining =
+            in_flight == self.depth || (self.is_draining && in_flight > low as usize);
+        self.is_draining
+    }
+
+    /// How many may be in flight now.
+    #[inline]
+    fn depth_now(&self) -> usize {
+        self.search.as_ref().map_or(self.depth, |search| (search.depth() as usize).min(self.depth))
+    }
+
+    /// Posts up to `most` and rings once; how many there were.
+    #[inline]
+    fn post_batch(&mut self, most: usize) -> usize {
+        while self.fresh.len() < most {
+            let Some(work) = self.take_work() else { break };
+            if !self.post(work) {
+                break;
+            }
+        }
+        let posted = self.fresh.len();
+        if posted > 0 {
+            self.ring();
+        }
+        posted
+    }
+
+    fn ring(&mut self) {
+        self.queue.ring();
+        let told = self.clock.now();
+        for slot in &self.fresh {
+            self.told[*slot as usize] = told;
+        }
+        self.now = told;
+        let posted = self.fresh.len();
+        self.fresh.clear();
+        // The device sees a batch at once: each of its I/Os had all the others beside it.
+        self.outcome.depths.record_many(self.depth - self.idle.len(), posted);
+        self.outcome.submits.record(posted);
+    }
+
+    /// The next I/O that is due.
+    #[inline]
+    fn take_work(&mut self) -> Option<Work> {
+        let work =
+            self.held.take().or_else(|| self.again.take(self.now)).or_else(|| self.next_work())?;
+        if self.may_go(&work) {
+            return Some(work);
+        }
+        self.held = Some(work);
+        None
+    }
+
+    /// Whether it is due, and overlaps nothing that is to be checked.
+    #[inline]
+    fn may_go(&self, work: &Work) -> bool {
+        let What::Step(step) = work.what else { return true };
+        let is_due = self.due(work, step).is_none_or(|due| due <= self.now);
+        is_due && self.in_flight_writes.as_ref().is_none_or(|writes| !overlaps(writes, step))
+    }
+
+    /// When an I/O is due by its rate; checks and repetitions have none.
+    #[inline]
+    pub(super) fn due(&self, work: &Work, step: Step) -> Option<Time> {
+        if work.retried.is_some() || self.to_verify.is_some() {
+            None
+        } else {
+            self.pace.due(step.way)
+        }
+    }
+
+    /// Whether the queue took it.
+    #[inline]
+    fn post(&mut self, work: Work) -> bool {
+        let Some((slot, mut buffer)) = self.idle.pop() else {
+            self.held = Some(work);
+            return false;
+        };
+        let (operation, bytes) = match work.what {
+            What::Step(step) => (self.operation(step), step.bytes as usize),
+            What::Flush => (Operation::Flush, RANGE_BYTES),
+        };
+        if let What::Step(step) = work.what
+            && step.way == Way::Write
+            && self.set.data.touches_writes()
+        {
+            let writer = self.writer(step);
+            self.set.data.before_write(&mut buffer[..bytes], step.offset, writer);
+            self.now = self.clock.now();
+        }
+        let since = self.since(&work);
+        let bytes =
+            if matches!(operation, Operation::Deallocate(..)) { RANGE_BYTES } else { bytes };
+        let buffer = Prefix::new(buffer, bytes);
+        let owned = (buffer, Tag { slot, work, since, posted: self.now });
+        let request = Request { operation, buffer: owned };
+        let posted = match work.retried {
+            None => self.queue.post(self.now, request),
+            Some(_) => self.queue.post_again(self.now, request),
+        };
+        if let Err(rejected) = posted {
+            let (buffer, tag) = rejected.buffer;
+            self.idle.push((tag.slot, buffer.into_buffer()));
+            self.not_taken(work, rejected.reason);
+            return false;
+        }
+        self.fresh.push(slot);
+        self.account(&work);
+        true
+    }
+
+    #[inline]
+    fn operation(&self, step: Step) -> Operation {
+        let shift = self.outcome.lba_bytes.trailing_zeros();
+        let lba = Lba(step.offset >> shift);
+        match step.way {
+            Way::Read => Operation::Read(lba),
+            Way::Write => Operation::Write(lba),
+            Way::Trim => Operation::Deallocate(lba, (step.bytes >> shift) as u32),
+        }
+    }
+
+    /// From when on its latency counts.
+    #[inline]
+    fn since(&self, work: &Work) -> Time {
+        match (work.retried, work.what) {
+            (Some((_, first)), _) => first,
+            (None, What::Step(step)) => self.due(work, step).unwrap_or(self.now),
+            (None, What::Flush) => self.now,
+        }
+    }
+
+    #[cold]
+    fn not_taken(&mut self, work: Work, reason: RejectReason) {
+        match reason {
+            RejectReason::Full => self.held = Some(work),
+            reason => self.fail(EIO, format!("{} was not taken: {reason}", told(&work))),
+        }
+    }
+
+    /// Counts what was posted.
+    #[inline]
+    fn account(&mut self, work: &Work) {
+        let What::Step(step) = work.what else { return };
+        if work.retried.is_some() {
+            return self.note_write(step);
+        }
+        if self.to_verify.is_none() {
+            self.pace.issued(step.way, step.bytes, self.now);
+            if step.way == Way::Write {
+                self.writes_since_flush += 1;
+                self.note_for_check(step);
+            }
+        }
+        self.note_write(step);
+    }
+
+    #[inline]
+    fn note_for_check(&mut self, step: Step) {
+        if self.backlog_max > 0 {
+            self.backlog.push(step);
+        }
+    }
+
+    #[inline]
+    fn note_write(&mut self, step: Step) {
+        if let Some(writes) = self.in_flight_writes.as_mut().filter(|_| step.way != Way::Read) {
+            writes.push((step.offset, step.offset + step.bytes));
+        }
+    }
+
+    #[inline]
+    fn next_work(&mut self) -> Option<Work> {
+        if self.to_verify.is_some() {
+            return self.next_check();
+        }
+        if self.is_over() {
+            return None;
+        }
+        if self.wants_flush() {
+            self.writes_since_flush = 0;
+            return Some(Work { what: What::Flush, expected: None, retried: None });
+        }
+        let step = self.next_step()?;
+        self.bytes_issued += step.bytes;
+        self.ios_issued += 1;
+        // A mixed workload reads what others, or earlier passes, may have left there.
+        let check =
+            self.options.verify.is_some() && !self.options.rw.writes && step.way == Way::Read;
+        let expected = check.then_some(Identity { offset: step.offset, writer: None });
+        Some(Work { what: What::Step(step), expected, retried: None })
+    }
+
+    fn wants_flush(&self) -> bool {
+        let every = self.options.fsync.or(self.options.fdatasync);
+        every.is_some_and(|every| every > 0 && self.writes_since_flush >= u64::from(every))
+    }
+
+    #[inline]
+    fn next_step(&mut self) -> Option<Step> {
+        if self.set.bytes_max.is_some_and(|most| self.bytes_issued >= most) || self.checks_backlog()
+        {
+            return None;
+        }
+        let step = self.set.generator.next_step();
+        if step.is_some() || self.reads_back() {
+            return step;
+        }
+        self.set.generator.next_pass();
+        self.set.generator.next_step()
+    }
+
+    pub(super) fn writer(&self, step: Step) -> Writer {
+        Writer { seed: self.set.seed, generation: step.number }
+    }
+}
+
+/// An I/O in words.
+pub(super) fn told(work: &Work) -> String {
+    match work.what {
+        What::Step(step) => {
+            let what = ["Read", "Write", "Trim"][step.way as usize];
+            format!("{what} at offset {}", step.offset)
+        }
+        What::Flush => "Flush".to_owned(),
+    }
+}
+
+fn overlaps(writes: &[(u64, u64)], step: Step) -> bool {
+    writes.iter().any(|(start, end)| step.offset < *end && *start < step.offset + step.bytes)
+}

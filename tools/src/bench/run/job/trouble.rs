@@ -1,0 +1,165 @@
+//! What failed, and a controller that may come back.
+
+use std::time::Duration;
+
+use adit_driver::device::CommandQueue;
+use adit_driver::{CommandError, Error, Time};
+
+use super::submit::told;
+use super::{EIO, Job, Owned, What, Work};
+use crate::bench::errors::{Kind, name_of};
+use crate::bench::outcome::JobFailure;
+use crate::bench::way::Way;
+
+/// How long a path that was given up on may take to give buffers back, beyond its own time to reset.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// How much longer where it is brought back: all admin commands of its bring-up may take their time.
+const RECOVERY_PATIENCE: Duration = Duration::from_secs(120);
+/// The longest sleep: an interrupt is met within it.
+const NAP: Duration = Duration::from_millis(10);
+/// What a sleep may be late by; the rest of a pause is spent spinning.
+const SLEEP_SLACK: Duration = Duration::from_micros(80);
+
+impl<Q: CommandQueue<Owned>> Job<'_, Q> {
+    #[cold]
+    pub(super) fn io_failed(&mut self, work: Work, since: Time, error: CommandError) {
+        self.is_down = self.set.recovery.is_in_sight() && self.queue.check().is_err();
+        if self.is_end_of_space(&work, error) {
+            self.is_full = true;
+            return;
+        }
+        if self.send_again(work, since, error) {
+            return;
+        }
+        let kind = match work.what {
+            What::Step(step) if step.way == Way::Read => Kind::Read,
+            _ => Kind::Write,
+        };
+        if let What::Step(step) = work.what
+            && step.way == Way::Write
+        {
+            self.unwritten.insert(step.offset);
+        }
+        let why = self.reason_for(error);
+        self.error(kind, name_of(error), format!("{} failed: {why}", told(&work)));
+    }
+
+    /// Whether it is what `fill_device` goes on until.
+    fn is_end_of_space(&self, work: &Work, error: CommandError) -> bool {
+        let is_write = matches!(work.what, What::Step(step) if step.way == Way::Write);
+        self.options.fill_device && is_write && error.is_no_space()
+    }
+
+    /// Whether it is worth sending it again; then it will be.
+    fn send_again(&mut self, work: Work, since: Time, error: CommandError) -> bool {
+        let (times, first) = work.retried.unwrap_or((0, since));
+        let retries = self.options.retries.unwrap_or(self.set.retries);
+        let delay = self.set.device.retry_delay(&error);
+        let Some(delay) = delay.filter(|_| times < retries && !self.is_stopped()) else {
+            return false;
+        };
+        self.again.push(self.now + delay, Work { retried: Some((times + 1, first)), ..work });
+        true
+    }
+
+    /// Counts an error, and ends the job or tells and goes on.
+    pub(super) fn error(&mut self, kind: Kind, name: &'static str, message: String) {
+        let is_told = self.outcome.errors.count(kind, name);
+        if kind != Kind::Verify {
+            self.set.progress.fail();
+        }
+        // On a path that does not come back nothing will succeed any more.
+        let goes_on = self.is_down || self.queue.check().is_ok();
+        if !goes_on || !self.tolerates(kind) {
+            self.fail(kind.errno(), message);
+        } else if is_told {
+            tracing::warn!("{}: {message}", self.set.device.info().device);
+        }
+    }
+
+    /// Whether the job goes on after such an error. A block that is not what was written ends it only at its end
+    /// (`verify_fatal=0`), so that all of them are told.
+    fn tolerates(&self, kind: Kind) -> bool {
+        self.options.continue_on_error.covers(kind)
+    }
+
+    #[cold]
+    pub(super) fn fail(&mut self, errno: i32, message: String) {
+        self.again.clear();
+        let failure = JobFailure { count: 0, first: message, errno };
+        self.outcome.failure.get_or_insert(failure).count += 1;
+    }
+
+    /// What a command's error comes from: of a reset, why it was necessary.
+    #[cold]
+    fn reason_for(&self, error: CommandError) -> String {
+        match (error, self.queue.check()) {
+            (CommandError::Reset { .. }, Err(Error::Failed { reason, .. })) => {
+                format!("{error}: {reason}")
+            }
+            _ => error.to_string(),
+        }
+    }
+
+    /// The path is out of service: its buffers come back once it is reset, or never, and it may come back
+    /// itself. False once there is nothing to wait for.
+    #[cold]
+    pub(super) fn wait_for_lost(&mut self, error: &Error) -> bool {
+        let waited = self.now.since(self.last_finish);
+        let ready_timeout = self
+            .set
+            .device
+            .controller()
+            .map_or(Duration::ZERO, |controller| controller.info().ready_timeout);
+        if self.set.recovery.is_in_sight() && waited < ready_timeout + RECOVERY_PATIENCE {
+            self.is_down = true;
+            return true;
+        }
+        if self.outcome.failure.is_none() {
+            self.fail(EIO, self.reason_of_loss(error));
+        }
+        waited < ready_timeout + PATIENCE
+    }
+
+    fn reason_of_loss(&self, error: &Error) -> String {
+        match (self.set.recovery.lost(), error) {
+            (Some(why), _) => format!("the controller could not be brought back: {why}"),
+            (None, Error::Failed { reason, .. }) => {
+                format!("the device is out of service: {reason}")
+            }
+            (None, other) => other.to_string(),
+        }
+    }
+
+    /// Nothing is in flight and nothing due: sleeps as far as that is exact enough, and spins the rest.
+    pub(super) fn pause(&mut self) {
+        let wait = self.until_due().min(NAP);
+        if wait > SLEEP_SLACK + self.pace.spin() {
+            std::thread::sleep(wait - SLEEP_SLACK - self.pace.spin());
+        } else {
+            std::hint::spin_loop();
+        }
+    }
+
+    /// How long the queue may sleep at most with I/Os in flight.
+    pub(super) fn wait_at_most(&self) -> Duration {
+        NAP.min(if self.has_later() { self.until_due() } else { NAP })
+    }
+
+    fn has_later(&self) -> bool {
+        self.held.is_some() || !self.again.is_empty() || self.now < self.pace.paused_until()
+    }
+
+    /// How long until something is to be posted, if only waiting helps.
+    fn until_due(&self) -> Duration {
+        let due = match &self.held {
+            Some(work) => match work.what {
+                What::Step(step) => self.due(work, step).unwrap_or(self.now),
+                What::Flush => self.now,
+            },
+            None => self.now,
+        };
+        let again = self.again.next_due().unwrap_or(due);
+        due.max(self.pace.paused_until()).max(again).since(self.now)
+    }
+}

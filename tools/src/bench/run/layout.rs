@@ -1,0 +1,109 @@
+//! Files that are there before they are read.
+//!
+//! A job that reads a file which is not there, or too short, has it made and filled first, as fio does: what was never
+//! written is not read from the device.
+
+use std::fs;
+use std::io::IsTerminal;
+use std::ops::Range;
+
+use adit_driver::device::{CommandQueue, Device, Operation, QueueOptions, Request};
+use adit_driver::spec::Lba;
+use adit_driver::target::KernelPath;
+use adit_driver::{Buffer, Target};
+
+use super::plan::Thread;
+use crate::bench::data::fill as noise;
+use crate::bench::options::JobOptions;
+use crate::failure::{Failure, Result};
+use crate::human;
+use crate::interrupt::Interrupt;
+
+/// Bytes of each write.
+const CHUNK: u64 = 1 << 20;
+
+/// How long the regular file behind a target is; none where it is no regular file. A file that is not there has no
+/// bytes.
+pub(crate) fn length(target: &Target) -> Option<u64> {
+    let Target::Kernel(kernel) = target else { return None };
+    if matches!(kernel.path, KernelPath::Null | KernelPath::UringCmd) {
+        return None;
+    }
+    match fs::metadata(&kernel.file) {
+        Ok(about) => about.is_file().then_some(about.len()),
+        Err(_) => Some(0),
+    }
+}
+
+/// Which bytes of a file do not exist yet and will.
+pub(crate) fn makes(
+    target: &Target,
+    length: Option<u64>,
+    wanted: Option<u64>,
+    users: &[&Thread<'_>],
+) -> Option<Range<u64>> {
+    let (length, wanted) = (length?, wanted?);
+    // A target that is written first holds what was written.
+    let is_written_first = users.first().is_some_and(|thread| !thread.job().rw.reads);
+    (length < wanted && !is_written_first && matches!(target, Target::Kernel(_)))
+        .then_some(length..wanted)
+}
+
+/// Writes `range` of a device, with data that no drive can shrink.
+///
+/// # Errors
+/// When a write fails, or the user ends it.
+pub(crate) fn fill(
+    device: &Device,
+    job: &JobOptions,
+    range: Range<u64>,
+    interrupt: &Interrupt,
+) -> Result<()> {
+    let info = device.info();
+    if std::io::stderr().is_terminal() {
+        let bytes = human::bytes((range.end - range.start) as f64);
+        eprintln!("{}: laying out {} ({bytes})", job.name, info.device);
+    }
+    let depth = info.queue_depth_max.min(8);
+    let timeout = std::time::Duration::from_secs(60);
+    let options = QueueOptions { depth, timeout, abort_timeout: timeout };
+    let mut idle: Vec<Buffer> =
+        (0..depth).map(|_| device.allocate(CHUNK as usize)).collect::<adit_driver::Result<_>>()?;
+    let mut queue = device.create_queue::<Buffer>(&options, &idle.iter().collect::<Vec<_>>())?;
+    let lba = u64::from(info.lba_bytes);
+    let mut offset = range.start / lba * lba;
+    let mut failure = None;
+    while idle.len() < depth as usize || offset < range.end {
+        while offset < range.end && failure.is_none() {
+            let Some(mut buffer) = idle.pop() else { break };
+            let bytes = CHUNK.min((range.end - offset).next_multiple_of(lba));
+            noise(&mut buffer, offset);
+            drop(buffer.split_off(bytes as usize));
+            let request = Request { operation: Operation::Write(Lba(offset / lba)), buffer };
+            queue
+                .post(device.now(), request)
+                .map_err(|rejected| Failure::failed(rejected.reason))?;
+            offset += bytes;
+        }
+        if failure.is_some() || interrupt.requested() {
+            offset = range.end;
+        }
+        queue.ring();
+        let found = queue.poll(device.now(), |completion| {
+            if let Err(error) = completion.result {
+                failure.get_or_insert(error);
+            }
+            idle.push(completion.buffer);
+        });
+        if found == 0 && idle.len() < depth as usize {
+            queue.wait(std::time::Duration::from_millis(10));
+        }
+    }
+    match failure {
+        Some(error) => Err(Failure::failed(format!("{}: laying out: {error}", info.device))),
+        None if interrupt.requested() => {
+            Err(Failure::stopped("interrupted while the file was laid out"))
+        }
+        None => Ok(()),
+    }
+}

@@ -1,0 +1,199 @@
+//! When the next I/O is due: rates, and pauses to think.
+//!
+//! A rate is a schedule that does not wait for the device: an I/O that is late, because the queue was full or the device
+//! slow, is still due when it was, and its latency counts from then. A generator that shifted its schedule instead would
+//! leave out the very waits that a slow device causes ("coordinated omission").
+
+use std::time::Duration;
+
+use adit_driver::Time;
+
+use crate::bench::options::{JobOptions, RateProcess, ThinkTime};
+use crate::bench::way::{PerWay, Way};
+use crate::bench::workload::random::mix;
+
+/// The schedule of one job.
+#[derive(Clone, Debug)]
+pub(crate) struct Pace {
+    rates: PerWay<Option<Rate>>,
+    process: RateProcess,
+    noise: u64,
+    think: Option<Think>,
+}
+
+/// How fast one way may go, and when it is due.
+#[derive(Clone, Copy, Debug)]
+struct Rate {
+    unit: Unit,
+    /// Nanoseconds with a fraction, so that rounding does not add up.
+    due_ns: f64,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Unit {
+    NsPerByte(f64),
+    NsPerIo(f64),
+}
+
+/// Pauses after so many I/Os, or so much time.
+#[derive(Clone, Copy, Debug)]
+struct Think {
+    options: ThinkTime,
+    ios: u32,
+    since: Time,
+    until: Time,
+}
+
+impl Pace {
+    /// The schedule that `job` asks for, from `start` on.
+    pub(crate) fn new(job: &JobOptions, seed: u64, start: Time) -> Pace {
+        let rate = |way: Way| {
+            let by_ios = job.rate_iops[way].map(|iops| Unit::NsPerIo(1e9 / iops.max(1) as f64));
+            let by_bytes = job.rate[way].map(|bytes| Unit::NsPerByte(1e9 / bytes.max(1) as f64));
+            by_ios.or(by_bytes).map(|unit| Rate { unit, due_ns: start.as_ns() as f64 })
+        };
+        let think = (!job.thinktime.time.is_zero()).then_some(Think {
+            options: job.thinktime,
+            ios: 0,
+            since: start,
+            until: start,
+        });
+        Pace { rates: PerWay(Way::ALL.map(rate)), process: job.rate_process, noise: seed, think }
+    }
+
+    /// Whether anything is ever to be waited for.
+    pub(crate) fn is_free(&self) -> bool {
+        self.think.is_none() && self.rates.iter().all(|(_, rate)| rate.is_none())
+    }
+
+    /// When an I/O of this way is due; not in the future if there is no rate.
+    #[inline]
+    pub(crate) fn due(&self, way: Way) -> Option<Time> {
+        self.rates[way].as_ref().map(|rate| Time::from_ns(rate.due_ns as u64))
+    }
+
+    /// When the pause is over that was begun.
+    #[inline]
+    pub(crate) fn paused_until(&self) -> Time {
+        self.think.as_ref().map_or(Time::ZERO, |think| think.until)
+    }
+
+    /// How much of the pause is spent spinning.
+    pub(crate) fn spin(&self) -> Duration {
+        self.think.as_ref().map_or(Duration::ZERO, |think| think.options.spin)
+    }
+
+    /// An I/O of `bytes` was issued.
+    #[inline]
+    pub(crate) fn issued(&mut self, way: Way, bytes: u64, now: Time) {
+        if let Some(rate) = &mut self.rates[way] {
+            let gap = match rate.unit {
+                Unit::NsPerByte(ns) => ns * bytes as f64,
+                Unit::NsPerIo(ns) => ns,
+            };
+            let gap = match self.process {
+                RateProcess::Linear => gap,
+                RateProcess::Poisson => gap * exponential(&mut self.noise),
+            };
+            rate.due_ns += gap;
+        }
+        if let Some(think) = self.think.as_mut().filter(|think| !think.options.counts_completions) {
+            think.count(now);
+        }
+    }
+
+    /// An I/O completed.
+    #[inline]
+    pub(crate) fn completed(&mut self, now: Time) {
+        if let Some(think) = self.think.as_mut().filter(|think| think.options.counts_completions) {
+            think.count(now);
+        }
+    }
+}
+
+impl Think {
+    fn count(&mut self, now: Time) {
+        self.ios += 1;
+        let iotime = self.options.iotime;
+        let by_time = !iotime.is_zero() && now.since(self.since) >= iotime;
+        let by_count = iotime.is_zero() && self.ios >= self.options.blocks.max(1);
+        if by_time || by_count {
+            self.ios = 0;
+            self.until = now + self.options.time;
+            self.since = self.until;
+        }
+    }
+}
+
+/// Exponentially distributed with mean 1.
+fn exponential(noise: &mut u64) -> f64 {
+    *noise = noise.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    // In (0, 1]: its logarithm exists.
+    let uniform = ((mix(*noise) >> 11) + 1) as f64 / (1u64 << 53) as f64;
+    -uniform.ln()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn job() -> JobOptions {
+        JobOptions::default()
+    }
+
+    #[test]
+    fn a_rate_in_ios_is_kept_however_late_the_generator_is() {
+        let job = JobOptions { rate_iops: PerWay::all(Some(1000)), ..job() };
+        let mut pace = Pace::new(&job, 1, Time::ZERO);
+        for n in 0..100 {
+            assert_eq!(pace.due(Way::Read), Some(Time::from_ns(n * 1_000_000)));
+            pace.issued(Way::Read, 4096, Time::from_ns(1 << 40));
+        }
+    }
+
+    #[test]
+    fn a_rate_in_bytes_counts_their_length() {
+        let job = JobOptions { rate: PerWay::all(Some(4096 * 1000)), ..job() };
+        let mut pace = Pace::new(&job, 1, Time::ZERO);
+        pace.issued(Way::Write, 8192, Time::ZERO);
+        let due = pace.due(Way::Write).expect("a rate").as_ns();
+        assert!(due.abs_diff(2_000_000) <= 1, "{due}");
+        assert_eq!(pace.due(Way::Read), Some(Time::ZERO), "each way has its own");
+    }
+
+    #[test]
+    fn poisson_gaps_have_the_mean_and_the_deviation_of_an_exponential() {
+        let job = JobOptions {
+            rate_iops: PerWay::all(Some(1_000_000)),
+            rate_process: RateProcess::Poisson,
+            ..job()
+        };
+        let mut pace = Pace::new(&job, 7, Time::ZERO);
+        let gaps: Vec<f64> = (0..100_000)
+            .map(|_| {
+                let before = pace.rates[Way::Read].expect("a rate").due_ns;
+                pace.issued(Way::Read, 4096, Time::ZERO);
+                pace.rates[Way::Read].expect("a rate").due_ns - before
+            })
+            .collect();
+        let mean = gaps.iter().sum::<f64>() / gaps.len() as f64;
+        let variance =
+            gaps.iter().map(|gap| (gap - mean) * (gap - mean)).sum::<f64>() / gaps.len() as f64;
+        assert!((980.0..1020.0).contains(&mean), "{mean}");
+        assert!((970.0..1030.0).contains(&variance.sqrt()), "{}", variance.sqrt());
+    }
+
+    #[test]
+    fn thinking_begins_after_so_many_ios() {
+        let thinktime =
+            ThinkTime { time: Duration::from_micros(50), blocks: 3, ..ThinkTime::default() };
+        let mut pace = Pace::new(&JobOptions { thinktime, ..job() }, 1, Time::ZERO);
+        let now = Time::from_ns(1000);
+        for _ in 0..2 {
+            pace.issued(Way::Read, 4096, now);
+        }
+        assert_eq!(pace.paused_until(), Time::ZERO);
+        pace.issued(Way::Read, 4096, now);
+        assert_eq!(pace.paused_until(), Time::from_ns(51_000));
+    }
+}

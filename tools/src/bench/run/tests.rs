@@ -1,0 +1,462 @@
+//! Jobs over controllers that behave, and over controllers that do not.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use adit_driver::bus::BusEvent;
+use adit_driver::bus::soft::{Drive, SoftBus};
+use adit_driver::device::Device;
+use adit_driver::soft::Verdict;
+use adit_driver::spec::{Qid, Sqe, Status};
+use adit_driver::{Controller, ControllerOptions, Target};
+
+use super::Run;
+use super::plan;
+use super::progress::Progress;
+use super::start::Fleet;
+use super::supervisor::Recovery;
+use crate::bench::command::verdict;
+use crate::bench::options::draft::Draft;
+use crate::bench::options::{Request, RunOptions, Section, table};
+use crate::bench::outcome::{JobOutcome, RunOutcome};
+use crate::bench::way::Way;
+use crate::failure::FAILED;
+use crate::interrupt::Interrupt;
+
+const WRITE: u8 = 1;
+
+/// A job by its options, as in `rw=randwrite iodepth=8`.
+fn section(options: &str) -> Section {
+    let mut draft = Draft::default();
+    for option in options.split_whitespace() {
+        let (name, value) = option.split_once('=').unwrap_or((option, "1"));
+        let spec = table::find(name).unwrap_or_else(|| panic!("no option {name}"));
+        (spec.set)(&mut draft, value).unwrap_or_else(|why| panic!("{option}: {why}"));
+    }
+    Section { job: draft.finish().expect("no contradictions"), given: Vec::new() }
+}
+
+fn request(jobs: &[&str]) -> Request {
+    let sections = jobs.iter().map(|options| section(options)).collect();
+    Request { run: RunOptions::default(), global: Vec::new(), sections }
+}
+
+/// Runs jobs on what they name.
+fn run(jobs: &[&str]) -> RunOutcome {
+    super::run(&request(jobs), &Interrupt::default(), &mut |_| Ok(())).expect("runs")
+}
+
+/// Runs one job on what it names, without failure.
+fn run_one(options: &str) -> JobOutcome {
+    let job = run(&[options]).jobs.remove(0);
+    assert!(job.failure.is_none(), "{:?}", job.failure);
+    job
+}
+
+fn refusal(jobs: &[&str]) -> String {
+    let outcome = super::run(&request(jobs), &Interrupt::default(), &mut |_| Ok(()));
+    outcome.expect_err("must be refused").to_string()
+}
+
+const VERIFIED: &str = "filename=soft:mem=4M iodepth=8 verify=crc32c";
+
+fn bus() -> Arc<SoftBus> {
+    SoftBus::new("mem=4M".parse().expect("options"), Drive::Thread).expect("a bus")
+}
+
+/// Runs a request on a controller of ours instead of what it names.
+fn run_on(bus: &Arc<SoftBus>, request: &Request) -> RunOutcome {
+    let controller = Controller::attach(bus.clone(), &ControllerOptions::default()).expect("opens");
+    let target: Target = "soft:mem=4M".parse().expect("a target");
+    let namespace = controller.namespace_of(&target).expect("a namespace");
+    let device = Device::of_namespace(controller, namespace, &target);
+    let threads = plan::threads(&request.sections);
+    let fleet = Fleet::over(request, &threads, target, device).expect("planned");
+    let progress: Vec<Progress> = threads.iter().map(|_| Progress::default()).collect();
+    let recovery = Recovery::new(request.run.recover);
+    let interrupt = Interrupt::default();
+    let run = Run {
+        request,
+        threads: &threads,
+        fleet: &fleet,
+        progress: &progress,
+        recovery: &recovery,
+        interrupt: &interrupt,
+    };
+    run.run(&mut |_| Ok(())).expect("runs")
+}
+
+/// Does `then` to every write whose number, counted from 1, `which` picks.
+fn some_writes(bus: &SoftBus, then: Verdict, which: impl Fn(u64) -> bool + Send + 'static) {
+    let mut seen = 0;
+    let hook = move |sqe: &Sqe, qid: Qid| {
+        let is_write = !qid.is_admin() && sqe.opcode() == WRITE;
+        seen += u64::from(is_write);
+        if is_write && which(seen) { then } else { Verdict::Run }
+    };
+    bus.with_controller(|controller| controller.set_hook(hook));
+}
+
+/// Runs one verified job with some writes met by `then`.
+fn run_with(
+    options: &str,
+    recover: bool,
+    then: Verdict,
+    which: impl Fn(u64) -> bool + Send + 'static,
+) -> RunOutcome {
+    let bus = bus();
+    let mut request = request(&[&format!("{VERIFIED} {options}")]);
+    request.run.recover = recover;
+    some_writes(&bus, then, which);
+    run_on(&bus, &request)
+}
+
+#[test]
+fn every_block_is_read_once() {
+    for rw in ["read", "randread"] {
+        let job = run_one(&format!("filename=soft:mem=1M bs=4k iodepth=7 rw={rw}"));
+        let read = &job.ways[Way::Read];
+        assert_eq!((read.ios, read.bytes, read.lat.count()), (256, 1 << 20, 256), "{rw}");
+        assert!(read.slat.mean_ns() + read.clat.mean_ns() <= read.lat.mean_ns() * 1.01, "{rw}");
+    }
+}
+
+#[test]
+fn what_is_written_is_read_back_in_every_kind_of_workload() {
+    for rest in [
+        "rw=write bs=16k",
+        "rw=randwrite bs=4k",
+        "rw=randrw bs=4k rwmixread=30",
+        "rw=randwrite bs=4k norandommap=1",
+        "rw=randwrite bsrange=512-16k",
+        "rw=randwrite bs=4k random_distribution=zipf:1.1 number_ios=3000 io_size=16m",
+        "rw=randwrite bs=4k verify_backlog=64",
+        "rw=randwrite bs=4k loops=3",
+        "rw=write bs=8k verify_interval=4k",
+    ] {
+        let job = run_one(&format!("{VERIFIED} {rest}"));
+        let (reads, writes) = (job.ways[Way::Read].ios, job.ways[Way::Write].ios);
+        assert!(reads > 0 && writes > 0, "{rest}: {reads} reads, {writes} writes");
+    }
+}
+
+#[test]
+fn each_kind_of_check_holds_over_every_path() {
+    let file = std::env::temp_dir().join(format!("adit-bench-paths-{}", std::process::id()));
+    for path in ["psync", "mmap", "uring"] {
+        for kind in ["crc32c", "xxhash", "md5", "meta"] {
+            let target = format!("{path}:{}", file.display());
+            let job = run_one(&format!(
+                "filename={target} rw=randwrite bs=4k size=1m iodepth=4 verify={kind}"
+            ));
+            assert_eq!(job.ways[Way::Read].ios, 256, "{path} {kind}");
+        }
+    }
+    std::fs::remove_file(file).expect("it was there");
+}
+
+#[test]
+fn a_run_ends_after_its_time_its_bytes_or_its_ios() {
+    let by_time = run_one("filename=null: rw=randread time_based runtime=300ms iodepth=4");
+    let elapsed = by_time.elapsed;
+    assert!(
+        elapsed >= Duration::from_millis(300) && elapsed < Duration::from_secs(3),
+        "{elapsed:?}"
+    );
+    assert_eq!(run_one("filename=null: rw=read bs=4k number_ios=77").ways[Way::Read].ios, 77);
+    assert_eq!(
+        run_one("filename=null: rw=randwrite bs=4k size=1m io_size=64k").ways[Way::Write].ios,
+        16
+    );
+    assert_eq!(run_one("filename=null: rw=read bs=4k size=64k loops=3").ways[Way::Read].ios, 48);
+}
+
+#[test]
+fn a_rate_is_kept() {
+    let job =
+        run_one("filename=null: rw=randread bs=4k iodepth=32 rate_iops=2000 time_based runtime=1");
+    assert!((1900..=2002).contains(&job.ways[Way::Read].ios), "{}", job.ways[Way::Read].ios);
+    let job =
+        run_one("filename=null: rw=write bs=4k rate=4m rate_process=poisson time_based runtime=1");
+    assert!((800..1300).contains(&job.ways[Way::Write].ios), "{}", job.ways[Way::Write].ios);
+}
+
+#[test]
+fn an_open_loop_counts_the_wait_of_what_was_due() {
+    // Each I/O takes a pause of the job's own; the schedule goes on regardless.
+    let open = run_one(
+        "filename=null: rw=read bs=4k rate_iops=1000 thinktime=10ms time_based runtime=500ms",
+    );
+    let read = &open.ways[Way::Read];
+    assert!(
+        read.lat.max_ns() > 100_000_000,
+        "the last were due long before: {}",
+        read.lat.max_ns()
+    );
+    assert!(read.clat.mean_ns() < read.lat.mean_ns() / 10.0);
+}
+
+#[test]
+fn thinking_takes_its_time() {
+    let job =
+        run_one("filename=null: rw=read bs=4k number_ios=20 thinktime=5ms thinktime_blocks=2");
+    assert!(job.elapsed >= Duration::from_millis(45), "{:?}", job.elapsed);
+}
+
+#[test]
+fn what_was_done_to_warm_up_does_not_count() {
+    let options = "filename=null: rw=read bs=4k rate_iops=1000 time_based runtime=500ms";
+    let job = run_one(&format!("{options} ramp_time=500ms"));
+    assert!((400..=520).contains(&job.ways[Way::Read].ios), "{}", job.ways[Way::Read].ios);
+    assert!(job.elapsed < Duration::from_millis(900), "{:?}", job.elapsed);
+}
+
+#[test]
+fn flushes_come_after_so_many_writes_and_at_the_end() {
+    let job = run_one("filename=soft:mem=1M rw=write bs=4k number_ios=100 fsync=10");
+    assert!((9..=10).contains(&job.sync.count()), "{}", job.sync.count());
+    let job = run_one("filename=soft:mem=1M rw=write bs=4k number_ios=100 end_fsync=1");
+    assert_eq!(job.sync.count(), 1);
+}
+
+#[test]
+fn trims_are_counted_apart() {
+    let job = run_one("filename=soft:mem=1M rw=randtrim bs=16k");
+    assert_eq!((job.ways[Way::Trim].ios, job.ways[Way::Trim].bytes), (64, 1 << 20));
+    let job = run_one("filename=soft:mem=1M rw=trimwrite bs=16k");
+    assert!(job.ways[Way::Trim].ios > 0 && job.ways[Way::Write].ios > 0);
+}
+
+#[test]
+fn waves_follow_each_other_and_groups_are_reported_as_asked() {
+    let outcome = run(&[
+        "name=a filename=null: rw=read number_ios=10 numjobs=3 group_reporting=1",
+        "name=b filename=null: rw=read number_ios=20 stonewall=1",
+    ]);
+    let told: Vec<_> = outcome
+        .jobs
+        .iter()
+        .map(|job| (job.section.job.name.as_str(), job.threads, job.ways[Way::Read].ios))
+        .collect();
+    assert_eq!(told, [("a", 3, 30), ("b", 1, 20)]);
+    assert_eq!(
+        outcome.groups.iter().map(|group| group.ways[&Way::Read].bytes).collect::<Vec<_>>(),
+        [122_880, 81_920]
+    );
+}
+
+#[test]
+fn depths_and_batches_are_what_was_asked_for() {
+    let job = run_one(
+        "filename=null: rw=read bs=4k size=1m iodepth=16 iodepth_batch=4 iodepth_batch_complete_max=2",
+    );
+    assert!(job.submits.batch_percent()[1] > 99.0, "{:?}", job.submits.batch_percent());
+    let few = run_one("filename=null: rw=read bs=4k size=1m iodepth=16 iodepth_low=4");
+    assert!(
+        few.submits.batch_percent()[1] < 50.0,
+        "refilled only once 4 are left: {:?}",
+        few.submits.batch_percent()
+    );
+}
+
+#[test]
+fn the_depth_that_keeps_a_latency_is_found() {
+    let job = run_one(
+        "filename=null: rw=read bs=4k iodepth=8 latency_target=1s latency_window=20ms latency_percentile=99 time_based \
+         runtime=10",
+    );
+    assert_eq!(job.latency_depth, Some(8));
+    assert!(job.elapsed < Duration::from_secs(5), "it ends when it is found: {:?}", job.elapsed);
+}
+
+#[test]
+fn limits_that_are_broken_fail_the_job() {
+    let slow = run(&["filename=soft:mem=1M rw=read bs=4k max_latency=1us"])
+        .jobs
+        .remove(0)
+        .failure
+        .expect("slow");
+    assert!(slow.first.contains("more than max_latency") && slow.errno == 110, "{}", slow.first);
+    let options = "filename=null: rw=read bs=4k thinktime=10ms rate_iops_min=90000 rate_cycle=200ms time_based runtime=5";
+    let few = run(&[options]).jobs.remove(0).failure.expect("few");
+    assert!(few.first.contains("rate_iops_min=90000"), "{}", few.first);
+}
+
+#[test]
+fn a_steady_job_ends_early() {
+    let job = run_one(
+        "filename=null: rw=read bs=4k rate_iops=500 time_based runtime=60 ss=iops:30% ss_dur=2",
+    );
+    assert!(job.elapsed < Duration::from_secs(20), "{:?}", job.elapsed);
+    assert!(job.steady.expect("looked at").attained);
+}
+
+#[test]
+fn reads_of_what_nobody_wrote_are_told() {
+    let outcome = run(&["filename=soft:mem=4M rw=randread bs=4k iodepth=4"]);
+    assert!(
+        outcome.warnings.iter().any(|warning| warning.code == "never-written"),
+        "{:?}",
+        outcome.warnings
+    );
+    let outcome = run(&["filename=null: rw=randread bs=4k size=1m"]);
+    assert!(
+        outcome.warnings.iter().all(|warning| warning.code != "never-written"),
+        "{:?}",
+        outcome.warnings
+    );
+}
+
+#[test]
+fn a_file_that_is_not_there_is_laid_out_before_it_is_read() {
+    let file = std::env::temp_dir().join(format!("adit-bench-layout-{}", std::process::id()));
+    let outcome =
+        run(&[&format!("filename={} rw=randread bs=4k size=2m direct=1", file.display())]);
+    let content = std::fs::read(&file).expect("it was made");
+    std::fs::remove_file(&file).expect("it was there");
+    assert_eq!(outcome.jobs[0].ways[Way::Read].ios, 512);
+    assert!(
+        content.len() == 2 << 20
+            && content.chunks(4096).all(|block| block.iter().any(|byte| *byte != 0))
+    );
+    assert!(
+        outcome.warnings.iter().all(|warning| warning.code != "never-written"),
+        "{:?}",
+        outcome.warnings
+    );
+}
+
+#[test]
+fn verified_writers_do_not_share_blocks() {
+    let both = refusal(&[&format!("{VERIFIED} rw=randwrite bs=4k numjobs=2")]);
+    assert!(both.contains("offset_increment"), "{both}");
+    let outcome =
+        run(&[&format!("{VERIFIED} rw=randwrite bs=4k numjobs=2 size=1m offset_increment=1m")]);
+    assert!(outcome.jobs.iter().all(|job| job.failure.is_none() && job.ways[Way::Read].ios == 256));
+}
+
+#[test]
+fn a_failed_io_ends_the_job_and_is_told_by_name() {
+    let outcome = run_with("rw=write bs=4k", false, Verdict::Fail(Status::WRITE_FAULT), |number| {
+        number > 100
+    });
+    let job = &outcome.jobs[0];
+    assert_eq!(
+        (job.ways[Way::Write].ios, job.ways[Way::Read].ios),
+        (100, 0),
+        "nothing is read back"
+    );
+    let failure = job.failure.as_ref().expect("a failure");
+    assert!(
+        (1..=16).contains(&failure.count),
+        "what was in flight fails as well: {}",
+        failure.count
+    );
+    let ended = verdict(&outcome).expect_err("failed");
+    assert_eq!(ended.code(), FAILED);
+    assert!(ended.to_string().contains("Write at offset 409600 failed: Write Fault"), "{ended}");
+}
+
+#[test]
+fn a_lost_write_is_found_by_reading_back() {
+    let outcome = run_with("rw=randwrite bs=4k", false, Verdict::Fail(Status::SUCCESS), |number| {
+        number > 1000
+    });
+    let failure = outcome.jobs[0].failure.as_ref().expect("a failure");
+    assert!(failure.errno == 84 && failure.first.contains("is all zeroes"), "{}", failure.first);
+}
+
+#[test]
+fn a_stale_block_is_found_in_a_later_pass() {
+    // The first pass is written whole; of the second, a part is dropped.
+    let options = "rw=randwrite bs=4k time_based runtime=20";
+    let outcome =
+        run_with(options, false, Verdict::Fail(Status::SUCCESS), |number| number > 1024 + 1000);
+    let failure = outcome.jobs[0].failure.as_ref().expect("a failure");
+    assert!(failure.first.contains("is stale: expected"), "{}", failure.first);
+}
+
+#[test]
+fn tolerated_errors_are_counted_by_name_and_their_blocks_not_expected_back() {
+    let options = "rw=randwrite bs=4k continue_on_error=write";
+    let outcome =
+        run_with(options, false, Verdict::Fail(Status::WRITE_FAULT), |number| number % 100 == 0);
+    let job = &outcome.jobs[0];
+    assert!(job.failure.is_none(), "{:?}", job.failure);
+    assert_eq!(job.errors.by_name().collect::<Vec<_>>(), [("Write Fault", 10)]);
+    assert_eq!((job.ways[Way::Write].ios, job.ways[Way::Read].ios), (1014, 1014), "of 1024 blocks");
+}
+
+#[test]
+fn errors_of_the_other_kind_still_end_the_job() {
+    let options = "rw=randwrite bs=4k continue_on_error=read";
+    let outcome =
+        run_with(options, false, Verdict::Fail(Status::WRITE_FAULT), |number| number == 100);
+    assert!(outcome.jobs[0].failure.as_ref().expect("a failure").first.contains("Write Fault"));
+}
+
+#[test]
+fn an_io_is_sent_again_as_often_as_it_is_allowed() {
+    let again = "rw=randwrite bs=4k retries=2";
+    let twice =
+        run_with(again, false, Verdict::Fail(Status::WRITE_FAULT), |number| number % 100 < 2)
+            .jobs
+            .remove(0);
+    assert!(twice.failure.is_none(), "{:?}", twice.failure);
+    assert_eq!((twice.ways[Way::Write].ios, twice.errors.total()), (1024, 0));
+    assert!(twice.stats.retries >= 20, "{}", twice.stats.retries);
+    let always = run_with(again, false, Verdict::Fail(Status::WRITE_FAULT), |number| number > 100)
+        .jobs
+        .remove(0);
+    assert!(always.failure.is_some() && always.stats.retries >= 2, "{}", always.stats.retries);
+    let useless =
+        run_with(again, false, Verdict::Fail(Status::LBA_OUT_OF_RANGE), |number| number == 100)
+            .jobs
+            .remove(0);
+    assert!(useless.failure.is_some() && useless.stats.retries == 0, "it would fail again");
+}
+
+#[test]
+fn a_run_goes_on_after_the_controller_was_brought_back() {
+    // A completion too many breaks the protocol and takes the controller out of service.
+    let job = run_with("rw=randwrite bs=4k", true, Verdict::Twice, |number| {
+        number == 300 || number == 700
+    })
+    .jobs
+    .remove(0);
+    assert!(job.failure.is_none(), "{:?}", job.failure);
+    assert_eq!(
+        (job.ways[Way::Write].ios, job.ways[Way::Read].ios),
+        (1024, 1024),
+        "each block is checked"
+    );
+    assert!(job.stats.violations() > 0);
+    assert!((1..=2).contains(&job.recoveries), "{}", job.recoveries);
+    assert_eq!(job.errors.total(), 0, "what was caught was sent again");
+}
+
+#[test]
+fn without_recover_the_reason_ends_the_job_whatever_is_tolerated() {
+    for options in ["rw=randwrite bs=4k", "rw=randwrite bs=4k continue_on_error=all"] {
+        let job = run_with(options, false, Verdict::Twice, |number| number == 300).jobs.remove(0);
+        let failure = job.failure.expect("a failure").first;
+        assert!(failure.contains("which is not in flight"), "{failure}");
+        assert_eq!(job.recoveries, 0);
+        assert!(job.errors.total() <= 8, "only what was in flight: {}", job.errors.total());
+    }
+}
+
+#[test]
+fn a_request_to_give_the_device_back_ends_the_run_also_with_recover() {
+    for recover in [false, true] {
+        let bus = bus();
+        let mut request = request(&[&format!("{VERIFIED} rw=randrw bs=4k time_based runtime=60")]);
+        request.run.recover = recover;
+        bus.report(BusEvent::RemovalRequested);
+        let outcome = run_on(&bus, &request);
+        let ended = verdict(&outcome).expect_err("failed");
+        assert_eq!(ended.code(), FAILED);
+        assert!(ended.to_string().contains("for the device back"), "{ended}");
+        assert_eq!(outcome.jobs[0].recoveries, 0);
+    }
+}

@@ -1,0 +1,372 @@
+//! What a job came to, read from its entry in a report in JSON: ours, or fio's own.
+//!
+//! Everything that is compared and drawn goes through here, so that earlier files and runs of this minute are the same
+//! thing. Latencies are total ones (`lat_ns`) where the report has percentiles of them, and else those of completion
+//! (`clat_ns`), as fio's reports do.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Map, Value};
+
+use crate::bench::way::{PerWay, Way};
+
+/// What is compared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Metric {
+    /// I/Os per second.
+    Iops,
+    /// Bytes per second.
+    Bandwidth,
+    /// Mean latency, ns.
+    Mean,
+    /// Median latency, ns.
+    P50,
+    /// 99th percentile of latency, ns.
+    P99,
+    /// 99.99th percentile of latency, ns.
+    P9999,
+    /// Time of processors spent on each I/O, ns.
+    Cpu,
+}
+
+impl Metric {
+    /// All of them, in the order of tables.
+    pub(crate) const ALL: [Metric; 7] = [
+        Metric::Iops,
+        Metric::Bandwidth,
+        Metric::Mean,
+        Metric::P50,
+        Metric::P99,
+        Metric::P9999,
+        Metric::Cpu,
+    ];
+
+    /// For people.
+    pub(crate) fn name(self) -> &'static str {
+        ["IOPS", "bandwidth", "mean", "p50", "p99", "p99.99", "CPU/IO"][self as usize]
+    }
+
+    /// For programs; units last.
+    pub(crate) fn key(self) -> &'static str {
+        [
+            "iops",
+            "bytes_per_second",
+            "lat_mean_ns",
+            "lat_p50_ns",
+            "lat_p99_ns",
+            "lat_p99_99_ns",
+            "cpu_ns_per_io",
+        ][self as usize]
+    }
+
+    /// Whether more is better.
+    pub(crate) fn more_is_better(self) -> bool {
+        matches!(self, Metric::Iops | Metric::Bandwidth)
+    }
+
+    /// The percentile that it is, in percent.
+    pub(crate) fn percentile(self) -> Option<f64> {
+        match self {
+            Metric::P50 => Some(50.0),
+            Metric::P99 => Some(99.0),
+            Metric::P9999 => Some(99.99),
+            _ => None,
+        }
+    }
+
+    /// A value for people.
+    pub(crate) fn show(self, value: f64) -> String {
+        match self {
+            Metric::Iops => crate::human::si(value, 4),
+            Metric::Bandwidth => format!("{}/s", crate::human::bytes(value)),
+            _ => crate::human::latency(value.round().max(0.0) as u64),
+        }
+    }
+}
+
+/// What a job did in one way.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct WayFigures {
+    /// I/Os that completed.
+    pub(super) ios: u64,
+    /// I/Os per second.
+    pub(super) iops: f64,
+    /// Bytes per second.
+    pub(super) bytes_per_second: f64,
+    /// Mean latency in ns; none where it was not measured.
+    pub(super) mean_ns: Option<f64>,
+    /// Percent and ns, ascending.
+    pub(super) percentiles: Vec<(f64, f64)>,
+    /// Latency in ns, and how many I/Os took no longer; ascending. Empty where the report has only percentiles.
+    pub(super) cdf: Vec<(u64, u64)>,
+    /// Milliseconds from the start, bytes per second, I/Os per second.
+    pub(super) series: Vec<[f64; 3]>,
+}
+
+/// What a job came to: one entry of a report, or several of one name together.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Entry {
+    /// The job's name.
+    pub(super) job: String,
+    /// The path it ran on.
+    pub(super) target: String,
+    /// The values of the sweep.
+    pub(super) sweep: Vec<(String, String)>,
+    /// The round, from 1; 0 where there are none.
+    pub(super) round: u64,
+    /// Its options and those that all share.
+    pub(super) options: BTreeMap<String, String>,
+    /// What it did; none in ways it did nothing.
+    pub(super) ways: PerWay<Option<WayFigures>>,
+    /// Time of processors for each I/O, ns.
+    pub(super) cpu_ns_per_io: Option<f64>,
+}
+
+impl Entry {
+    /// Reads an entry of a report's `jobs`; `shared` are its global options.
+    ///
+    /// # Errors
+    /// A sentence on what is missing.
+    pub(super) fn read(entry: &Value, shared: &BTreeMap<String, String>) -> Result<Entry, String> {
+        let job = entry["jobname"].as_str().ok_or("has no `jobname`")?;
+        if Way::ALL.iter().all(|way| !entry[way.name()].is_object()) {
+            let hint =
+                if entry["mixed"].is_object() { ": leave unified_rw_reporting out" } else { "" };
+            return Err(format!("('{job}') has none of `read`, `write` and `trim`{hint}"));
+        }
+        let ours = &entry["adit"];
+        let mut options = shared.clone();
+        options.extend(strings(&entry["job options"]));
+        let ways = PerWay(Way::ALL.map(|way| way_figures(entry, way)));
+        let ios = ways.0.iter().flatten().map(|way| way.ios).sum();
+        let target = ours["target"].as_str().or(options.get("filename").map(String::as_str));
+        Ok(Entry {
+            job: job.to_owned(),
+            target: target.unwrap_or_default().to_owned(),
+            sweep: strings(&ours["sweep"]).collect(),
+            round: ours["round"].as_u64().unwrap_or(0),
+            cpu_ns_per_io: ours["cpu_ns_per_io"].as_f64().or_else(|| cpu_ns_per_io(entry, ios)),
+            options,
+            ways,
+        })
+    }
+
+    /// The ways in which something was done.
+    pub(super) fn done(&self) -> impl Iterator<Item = (Way, &WayFigures)> {
+        self.ways.iter().filter_map(|(way, figures)| Some((way, figures.as_ref()?)))
+    }
+
+    /// I/Os of all ways.
+    pub(super) fn ios(&self) -> u64 {
+        self.done().map(|(_, figures)| figures.ios).sum()
+    }
+
+    /// I/Os per second of all ways.
+    pub(super) fn iops(&self) -> f64 {
+        self.done().map(|(_, figures)| figures.iops).sum()
+    }
+
+    /// What `metric` is in `way`; processors' time is the whole job's.
+    pub(super) fn metric(&self, way: Way, metric: Metric) -> Option<f64> {
+        let figures = self.ways[way].as_ref()?;
+        match metric {
+            Metric::Iops => Some(figures.iops),
+            Metric::Bandwidth => Some(figures.bytes_per_second),
+            Metric::Mean => figures.mean_ns,
+            Metric::P50 | Metric::P99 | Metric::P9999 => figures.percentile(metric.percentile()?),
+            Metric::Cpu => self.cpu_ns_per_io,
+        }
+    }
+
+    /// Adds an entry that ran beside it: another thread of the same job.
+    pub(super) fn merge(&mut self, other: Entry) {
+        let (ours, theirs) = (self.ios() as f64, other.ios() as f64);
+        self.cpu_ns_per_io = match (self.cpu_ns_per_io, other.cpu_ns_per_io) {
+            (Some(a), Some(b)) if ours + theirs > 0.0 => {
+                Some((a * ours + b * theirs) / (ours + theirs))
+            }
+            (a, b) => a.or(b),
+        };
+        for (ours, theirs) in self.ways.0.iter_mut().zip(other.ways.0) {
+            match (ours.as_mut(), theirs) {
+                (Some(ours), Some(theirs)) => ours.merge(&theirs),
+                (None, theirs) => *ours = theirs,
+                (Some(_), None) => {}
+            }
+        }
+    }
+}
+
+impl WayFigures {
+    /// The latency in ns that `percent` of the I/Os did not exceed, where that is known.
+    pub(super) fn percentile(&self, percent: f64) -> Option<f64> {
+        let told = self.percentiles.iter().find(|(told, _)| (told - percent).abs() < 1e-6);
+        told.map(|(_, ns)| *ns).or_else(|| self.percentile_of_cdf(percent))
+    }
+
+    fn percentile_of_cdf(&self, percent: f64) -> Option<f64> {
+        let (_, total) = self.cdf.last()?;
+        let rank = (percent / 100.0 * *total as f64).ceil().max(1.0) as u64;
+        let at = self.cdf.partition_point(|(_, count)| *count < rank);
+        self.cdf.get(at).map(|(ns, _)| *ns as f64)
+    }
+
+    /// Adds figures of what ran beside it, or, as far as latencies go, in another round.
+    pub(super) fn merge(&mut self, other: &WayFigures) {
+        let (ours, theirs) = (self.ios as f64, other.ios as f64);
+        self.mean_ns = match (self.mean_ns, other.mean_ns) {
+            (Some(a), Some(b)) if ours + theirs > 0.0 => {
+                Some((a * ours + b * theirs) / (ours + theirs))
+            }
+            (a, b) => a.or(b),
+        };
+        let told: Vec<f64> = self.percentiles.iter().map(|(percent, _)| *percent).collect();
+        let worst = self.worst_percentiles(other);
+        if self.cdf.is_empty() || other.cdf.is_empty() {
+            // Without distributions there is only an upper bound: the slower thread's.
+            (self.cdf, self.percentiles) = (Vec::new(), worst);
+        } else {
+            self.cdf = merged_cdf(&self.cdf, &other.cdf);
+            let exact = |percent: &f64| Some((*percent, self.percentile_of_cdf(*percent)?));
+            self.percentiles = told.iter().filter_map(exact).collect();
+        }
+        self.ios += other.ios;
+        self.iops += other.iops;
+        self.bytes_per_second += other.bytes_per_second;
+        merge_series(&mut self.series, &other.series);
+    }
+
+    fn worst_percentiles(&self, other: &WayFigures) -> Vec<(f64, f64)> {
+        let of_both = |(percent, ns): &(f64, f64)| {
+            let theirs = other.percentile(*percent)?;
+            Some((*percent, ns.max(theirs)))
+        };
+        self.percentiles.iter().filter_map(of_both).collect()
+    }
+}
+
+/// Entries of one report; those of one name, target, sweep and round ran beside each other and are one.
+///
+/// # Errors
+/// A sentence on what is no entry.
+pub(super) fn entries(report: &Value) -> Result<Vec<Entry>, String> {
+    let jobs = report["jobs"].as_array().ok_or("has no list `jobs`")?;
+    let shared: BTreeMap<String, String> = strings(&report["global options"]).collect();
+    let mut entries: Vec<Entry> = Vec::new();
+    for (index, job) in jobs.iter().enumerate() {
+        let entry = Entry::read(job, &shared)
+            .map_err(|why| format!("entry {} of `jobs` {why}", index + 1))?;
+        let same = |other: &&mut Entry| {
+            (&other.job, &other.target, &other.sweep, other.round)
+                == (&entry.job, &entry.target, &entry.sweep, entry.round)
+        };
+        match entries.iter_mut().find(same) {
+            Some(other) => other.merge(entry),
+            None => entries.push(entry),
+        }
+    }
+    Ok(entries)
+}
+
+fn strings(object: &Value) -> impl Iterator<Item = (String, String)> {
+    let members = object.as_object().into_iter().flat_map(Map::iter);
+    members.map(|(name, value)| {
+        (name.clone(), value.as_str().map_or_else(|| value.to_string(), str::to_owned))
+    })
+}
+
+fn way_figures(entry: &Value, way: Way) -> Option<WayFigures> {
+    let figures = &entry[way.name()];
+    let ios = figures["total_ios"].as_u64().filter(|ios| *ios > 0)?;
+    let latency = latency_of(figures);
+    let bytes = figures["bw_bytes"].as_f64();
+    let bytes = bytes.or_else(|| figures["bw"].as_f64().map(|kib| kib * 1024.0));
+    Some(WayFigures {
+        ios,
+        iops: figures["iops"].as_f64().unwrap_or(0.0),
+        bytes_per_second: bytes.unwrap_or(0.0),
+        mean_ns: latency["mean"].as_f64().filter(|mean| *mean > 0.0),
+        percentiles: percentiles(&latency["percentile"]),
+        cdf: cdf(&entry["adit"]["cdf"][way.name()], &latency["bins"]),
+        series: series(&entry["adit"]["series"][way.name()]),
+    })
+}
+
+/// Total latencies where there are percentiles of them; else those of completion.
+fn latency_of(figures: &Value) -> &Value {
+    let is_measured = |latency: &Value| latency["mean"].as_f64().is_some_and(|mean| mean > 0.0);
+    let (total, completion) = (&figures["lat_ns"], &figures["clat_ns"]);
+    let has_percentiles = total["percentile"].is_object();
+    if (has_percentiles && is_measured(total)) || !is_measured(completion) {
+        total
+    } else {
+        completion
+    }
+}
+
+fn percentiles(percentiles: &Value) -> Vec<(f64, f64)> {
+    let members = percentiles.as_object().into_iter().flat_map(Map::iter);
+    let mut list: Vec<(f64, f64)> =
+        members.filter_map(|(percent, ns)| Some((percent.parse().ok()?, ns.as_f64()?))).collect();
+    list.sort_by(|a, b| a.0.total_cmp(&b.0));
+    list
+}
+
+/// From ours, or from the bins of fio's `json+`.
+fn cdf(ours: &Value, bins: &Value) -> Vec<(u64, u64)> {
+    if let Some(points) = ours.as_array() {
+        return points.iter().filter_map(|p| Some((p[0].as_u64()?, p[1].as_u64()?))).collect();
+    }
+    let members = bins.as_object().into_iter().flat_map(Map::iter);
+    let mut bins: Vec<(u64, u64)> =
+        members.filter_map(|(ns, count)| Some((ns.parse().ok()?, count.as_u64()?))).collect();
+    bins.sort_unstable();
+    let mut total = 0;
+    for (_, count) in &mut bins {
+        total += *count;
+        *count = total;
+    }
+    bins
+}
+
+fn series(points: &Value) -> Vec<[f64; 3]> {
+    let points = points.as_array().into_iter().flatten();
+    points.filter_map(|p| Some([p[0].as_f64()?, p[1].as_f64()?, p[2].as_f64()?])).collect()
+}
+
+/// fio tells shares of the job's time.
+fn cpu_ns_per_io(entry: &Value, ios: u64) -> Option<f64> {
+    let percent = entry["usr_cpu"].as_f64()? + entry["sys_cpu"].as_f64()?;
+    let runtime_ms = entry["job_runtime"].as_f64()?;
+    (ios > 0).then(|| percent / 100.0 * runtime_ms * 1e6 / ios as f64)
+}
+
+fn merged_cdf(a: &[(u64, u64)], b: &[(u64, u64)]) -> Vec<(u64, u64)> {
+    let mut counts: BTreeMap<u64, u64> = BTreeMap::new();
+    for cdf in [a, b] {
+        let mut below = 0;
+        for (ns, total) in cdf {
+            *counts.entry(*ns).or_default() += total.saturating_sub(below);
+            below = *total;
+        }
+    }
+    let mut total = 0;
+    let up_to = counts.into_iter().map(|(ns, count)| {
+        total += count;
+        (ns, total)
+    });
+    up_to.collect()
+}
+
+fn merge_series(ours: &mut Vec<[f64; 3]>, theirs: &[[f64; 3]]) {
+    for point in theirs {
+        match ours.iter_mut().find(|our| our[0] == point[0]) {
+            Some(our) => {
+                our[1] += point[1];
+                our[2] += point[2];
+            }
+            None => ours.push(*point),
+        }
+    }
+    ours.sort_by(|a, b| a[0].total_cmp(&b[0]));
+}

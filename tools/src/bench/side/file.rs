@@ -1,0 +1,149 @@
+//! Reports in files: ours of one run or of a comparison, and fio's own.
+
+use std::fs;
+use std::path::Path;
+
+use serde_json::Value;
+
+use super::figures::{self, Entry};
+use crate::failure::{Failure, Result};
+use crate::human::si;
+
+/// What a report says.
+#[derive(Clone, Debug)]
+pub(super) struct Report {
+    /// What it is called: the file's path.
+    pub(super) name: String,
+    /// What it was made by.
+    pub(super) version: String,
+    /// When it was made, as it says.
+    pub(super) time: String,
+    /// Its jobs.
+    pub(super) entries: Vec<Entry>,
+    /// What is to be known beside figures: doubts, ceilings, why it ended early. Whole sentences.
+    pub(super) remarks: Vec<String>,
+}
+
+impl Report {
+    /// Reads the report at `path`.
+    ///
+    /// # Errors
+    /// A usage error when there is none, or when what is there is no report in JSON.
+    pub(super) fn open(path: &Path) -> Result<Report> {
+        let name = path.display().to_string();
+        let text =
+            fs::read_to_string(path).map_err(|why| Failure::usage(format!("{name}: {why}")))?;
+        let report: Value =
+            serde_json::from_str(&text).map_err(|why| refused(&name, &why.to_string()))?;
+        Report::of(name, &report)
+    }
+
+    /// Reads a report.
+    ///
+    /// # Errors
+    /// A usage error for what is none, or has no jobs.
+    pub(super) fn of(name: String, report: &Value) -> Result<Report> {
+        let entries = figures::entries(report).map_err(|why| refused(&name, &why))?;
+        if entries.is_empty() {
+            return Err(Failure::usage(format!("{name}: there is no job in it that did anything")));
+        }
+        let text = |key: &str| report[key].as_str().unwrap_or_default().to_owned();
+        Ok(Report {
+            version: text("fio version"),
+            time: text("time"),
+            entries,
+            remarks: remarks(&report["adit"]),
+            name,
+        })
+    }
+}
+
+fn refused(name: &str, why: &str) -> Failure {
+    Failure::usage(format!("{name}: {why}; a report made with --output-format=json is needed"))
+}
+
+fn remarks(ours: &Value) -> Vec<String> {
+    let list = |key: &str| ours[key].as_array().into_iter().flatten();
+    let mut remarks: Vec<String> = list("ceilings").filter_map(ceiling).collect();
+    for warning in list("warnings") {
+        let Some(text) = warning["text"].as_str() else { continue };
+        let on = warning["target"].as_str().filter(|target| !target.is_empty());
+        remarks.push(on.map_or_else(|| text.to_owned(), |on| format!("{on}: {text}")));
+    }
+    if ours["interrupted"].as_bool() == Some(true) {
+        remarks.push("It was interrupted: figures are those until then.".to_owned());
+    }
+    if let Some(failure) = ours["failure"].as_str() {
+        remarks.push(format!("A run failed, figures are those until then: {failure}"));
+    }
+    remarks
+}
+
+fn ceiling(ceiling: &Value) -> Option<String> {
+    let (job, target) = (ceiling["job"].as_str()?, ceiling["target"].as_str()?);
+    let most = format!("{} IOPS at depth {}", si(ceiling["iops"].as_f64()?, 4), ceiling["iodepth"]);
+    Some(match ceiling["reached_percent"].as_f64() {
+        Some(percent) => {
+            format!("{job} reached {percent:.1} % of the ceiling of {target} ({most}).")
+        }
+        None => format!("The ceiling of {target} for {job} is {most}."),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::super::summary::tests::report;
+    use super::*;
+    use crate::failure::USAGE;
+
+    #[test]
+    fn what_is_no_report_is_refused_with_what_to_do() {
+        for (what, says) in [
+            (json!([]), "no list `jobs`"),
+            (json!({ "jobs": {} }), "no list `jobs`"),
+            (json!({ "jobs": [{}] }), "entry 1 of `jobs` has no `jobname`"),
+            (json!({ "jobs": [{ "jobname": "a" }] }), "none of `read`, `write` and `trim`"),
+            (json!({ "jobs": [] }), "there is no job in it"),
+        ] {
+            let failure = Report::of("x.json".into(), &what).expect_err(says);
+            assert!(failure.to_string().contains(says), "{failure}");
+            assert!(failure.to_string().starts_with("x.json: "), "{failure}");
+            assert_eq!(failure.code(), USAGE);
+        }
+    }
+
+    #[test]
+    fn what_is_no_json_is_refused_with_its_line() {
+        let failure =
+            Report::open(Path::new(env!("CARGO_MANIFEST_DIR")).join("Cargo.toml").as_path());
+        let failure = failure.expect_err("no JSON").to_string();
+        assert!(
+            failure.contains("line 1 column") && failure.contains("--output-format=json"),
+            "{failure}"
+        );
+        assert!(Report::open(Path::new("/nonexistent/x.json")).is_err());
+    }
+
+    #[test]
+    fn doubts_and_ceilings_are_remarks() {
+        let mut report = report(&[1000.0], 1.0);
+        report["adit"] = json!({
+            "warnings": [{ "target": "t", "code": "c", "text": "The machine was the limit." }],
+            "ceilings": [{ "job": "j", "target": "t", "iops": 2000.0, "iodepth": 8, "reached_percent": 50.0 }],
+            "interrupted": true,
+            "failure": "gone",
+        });
+        let remarks = Report::of("x".into(), &report).expect("a report").remarks;
+        assert_eq!(
+            remarks,
+            [
+                "j reached 50.0 % of the ceiling of t (2000 IOPS at depth 8).",
+                "t: The machine was the limit.",
+                "It was interrupted: figures are those until then.",
+                "A run failed, figures are those until then: gone",
+            ]
+        );
+    }
+}

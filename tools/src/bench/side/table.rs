@@ -1,0 +1,238 @@
+//! What was measured side by side, for a terminal: aligned, and no line wider than 120 columns.
+
+use std::fmt::Write;
+
+use super::comparison::Comparison;
+use super::figures::Metric;
+use super::statistics::{Estimate, ROUNDS_MIN};
+use super::summary::Point;
+
+/// No line is wider.
+pub(super) const WIDTH: usize = 120;
+/// A column that is cut to make room keeps so many letters.
+const CELL_MIN: usize = 12;
+
+/// Rows of cells; the first row is the heading. Columns of text are to the left, of numbers to the right.
+#[derive(Debug, Default)]
+pub(super) struct Table {
+    rows: Vec<Vec<String>>,
+    /// How many columns from the first are text.
+    texts: usize,
+}
+
+impl Table {
+    pub(super) fn new(heading: &[&str], texts: usize) -> Table {
+        Table { rows: vec![heading.iter().map(ToString::to_string).collect()], texts }
+    }
+
+    /// Adds a row; what others chose does nothing to a terminal.
+    pub(super) fn push(&mut self, row: Vec<String>) {
+        self.rows.push(row.iter().map(|cell| crate::human::printable(cell)).collect());
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.rows.len() < 2
+    }
+
+    /// Its lines. Columns without any value are left out, and text is cut in the middle where it does not fit.
+    pub(super) fn render(&self) -> String {
+        let widths = self.widths();
+        let mut text = String::new();
+        for row in &self.rows {
+            let cells = row.iter().zip(&widths).enumerate().filter(|(_, (_, width))| **width > 0);
+            let cells = cells.map(|(column, (cell, width))| {
+                let cell = cut(cell, *width);
+                if column < self.texts {
+                    format!("{cell:<width$}")
+                } else {
+                    format!("{cell:>width$}")
+                }
+            });
+            let line = cells.collect::<Vec<_>>().join("  ");
+            text.push_str(line.trim_end());
+            text.push('\n');
+        }
+        text
+    }
+
+    fn widths(&self) -> Vec<usize> {
+        let width = |column: usize| {
+            let cells = || self.rows.iter().map(move |row| row[column].chars().count());
+            if cells().skip(1).all(|width| width == 0) { 0 } else { cells().max().unwrap_or(0) }
+        };
+        let mut widths: Vec<usize> = (0..self.rows[0].len()).map(width).collect();
+        let gaps = 2 * widths.iter().filter(|width| **width > 0).count().saturating_sub(1);
+        let mut over = (widths.iter().sum::<usize>() + gaps).saturating_sub(WIDTH);
+        while over > 0 {
+            let widest = widths[..self.texts].iter_mut().max().filter(|width| **width > CELL_MIN);
+            let Some(widest) = widest else { break };
+            *widest -= 1;
+            over -= 1;
+        }
+        widths
+    }
+}
+
+/// `text` in at most `width` letters: the middle goes, for names differ at their ends.
+fn cut(text: &str, width: usize) -> String {
+    let letters: Vec<char> = text.chars().collect();
+    if letters.len() <= width || width < 5 {
+        return text.to_owned();
+    }
+    let tail = (width - 2) / 2;
+    let head = width - 2 - tail;
+    letters[..head]
+        .iter()
+        .chain(['.', '.'].iter())
+        .chain(&letters[letters.len() - tail..])
+        .collect()
+}
+
+/// Everything as text: for each job its figures on each target, then the ratios to the first.
+pub(crate) fn table(comparison: &Comparison) -> String {
+    let mut text = String::new();
+    let mut jobs: Vec<&str> = comparison.points.iter().map(|point| &*point.job).collect();
+    jobs.dedup();
+    for job in jobs {
+        let points: Vec<&Point> =
+            comparison.points.iter().filter(|point| point.job == job).collect();
+        let rounds = comparison.rounds;
+        let medians =
+            if rounds > 1 { format!(": medians of {rounds} rounds") } else { String::new() };
+        writeln!(text, "{}{medians}", crate::human::printable(job))
+            .expect("a string takes everything");
+        text.push_str(&indented(&figures(&points).render()));
+        let ratios = ratios(&points);
+        if !ratios.is_empty() {
+            text.push_str(&format!("  {}\n", against(&points)));
+            text.push_str(&indented(&ratios.render()));
+        }
+        text.push('\n');
+    }
+    text.push_str(&remarks(comparison));
+    text
+}
+
+/// Tables are two columns in, and so two narrower.
+fn indented(table: &str) -> String {
+    table.lines().map(|line| format!("  {line}\n")).collect()
+}
+
+fn figures(points: &[&Point]) -> Table {
+    let mut heading = vec!["sweep", "target", "way"];
+    heading.extend(Metric::ALL.map(Metric::name));
+    let mut table = Table::new(&heading, 3);
+    for point in points {
+        let mut row = named(point);
+        row.extend(Metric::ALL.map(|metric| {
+            let figure = point.figure(metric);
+            figure.map_or_else(String::new, |figure| metric.show(figure.estimate.median))
+        }));
+        table.push(row);
+    }
+    table
+}
+
+fn ratios(points: &[&Point]) -> Table {
+    const TOLD: [Metric; 5] = [Metric::Iops, Metric::Mean, Metric::P99, Metric::P9999, Metric::Cpu];
+    let mut heading = vec!["sweep", "target", "way"];
+    heading.extend(TOLD.map(Metric::name));
+    let mut table = Table::new(&heading, 3);
+    for point in points {
+        let of = |metric| point.figure(metric).and_then(|figure| figure.ratio);
+        if TOLD.into_iter().all(|metric| of(metric).is_none()) {
+            continue;
+        }
+        let mut row = named(point);
+        row.extend(TOLD.map(|metric| of(metric).map_or_else(String::new, ratio)));
+        table.push(row);
+    }
+    table
+}
+
+fn named(point: &Point) -> Vec<String> {
+    vec![point.sweep_text(), point.target.clone(), point.way.name().to_owned()]
+}
+
+/// `1.05 (1.03-1.07)`, or without an interval where there is one round.
+pub(super) fn ratio(ratio: Estimate) -> String {
+    let Estimate { median, low, high, samples, .. } = ratio;
+    if samples < 2 {
+        return format!("{median:.3}");
+    }
+    format!("{median:.3} ({low:.2}-{high:.2})")
+}
+
+/// What the ratios are to, and what stands in the parentheses.
+fn against(points: &[&Point]) -> String {
+    let first =
+        points.iter().find(|point| point.figures.iter().all(|figure| figure.ratio.is_none()));
+    let first = cut(first.map_or("the first", |point| &point.target), 60);
+    let ratios = points.iter().flat_map(|point| &point.figures).filter_map(|figure| figure.ratio);
+    let fewest = ratios.min_by_key(|ratio| ratio.samples);
+    let what = match fewest {
+        Some(ratio) if ratio.confident => {
+            ", round by round; in parentheses 95 % intervals".to_owned()
+        }
+        Some(ratio) if ratio.samples > 1 => {
+            format!(
+                ", round by round; in parentheses least-greatest (95 % needs {ROUNDS_MIN} rounds)"
+            )
+        }
+        _ => "; one round says nothing of noise".to_owned(),
+    };
+    format!("ratios to {first}{what}")
+}
+
+fn remarks(comparison: &Comparison) -> String {
+    let mut lines: Vec<String> =
+        comparison.ceilings.iter().map(|ceiling| ceiling.sentence()).collect();
+    for (target, warning) in &comparison.warnings {
+        let on = if target.is_empty() { String::new() } else { format!("{target}: ") };
+        lines.push(format!("warning: {on}{}", warning.text));
+    }
+    if comparison.interrupted {
+        lines.push("interrupted: these are the runs so far".to_owned());
+    }
+    if comparison.failure.is_some() {
+        lines.push("a run failed: these are the runs until then".to_owned());
+    }
+    lines.iter().map(|line| crate::human::printable(line) + "\n").collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_are_aligned_and_empty_ones_left_out() {
+        let mut table = Table::new(&["name", "empty", "n"], 2);
+        table.push(vec!["a".into(), String::new(), "1".into()]);
+        table.push(vec!["longer".into(), String::new(), "100".into()]);
+        assert_eq!(table.render(), "name      n\na         1\nlonger  100\n");
+    }
+
+    #[test]
+    fn wide_text_is_cut_in_its_middle_and_numbers_never() {
+        let mut table = Table::new(&["target", "n"], 1);
+        table.push(vec!["x".repeat(200) + "end", "123456789".into()]);
+        let rendered = table.render();
+        assert!(rendered.lines().all(|line| line.chars().count() <= WIDTH));
+        assert!(rendered.contains("x..x") && rendered.contains("end  123456789"), "{rendered}");
+    }
+
+    #[test]
+    fn names_do_nothing_to_the_terminal() {
+        let mut table = Table::new(&["name"], 1);
+        table.push(vec!["\u{1b}[2J".into()]);
+        assert_eq!(table.render(), "name\n?[2J\n");
+    }
+
+    #[test]
+    fn ratios_say_what_they_lie_within() {
+        let estimate =
+            Estimate { median: 1.05, low: 1.031, high: 1.07, samples: 6, confident: true };
+        assert_eq!(ratio(estimate), "1.050 (1.03-1.07)");
+        assert_eq!(ratio(Estimate { samples: 1, ..estimate }), "1.050");
+    }
+}

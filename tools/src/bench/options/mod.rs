@@ -8,6 +8,8 @@ pub(crate) mod absent;
 mod again;
 mod check;
 pub(crate) mod command_line;
+#[cfg(test)]
+mod documented;
 pub(crate) mod draft;
 pub(crate) mod effectless;
 pub(crate) mod expression;

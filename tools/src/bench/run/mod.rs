@@ -73,7 +73,12 @@ pub(crate) fn run(
 ///
 /// # Errors
 /// As [`run`].
-pub(crate) fn run_on(request: &Request, target: &Target, device: Device, interrupt: &Interrupt) -> Result<RunOutcome> {
+pub(crate) fn run_on(
+    request: &Request,
+    target: &Target,
+    device: Device,
+    interrupt: &Interrupt,
+) -> Result<RunOutcome> {
     let threads = plan::threads(&request.sections);
     let fleet = Fleet::over(request, &threads, target.clone(), device)?;
     run_fleet(request, &threads, &fleet, interrupt, &mut |_| Ok(()))

@@ -84,7 +84,12 @@ impl Fleet {
     }
 
     /// The same with a device that is open instead of those that are named.
-    pub(crate) fn over(request: &Request, threads: &[Thread<'_>], target: Target, device: Device) -> Result<Fleet> {
+    pub(crate) fn over(
+        request: &Request,
+        threads: &[Thread<'_>],
+        target: Target,
+        device: Device,
+    ) -> Result<Fleet> {
         let devices = BTreeMap::from([(target.to_string(), (target.clone(), device))]);
         Fleet::of(request, threads, vec![target; threads.len()], devices)
     }

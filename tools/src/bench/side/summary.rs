@@ -129,7 +129,9 @@ fn sort_by_job(points: &mut [Point], entries: &[Entry]) {
     let in_first = || entries.iter().filter(|entry| Some(entry.round) == first_round);
     let job_of = |point: &Point| in_first().position(|entry| entry.job == point.job);
     let sweep_of = |point: &Point| in_first().position(|entry| entry.sweep == point.sweep);
-    points.sort_by_key(|point| (job_of(point), sweep_of(point), point.way));
+    // Among targets, too, the first in all is the first in each.
+    let target_of = |point: &Point| entries.iter().position(|entry| entry.target == point.target);
+    points.sort_by_key(|point| (job_of(point), sweep_of(point), point.way, target_of(point)));
 }
 
 fn compare_with_first(points: &mut [Point], first: Option<&str>) {

@@ -140,7 +140,11 @@ impl Namespace {
 
 const FORMAT_FIX: &str = "choose another namespace (ns=N), or format it under the kernel's driver with `nvme format`, which erases it";
 
-fn lba_bytes(nsid: Nsid, identify: &IdentifyNamespace, device: &str) -> Result<u32> {
+/// Bytes of an LBA of a namespace that this driver can read and write.
+///
+/// # Errors
+/// [`Error::Device`] for one it cannot.
+pub(crate) fn lba_bytes(nsid: Nsid, identify: &IdentifyNamespace, device: &str) -> Result<u32> {
     let refuse =
         |what: String| Err(Error::device(device, format!("namespace {nsid}: {what}"), FORMAT_FIX));
     if !identify.is_active() || identify.nsze_lbas.get() >= 1 << 52 {

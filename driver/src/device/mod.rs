@@ -26,6 +26,7 @@ mod psync;
 mod queue;
 mod synchronous;
 mod uring;
+mod uring_cmd;
 
 use std::time::Duration;
 
@@ -35,9 +36,10 @@ pub use nvme::NvmeQueue;
 pub use psync::PsyncQueue;
 pub use queue::DeviceQueue;
 pub use uring::UringQueue;
+pub use uring_cmd::UringCmdQueue;
 
 use crate::bus::Clock;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::memory::{self, Buffer, IoBuffer};
 use crate::queue_pair::{CommandError, Completion, Rejected, Stats};
 use crate::spec::Lba;
@@ -177,6 +179,7 @@ enum Path {
     Psync(file::OpenFile),
     Mmap(mmap::Mapped),
     Uring(uring::UringDevice),
+    UringCmd(uring_cmd::UringCmdDevice),
 }
 
 impl Device {
@@ -205,7 +208,10 @@ impl Device {
                 let uring = uring::open(kernel, options)?;
                 Ok(Device::new(uring.info(kernel), Path::Uring(uring)))
             }
-            KernelPath::UringCmd => Err(Error::invalid(target, "this path cannot be opened")),
+            KernelPath::UringCmd => {
+                let uring_cmd = uring_cmd::open(kernel, options)?;
+                Ok(Device::new(uring_cmd.info(kernel), Path::UringCmd(uring_cmd)))
+            }
         }
     }
 
@@ -255,6 +261,9 @@ impl Device {
             Path::Psync(file) => Ok(DeviceQueue::Psync(psync::create_queue(file, device))),
             Path::Uring(uring) => {
                 uring.create_queue(options, memory, device).map(DeviceQueue::Uring)
+            }
+            Path::UringCmd(uring_cmd) => {
+                uring_cmd.create_queue(options, memory, device).map(DeviceQueue::UringCmd)
             }
             Path::Mmap(mapped) => Ok(DeviceQueue::Mmap(mmap::create_queue(mapped, device))),
         }

@@ -1,6 +1,8 @@
 //! A queue of any path, for those who do not want to be generic over it.
 
-use super::{CommandQueue, MmapQueue, NullQueue, NvmeQueue, PsyncQueue, Request, UringQueue};
+use super::{
+    CommandQueue, MmapQueue, NullQueue, NvmeQueue, PsyncQueue, Request, UringCmdQueue, UringQueue,
+};
 use crate::error::Result;
 use crate::memory::IoBuffer;
 use crate::queue_pair::{Completion, Rejected, Stats};
@@ -15,6 +17,8 @@ pub enum DeviceQueue<B: IoBuffer> {
     Null(NullQueue<B>),
     /// io_uring on a file or block device.
     Uring(UringQueue<B>),
+    /// NVMe commands through io_uring.
+    UringCmd(UringCmdQueue<B>),
     /// pread and pwrite.
     Psync(PsyncQueue<B>),
     /// A mapping of a file.
@@ -28,6 +32,7 @@ macro_rules! each {
             DeviceQueue::Nvme($queue) => $call,
             DeviceQueue::Null($queue) => $call,
             DeviceQueue::Uring($queue) => $call,
+            DeviceQueue::UringCmd($queue) => $call,
             DeviceQueue::Psync($queue) => $call,
             DeviceQueue::Mmap($queue) => $call,
         }

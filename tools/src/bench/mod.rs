@@ -15,6 +15,7 @@ mod command;
 mod data;
 mod errors;
 mod guard;
+mod jobfile;
 mod logs;
 mod measure;
 mod options;

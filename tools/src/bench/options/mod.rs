@@ -4,21 +4,27 @@
 //! [`JobOptions`] they come to. [`RunOptions`] are those that are not a job's but the whole run's. What each option
 //! means is said once, in `table`, which the job-file parser, the command line, its help and its completions share.
 
+pub(crate) mod absent;
+mod again;
 mod check;
+pub(crate) mod command_line;
 pub(crate) mod draft;
-mod expression;
+pub(crate) mod effectless;
+pub(crate) mod expression;
 mod grammar;
 mod pattern;
 pub(crate) mod table;
 pub(crate) mod targets;
 mod values;
 mod workload;
+pub(crate) mod written;
 
 use std::path::PathBuf;
 use std::time::Duration;
 
 use adit_driver::Target;
 
+pub(crate) use command_line::BenchArgs;
 pub(crate) use values::*;
 
 use super::errors::Tolerance;

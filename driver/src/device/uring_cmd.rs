@@ -1,0 +1,582 @@
+//! NVMe commands through io_uring to a namespace's character device (`/dev/ng0n1`): the kernel's driver without its block
+//! layer.
+//!
+//! A request becomes as many commands as the controller's and the kernel's limits ask for, cut where its segments end;
+//! it is over with the last of them, and failed if one did. Entries are of 128 bytes, completions of 32, as the kernel
+//! asks. Formats with metadata are refused, as the driver's own queue pairs do.
+#![allow(unsafe_code)]
+
+use std::fs::{File, OpenOptions};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::FileTypeExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use io_uring::{cqueue, opcode, squeue};
+use zerocopy::{FromBytes, IntoBytes};
+
+use super::extent::{Extent, Run};
+use super::kernel_ring::{DEPTH_MAX, FILE, Ring, Shape};
+use super::{CommandQueue, DeviceInfo, DeviceOptions, Operation, QueueOptions, Request};
+use crate::error::{Error, Result};
+use crate::memory::{Buffer, IoBuffer};
+use crate::queue_pair::{CommandError, Completion, Errno, RejectReason, Rejected, Stats};
+use crate::slots::Slots;
+use crate::spec::identify::{IdentifyController, IdentifyNamespace};
+use crate::spec::{Cid, Cns, DsmRange, Lba, LbaCount, Nsid, RangeCount, Sqe, Status};
+use crate::sys::passthrough::{self, Passthrough};
+use crate::target::KernelTarget;
+use crate::time::Time;
+use crate::transfer::Unplannable;
+
+/// What the smallest page of any controller is: MDTS counts in pages of a size that only its registers tell.
+const PAGE: u64 = 4096;
+/// Bytes of one command where neither the controller nor the kernel says.
+const COMMAND_BYTES: u64 = 128 << 10;
+/// What a command can say: 65536 LBAs.
+const COMMAND_LBAS_MAX: u64 = 1 << 16;
+/// Entries of a ring for each request in flight, so that some may become several commands.
+const COMMANDS_PER_REQUEST: u32 = 4;
+/// Entries of a ring at least.
+const COMMANDS_MIN: u32 = 64;
+
+/// A namespace behind the kernel's driver.
+#[derive(Clone, Debug)]
+pub(super) struct UringCmdDevice {
+    file: Arc<File>,
+    namespace: Namespace,
+    polled: bool,
+    fixed: bool,
+}
+
+/// What commands need to know of it.
+#[derive(Clone, Copy, Debug)]
+struct Namespace {
+    nsid: Nsid,
+    extent: Extent,
+    bytes: u64,
+    lba_bytes: u32,
+    command_bytes_max: u64,
+    deallocates: bool,
+    writes: bool,
+}
+
+/// Opens a namespace's character device and asks its controller what it is.
+///
+/// # Errors
+/// [`Error::Refused`] with what to do about it, [`Error::Device`] for a format that is not read or written.
+pub(super) fn open(target: &KernelTarget, options: &DeviceOptions) -> Result<UringCmdDevice> {
+    let device = target.device();
+    let opened = OpenOptions::new().read(true).write(options.writes).open(&target.file);
+    let file = opened.map_err(|error| {
+        let fix =
+            "name a namespace's character device, as /dev/ng0n1, and run as a user who may open it";
+        Error::refused(&device, "open it", error, fix)
+    })?;
+    let is_character = file.metadata().is_ok_and(|about| about.file_type().is_char_device());
+    if !is_character {
+        let why = "not a character device; NVMe commands go to /dev/ng0n1 and its like ('uring:' takes files and \
+                   block devices)";
+        return Err(Error::invalid(device, why));
+    }
+    let queue = queue_of(&target.file);
+    let namespace = identify(&file, &device, queue.as_deref(), options.writes)?;
+    let polls = attribute(queue.as_deref(), "io_poll") == Some(1);
+    if target.polled == Some(true) && !polls {
+        let why = "the device's queues are not set up for it (queue/io_poll is 0)";
+        let fix = "load the driver with poll queues (nvme.poll_queues=2), or write 'polled=off'";
+        return Err(Error::refused(device, "poll for completions", why, fix));
+    }
+    let polled = target.polled.unwrap_or(polls);
+    Ok(UringCmdDevice { file: Arc::new(file), namespace, polled, fixed: target.fixed })
+}
+
+/// Asks the controller for the namespace's size and format, and both for their limits.
+fn identify(file: &File, device: &str, queue: Option<&Path>, writes: bool) -> Result<Namespace> {
+    let refused = |error: std::io::Error| {
+        let fix =
+            "name a namespace's character device, as /dev/ng0n1, and run as root (CAP_SYS_ADMIN)";
+        Error::refused(device, "identify it", error, fix)
+    };
+    let nsid = passthrough::nsid(file).map_err(refused)?;
+    let ask = |cns, nsid| {
+        let mut data = [0u8; 4096];
+        passthrough::identify(file, &Sqe::identify(cns, nsid, 0), &mut data).map(|()| data)
+    };
+    let data = ask(Cns::CONTROLLER, Nsid(0)).map_err(refused)?;
+    let controller = IdentifyController::ref_from_bytes(&data).expect("4096 bytes of any kind");
+    let (mdts, oncs) = (controller.mdts, controller.oncs());
+    let data = ask(Cns::NAMESPACE, nsid).map_err(refused)?;
+    let about = IdentifyNamespace::ref_from_bytes(&data).expect("4096 bytes of any kind");
+    let lba_bytes = crate::namespace::lba_bytes(nsid, about, device)?;
+    let bytes = about.nsze_lbas.get() << lba_bytes.trailing_zeros();
+    let command_bytes_max = command_bytes_max(mdts, queue, lba_bytes);
+    let deallocates = writes && oncs.dataset_management();
+    let extent = Extent::new(bytes, lba_bytes);
+    Ok(Namespace { nsid, extent, bytes, lba_bytes, command_bytes_max, deallocates, writes })
+}
+
+/// The most bytes of one command: the least of what the controller, the kernel and a command's count of LBAs allow.
+fn command_bytes_max(mdts: u8, queue: Option<&Path>, lba_bytes: u32) -> u64 {
+    let by_controller = (1..32).contains(&mdts).then(|| PAGE << mdts);
+    let by_queue = attribute(queue, "max_hw_sectors_kb").map(|kib| kib << 10);
+    // A page that nothing is known of may be a segment of its own, and so may the last of a run that starts inside one.
+    let by_segments = attribute(queue, "max_segments").map(|count| count.saturating_sub(1) * PAGE);
+    let told = [by_controller, by_queue, by_segments].into_iter().flatten().min();
+    let most = told.unwrap_or(COMMAND_BYTES).min(u64::from(lba_bytes) * COMMAND_LBAS_MAX);
+    (most & !u64::from(lba_bytes - 1)).max(u64::from(lba_bytes))
+}
+
+/// Where the kernel describes the queue of the block device beside a character device.
+fn queue_of(file: &Path) -> Option<PathBuf> {
+    let path = file.canonicalize().ok()?;
+    let numbers = path.file_name()?.to_str()?.strip_prefix("ng")?;
+    Some(PathBuf::from(format!("/sys/block/nvme{numbers}/queue")))
+}
+
+fn attribute(queue: Option<&Path>, name: &str) -> Option<u64> {
+    std::fs::read_to_string(queue?.join(name)).ok()?.trim().parse().ok()
+}
+
+impl UringCmdDevice {
+    /// What it is as a device.
+    pub(super) fn info(&self, target: &KernelTarget) -> DeviceInfo {
+        DeviceInfo {
+            device: target.device(),
+            bytes: self.namespace.bytes,
+            lba_bytes: self.namespace.lba_bytes,
+            command_bytes_max: self.namespace.command_bytes_max,
+            boundary_bytes: 0,
+            queue_depth_max: DEPTH_MAX / COMMANDS_PER_REQUEST,
+            queue_count_max: u16::MAX,
+            deallocates: self.namespace.deallocates,
+            is_cached: false,
+        }
+    }
+
+    /// Makes a queue with `memory` registered.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] with what the system said.
+    pub(super) fn create_queue<B: IoBuffer>(
+        &self,
+        options: &QueueOptions,
+        memory: &[&Buffer],
+        device: &str,
+    ) -> Result<UringCmdQueue<B>> {
+        let depth = options.depth.clamp(1, DEPTH_MAX / COMMANDS_PER_REQUEST);
+        let entries = (depth * COMMANDS_PER_REQUEST).max(COMMANDS_MIN);
+        let memory = if self.fixed { memory } else { &[] };
+        let fd = self.file.as_raw_fd();
+        let shape = Shape { device, fd, depth: entries, polled: self.polled, memory };
+        Ok(UringCmdQueue {
+            ring: Ring::new(&shape)?,
+            slots: Some(Slots::new(depth as usize)),
+            joins: vec![Join::default(); depth as usize].into(),
+            free_commands: entries as usize,
+            commands: entries as usize,
+            namespace: self.namespace,
+            timeout_ms: milliseconds(options.timeout),
+            _file: Arc::clone(&self.file),
+            device: device.to_owned(),
+            denied: Vec::with_capacity(depth as usize),
+            gone: None,
+            stats: Stats::default(),
+        })
+    }
+}
+
+/// Rounded up; 0 would be the kernel's usual.
+fn milliseconds(timeout: Duration) -> u32 {
+    u32::try_from(timeout.as_nanos().div_ceil(1_000_000)).unwrap_or(u32::MAX).max(1)
+}
+
+/// The commands of one request.
+#[derive(Clone, Copy, Debug, Default)]
+struct Join {
+    /// Those that have not completed.
+    left: u32,
+    /// The first failure.
+    failed: Option<CommandError>,
+}
+
+impl Join {
+    /// Takes in a command's end; the request's result once it was the last.
+    #[inline]
+    fn end(&mut self, result: i32) -> Option<Result<u32, CommandError>> {
+        if let Err(error) = outcome(result) {
+            self.failed.get_or_insert(error);
+        }
+        self.left -= 1;
+        (self.left == 0).then(|| self.failed.map_or(Ok(0), Err))
+    }
+}
+
+/// What the kernel's result means: a status where the controller answered, else an error number.
+#[inline]
+fn outcome(result: i32) -> Result<(), CommandError> {
+    match result {
+        0 => Ok(()),
+        status if status > 0 => Err(CommandError::Status(Status::from_bits(status as u16))),
+        errno => Err(CommandError::System(Errno(errno.saturating_neg()))),
+    }
+}
+
+/// A queue of `uring-cmd:`.
+#[derive(Debug)]
+pub struct UringCmdQueue<B: IoBuffer> {
+    ring: Ring<squeue::Entry128, cqueue::Entry32>,
+    /// What requests own; there until drop.
+    slots: Option<Slots<B>>,
+    /// By slot.
+    joins: Box<[Join]>,
+    /// Commands that the ring has room for, now and at most.
+    free_commands: usize,
+    commands: usize,
+    namespace: Namespace,
+    timeout_ms: u32,
+    /// Keeps the descriptor from being closed before the ring.
+    _file: Arc<File>,
+    device: String,
+    /// Requests that change what was opened for reading: the kernel would carry them out for root.
+    denied: Vec<Completion<B>>,
+    gone: Option<CommandError>,
+    stats: Stats,
+}
+
+/// One command of a request: a run of LBAs and where its data lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Piece {
+    lba: Lba,
+    segment: usize,
+    /// In its segment.
+    offset: u64,
+    bytes: u64,
+}
+
+impl Namespace {
+    /// Commands that a transfer becomes.
+    ///
+    /// # Errors
+    /// Where a segment ends inside an LBA.
+    fn count<B: IoBuffer>(&self, buffer: &B) -> Result<usize, RejectReason> {
+        let lba_bytes = u64::from(self.lba_bytes);
+        let mut count = 0;
+        for index in 0..buffer.segment_count() {
+            let bytes = buffer.segment(index).len;
+            if !bytes.is_multiple_of(lba_bytes) {
+                return Err(Unplannable::PartialLba { bytes, lba_bytes }.into());
+            }
+            count += bytes.div_ceil(self.command_bytes_max) as usize;
+        }
+        Ok(count)
+    }
+
+    /// The commands of a transfer, in order.
+    fn pieces<'a, B: IoBuffer>(
+        &'a self,
+        lba: Lba,
+        buffer: &'a B,
+    ) -> impl Iterator<Item = Piece> + 'a {
+        let mut before = 0;
+        (0..buffer.segment_count()).flat_map(move |segment| {
+            let (len, start) = (buffer.segment(segment).len, before);
+            before += len;
+            (0..len).step_by(self.command_bytes_max as usize).map(move |offset| Piece {
+                lba: Lba(lba.0 + (start + offset) / u64::from(self.lba_bytes)),
+                segment,
+                offset,
+                bytes: self.command_bytes_max.min(len - offset),
+            })
+        })
+    }
+
+    /// The command for a piece.
+    #[inline]
+    fn sqe(&self, piece: Piece, reads: bool) -> Sqe {
+        let count = LbaCount::new((piece.bytes / u64::from(self.lba_bytes)) as u32)
+            .expect("a piece has 1 to 65536 LBAs");
+        match reads {
+            true => Sqe::read(self.nsid, piece.lba, count),
+            false => Sqe::write(self.nsid, piece.lba, count),
+        }
+    }
+}
+
+impl<B: IoBuffer> UringCmdQueue<B> {
+    /// How many commands a request is.
+    ///
+    /// # Errors
+    /// Why it is not taken, now or ever.
+    fn admit(&mut self, operation: Operation, buffer: &B) -> Result<(Run, usize), RejectReason> {
+        let run = self.namespace.extent.run(operation, buffer)?;
+        let needs = match operation {
+            Operation::Read(_) | Operation::Write(_) => self.namespace.count(buffer)?,
+            Operation::Flush => 1,
+            Operation::Deallocate(..) => {
+                let has = if buffer.segment_count() > 0 { buffer.segment(0).len } else { 0 };
+                let needs = size_of::<DsmRange>() as u64;
+                if has < needs {
+                    return Err(RejectReason::ShortBuffer { needs, has });
+                }
+                1
+            }
+        };
+        if needs > self.commands {
+            return Err(RejectReason::TooLarge { what: "commands", needs, has: self.commands });
+        }
+        let is_full =
+            self.slots.as_ref().is_none_or(Slots::is_full) || self.denied.len() == self.joins.len();
+        if needs > self.free_commands || is_full {
+            return Err(RejectReason::Full);
+        }
+        Ok((run, needs))
+    }
+
+    /// Puts the commands of the request in a slot into the ring.
+    fn push(&mut self, operation: Operation, slot: usize, cid: Cid) {
+        let slots = self.slots.as_ref().expect("slots are there until drop");
+        let buffer = slots.get(slot).buffer.as_ref().expect("a request owns its buffer");
+        let (namespace, timeout) = (&self.namespace, self.timeout_ms);
+        match operation {
+            Operation::Read(lba) | Operation::Write(lba) => {
+                let reads = matches!(operation, Operation::Read(_));
+                for piece in namespace.pieces(lba, buffer) {
+                    let data = Data::of(buffer, &piece);
+                    let sqe = namespace.sqe(piece, reads);
+                    // SAFETY: see `push_command`; the data lies in the request's buffer.
+                    unsafe { push_command(&mut self.ring, &sqe, data, timeout, cid) };
+                }
+            }
+            Operation::Flush => {
+                let sqe = Sqe::flush(namespace.nsid);
+                // SAFETY: a flush has no data.
+                unsafe { push_command(&mut self.ring, &sqe, Data::NONE, timeout, cid) };
+            }
+            Operation::Deallocate(lba, lbas) => {
+                let data = Data::range(buffer, DsmRange::new(lba, lbas));
+                let one = RangeCount::new(1).expect("one range is allowed");
+                let sqe = Sqe::dataset_management(namespace.nsid, one, true);
+                // SAFETY: the range lies in the request's buffer.
+                unsafe { push_command(&mut self.ring, &sqe, data, timeout, cid) };
+            }
+        }
+    }
+}
+
+/// Where a command's data lies.
+#[derive(Clone, Copy)]
+struct Data {
+    at: *const u8,
+    bytes: u32,
+}
+
+impl Data {
+    const NONE: Data = Data { at: std::ptr::null(), bytes: 0 };
+
+    #[inline]
+    fn of<B: IoBuffer>(buffer: &B, piece: &Piece) -> Data {
+        let start = buffer.pointer(piece.segment).as_ptr();
+        Data { at: start.wrapping_add(piece.offset as usize), bytes: piece.bytes as u32 }
+    }
+
+    /// Writes a range to the start of the first segment, which was checked to have room.
+    fn range<B: IoBuffer>(buffer: &B, range: DsmRange) -> Data {
+        let bytes = range.as_bytes();
+        assert!(buffer.segment(0).len >= bytes.len() as u64, "admitted with room for its range");
+        let at = buffer.pointer(0).as_ptr();
+        // SAFETY: the segment is long enough, and exclusively the buffer's, no command of which was sent.
+        unsafe { at.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
+        Data { at, bytes: bytes.len() as u32 }
+    }
+}
+
+/// Puts one command into the ring.
+///
+/// # Safety
+/// As [`Ring::push`], for the command's data.
+#[inline]
+unsafe fn push_command(
+    ring: &mut Ring<squeue::Entry128, cqueue::Entry32>,
+    sqe: &Sqe,
+    data: Data,
+    timeout_ms: u32,
+    cid: Cid,
+) {
+    let command = Passthrough::new(sqe, data.at, data.bytes, timeout_ms);
+    let fixed = if data.bytes > 0 { ring.fixed(data.at, data.bytes.into()) } else { None };
+    let entry = opcode::UringCmd80::new(FILE, passthrough::URING_CMD_IO)
+        .cmd(command.to_bytes())
+        .buf_index(fixed)
+        .build()
+        .user_data(cid.0.into());
+    // SAFETY: passed on to our caller.
+    unsafe { ring.push(&entry) };
+}
+
+impl<B: IoBuffer> CommandQueue<B> for UringCmdQueue<B> {
+    #[inline]
+    fn post(&mut self, _now: Time, request: Request<B>) -> Result<(), Rejected<B>> {
+        let Request { operation, buffer } = request;
+        let (run, commands) = match self.admit(operation, &buffer) {
+            Ok(admitted) => admitted,
+            Err(reason) => return Err(Rejected { buffer, reason }),
+        };
+        let changes = matches!(operation, Operation::Write(_) | Operation::Deallocate(..));
+        if changes && !self.namespace.writes {
+            let result = Err(CommandError::System(Errno(libc::EBADF)));
+            self.denied.push(Completion { buffer, result });
+            return Ok(());
+        }
+        let slots = self.slots.as_mut().expect("slots are there until drop");
+        let (slot, cid) = slots.occupy(Some(buffer), Time::NEVER, 0, false);
+        self.joins[slot] = Join { left: commands as u32, failed: None };
+        self.free_commands -= commands;
+        self.push(operation, slot, cid);
+        self.stats.submitted += commands as u64;
+        if matches!(operation, Operation::Read(_) | Operation::Write(_)) {
+            self.stats.bytes += run.bytes;
+        }
+        Ok(())
+    }
+
+    fn post_again(&mut self, now: Time, request: Request<B>) -> Result<(), Rejected<B>> {
+        self.post(now, request)?;
+        self.stats.retries += 1;
+        Ok(())
+    }
+
+    #[inline]
+    fn ring(&mut self) {
+        self.stats.submission_rings += 1;
+        self.ring.submit();
+    }
+
+    #[inline]
+    fn poll(&mut self, _now: Time, mut done: impl FnMut(Completion<B>)) -> usize {
+        let (mut count, mut commands) = (self.denied.len(), 0);
+        self.denied.drain(..).for_each(&mut done);
+        let slots = self.slots.as_mut().expect("slots are there until drop");
+        self.ring.reap(|user_data, result| {
+            let cid = Cid(user_data as u16);
+            let Some(slot) = slots.find(cid) else {
+                self.stats.unknown_cids += 1;
+                return;
+            };
+            commands += 1;
+            let Some(result) = self.joins[slot].end(result) else { return };
+            if let Err(error @ CommandError::System(errno)) = result
+                && errno.is_gone()
+            {
+                self.gone.get_or_insert(error);
+            }
+            let buffer = slots.end_plain(cid).expect("a request in flight owns its buffer");
+            count += 1;
+            done(Completion { buffer, result });
+        });
+        self.free_commands += commands;
+        self.stats.completed += commands as u64;
+        count
+    }
+
+    fn check(&self) -> Result<()> {
+        if let Some(error) = &self.gone {
+            let (device, reason) = (self.device.clone(), error.to_string());
+            return Err(Error::Failed { device, reason });
+        }
+        self.ring.check(&self.device)
+    }
+
+    fn stats(&self) -> Stats {
+        self.stats.clone()
+    }
+}
+
+impl<B: IoBuffer> Drop for UringCmdQueue<B> {
+    fn drop(&mut self) {
+        let left = self.ring.drain();
+        if left > 0 {
+            tracing::error!(
+                "{}: leaking the memory of {left} commands that the kernel has not ended",
+                self.device
+            );
+            std::mem::forget(self.slots.take());
+            self.ring.leak_memory();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::memory::allocate_for_host;
+
+    fn namespace(command_bytes_max: u64) -> Namespace {
+        let (bytes, lba_bytes) = (1 << 30, 512);
+        let extent = Extent::new(bytes, lba_bytes);
+        let (nsid, deallocates, writes) = (Nsid(1), true, true);
+        Namespace { nsid, extent, bytes, lba_bytes, command_bytes_max, deallocates, writes }
+    }
+
+    #[test]
+    fn a_long_request_is_cut_into_commands_that_cover_it_once() {
+        let namespace = namespace(5 * 512);
+        let mut first = allocate_for_host(24 * 512).expect("memory");
+        let buffers = vec![first.split_off(11 * 512), first];
+        let pieces: Vec<Piece> = namespace.pieces(Lba(100), &buffers).collect();
+        assert_eq!(namespace.count(&buffers), Ok(pieces.len()));
+        let lbas: Vec<u64> = pieces.iter().map(|piece| piece.lba.0).collect();
+        assert_eq!(lbas, [100, 105, 110, 113, 118, 123]);
+        let sizes: Vec<u64> = pieces.iter().map(|piece| piece.bytes / 512).collect();
+        assert_eq!(sizes, [5, 5, 3, 5, 5, 1], "cut at the limit and where a segment ends");
+        assert_eq!((pieces[3].segment, pieces[3].offset), (1, 0));
+        let at = Data::of(&buffers, &pieces[4]).at.addr();
+        assert_eq!(at, buffers[1].as_ptr().addr() + 5 * 512);
+    }
+
+    #[test]
+    fn a_segment_that_ends_inside_an_lba_is_refused() {
+        let mut first = allocate_for_host(1024).expect("memory");
+        let buffers = vec![first.split_off(100), first];
+        let refused = namespace(4096).count(&buffers).expect_err("no whole LBAs");
+        assert!(matches!(refused, RejectReason::Unplannable(Unplannable::PartialLba { .. })));
+    }
+
+    #[test]
+    fn a_request_ends_with_its_last_command_and_its_first_failure() {
+        let mut join = Join { left: 3, failed: None };
+        assert_eq!(join.end(0), None);
+        assert_eq!(join.end(i32::from(Status::WRITE_FAULT.bits())), None);
+        let failed = join.end(-libc::EIO);
+        assert_eq!(failed, Some(Err(CommandError::Status(Status::WRITE_FAULT))));
+        assert_eq!(Join { left: 1, failed: None }.end(0), Some(Ok(0)));
+        let gone = Join { left: 1, failed: None }.end(-libc::ENODEV);
+        assert_eq!(gone, Some(Err(CommandError::System(Errno(libc::ENODEV)))));
+    }
+
+    #[test]
+    fn a_command_is_as_long_as_all_allow() {
+        assert_eq!(command_bytes_max(0, None, 512), 128 << 10, "nobody says");
+        assert_eq!(command_bytes_max(7, None, 512), 512 << 10);
+        assert_eq!(command_bytes_max(31, None, 512), 512 << 16, "what a command can say");
+        assert_eq!(command_bytes_max(0, None, 4096), 128 << 10);
+        let queue = std::env::temp_dir().join(format!("adit-queue-{}", std::process::id()));
+        std::fs::create_dir_all(&queue).expect("a directory");
+        std::fs::write(queue.join("max_hw_sectors_kb"), "1024\n").expect("a file");
+        std::fs::write(queue.join("max_segments"), "127\n").expect("a file");
+        assert_eq!(command_bytes_max(0, Some(&queue), 4096), 126 * 4096);
+        std::fs::remove_dir_all(&queue).expect("removing it");
+    }
+
+    #[test]
+    fn what_is_no_namespace_is_refused_with_what_to_write() {
+        let open = |path: &str| {
+            let target = KernelTarget::new(crate::target::KernelPath::UringCmd, path);
+            open(&target, &DeviceOptions::default()).expect_err("must be refused").to_string()
+        };
+        assert!(open("/dev/ng99n1").contains("as /dev/ng0n1"));
+        assert!(open("/dev/null").contains("identify it"));
+        assert!(open("/proc/self/status").contains("/dev/ng0n1"));
+    }
+}

@@ -1,8 +1,8 @@
 //! What a job came to, read from its entry in a report in JSON: ours, or fio's own.
 //!
 //! Everything that is compared and drawn goes through here, so that earlier files and runs of this minute are the same
-//! thing. Latencies are total ones (our own `adit.latency`, fio's `lat_ns`) where the report has percentiles of them, and
-//! else those of completion (`clat_ns`), which are what fio's reports have by default.
+//! thing. Latencies are total ones (our own `adit.latency`, fio's `lat_ns`) where the report has percentiles of
+//! them, and else those of completion (`clat_ns`), which are what fio's reports have by default.
 
 use std::collections::BTreeMap;
 

@@ -29,7 +29,6 @@ use super::options::{Request, Section};
 use super::outcome::{JobOutcome, RunOutcome};
 use crate::failure::Result;
 
-pub(crate) use ceiling::{Ceiling, measure as measure_ceiling};
 pub(crate) use compare::{CompareArgs, compare};
 pub(crate) use comparison::{Comparison, json, run};
 pub(crate) use page::{ReportArgs, report};

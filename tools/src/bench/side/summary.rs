@@ -168,11 +168,12 @@ pub(super) mod tests {
     /// times as fast.
     pub(in crate::bench::side) fn report(rates: &[f64], factor: f64) -> Value {
         let job = |round: usize, target: &str, iops: f64| {
+            let percentiles = json!({ "50.000000": 5e8 / iops, "99.000000": 2e9 / iops });
             json!({
                 "jobname": "j",
                 "read": {
                     "total_ios": 1_000_000, "iops": iops, "bw_bytes": iops * 4096.0,
-                    "clat_ns": { "mean": 1e9 / iops, "percentile": { "50.000000": 5e8 / iops, "99.000000": 2e9 / iops } },
+                    "clat_ns": { "mean": 1e9 / iops, "percentile": percentiles },
                 },
                 "adit": { "round": round, "target": target, "cpu_ns_per_io": 300.0 },
             })

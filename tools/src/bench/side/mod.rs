@@ -20,6 +20,8 @@ mod schedule;
 mod statistics;
 mod summary;
 mod table;
+#[cfg(test)]
+mod tests;
 
 use serde_json::Value;
 

@@ -154,7 +154,7 @@ fn trims() -> JobOutcome {
     (asked.rw, asked.continue_on_error) = (workload(false, true, true), Tolerance::All);
     (asked.numjobs, asked.new_group) = (2, true);
     asked.bs[Way::Write] = BlockSizes::Split(vec![(4096, 90), (65_536, 10)]);
-    fill(&mut job.ways[Way::Write], 30_000_000 / 1000, 300);
+    fill(&mut job.ways[Way::Write], 30_000, 300);
     fill(&mut job.ways[Way::Trim], 30_000, 3_000_000);
     system(&mut job);
     for _ in 0..3 {
@@ -200,7 +200,7 @@ fn unified() -> JobOutcome {
     job.section.job.unified_rw_reporting = true;
     job.section.job.rw = workload(true, true, false);
     job.section.job.new_group = true;
-    fill(&mut job.ways[Way::Read], 500_000 / 100, 4_000_000);
+    fill(&mut job.ways[Way::Read], 5_000, 4_000_000);
     fill(&mut job.ways[Way::Write], 5000, 2_500_000);
     system(&mut job);
     job.target = "psync:/tmp/disk.img".to_owned();

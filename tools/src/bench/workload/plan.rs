@@ -50,7 +50,8 @@ pub(super) fn generator(
         streams: Streams::new(seed, 0),
         moved: 0,
         run_left: 0,
-        last: PerWay::all(None),
+        ends: PerWay::all(0),
+        repeated: PerWay::all(None),
         trimmed: None,
     };
     generator.start_pass(0);

@@ -76,7 +76,6 @@ impl Fleet {
     }
 
     /// The same with a device that is open instead of those that are named.
-    #[cfg(test)]
     pub(crate) fn over(request: &Request, threads: &[Thread<'_>], target: Target, device: Device) -> Result<Fleet> {
         let devices = BTreeMap::from([(target.to_string(), (target.clone(), device))]);
         Fleet::of(request, threads, vec![target; threads.len()], devices)
@@ -186,6 +185,7 @@ impl Ready<'_> {
             DeviceQueue::Nvme(queue) => run_on(self.set, queue, self.buffers),
             DeviceQueue::Null(queue) => run_on(self.set, queue, self.buffers),
             DeviceQueue::Uring(queue) => run_on(self.set, queue, self.buffers),
+            DeviceQueue::UringCmd(queue) => run_on(self.set, queue, self.buffers),
             DeviceQueue::Psync(queue) => run_on(self.set, queue, self.buffers),
             DeviceQueue::Mmap(queue) => run_on(self.set, queue, self.buffers),
         }

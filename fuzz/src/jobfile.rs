@@ -1,7 +1,7 @@
 //! Job files of `adit bench`.
 //!
-//! Half of the inputs are bytes as they come, the other half words of job files in any order. What parses is shown as a
-//! command line, which has to describe the same jobs.
+//! A quarter of the inputs are bytes as they come, a quarter words of job files in any order, and half a few such words, each in a
+//! line of its own, so that many of them parse. What parses is shown as a command line, which has to describe the same jobs.
 
 use std::io;
 
@@ -142,6 +142,9 @@ const WORDS: [&str; 128] = [
     ",",
 ];
 
+/// More lines than this rarely agree with each other.
+const LINES_MAX: usize = 16;
+
 #[derive(Parser)]
 struct Line {
     #[command(flatten)]
@@ -154,11 +157,16 @@ struct Line {
 /// When a law is broken.
 pub fn target(data: &[u8]) {
     let [kind, bytes @ ..] = data else { return };
-    match kind & 1 {
+    let word = |byte: &u8| WORDS[usize::from(*byte) % WORDS.len()];
+    match kind & 3 {
         0 => check(bytes),
+        1 => check(
+            format!("[a]\n{}", bytes.iter().take(200).map(word).collect::<String>()).as_bytes(),
+        ),
         _ => {
-            let words = bytes.iter().take(200).map(|&byte| WORDS[usize::from(byte) % WORDS.len()]);
-            check(format!("[a]\n{}", words.collect::<String>()).as_bytes());
+            let lines: Vec<&str> =
+                bytes.iter().take(usize::from(kind >> 2) % LINES_MAX).map(word).collect();
+            check(format!("[a]\n{}", lines.join("\n")).as_bytes());
         }
     }
 }

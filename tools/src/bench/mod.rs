@@ -25,3 +25,9 @@ mod run;
 mod side;
 mod way;
 mod workload;
+
+pub(crate) use command::{BenchCommand, command, verdict};
+pub(crate) use options::{Request, RunOptions, Section};
+pub(crate) use outcome::{JobOutcome, WayOutcome};
+pub(crate) use run::run_on;
+pub(crate) use way::Way;

@@ -26,7 +26,6 @@ use std::time::Duration;
 
 use adit_driver::Target;
 
-pub(crate) use command_line::BenchArgs;
 pub(crate) use values::*;
 
 use super::errors::Tolerance;
@@ -284,4 +283,21 @@ pub(crate) struct JobOptions {
     pub(crate) unified_rw_reporting: bool,
     /// `write_bw_log` and the others.
     pub(crate) logs: LogOptions,
+}
+
+impl Section {
+    /// A job by its options as a job file would give them, as in `rw=randwrite bs=4k`.
+    ///
+    /// # Errors
+    /// A sentence that names what is wrong.
+    pub(crate) fn of(options: &str) -> Result<Section, String> {
+        let mut draft = draft::Draft::default();
+        let mut given = Vec::new();
+        for option in options.split_whitespace() {
+            let (name, value) = option.split_once('=').unwrap_or((option, "1"));
+            written::set(&mut draft, &written::canonical(name), Some(value))?;
+            given.push((name.to_owned(), value.to_owned()));
+        }
+        Ok(Section { job: draft.finish()?, given })
+    }
 }

@@ -37,7 +37,7 @@ fn options(given: &[(String, String)]) -> Value {
     pairs.collect::<Map<_, _>>().into()
 }
 
-fn job(outcome: &RunOutcome, job: &JobOutcome, bins: bool) -> Value {
+pub(super) fn job(outcome: &RunOutcome, job: &JobOutcome, bins: bool) -> Value {
     let asked = &job.section.job;
     let mut value = json!({
         "jobname": asked.name,

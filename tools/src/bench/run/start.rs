@@ -76,7 +76,7 @@ impl Fleet {
                 .map(|(thread, _)| thread)
                 .collect();
             if !devices.contains_key(&target.to_string()) {
-                let device = open_device(request, target, &users, interrupt)?;
+                let device = open_device(target, &users, interrupt)?;
                 devices.insert(target.to_string(), (target.clone(), device));
             }
         }
@@ -84,7 +84,6 @@ impl Fleet {
     }
 
     /// The same with a device that is open instead of those that are named.
-    #[cfg(test)]
     pub(crate) fn over(
         request: &Request,
         threads: &[Thread<'_>],
@@ -175,7 +174,6 @@ impl Fleet {
             group: thread.group,
             seed,
             generator,
-            region: planned.region,
             data,
             bytes_max: planned.bytes_max,
             batch_max: batch_max(job, target),
@@ -253,12 +251,7 @@ fn target_of(thread: &Thread<'_>) -> Result<Target> {
 }
 
 /// Opens a device for all threads that use it.
-fn open_device(
-    request: &Request,
-    target: &Target,
-    users: &[&Thread<'_>],
-    interrupt: &Interrupt,
-) -> Result<Device> {
+fn open_device(target: &Target, users: &[&Thread<'_>], interrupt: &Interrupt) -> Result<Device> {
     let writes = users.iter().any(|thread| thread.destroys());
     let file_bytes = users.iter().filter_map(|thread| thread.file_bytes()).max();
     let before = layout::length(target);

@@ -10,14 +10,8 @@ use adit_driver::soft::Verdict;
 use adit_driver::spec::{Qid, Sqe, Status};
 use adit_driver::{Controller, ControllerOptions, Target};
 
-use super::Run;
-use super::plan;
-use super::progress::Progress;
-use super::start::Fleet;
-use super::supervisor::Recovery;
 use crate::bench::command::verdict;
-use crate::bench::options::draft::Draft;
-use crate::bench::options::{Request, RunOptions, Section, table};
+use crate::bench::options::{Request, RunOptions, Section};
 use crate::bench::outcome::{JobOutcome, RunOutcome};
 use crate::bench::way::Way;
 use crate::failure::FAILED;
@@ -25,19 +19,8 @@ use crate::interrupt::Interrupt;
 
 const WRITE: u8 = 1;
 
-/// A job by its options, as in `rw=randwrite iodepth=8`.
-fn section(options: &str) -> Section {
-    let mut draft = Draft::default();
-    for option in options.split_whitespace() {
-        let (name, value) = option.split_once('=').unwrap_or((option, "1"));
-        let spec = table::find(name).unwrap_or_else(|| panic!("no option {name}"));
-        (spec.set)(&mut draft, value).unwrap_or_else(|why| panic!("{option}: {why}"));
-    }
-    Section { job: draft.finish().expect("no contradictions"), given: Vec::new() }
-}
-
 fn request(jobs: &[&str]) -> Request {
-    let sections = jobs.iter().map(|options| section(options)).collect();
+    let sections = jobs.iter().map(|options| Section::of(options).expect("a job")).collect();
     Request { run: RunOptions::default(), global: Vec::new(), sections }
 }
 
@@ -70,20 +53,7 @@ fn run_on(bus: &Arc<SoftBus>, request: &Request) -> RunOutcome {
     let target: Target = "soft:mem=4M".parse().expect("a target");
     let namespace = controller.namespace_of(&target).expect("a namespace");
     let device = Device::of_namespace(controller, namespace, &target);
-    let threads = plan::threads(&request.sections);
-    let fleet = Fleet::over(request, &threads, target, device).expect("planned");
-    let progress: Vec<Progress> = threads.iter().map(|_| Progress::default()).collect();
-    let recovery = Recovery::new(request.run.recover);
-    let interrupt = Interrupt::default();
-    let run = Run {
-        request,
-        threads: &threads,
-        fleet: &fleet,
-        progress: &progress,
-        recovery: &recovery,
-        interrupt: &interrupt,
-    };
-    run.run(&mut |_| Ok(())).expect("runs")
+    super::run_on(request, &target, device, &Interrupt::default()).expect("runs")
 }
 
 /// Does `then` to every write whose number, counted from 1, `which` picks.

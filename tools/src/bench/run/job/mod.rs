@@ -40,7 +40,7 @@ use crate::bench::measure::{Latency, Levels};
 use crate::bench::options::{JobOptions, Section};
 use crate::bench::outcome::{JobOutcome, WayOutcome};
 use crate::bench::way::{PerWay, Way};
-use crate::bench::workload::{Generator, Region, Step};
+use crate::bench::workload::{Generator, Step};
 use crate::interrupt::Interrupt;
 
 /// Between two looks at what changes slowly: the ramp, requests of the watcher, minimum rates.
@@ -88,7 +88,6 @@ pub(crate) struct Setting<'a> {
     pub(crate) group: u32,
     pub(crate) seed: u64,
     pub(crate) generator: Generator,
-    pub(crate) region: Region,
     pub(crate) data: Data,
     /// Bytes after which it ends; none where only time ends it.
     pub(crate) bytes_max: Option<u64>,

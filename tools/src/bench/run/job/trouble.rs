@@ -65,9 +65,6 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
     /// Counts an error, and ends the job or tells and goes on.
     pub(super) fn error(&mut self, kind: Kind, name: &'static str, message: String) {
         let is_told = self.outcome.errors.count(kind, name);
-        if kind != Kind::Verify {
-            self.set.progress.fail();
-        }
         // On a path that does not come back nothing will succeed any more.
         let goes_on = self.is_down || self.queue.check().is_ok();
         if !goes_on || !self.tolerates(kind) {

@@ -48,7 +48,7 @@ impl Thread<'_> {
 
     /// Whether it changes what is on the device.
     pub(crate) fn destroys(&self) -> bool {
-        self.job().rw.writes || self.job().rw.trims
+        crate::bench::options::writes(self.job())
     }
 
     /// Bytes that a file has to have for it; none where the file decides.

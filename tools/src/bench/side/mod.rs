@@ -30,7 +30,7 @@ use super::outcome::{JobOutcome, RunOutcome};
 use crate::failure::Result;
 
 pub(crate) use compare::{CompareArgs, compare};
-pub(crate) use comparison::{Comparison, json, run};
+pub(crate) use comparison::{json, run};
 pub(crate) use page::{ReportArgs, report};
 pub(crate) use table::table;
 

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
+use super::comparison::Comparison;
 use super::*;
 use crate::bench::errors::Errors;
 use crate::bench::measure::{Latency, Levels};

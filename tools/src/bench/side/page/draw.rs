@@ -45,22 +45,19 @@ fn drawn(panel: &Panel<'_>, lines: Vec<(String, usize)>, what: &str, plot: Plot)
 
 /// How many I/Os took no longer than what.
 pub(super) fn distribution(panel: &Panel<'_>) -> Option<Drawn> {
-    let curves: Vec<(&Line<'_>, Vec<(f64, f64)>, bool)> = panel
-        .lines
-        .iter()
-        .map(|line| (line, curve(&line.rounds), line.rounds.iter().any(|way| way.cdf.is_empty())))
-        .filter(|(_, points, _)| points.len() > 1)
-        .collect();
+    let curves = panel.lines.iter().map(|line| (line, curve(&line.rounds)));
+    let curves: Vec<_> = curves.filter(|(_, points)| points.len() > 1).collect();
     if curves.is_empty() {
         return None;
     }
-    let latencies = curves.iter().flat_map(|(_, points, _)| points.iter().map(|(ns, _)| *ns));
+    let latencies = curves.iter().flat_map(|(_, points)| points.iter().map(|(ns, _)| *ns));
     let x = Axis::log("latency", latencies, &|ns| tick(Metric::P99, ns));
-    let legend = curves.iter().map(|(line, ..)| (line.label.clone(), line.colour)).collect();
-    let lines = curves.into_iter().map(|(line, points, dots)| Mark::Line {
+    let legend = curves.iter().map(|(line, _)| (line.label.clone(), line.colour)).collect();
+    let lines = curves.into_iter().map(|(line, points)| Mark::Line {
         colour: line.colour,
         points,
-        dots,
+        // Those few that a report has of percentiles only.
+        dots: line.rounds.iter().any(|way| way.cdf.is_empty()),
         strength: 1.0,
     });
     let plot = Plot {

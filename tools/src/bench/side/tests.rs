@@ -49,7 +49,6 @@ fn formula(request: &Request) -> RunOutcome {
     way.lat.record_many(1_000_000 / factor, ios as usize as u64);
     RunOutcome {
         global: vec![],
-        run: RunOptions::default(),
         unix_ms: 1_700_000_000_000,
         jobs: vec![job_outcome(section.clone(), target, ways)],
         groups: vec![],
@@ -65,7 +64,6 @@ fn job_outcome(section: Section, target: String, ways: PerWay<WayOutcome>) -> Jo
         target,
         lba_bytes: 512,
         group: 0,
-        thread: 0,
         threads: 1,
         elapsed: Duration::from_secs(1),
         ways,

@@ -165,10 +165,15 @@ fn job(name: &str, global: &[&Written], section: &WrittenSection) -> Result<Sect
     let mut draft = Draft::default();
     draft.job.name = name.to_owned();
     let all = || global.iter().copied().chain(&section.options);
-    // What k means has to be known before sizes are read.
-    let (bases, others): (Vec<&Written>, Vec<&Written>) =
-        all().partition(|option| option.listed().0 == "kb_base");
-    bases.iter().chain(&others).try_for_each(|option| option.set(&mut draft))?;
+    // What k means has to be known before sizes are read; and of an engine that is absent, its options need no word.
+    for early in ["kb_base", "ioengine"] {
+        all()
+            .filter(|option| option.listed().0 == early)
+            .try_for_each(|option| option.set(&mut draft))?;
+    }
+    all()
+        .filter(|option| option.listed().0 != "kb_base")
+        .try_for_each(|option| option.set(&mut draft))?;
     let job = draft.finish().map_err(|why| section.place.refuse(format!("job '{name}': {why}")))?;
     // As in fio, the name is listed where it is an option.
     let is_option = section.place == Place::CommandLine;

@@ -190,7 +190,10 @@ impl Comparison {
 
 /// One JSON of everything: fio's keys, all runs' jobs in `jobs`, and `adit.comparison` with what they come to.
 pub(crate) fn json(comparison: &Comparison) -> Value {
-    let warning = |(target, warning): &(String, Warning)| json!({ "target": target, "code": warning.code, "text": warning.text });
+    let warning = |(target, warning): &(String, Warning)| {
+        let Warning { code, text } = warning;
+        json!({ "target": target, "code": code, "text": text })
+    };
     comparison.report_json(json!({
         "comparison": {
             "targets": comparison.targets,

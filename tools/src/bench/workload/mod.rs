@@ -20,6 +20,9 @@ mod sizes;
 mod tests;
 mod ways;
 
+pub(crate) use plan::unit_bytes;
+pub(crate) use sizes::gcd;
+
 use latest::Latest;
 use places::{Places, Span, Wish};
 use random::{Stream, happens};

@@ -103,7 +103,7 @@ impl Sizes {
 }
 
 /// The greatest number that divides both; the other where one is zero.
-pub(super) fn gcd(a: u64, b: u64) -> u64 {
+pub(crate) fn gcd(a: u64, b: u64) -> u64 {
     if b == 0 { a } else { gcd(b, a % b) }
 }
 

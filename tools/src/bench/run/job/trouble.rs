@@ -65,9 +65,6 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
     /// Counts an error, and ends the job or tells and goes on.
     pub(super) fn error(&mut self, kind: Kind, name: &'static str, message: String) {
         let is_told = self.outcome.errors.count(kind, name);
-        if kind != Kind::Verify {
-            self.set.progress.fail();
-        }
         // On a path that does not come back nothing will succeed any more.
         let goes_on = self.is_down || self.queue.check().is_ok();
         if !goes_on || !self.tolerates(kind) {
@@ -106,8 +103,11 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
     #[cold]
     pub(super) fn wait_for_lost(&mut self, error: &Error) -> bool {
         let waited = self.now.since(self.last_finish);
-        let ready_timeout =
-            self.set.device.controller().map_or(Duration::ZERO, |controller| controller.info().ready_timeout);
+        let ready_timeout = self
+            .set
+            .device
+            .controller()
+            .map_or(Duration::ZERO, |controller| controller.info().ready_timeout);
         if self.set.recovery.is_in_sight() && waited < ready_timeout + RECOVERY_PATIENCE {
             self.is_down = true;
             return true;
@@ -121,7 +121,9 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
     fn reason_of_loss(&self, error: &Error) -> String {
         match (self.set.recovery.lost(), error) {
             (Some(why), _) => format!("the controller could not be brought back: {why}"),
-            (None, Error::Failed { reason, .. }) => format!("the device is out of service: {reason}"),
+            (None, Error::Failed { reason, .. }) => {
+                format!("the device is out of service: {reason}")
+            }
             (None, other) => other.to_string(),
         }
     }

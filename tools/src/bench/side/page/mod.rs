@@ -374,11 +374,12 @@ mod tests {
 
     #[test]
     fn depths_of_several_jobs_make_a_line() {
+        let latency = json!({ "mean": 1.0, "percentile": { "99.000000": 5 } });
         let job = |depth: u32| {
             json!({
                 "jobname": format!("qd{depth}"),
                 "job options": { "bs": "4k", "iodepth": depth.to_string(), "rw": "randread" },
-                "read": { "total_ios": 10, "iops": depth * 1000, "clat_ns": { "mean": 1.0, "percentile": { "99.000000": 5 } } },
+                "read": { "total_ios": 10, "iops": depth * 1000, "clat_ns": latency },
             })
         };
         let page = page_of(&[json!({ "jobs": [job(32), job(1), job(128)] })]);

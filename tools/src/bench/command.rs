@@ -33,7 +33,11 @@ fn is_side_by_side(request: &Request) -> bool {
 }
 
 fn tell(request: &Request, outcome: &RunOutcome, output: &mut Output) -> Result<()> {
-    request.run.formats.iter().try_for_each(|format| output.write(&report::render(*format, outcome)))
+    request
+        .run
+        .formats
+        .iter()
+        .try_for_each(|format| output.write(&report::render(*format, outcome)))
 }
 
 /// An error if any job failed, or the user ended the run.

@@ -174,7 +174,8 @@ impl JobOutcome {
     pub(crate) fn merge(&mut self, other: &JobOutcome) {
         // Shares of each thread's own time.
         let threads = (f64::from(self.threads), f64::from(other.threads));
-        self.busy_percent = (self.busy_percent * threads.0 + other.busy_percent * threads.1) / (threads.0 + threads.1);
+        self.busy_percent = (self.busy_percent * threads.0 + other.busy_percent * threads.1)
+            / (threads.0 + threads.1);
         self.threads += other.threads;
         self.elapsed = self.elapsed.max(other.elapsed);
         for way in Way::ALL {

@@ -109,7 +109,8 @@ impl Progress {
     /// Answers.
     pub(crate) fn give_snapshot(&self, outcome: JobOutcome) {
         self.wants_snapshot.store(false, Ordering::Relaxed);
-        *self.snapshot.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) = Some(Box::new(outcome));
+        *self.snapshot.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) =
+            Some(Box::new(outcome));
     }
 
     /// The answer, once.

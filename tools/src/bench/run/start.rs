@@ -60,13 +60,21 @@ impl Fleet {
     ///
     /// # Errors
     /// As [`Device::open`]; a usage error for what a device does not have or must not lose.
-    pub(crate) fn open(request: &Request, threads: &[Thread<'_>], interrupt: &Interrupt) -> Result<Fleet> {
+    pub(crate) fn open(
+        request: &Request,
+        threads: &[Thread<'_>],
+        interrupt: &Interrupt,
+    ) -> Result<Fleet> {
         guard::refuse_writes(request)?;
         let of_threads = threads.iter().map(target_of).collect::<Result<Vec<Target>>>()?;
         let mut devices = BTreeMap::new();
         for target in &of_threads {
-            let users: Vec<&Thread<'_>> =
-                threads.iter().zip(&of_threads).filter(|(_, its)| *its == target).map(|(thread, _)| thread).collect();
+            let users: Vec<&Thread<'_>> = threads
+                .iter()
+                .zip(&of_threads)
+                .filter(|(_, its)| *its == target)
+                .map(|(thread, _)| thread)
+                .collect();
             if !devices.contains_key(&target.to_string()) {
                 let device = open_device(request, target, &users, interrupt)?;
                 devices.insert(target.to_string(), (target.clone(), device));
@@ -77,7 +85,12 @@ impl Fleet {
 
     /// The same with a device that is open instead of those that are named.
     #[cfg(test)]
-    pub(crate) fn over(request: &Request, threads: &[Thread<'_>], target: Target, device: Device) -> Result<Fleet> {
+    pub(crate) fn over(
+        request: &Request,
+        threads: &[Thread<'_>],
+        target: Target,
+        device: Device,
+    ) -> Result<Fleet> {
         let devices = BTreeMap::from([(target.to_string(), (target.clone(), device))]);
         Fleet::of(request, threads, vec![target; threads.len()], devices)
     }
@@ -102,12 +115,21 @@ impl Fleet {
             .zip(of_threads)
             .map(|(thread, target)| planned(thread, device(&target), target))
             .collect::<Result<Vec<Planned>>>()?;
-        let apart: Vec<_> =
-            threads.iter().zip(&planned).map(|(thread, planned)| (thread, device(&planned.target), planned.region)).collect();
+        let apart: Vec<_> = threads
+            .iter()
+            .zip(&planned)
+            .map(|(thread, planned)| (thread, device(&planned.target), planned.region))
+            .collect();
         plan::check_apart(&apart)?;
         let started = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let retries = if request.run.recover { RECOVERY_RETRIES } else { 0 };
-        Ok(Fleet { devices, planned, warnings, started_unix_ms: started.as_millis() as u64, retries })
+        Ok(Fleet {
+            devices,
+            planned,
+            warnings,
+            started_unix_ms: started.as_millis() as u64,
+            retries,
+        })
     }
 
     /// The controllers that are the driver's own.
@@ -137,10 +159,14 @@ impl Fleet {
         let (target, device) = &self.devices[&planned.target.to_string()];
         let job = thread.job();
         let seed = seed_of(job, index as u64);
-        let generator = Generator::new(job, planned.region, device.info().lba_bytes, seed).map_err(|why| thread.usage(why))?;
+        let generator = Generator::new(job, planned.region, device.info().lba_bytes, seed)
+            .map_err(|why| thread.usage(why))?;
         let mut data = Data::new(job, seed).map_err(|why| thread.usage(why))?;
         let buffers = buffers(device, job, planned.iodepth, &mut data)?;
-        let queue = device.create_queue(&queue_options(job, planned.queue_depth), &buffers.iter().collect::<Vec<_>>())?;
+        let queue = device.create_queue(
+            &queue_options(job, planned.queue_depth),
+            &buffers.iter().collect::<Vec<_>>(),
+        )?;
         let set = Setting {
             section: thread.section,
             device,
@@ -153,7 +179,11 @@ impl Fleet {
             data,
             bytes_max: planned.bytes_max,
             batch_max: batch_max(job, target),
-            yield_after: if matches!(target, Target::Soft { .. }) { YIELD_AFTER_SOFT } else { YIELD_AFTER },
+            yield_after: if matches!(target, Target::Soft { .. }) {
+                YIELD_AFTER_SOFT
+            } else {
+                YIELD_AFTER
+            },
             recovery,
             interrupt,
             progress,
@@ -161,7 +191,8 @@ impl Fleet {
             samples_zeroes: samples_zeroes(job, target),
             retries: self.retries,
         };
-        let cores = affinity::cores(job, thread.number)?.or_else(|| usual_core(target, index, thread_count));
+        let cores = affinity::cores(job, thread.number)?
+            .or_else(|| usual_core(target, index, thread_count));
         Ok(Ready { delay: delay(job, seed), cores, set, queue, buffers })
     }
 }
@@ -198,7 +229,9 @@ fn run_on<Q: CommandQueue<Owned>>(set: Setting<'_>, queue: Q, buffers: Vec<Buffe
 /// Waits for a job's start, or for the user to end it before.
 fn sleep(delay: Duration, interrupt: &Interrupt) {
     let until = std::time::Instant::now() + delay;
-    while let Some(left) = until.checked_duration_since(std::time::Instant::now()).filter(|left| !left.is_zero()) {
+    while let Some(left) =
+        until.checked_duration_since(std::time::Instant::now()).filter(|left| !left.is_zero())
+    {
         if interrupt.requested() {
             return;
         }
@@ -211,12 +244,19 @@ fn target_of(thread: &Thread<'_>) -> Result<Target> {
     let mut of_job = targets(thread.job(), thread.number)?;
     match of_job.len() {
         1 => Ok(of_job.remove(0)),
-        count => Err(thread.usage(format!("it names {count} files; each job works on one: write a section for each"))),
+        count => Err(thread.usage(format!(
+            "it names {count} files; each job works on one: write a section for each"
+        ))),
     }
 }
 
 /// Opens a device for all threads that use it.
-fn open_device(request: &Request, target: &Target, users: &[&Thread<'_>], interrupt: &Interrupt) -> Result<Device> {
+fn open_device(
+    request: &Request,
+    target: &Target,
+    users: &[&Thread<'_>],
+    interrupt: &Interrupt,
+) -> Result<Device> {
     let writes = users.iter().any(|thread| thread.destroys());
     let file_bytes = users.iter().filter_map(|thread| thread.file_bytes()).max();
     let before = layout::length(target);
@@ -227,8 +267,13 @@ fn open_device(request: &Request, target: &Target, users: &[&Thread<'_>], interr
     let device = Device::open(target, &options)?;
     let most = device.info().queue_count_max;
     if queue_count > most {
-        let names = format!("{queue_count} jobs use {}, which grants {most} I/O queue(s)", device.info().device);
-        return Err(Failure::failed(format!("{names}, and each job needs one; use numjobs={most}")));
+        let names = format!(
+            "{queue_count} jobs use {}, which grants {most} I/O queue(s)",
+            device.info().device
+        );
+        return Err(Failure::failed(format!(
+            "{names}, and each job needs one; use numjobs={most}"
+        )));
     }
     if let Some(range) = made.filter(|_| users.iter().any(|thread| thread.job().rw.reads)) {
         layout::fill(&device, users[0].job(), range, interrupt)?;
@@ -255,7 +300,12 @@ fn seed_of(job: &JobOptions, thread: u64) -> u64 {
 }
 
 /// A buffer of the longest block for each I/O in flight, filled where it will be written.
-fn buffers(device: &Device, job: &JobOptions, iodepth: u32, data: &mut Data) -> Result<Vec<Buffer>> {
+fn buffers(
+    device: &Device,
+    job: &JobOptions,
+    iodepth: u32,
+    data: &mut Data,
+) -> Result<Vec<Buffer>> {
     let block = job.bs.iter().map(|(_, sizes)| sizes.max()).max().unwrap_or(0);
     let stride = block.next_multiple_of(BUFFER_ALIGN) as usize;
     let mut rest = device.allocate(stride * iodepth as usize)?;

@@ -167,7 +167,8 @@ impl<'a, Q: CommandQueue<Owned>> Job<'a, Q> {
         let depth = buffers.len();
         let options = &set.section.job;
         let backlog_max = read_back::backlog_of(options);
-        let serializes = options.verify.is_some() && options.rw.writes && set.generator.may_overlap();
+        let serializes =
+            options.verify.is_some() && options.rw.writes && set.generator.may_overlap();
         Job {
             options,
             clock: Clock::of(set.device),
@@ -236,8 +237,12 @@ impl<'a, Q: CommandQueue<Owned>> Job<'a, Q> {
         (self.now, self.last_finish, self.counts_from) = (self.start, self.start, self.start);
         self.pace = Pace::new(self.options, self.set.seed, self.start);
         let depth_max = self.depth as u32;
-        self.search = self.options.latency_target.map(|target| DepthSearch::new(target, depth_max, self.start));
-        self.end = self.options.runtime.map(|runtime| self.start + self.options.ramp_time + runtime);
+        self.search = self
+            .options
+            .latency_target
+            .map(|target| DepthSearch::new(target, depth_max, self.start));
+        self.end =
+            self.options.runtime.map(|runtime| self.start + self.options.ramp_time + runtime);
     }
 
     fn passes(&mut self) {
@@ -289,7 +294,10 @@ impl<'a, Q: CommandQueue<Owned>> Job<'a, Q> {
 
     /// Whether there is something to wait for though nothing is in flight.
     fn goes_on(&self) -> bool {
-        (self.is_down || self.held.is_some() || !self.again.is_empty() || self.now < self.pace.paused_until())
+        (self.is_down
+            || self.held.is_some()
+            || !self.again.is_empty()
+            || self.now < self.pace.paused_until())
             && !self.is_over()
     }
 
@@ -317,7 +325,8 @@ impl<'a, Q: CommandQueue<Owned>> Job<'a, Q> {
         outcome.recoveries = self.set.recovery.count();
         outcome.latency_depth = self.search.as_ref().and_then(DepthSearch::found);
         let busy = self.batches - self.waited;
-        outcome.busy_percent = if self.batches == 0 { 0.0 } else { busy as f64 * 100.0 / self.batches as f64 };
+        outcome.busy_percent =
+            if self.batches == 0 { 0.0 } else { busy as f64 * 100.0 / self.batches as f64 };
         outcome
     }
 

@@ -22,7 +22,9 @@ impl Iterator for ToVerify {
 
     fn next(&mut self) -> Option<Step> {
         match self {
-            ToVerify::Pass(written, unknown) => written.find(|step| !unknown.contains(&step.number)),
+            ToVerify::Pass(written, unknown) => {
+                written.find(|step| !unknown.contains(&step.number))
+            }
             ToVerify::Backlog(steps) => steps.next(),
         }
     }
@@ -36,7 +38,8 @@ pub(super) fn backlog_of(options: &JobOptions) -> usize {
 impl<Q: CommandQueue<Owned>> Job<'_, Q> {
     /// Whether what is written is read back and checked.
     pub(super) fn reads_back(&self) -> bool {
-        self.options.rw.writes && self.options.verify.as_ref().is_some_and(|verify| verify.do_verify)
+        self.options.rw.writes
+            && self.options.verify.as_ref().is_some_and(|verify| verify.do_verify)
     }
 
     /// Whether so much was written that it is to be checked before anything else is.

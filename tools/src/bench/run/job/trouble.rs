@@ -106,8 +106,11 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
     #[cold]
     pub(super) fn wait_for_lost(&mut self, error: &Error) -> bool {
         let waited = self.now.since(self.last_finish);
-        let ready_timeout =
-            self.set.device.controller().map_or(Duration::ZERO, |controller| controller.info().ready_timeout);
+        let ready_timeout = self
+            .set
+            .device
+            .controller()
+            .map_or(Duration::ZERO, |controller| controller.info().ready_timeout);
         if self.set.recovery.is_in_sight() && waited < ready_timeout + RECOVERY_PATIENCE {
             self.is_down = true;
             return true;
@@ -121,7 +124,9 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
     fn reason_of_loss(&self, error: &Error) -> String {
         match (self.set.recovery.lost(), error) {
             (Some(why), _) => format!("the controller could not be brought back: {why}"),
-            (None, Error::Failed { reason, .. }) => format!("the device is out of service: {reason}"),
+            (None, Error::Failed { reason, .. }) => {
+                format!("the device is out of service: {reason}")
+            }
             (None, other) => other.to_string(),
         }
     }

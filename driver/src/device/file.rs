@@ -171,7 +171,7 @@ impl OpenFile {
                 if attribute(queue, "chunk_sectors").is_some_and(|most| most > 0) =>
             {
                 Some(
-                    "it has a boundary that the kernel splits requests at (queue/chunk_sectors), and cannot poll for them",
+                    "the kernel splits requests at a boundary of it (queue/chunk_sectors), and cannot poll for those",
                 )
             }
             Kind::Block(queue) if attribute(queue, "io_poll") == Some(1) => None,

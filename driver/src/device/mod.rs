@@ -22,6 +22,7 @@ mod kernel_ring;
 mod mmap;
 mod null;
 mod nvme;
+mod passthrough;
 mod pieces;
 mod psync;
 mod queue;

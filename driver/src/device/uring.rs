@@ -197,7 +197,8 @@ impl<B: IoBuffer> UringQueue<B> {
             let fixed = self.ring.fixed(at, piece.bytes);
             let run = Run { offset: piece.at, bytes: piece.bytes };
             let entry = transfer(at, run, fixed, reads).user_data(cid.0.into());
-            // SAFETY: as in `push`; each piece lies in the request's buffer, which stays until its last entry completes.
+            // SAFETY: as in `push`; each piece lies in the request's buffer, which stays until the last of its entries
+            // completes.
             unsafe { self.ring.push(&entry) };
         }
     }

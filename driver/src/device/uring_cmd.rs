@@ -1,5 +1,5 @@
-//! NVMe commands through io_uring to a namespace's character device (`/dev/ng0n1`): the kernel's driver without its block
-//! layer.
+//! NVMe commands through io_uring to a namespace's character device (`/dev/ng0n1`): the kernel's driver without its
+//! block layer.
 //!
 //! A request becomes as many commands as the controller's and the kernel's limits ask for, cut where its segments end;
 //! it is over with the last of them, and failed if one did. Entries are of 128 bytes, completions of 32, as the kernel
@@ -18,6 +18,7 @@ use zerocopy::{FromBytes, IntoBytes};
 
 use super::extent::{Extent, Run};
 use super::kernel_ring::{COMMANDS_MIN, COMMANDS_PER_REQUEST, DEPTH_MAX, FILE, Ring, Shape};
+use super::passthrough::{self, Passthrough};
 use super::pieces::{Cutter, Join, Piece};
 use super::{CommandQueue, DeviceInfo, DeviceOptions, Operation, QueueOptions, Request};
 use crate::error::{Error, Result};
@@ -26,7 +27,7 @@ use crate::queue_pair::{CommandError, Completion, Errno, RejectReason, Rejected,
 use crate::slots::Slots;
 use crate::spec::identify::{IdentifyController, IdentifyNamespace};
 use crate::spec::{Cid, Cns, DsmRange, Lba, LbaCount, Nsid, RangeCount, Sqe, Status};
-use crate::sys::passthrough::{self, Passthrough};
+
 use crate::target::KernelTarget;
 use crate::time::Time;
 

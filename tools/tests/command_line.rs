@@ -192,8 +192,7 @@ fn the_json_has_the_keys_of_fio() {
         plain.filter_map(|line| line.split('\t').next().map(str::to_owned)).collect();
     let missing: Vec<_> = theirs.difference(&ours).collect();
     assert!(missing.is_empty(), "keys of fio's that are missing: {missing:?}");
-    let is_ours =
-        |key: &&String| {
+    let is_ours = |key: &&String| {
         ["jobs/*/adit/", "jobs/*/job options/", "adit/"].iter().any(|path| key.starts_with(path))
     };
     let extra: Vec<_> = ours.difference(&theirs).filter(|key| !is_ours(key)).collect();

@@ -286,7 +286,7 @@ fn bad_input_gets_one_sentence_and_its_code() {
         ("identify vfio:ffff:ff:1f.7", 1, "no such PCI device"),
         ("bench", 2, "--filename"),
         ("bench --filename=DISK --bz=4k", 2, "--bz"),
-        ("bench --filename=DISK --rw=reed", 2, "one of read, write, trim"),
+        ("bench --filename=DISK --rw=reed", 2, "did you mean 'read'?"),
         ("bench --filename=DISK --bs=4x", 2, "--bs: '4x' is not a number such as 8, 4k"),
         ("bench --filename=DISK --bs=1000", 2, "bs=1024"),
         ("bench --filename=DISK --size=1g", 2, "8388608 bytes"),

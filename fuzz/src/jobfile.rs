@@ -8,7 +8,7 @@ use std::io;
 use clap::Parser;
 
 use crate::bench::jobfile::{Surroundings, parse};
-use crate::bench::options::{BenchArgs, written};
+use crate::bench::options::{command_line::BenchArgs, written};
 
 /// What job files are made of.
 const WORDS: [&str; 128] = [

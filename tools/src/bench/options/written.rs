@@ -98,7 +98,8 @@ pub(crate) fn canonical(name: &str) -> String {
 
 fn is_switch(name: &str) -> bool {
     let name = canonical(name);
-    let is_effectless = effectless::find(&name).is_some();
+    let is_effectless =
+        effectless::find(&name).is_some_and(|option| option.values == effectless::Values::Switch);
     is_effectless || table::find(&name).is_some_and(|spec| spec.is_switch())
 }
 
@@ -217,9 +218,12 @@ pub(crate) fn words(defaults: &[Written], written: &[WrittenSection]) -> Vec<Vec
 }
 
 fn word(option: &Written) -> String {
-    match &option.value {
-        Some(value) => format!("--{}={value}", canonical(&option.name)),
-        None => format!("--{}", canonical(&option.name)),
+    let (name, value) = option.listed();
+    // A switch with its value is understood wherever it stands, also by fio.
+    if option.value.is_none() && value.is_empty() {
+        format!("--{name}")
+    } else {
+        format!("--{name}={value}")
     }
 }
 

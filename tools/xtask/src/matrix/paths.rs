@@ -108,11 +108,11 @@ const PATHS: Case = Case {
     ),
     steps: &[
         good(
-            "modprobe ext4 && mkfs.ext4 -q {k0} && mkdir /mnt && mount -t ext4 {k0} /mnt && dd if=/dev/zero of=/mnt/file bs=1M count=768 2>/dev/null && ls {k1} {g2}",
+            "modprobe ext4 && mkfs.ext4 -q {k0} && mkdir /mnt && mount -t ext4 {k0} /mnt && dd if=/dev/zero of=/mnt/file bs=1M count=64 2>/dev/null && ls {k1} {g2}",
             &["/dev/nvme", "/dev/ng"],
         ),
         good(
-            "sed -e 's/^runtime=.*/runtime=1/' -e 's/^ramp_time=.*/ramp_time=0/' -e 's/^startdelay=.*//' -e 's/^size=.*/size=256M/' jobs/paths.fio >/tmp/short.fio\n\
+            "sed -e 's/^runtime=.*/runtime=1/' -e 's/^ramp_time=.*/ramp_time=0/' -e 's/^size=.*/size=64m/' jobs/paths.fio >/tmp/short.fio\n\
              adit bench /tmp/short.fio --targets uring:/mnt/file,uring:{k1},uring-cmd:{g2},{0} --rounds 2 \
              --output-format=normal,json --output=/tmp/out; code=$?; cat /tmp/out | head -c 6000; exit $code",
             &["uring:/mnt/file", "uring:/dev/nvme", "uring-cmd:/dev/ng", "vfio:0000:00:10.0"],

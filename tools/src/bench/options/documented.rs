@@ -8,9 +8,10 @@ use std::path::{Path, PathBuf};
 
 use clap::Parser;
 
+use super::absent;
+use super::command_line::BenchArgs;
 use super::effectless::WITHOUT_EFFECT;
 use super::table::{self, Group};
-use super::{BenchArgs, absent};
 
 #[derive(Parser)]
 struct Line {

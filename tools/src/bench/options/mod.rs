@@ -26,6 +26,7 @@ use std::time::Duration;
 
 use adit_driver::Target;
 
+pub(crate) use check::writes;
 pub(crate) use values::*;
 
 use super::errors::Tolerance;

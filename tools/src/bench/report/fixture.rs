@@ -25,7 +25,6 @@ pub(super) fn run() -> RunOutcome {
     let jobs = vec![mix(), trims(), steady(), unified(), broken()];
     RunOutcome {
         global: vec![("size".to_owned(), "64m".to_owned()), ("bs".to_owned(), "4k".to_owned())],
-        run: RunOptions::default(),
         unix_ms: UNIX_MS,
         groups: (0..4).map(|number| group(number, &jobs)).collect(),
         jobs,
@@ -53,7 +52,6 @@ pub(super) fn job(name: &str, group: u32, thread: u32) -> JobOutcome {
         target: "soft:mem=64M".to_owned(),
         lba_bytes: 512,
         group,
-        thread,
         threads: 1,
         elapsed: Duration::from_millis(2001),
         ways: PerWay([WayOutcome::new(), WayOutcome::new(), WayOutcome::new()]),

@@ -132,6 +132,7 @@ impl Run<'_> {
                 outcome.ways[way].samples = samples;
             }
         }
+        self.fleet.unlink(self.threads);
         let machine = self.machine((speed, Speed::measure()));
         let clock = clock.finish();
         let mut outcome = self.outcome(outcomes.into_iter().flatten().collect(), clock);
@@ -231,7 +232,6 @@ impl Run<'_> {
     fn outcome(&self, jobs: Vec<JobOutcome>, clock: ClockOutcome) -> RunOutcome {
         RunOutcome {
             global: self.request.global.clone(),
-            run: self.request.run.clone(),
             unix_ms: SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis()
                 as u64,
             groups: groups(&jobs),

@@ -430,3 +430,39 @@ fn a_request_to_give_the_device_back_ends_the_run_also_with_recover() {
         assert_eq!(outcome.jobs[0].recoveries, 0);
     }
 }
+
+#[test]
+fn what_an_interrupted_run_wrote_is_checked_by_the_next() {
+    // Its own process has its own directory: the state lies where the run was started.
+    let name = format!("state{}", std::process::id());
+    let file = std::env::temp_dir().join(&name);
+    let job = format!(
+        "name={name} filename=psync:{} rw=randwrite bs=4k size=4m verify=crc32c thinktime=1ms",
+        file.display()
+    );
+    let interrupt = Interrupt::default();
+    let first = std::thread::scope(|scope| {
+        let run = scope.spawn(|| super::run(&request(&[&job]), &interrupt, &mut |_| Ok(())));
+        std::thread::sleep(Duration::from_millis(300));
+        interrupt.request();
+        run.join().expect("ends").expect("runs")
+    });
+    let written = first.jobs[0].ways[Way::Write].ios;
+    assert!(written > 10 && written < 1024, "interrupted in the middle: {written}");
+    let second = run_one(&format!("{job} verify_state_load=1"));
+    assert_eq!((second.ways[Way::Read].ios, second.ways[Way::Write].ios), (written, 0));
+    std::fs::remove_file(format!("local-{name}-0-verify.state")).expect("it was saved");
+    std::fs::remove_file(file).expect("it was there");
+}
+
+#[test]
+fn all_blocks_are_looked_at_before_the_job_fails_unless_the_first_is_fatal() {
+    let lost = Verdict::Fail(Status::SUCCESS);
+    let job = run_with("rw=write bs=4k", false, lost, |number| number > 1014).jobs.remove(0);
+    let failure = job.failure.expect("a failure");
+    assert_eq!((failure.count, job.ways[Way::Read].ios), (10, 1024));
+    let job = run_with("rw=write bs=4k verify_fatal=1", false, lost, |number| number > 500)
+        .jobs
+        .remove(0);
+    assert!(job.failure.expect("a failure").count <= 16 && job.ways[Way::Read].ios < 600);
+}

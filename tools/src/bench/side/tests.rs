@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
+use super::comparison::Comparison;
 use super::*;
 use crate::bench::errors::Errors;
 use crate::bench::measure::{Latency, Levels};
@@ -48,7 +49,6 @@ fn formula(request: &Request) -> RunOutcome {
     way.lat.record_many(1_000_000 / factor, ios as usize as u64);
     RunOutcome {
         global: vec![],
-        run: RunOptions::default(),
         unix_ms: 1_700_000_000_000,
         jobs: vec![job_outcome(section.clone(), target, ways)],
         groups: vec![],
@@ -64,7 +64,6 @@ fn job_outcome(section: Section, target: String, ways: PerWay<WayOutcome>) -> Jo
         target,
         lba_bytes: 512,
         group: 0,
-        thread: 0,
         threads: 1,
         elapsed: Duration::from_secs(1),
         ways,
@@ -162,9 +161,13 @@ fn the_table_is_narrow_and_says_what_its_ratios_are() {
     let (comparison, _) = compared(&request(&format!("{long} null:"), 6, &[("iodepth", "1,4")]));
     let table = table(&comparison);
     assert!(table.lines().all(|line| line.chars().count() <= 120), "{table}");
-    for said in
-        ["j: medians of 6 rounds", "iodepth=4", "2.000 (2.00-2.00)", "95 % intervals", "warning: "]
-    {
+    for said in [
+        "j: medians of 6 rounds",
+        "iodepth=4",
+        "2.000 (2.00-2.00)",
+        "95 % intervals",
+        "warning (uring:/",
+    ] {
         assert!(table.contains(said), "{said}: {table}");
     }
     let (comparison, _) = compared(&request("uring:/x null:", 1, &[]));
@@ -223,7 +226,7 @@ fn a_failed_job_ends_the_comparison_and_names_its_round() {
     let comparison =
         run_over(&request("uring:/x null:", 5, &[]), &ran, &device).expect("results so far");
     let failure = comparison.failure.expect("a failure").to_string();
-    assert_eq!(failure, "null:: j in round 1: I/O error");
+    assert_eq!(failure, "j on null: in round 1: I/O error");
     assert_eq!(ran.borrow().len(), 2);
 }
 
@@ -252,6 +255,29 @@ fn the_ceiling_is_where_more_depth_gives_no_more() {
     assert_eq!(depths, [1, 2, 4, 8, 16, 32], "two depths without growth are the last");
     let said = "j reached 50.0 % of the ceiling of uring:/x (8000 IOPS at depth 8)";
     assert!(table(&comparison).contains(said), "{}", table(&comparison));
+}
+
+#[test]
+fn a_ceiling_that_fails_leaves_what_was_measured() {
+    let mut request = request("null:", 2, &[]);
+    request.run.ceiling = true;
+    let ran = Ran::default();
+    let device = |request: &Request| {
+        if ran.borrow().len() > 4 { Err(Failure::failed("gone")) } else { Ok(formula(request)) }
+    };
+    let comparison = run_over(&request, &ran, &device).expect("results so far");
+    assert_eq!((comparison.jobs.len(), comparison.ceilings.len()), (2, 0));
+    assert!(comparison.failure.is_some());
+    let interrupted = Ran::default();
+    let device = |request: &Request| {
+        let is_ceiling = interrupted.borrow().len() > 2;
+        Ok(RunOutcome { interrupted: is_ceiling, ..formula(request) })
+    };
+    let comparison = run_over(&request, &interrupted, &device).expect("results so far");
+    assert!(
+        comparison.interrupted && comparison.ceilings.is_empty(),
+        "some depths make no ceiling"
+    );
 }
 
 #[test]

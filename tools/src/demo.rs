@@ -1,21 +1,18 @@
 //! `adit demo`: all of it without a device, in a few seconds.
 
 use std::fmt::Write;
-use std::time::Duration;
 
-use adit_driver::{Controller, ControllerOptions};
+use adit_driver::{Device, DeviceOptions};
 
-use crate::bench_old::measure::Direction;
-use crate::bench_old::options::{BenchArgs, ReadWrite, Verify};
-use crate::bench_old::{Bench, Outcome, Size, verdict};
+use crate::bench::{JobOutcome, Request, RunOptions, Section, Way, WayOutcome, run_on, verdict};
 use crate::failure::{Failure, Result};
 use crate::human;
 use crate::interrupt::Interrupt;
 use crate::output::Output;
 
 const TARGET: &str = "soft:mem=64M,lba=4096";
-/// How long each workload is measured.
-const RUNTIME: Duration = Duration::from_secs(1);
+/// What each workload is, apart from its blocks: written in random order, and then read back and checked.
+const VERIFIED: &str = "rw=randwrite verify=crc32c";
 
 const INTRODUCTION: &str = "\
 A software NVMe controller in this process (soft:mem=64M,lba=4096), driven through its registers, queues and
@@ -34,20 +31,13 @@ The figures are of software only: no flash and no PCIe took part. Next:
 /// One row pair of the table.
 struct Workload {
     name: &'static str,
-    block_bytes: u64,
-    iodepth: u32,
-    size_bytes: u64,
+    options: &'static str,
 }
 
 const WORKLOADS: [Workload; 3] = [
-    Workload { name: "4 KiB, 1 in flight", block_bytes: 4096, iodepth: 1, size_bytes: 8 << 20 },
-    Workload { name: "4 KiB, 32 in flight", block_bytes: 4096, iodepth: 32, size_bytes: 32 << 20 },
-    Workload {
-        name: "128 KiB, 32 in flight",
-        block_bytes: 128 << 10,
-        iodepth: 32,
-        size_bytes: 64 << 20,
-    },
+    Workload { name: "4 KiB, 1 in flight", options: "bs=4k iodepth=1 size=8m" },
+    Workload { name: "4 KiB, 32 in flight", options: "bs=4k iodepth=32 size=32m" },
+    Workload { name: "128 KiB, 32 in flight", options: "bs=128k iodepth=32 size=64m" },
 ];
 
 /// Runs the command.
@@ -58,43 +48,31 @@ pub(crate) fn run() -> Result<()> {
     let interrupt = Interrupt::install()?;
     let mut output = Output::Standard;
     output.write(INTRODUCTION)?;
-    let controller = Controller::open(&TARGET.parse()?, &ControllerOptions::default())?;
+    let device = Device::open(&TARGET.parse()?, &DeviceOptions::default())?;
     let mut table = heading();
     for workload in &WORKLOADS {
-        let outcome = measure(workload, &controller, &interrupt)?;
-        row(&mut table, workload.name, "randwrite", &outcome.write);
-        row(&mut table, workload.name, "randread", &outcome.read);
+        let outcome = measure(workload, &device, &interrupt)?;
+        row(&mut table, workload.name, "randwrite", &outcome.ways[Way::Write]);
+        row(&mut table, workload.name, "randread", &outcome.ways[Way::Read]);
     }
     output.write(&table)?;
     output.write(WHAT_NEXT)
 }
 
-fn measure(workload: &Workload, controller: &Controller, interrupt: &Interrupt) -> Result<Outcome> {
-    let once = BenchArgs {
-        rw: ReadWrite::Randwrite,
-        bs: workload.block_bytes,
-        iodepth: workload.iodepth,
-        size: Some(Size::Bytes(workload.size_bytes)),
-        verify: Some(Verify::Crc32c),
-        ..BenchArgs::new(TARGET.parse()?)
-    };
+fn measure(workload: &Workload, device: &Device, interrupt: &Interrupt) -> Result<JobOutcome> {
+    let once = format!("{VERIFIED} {}", workload.options);
     // First without being shown: memory that was never touched is slow.
-    run_verified(&once, controller, interrupt)?;
-    let for_a_while = BenchArgs { time_based: true, runtime: Some(RUNTIME), ..once };
-    run_verified(&for_a_while, controller, interrupt)
+    run_verified(&once, device, interrupt)?;
+    run_verified(&format!("{once} time_based runtime=1"), device, interrupt)
 }
 
-fn run_verified(
-    args: &BenchArgs,
-    controller: &Controller,
-    interrupt: &Interrupt,
-) -> Result<Outcome> {
-    let outcomes = Bench::over(args, controller.clone())?.run(interrupt)?;
-    verdict(args, &outcomes)?;
-    if interrupt.requested() {
-        return Err(Failure::interrupted());
-    }
-    outcomes.into_iter().next().ok_or_else(|| Failure::failed("the demo's job did not run"))
+fn run_verified(options: &str, device: &Device, interrupt: &Interrupt) -> Result<JobOutcome> {
+    let section = Section::of(options).map_err(Failure::failed)?;
+    let request =
+        Request { run: RunOptions::default(), global: Vec::new(), sections: vec![section] };
+    let outcome = run_on(&request, &TARGET.parse()?, device.clone(), interrupt)?;
+    verdict(&outcome)?;
+    outcome.jobs.into_iter().next().ok_or_else(|| Failure::failed("the demo's job did not run"))
 }
 
 fn heading() -> String {
@@ -104,17 +82,17 @@ fn heading() -> String {
     )
 }
 
-fn row(table: &mut String, name: &str, way: &str, direction: &Direction) {
-    let percentile = |percent| human::latency(direction.latency.percentile_ns(percent));
+fn row(table: &mut String, name: &str, way: &str, counted: &WayOutcome) {
+    let percentile = |percent| human::latency(counted.lat.percentile_ns(percent));
     writeln!(
         table,
         "{name:<22} {way:<10} {:>8} {:>12} {:>10} {:>10} {:>10}  {} blocks",
-        human::si(direction.iops(), 4),
-        human::bytes(direction.bytes_per_second()) + "/s",
+        human::si(counted.iops(), 4),
+        human::bytes(counted.bytes_per_second()) + "/s",
         percentile(50.0),
         percentile(99.0),
         percentile(99.9),
-        direction.ios()
+        counted.ios
     )
     .expect("a string takes everything");
 }

@@ -3,12 +3,9 @@
 //! Exit codes: 0 done, 1 failed, 2 the command line is at fault, 130 interrupted. A failure
 //! is one sentence on standard error.
 
-#[allow(dead_code)]
 mod bench;
-mod bench_old;
 mod completions;
 mod demo;
-mod device;
 mod failure;
 mod human;
 mod identify;
@@ -26,7 +23,7 @@ use std::process::ExitCode;
 use clap::error::{ContextKind, ErrorKind};
 use clap::{CommandFactory, Parser, Subcommand};
 
-use bench_old::options::BenchArgs;
+use bench::BenchCommand;
 use completions::CompletionsArgs;
 use failure::Result;
 use identify::IdentifyArgs;
@@ -63,7 +60,8 @@ enum Command {
     Identify(IdentifyArgs),
     Log(LogArgs),
     Setup(Box<SetupArgs>),
-    Bench(Box<BenchArgs>),
+    /// Runs fio's jobs over any path to a device, and reports as fio does
+    Bench(Box<BenchCommand>),
     Softnvme(Box<SoftnvmeArgs>),
     /// Writes and reads a software controller, verified, and shows a table; needs no device
     #[command(after_help = "Example:\n  adit demo")]
@@ -92,7 +90,7 @@ fn run(command: &Command) -> Result<()> {
         Command::Identify(args) => identify::run(args),
         Command::Log(args) => log::run(args),
         Command::Setup(args) => setup::run(args),
-        Command::Bench(args) => bench_old::run(args),
+        Command::Bench(args) => bench::command(args),
         Command::Softnvme(args) => softnvme::run(args),
         Command::Demo => demo::run(),
         Command::Completions(args) => completions::run(args, Cli::command()),

@@ -1,20 +1,64 @@
 //! The command: from what was asked for to what is told.
 
-use super::options::{OutputFormat, Request};
+use std::io::{self, IsTerminal, Write};
+
+use clap::{Args, Subcommand};
+
+use super::options::command_line::BenchArgs;
+use super::options::{Eta, OutputFormat, Request, Section};
 use super::outcome::RunOutcome;
+use super::side::{self, Bench, CompareArgs, ReportArgs};
 use super::{report, run};
 use crate::failure::{Failure, Result};
 use crate::interrupt::Interrupt;
 use crate::output::Output;
 
-/// Runs what was asked for and tells what it came to.
+/// `adit bench`: runs jobs, or looks at the reports of earlier ones.
+#[derive(Args, Debug)]
+#[command(args_conflicts_with_subcommands = true)]
+pub(crate) struct BenchCommand {
+    #[command(subcommand)]
+    of_reports: Option<OfReports>,
+    #[command(flatten)]
+    args: BenchArgs,
+}
+
+/// What is done with reports in JSON.
+#[derive(Debug, Subcommand)]
+enum OfReports {
+    Compare(CompareArgs),
+    Report(ReportArgs),
+}
+
+/// Runs the command.
 ///
 /// # Errors
-/// What the device, the data or the words of the request did wrong; the report was written where there was something to
-/// report.
-pub(crate) fn execute(request: &Request) -> Result<()> {
+/// What the device, the data or the command line did wrong; the report was written where there was something to report.
+pub(crate) fn command(command: &BenchCommand) -> Result<()> {
+    match &command.of_reports {
+        Some(OfReports::Compare(args)) => side::compare(args),
+        Some(OfReports::Report(args)) => side::report(args),
+        None => jobs(&command.args),
+    }
+}
+
+fn jobs(args: &BenchArgs) -> Result<()> {
+    let request = args.request()?;
+    if request.run.showcmd {
+        return Output::Standard.write(&args.showcmd()?);
+    }
+    if request.run.parse_only {
+        return Ok(());
+    }
+    execute(&request)
+}
+
+fn execute(request: &Request) -> Result<()> {
     let mut output = Output::open(request.run.output.as_deref())?;
     let interrupt = Interrupt::install()?;
+    if is_side_by_side(request) {
+        return side_by_side(request, &interrupt, &mut output);
+    }
     if request.run.formats.contains(&OutputFormat::Normal) {
         output.write(&report::head(request))?;
     }
@@ -22,11 +66,12 @@ pub(crate) fn execute(request: &Request) -> Result<()> {
         let mut on_status = |outcome: &RunOutcome| tell(request, outcome, &mut output);
         run::run(request, &interrupt, &mut on_status)?
     };
-    tell(request, &outcome, &mut output)?;
-    verdict(&outcome)
+    let told = tell(request, &outcome, &mut output);
+    verdict(&outcome)?;
+    told
 }
 
-/// Whether the request is one for [`side`].
+/// Whether the jobs run more than once.
 fn is_side_by_side(request: &Request) -> bool {
     let run = &request.run;
     !run.targets.is_empty() || run.rounds > 1 || !run.sweep.is_empty() || run.ceiling
@@ -38,6 +83,55 @@ fn tell(request: &Request, outcome: &RunOutcome, output: &mut Output) -> Result<
         .formats
         .iter()
         .try_for_each(|format| output.write(&report::render(*format, outcome)))
+}
+
+fn side_by_side(request: &Request, interrupt: &Interrupt, output: &mut Output) -> Result<()> {
+    if request.run.formats.contains(&OutputFormat::Terse) {
+        return Err(Failure::usage(
+            "--output-format=terse has no form for several runs; use normal or json",
+        ));
+    }
+    let shows = shows_progress(request);
+    let comparison = side::run(
+        request,
+        &mut Bench {
+            run_one: &mut |request| run::run(request, interrupt, &mut |_| Ok(())),
+            job_json: &report::job_json,
+            set: &set,
+            progress: &mut |line| {
+                // A terminal that went away takes nothing with it.
+                if shows {
+                    drop(writeln!(io::stderr(), "{line}"));
+                }
+            },
+        },
+    )?;
+    for format in &request.run.formats {
+        output.write(&match format {
+            OutputFormat::Normal | OutputFormat::Terse => side::table(&comparison),
+            OutputFormat::Json | OutputFormat::JsonPlus => {
+                format!("{:#}\n", side::json(&comparison))
+            }
+        })?;
+    }
+    match comparison.failure {
+        Some(failure) => Err(failure),
+        None if comparison.interrupted => Err(Failure::interrupted()),
+        None => Ok(()),
+    }
+}
+
+fn shows_progress(request: &Request) -> bool {
+    match request.run.eta {
+        Eta::Always => true,
+        Eta::Never => false,
+        Eta::Auto => io::stderr().is_terminal(),
+    }
+}
+
+fn set(section: &mut Section, name: &str, value: &str) -> std::result::Result<(), String> {
+    *section = section.with(name, value)?;
+    Ok(())
 }
 
 /// An error if any job failed, or the user ended the run.

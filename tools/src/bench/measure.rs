@@ -145,7 +145,8 @@ pub(crate) struct Samples {
 /// The rates of one interval.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Point {
-    /// The interval's end, in milliseconds from the start of the run.
+    /// The interval's end, in milliseconds from the start of the run. Jobs that are summed up are watched at the same
+    /// times: intervals that end at different ones stay apart.
     pub(crate) at_ms: u64,
     pub(crate) bytes_per_second: f64,
     pub(crate) iops: f64,

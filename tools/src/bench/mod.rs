@@ -15,6 +15,7 @@ mod command;
 mod data;
 mod errors;
 mod guard;
+mod jobfile;
 mod logs;
 mod measure;
 mod options;
@@ -24,3 +25,9 @@ mod run;
 mod side;
 mod way;
 mod workload;
+
+pub(crate) use command::{BenchCommand, command, verdict};
+pub(crate) use options::{Request, RunOptions, Section};
+pub(crate) use outcome::{JobOutcome, WayOutcome};
+pub(crate) use run::run_on;
+pub(crate) use way::Way;

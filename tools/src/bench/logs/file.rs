@@ -100,3 +100,23 @@ impl LogFile {
         )))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_buffer_never_grows_whatever_is_written() {
+        let mut file = LogFile::open("/dev/null".into(), false).expect("opened");
+        let (capacity, row) = (
+            file.text.capacity(),
+            Row { at_ms: u64::MAX, way: Way::Trim, bytes: u64::MAX, offset: None },
+        );
+        for _ in 0..50 {
+            file.add_counts(row, std::iter::repeat_n(u64::MAX, 1856));
+            (0..100).for_each(|value| file.add(row, value));
+        }
+        assert_eq!(file.text.capacity(), capacity);
+        assert!(file.finish().is_none());
+    }
+}

@@ -2,8 +2,8 @@
 //!
 //! With `log_avg_msec`, windows on a grid of so many milliseconds are summed up, and each way that something was done
 //! in gives a row at its window's end; nothing is allocated while I/O runs. Without it each I/O is a row: entries of
-//! 48 bytes are kept in a vector that starts with room for [`ENTRIES`] and doubles when it is full, which then costs one
-//! I/O the time of a copy; they become text at the end. Histograms come every `log_hist_msec` in either case.
+//! 48 bytes are kept in a vector that starts with room for [`ENTRIES`] and doubles when it is full, which then costs
+//! one I/O the time of a copy; they become text at the end. Histograms come every `log_hist_msec` in either case.
 //!
 //! Text is gathered in a buffer of fixed size and written to the file when that is nearly full. What cannot be written
 //! does not disturb the run: it is told when the logs are finished.

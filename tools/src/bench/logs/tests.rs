@@ -1,3 +1,5 @@
+use std::collections::{BTreeMap, BTreeSet};
+use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::*;
@@ -211,4 +213,80 @@ fn rows_stay_whole_beyond_what_the_buffer_holds() {
     let rows: String = (1..=30_000).map(|n| format!("{n}, 1000, 0, 0, 0\n")).collect();
     assert_eq!(scratch.read("p_lat.1.log"), rows);
     assert_eq!(scratch.read("p_clat_hist.1.log").lines().count(), 600);
+}
+
+#[test]
+fn an_entry_is_as_large_as_documented() {
+    assert_eq!(size_of::<Entry>(), 48);
+}
+
+/// Runs the installed fio 3.33 for a second with all logs; its JSON. None where there is no such fio.
+fn fio(scratch: &Scratch, more: &[&str]) -> Option<serde_json::Value> {
+    let version = Command::new("fio").arg("--version").output().ok()?;
+    if version.stdout.trim_ascii_end() != b"fio-3.33" {
+        return None;
+    }
+    let ended = Command::new("fio")
+        .current_dir(&scratch.0)
+        .args(["--name=job", "--ioengine=null", "--rw=randrw", "--size=1m", "--iodepth=2"])
+        .args(["--time_based", "--runtime=1", "--output-format=json+", "--write_hist_log=p"])
+        .args(["--log_hist_msec=100"])
+        .args(more)
+        .output()
+        .expect("it runs");
+    assert!(ended.status.success(), "{}", String::from_utf8_lossy(&ended.stderr));
+    Some(serde_json::from_slice(&ended.stdout).expect("JSON"))
+}
+
+/// The files with the numbers of columns of their rows.
+fn shape(scratch: &Scratch) -> BTreeMap<String, BTreeSet<usize>> {
+    let columns =
+        |name: &String| scratch.read(name).lines().map(|row| row.split(", ").count()).collect();
+    scratch.names().into_iter().map(|name| (name.clone(), columns(&name))).collect()
+}
+
+#[test]
+fn logs_have_the_names_and_columns_of_fios() {
+    for (more, change) in [
+        (&[][..], (|_: &mut LogOptions| {}) as fn(&mut LogOptions)),
+        (&["--log_offset=1", "--log_hist_coarseness=3"], |options| {
+            (options.offset, options.hist_coarseness) = (true, 3);
+        }),
+        (&["--per_job_logs=0"], |options| options.shared = true),
+    ] {
+        let (theirs, ours) = (Scratch::new(), Scratch::new());
+        let logs =
+            ["--write_bw_log=p", "--write_iops_log=p", "--write_lat_log=p", "--log_avg_msec=100"];
+        if fio(&theirs, &[&logs[..], more].concat()).is_none() {
+            eprintln!("fio 3.33 is not installed: nothing to compare with");
+            return;
+        }
+        let mut options = LogOptions { avg: ms(100), ..ours.options() };
+        change(&mut options);
+        let mut logs = open(&options, 1);
+        (0..500).for_each(|at| logs.record(ms(at), Way::Read, io(1000, 0)));
+        logs.finish(ms(500)).expect("written");
+        assert_eq!(shape(&ours), shape(&theirs), "{more:?}");
+    }
+}
+
+#[test]
+fn bins_are_those_of_fios_own_histograms() {
+    let scratch = Scratch::new();
+    let Some(json) = fio(&scratch, &[]) else {
+        eprintln!("fio 3.33 is not installed: nothing to compare with");
+        return;
+    };
+    // In its JSON, fio names each bin by the latency in its middle.
+    let named = json["jobs"][0]["read"]["clat_ns"]["bins"].as_object().expect("bins");
+    let named = named.keys().map(|ns| histogram::bin(ns.parse().expect("nanoseconds")));
+    let named: BTreeSet<usize> = named.collect();
+    let log = scratch.read("p_clat_hist.1.log");
+    let reads =
+        log.lines().map(|row| row.split(", ").collect::<Vec<_>>()).filter(|row| row[1] == "0");
+    let counted: BTreeSet<usize> =
+        reads.flat_map(|row| (0..histogram::BINS).filter(move |bin| row[3 + bin] != "0")).collect();
+    assert!(counted.len() > 10, "{counted:?}");
+    let unnamed: Vec<_> = counted.difference(&named).collect();
+    assert!(unnamed.is_empty(), "counted in the log, and not in the JSON: {unnamed:?}");
 }

@@ -195,6 +195,7 @@ impl Draft {
         self.job.verify = self.verifies.then(|| self.verify.clone());
         self.job.latency_target = (!self.latency.target.is_zero()).then_some(self.latency);
         self.job.steadystate = self.is_steady.then_some(self.steady);
+        self.log_names();
         super::check::job(&self.job)?;
         self.unheeded()?;
         Ok(self.job)
@@ -224,6 +225,16 @@ impl Draft {
         }
     }
 
+    /// Logs without a name have the job's.
+    fn log_names(&mut self) {
+        let logs = &mut self.job.logs;
+        for log in [&mut logs.bw, &mut logs.iops, &mut logs.lat, &mut logs.hist] {
+            if log.as_ref().is_some_and(|name| name.as_os_str().is_empty()) {
+                *log = Some(self.job.name.clone().into());
+            }
+        }
+    }
+
     /// Refuses what has no effect here only under a condition, where that is not met.
     fn unheeded(&self) -> Result<(), String> {
         let job = &self.job;
@@ -238,7 +249,9 @@ impl Draft {
         if let Some(name) =
             self.wants_one_file.first().filter(|_| job.nrfiles > 1 || job.filename.len() > 1)
         {
-            return Err(format!("{name} is always roundrobin with several files; leave it away"));
+            return Err(format!(
+                "{name} has several files take turns in any case; leave it away or take roundrobin"
+            ));
         }
         Ok(())
     }

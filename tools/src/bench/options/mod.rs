@@ -4,21 +4,29 @@
 //! [`JobOptions`] they come to. [`RunOptions`] are those that are not a job's but the whole run's. What each option
 //! means is said once, in `table`, which the job-file parser, the command line, its help and its completions share.
 
+pub(crate) mod absent;
+mod again;
 mod check;
+pub(crate) mod command_line;
+#[cfg(test)]
+mod documented;
 pub(crate) mod draft;
-mod expression;
+pub(crate) mod effectless;
+pub(crate) mod expression;
 mod grammar;
 mod pattern;
 pub(crate) mod table;
 pub(crate) mod targets;
 mod values;
 mod workload;
+pub(crate) mod written;
 
 use std::path::PathBuf;
 use std::time::Duration;
 
 use adit_driver::Target;
 
+pub(crate) use check::writes;
 pub(crate) use values::*;
 
 use super::errors::Tolerance;
@@ -276,4 +284,21 @@ pub(crate) struct JobOptions {
     pub(crate) unified_rw_reporting: bool,
     /// `write_bw_log` and the others.
     pub(crate) logs: LogOptions,
+}
+
+impl Section {
+    /// A job by its options as a job file would give them, as in `rw=randwrite bs=4k`.
+    ///
+    /// # Errors
+    /// A sentence that names what is wrong.
+    pub(crate) fn of(options: &str) -> Result<Section, String> {
+        let mut draft = draft::Draft::default();
+        let mut given = Vec::new();
+        for option in options.split_whitespace() {
+            let (name, value) = option.split_once('=').unwrap_or((option, "1"));
+            written::set(&mut draft, &written::canonical(name), Some(value))?;
+            given.push((name.to_owned(), value.to_owned()));
+        }
+        Ok(Section { job: draft.finish()?, given })
+    }
 }

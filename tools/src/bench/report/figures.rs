@@ -1,6 +1,7 @@
 //! What reports compute from what was counted.
 
 use std::borrow::Cow;
+use std::time::Duration;
 
 use crate::bench::measure::Latency;
 use crate::bench::options::JobOptions;
@@ -124,9 +125,14 @@ pub(super) fn total_ios(job: &JobOutcome) -> u64 {
     job.ways.iter().map(|(_, way)| way.ios).sum()
 }
 
+/// How long the job's threads ran, one after the other.
+pub(super) fn threads_time(job: &JobOutcome) -> Duration {
+    job.elapsed * job.threads.max(1)
+}
+
 /// User and system time in percent of the time that the job's threads ran.
 pub(super) fn cpu_percents(job: &JobOutcome) -> (f64, f64) {
-    let ran_us = job.elapsed.as_micros().max(1) as f64 * f64::from(job.threads.max(1));
+    let ran_us = threads_time(job).as_micros().max(1) as f64;
     let share = |us: i64| us as f64 * 100.0 / ran_us;
     (share(job.cpu.user_us), share(job.cpu.system_us))
 }
@@ -139,10 +145,10 @@ pub(super) fn cpu_ns_per_io(job: &JobOutcome) -> f64 {
     }
 }
 
-/// Share of the sampled reads that found only zeroes, in percent; 0 where none was sampled.
-pub(super) fn zero_reads_percent(job: &JobOutcome) -> f64 {
+/// Share of the sampled reads that found only zeroes, in percent; none where none was sampled.
+pub(super) fn zero_reads_percent(job: &JobOutcome) -> Option<f64> {
     let (sampled, zeroes) = job.sampled_reads;
-    percent(zeroes, sampled)
+    (sampled > 0).then(|| percent(zeroes, sampled))
 }
 
 /// `latency_target` in nanoseconds, `latency_window` in microseconds, `latency_percentile`, and the depth.

@@ -25,7 +25,6 @@ pub(super) fn run() -> RunOutcome {
     let jobs = vec![mix(), trims(), steady(), unified(), broken()];
     RunOutcome {
         global: vec![("size".to_owned(), "64m".to_owned()), ("bs".to_owned(), "4k".to_owned())],
-        run: RunOptions::default(),
         unix_ms: UNIX_MS,
         groups: (0..4).map(|number| group(number, &jobs)).collect(),
         jobs,
@@ -53,7 +52,6 @@ pub(super) fn job(name: &str, group: u32, thread: u32) -> JobOutcome {
         target: "soft:mem=64M".to_owned(),
         lba_bytes: 512,
         group,
-        thread,
         threads: 1,
         elapsed: Duration::from_millis(2001),
         ways: PerWay([WayOutcome::new(), WayOutcome::new(), WayOutcome::new()]),
@@ -68,6 +66,7 @@ pub(super) fn job(name: &str, group: u32, thread: u32) -> JobOutcome {
         failure: None,
         latency_depth: None,
         steady: None,
+        is_cached: false,
         sampled_reads: (0, 0),
         busy_percent: 0.0,
     }
@@ -108,6 +107,7 @@ fn system(job: &mut JobOutcome) {
         user_us: 1_500_000,
         system_us: 250_000,
         context_switches: 134,
+        preemptions: 3,
         major_faults: 1,
         minor_faults: 26,
     };
@@ -152,7 +152,7 @@ fn trims() -> JobOutcome {
     (asked.rw, asked.continue_on_error) = (workload(false, true, true), Tolerance::All);
     (asked.numjobs, asked.new_group) = (2, true);
     asked.bs[Way::Write] = BlockSizes::Split(vec![(4096, 90), (65_536, 10)]);
-    fill(&mut job.ways[Way::Write], 30_000_000 / 1000, 300);
+    fill(&mut job.ways[Way::Write], 30_000, 300);
     fill(&mut job.ways[Way::Trim], 30_000, 3_000_000);
     system(&mut job);
     for _ in 0..3 {
@@ -198,7 +198,7 @@ fn unified() -> JobOutcome {
     job.section.job.unified_rw_reporting = true;
     job.section.job.rw = workload(true, true, false);
     job.section.job.new_group = true;
-    fill(&mut job.ways[Way::Read], 500_000 / 100, 4_000_000);
+    fill(&mut job.ways[Way::Read], 5_000, 4_000_000);
     fill(&mut job.ways[Way::Write], 5000, 2_500_000);
     system(&mut job);
     job.target = "psync:/tmp/disk.img".to_owned();

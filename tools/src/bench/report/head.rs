@@ -80,3 +80,53 @@ fn engine(engine: Engine) -> &'static str {
         Engine::Null => "null",
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bench::options::{RunOptions, Section};
+
+    fn request(job: JobOptions) -> Request {
+        let section = Section { job, given: Vec::new() };
+        Request { run: RunOptions::default(), global: Vec::new(), sections: vec![section] }
+    }
+
+    #[test]
+    fn the_path_stands_where_fio_names_its_engine() {
+        for (filenames, engine, named) in [
+            (&["vfio:0000:01:00.0"][..], Engine::Psync, "ioengine=vfio,"),
+            (&["uring:/a", "uring:/b"], Engine::Psync, "ioengine=uring,"),
+            (&["soft:mem=1G", "null:"], Engine::Psync, "ioengine=soft+null,"),
+            (&["/tmp/disk"], Engine::UringCmd, "ioengine=io_uring_cmd,"),
+            (&[], Engine::Mmap, "ioengine=mmap,"),
+        ] {
+            let filename = filenames.iter().map(ToString::to_string).collect();
+            let job = JobOptions { filename, ioengine: engine, ..JobOptions::default() };
+            let text = lines(&request(job));
+            assert!(text.contains(named), "{text}");
+        }
+    }
+
+    #[test]
+    fn targets_of_the_run_stand_for_the_jobs() {
+        let mut request = request(JobOptions::default());
+        request.run.targets = vec!["soft:mem=1G".parse().expect("a target")];
+        assert!(lines(&request).contains("ioengine=soft,"));
+    }
+
+    #[test]
+    fn a_workload_has_fios_name() {
+        let named = [
+            ("read", [true, false, false]),
+            ("write", [false, true, false]),
+            ("rw", [true, true, false]),
+            ("trim", [false, false, true]),
+            ("trimwrite", [false, true, true]),
+        ];
+        for (name, [reads, writes, trims]) in named {
+            let rw = Workload { random: false, reads, writes, trims, step: 0 };
+            assert_eq!(workload(rw), name);
+            assert_eq!(workload(Workload { random: true, ..rw }), format!("rand{name}"));
+        }
+    }
+}

@@ -37,7 +37,7 @@ fn options(given: &[(String, String)]) -> Value {
     pairs.collect::<Map<_, _>>().into()
 }
 
-fn job(outcome: &RunOutcome, job: &JobOutcome, bins: bool) -> Value {
+pub(super) fn job(outcome: &RunOutcome, job: &JobOutcome, bins: bool) -> Value {
     let asked = &job.section.job;
     let mut value = json!({
         "jobname": asked.name,
@@ -140,7 +140,7 @@ fn latency(asked: &JobOptions, of: &Latency, percentiles: bool, bins: bool) -> V
 fn system(job: &JobOutcome) -> Value {
     let (user, system) = figures::cpu_percents(job);
     json!({
-        "job_runtime": job.elapsed.as_millis() as u64,
+        "job_runtime": figures::threads_time(job).as_millis() as u64,
         "usr_cpu": user,
         "sys_cpu": system,
         "ctx": job.cpu.context_switches,

@@ -6,8 +6,8 @@ use serde::Serialize;
 use serde_json::Value;
 use serde_json::ser::{Formatter, PrettyFormatter, Serializer};
 
-/// Objects as [`PrettyFormatter`] lays them out; lists as where nothing is laid out, since thousands of points on a line
-/// each would hide the rest.
+/// Objects as [`PrettyFormatter`] lays them out; lists as where nothing is laid out, since thousands of points on a
+/// line each would hide the rest.
 #[derive(Default)]
 struct Layout(PrettyFormatter<'static>);
 

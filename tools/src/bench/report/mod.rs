@@ -26,8 +26,12 @@ mod fixture;
 #[cfg(test)]
 mod tests;
 
+use serde_json::Value;
+
 use super::options::{OutputFormat, Request};
-use super::outcome::RunOutcome;
+use super::outcome::{JobOutcome, RunOutcome};
+
+pub(crate) use date::utc;
 
 /// The version that stands where fio gives its own.
 const VERSION: &str = concat!("adit-", env!("CARGO_PKG_VERSION"));
@@ -35,6 +39,11 @@ const VERSION: &str = concat!("adit-", env!("CARGO_PKG_VERSION"));
 /// What the normal format says before the jobs run: fio's lines.
 pub(crate) fn head(request: &Request) -> String {
     head::lines(request)
+}
+
+/// A job's entry in the JSON.
+pub(crate) fn job_json(outcome: &RunOutcome, job: &JobOutcome) -> Value {
+    json::job(outcome, job, false)
 }
 
 /// The whole report in one format. With `normal`, what [`head`] gives goes before it.

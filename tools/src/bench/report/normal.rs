@@ -292,8 +292,8 @@ fn path(out: &mut String, job: &JobOutcome) -> Written {
         figures::cpu_ns_per_io(job),
         job.busy_percent
     )?;
-    if job.sampled_reads.0 > 0 {
-        write!(out, ", zero reads={:.1}%", figures::zero_reads_percent(job))?;
+    if let Some(percent) = figures::zero_reads_percent(job) {
+        write!(out, ", zero reads={percent:.1}%")?;
     }
     writeln!(out)
 }

@@ -122,7 +122,7 @@ fn case(name: &str) -> JobOutcome {
         "steady" => {
             asked.steadystate = Some(SteadyState {
                 of: SteadyOf::Iops,
-                limit: 1000.0,
+                limit: 100.0,
                 in_percent: true,
                 duration: Duration::from_secs(1),
                 ramp: Duration::ZERO,

@@ -13,7 +13,7 @@ use adit_driver::target::KernelPath;
 use adit_driver::{Buffer, Target};
 
 use super::plan::Thread;
-use crate::bench::data::fill as noise;
+use crate::bench::data::noise;
 use crate::bench::options::JobOptions;
 use crate::failure::{Failure, Result};
 use crate::human;

@@ -34,6 +34,8 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use adit_driver::{Device, Target};
+
 use super::options::Request;
 use super::outcome::{ClockOutcome, GroupOutcome, GroupWay, JobOutcome, RunOutcome};
 use super::way::Way;
@@ -64,16 +66,34 @@ pub(crate) fn run(
 ) -> Result<RunOutcome> {
     let threads = plan::threads(&request.sections);
     let fleet = Fleet::open(request, &threads, interrupt)?;
+    run_fleet(request, &threads, &fleet, interrupt, on_status)
+}
+
+/// Runs all jobs on a device that is open, whatever they name.
+///
+/// # Errors
+/// As [`run`].
+pub(crate) fn run_on(
+    request: &Request,
+    target: &Target,
+    device: Device,
+    interrupt: &Interrupt,
+) -> Result<RunOutcome> {
+    let threads = plan::threads(&request.sections);
+    let fleet = Fleet::over(request, &threads, target.clone(), device)?;
+    run_fleet(request, &threads, &fleet, interrupt, &mut |_| Ok(()))
+}
+
+fn run_fleet(
+    request: &Request,
+    threads: &[Thread<'_>],
+    fleet: &Fleet,
+    interrupt: &Interrupt,
+    on_status: OnStatus<'_>,
+) -> Result<RunOutcome> {
     let progress: Vec<Progress> = threads.iter().map(|_| Progress::default()).collect();
     let recovery = Recovery::new(request.run.recover);
-    let run = Run {
-        request,
-        threads: &threads,
-        fleet: &fleet,
-        progress: &progress,
-        recovery: &recovery,
-        interrupt,
-    };
+    let run = Run { request, threads, fleet, progress: &progress, recovery: &recovery, interrupt };
     run.run(on_status)
 }
 
@@ -112,6 +132,7 @@ impl Run<'_> {
                 outcome.ways[way].samples = samples;
             }
         }
+        self.fleet.unlink(self.threads);
         let machine = self.machine((speed, Speed::measure()));
         let clock = clock.finish();
         let mut outcome = self.outcome(outcomes.into_iter().flatten().collect(), clock);
@@ -211,7 +232,6 @@ impl Run<'_> {
     fn outcome(&self, jobs: Vec<JobOutcome>, clock: ClockOutcome) -> RunOutcome {
         RunOutcome {
             global: self.request.global.clone(),
-            run: self.request.run.clone(),
             unix_ms: SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis()
                 as u64,
             groups: groups(&jobs),

@@ -61,11 +61,6 @@ impl Pace {
         Pace { rates: PerWay(Way::ALL.map(rate)), process: job.rate_process, noise: seed, think }
     }
 
-    /// Whether anything is ever to be waited for.
-    pub(crate) fn is_free(&self) -> bool {
-        self.think.is_none() && self.rates.iter().all(|(_, rate)| rate.is_none())
-    }
-
     /// When an I/O of this way is due; not in the future if there is no rate.
     #[inline]
     pub(crate) fn due(&self, way: Way) -> Option<Time> {

@@ -1,11 +1,15 @@
 //! From a plan to jobs that are ready: devices opened and checked, queues and buffers made.
 
 use std::collections::BTreeMap;
+use std::fs::File;
+use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use adit_driver::device::{CommandQueue, Device, DeviceOptions, DeviceQueue, QueueOptions};
 use adit_driver::target::{KernelPath, KernelTarget};
 use adit_driver::{Buffer, Controller, Target};
+
+use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
 
 use super::job::{Job, Owned, Setting};
 use super::plan::{self, Thread};
@@ -13,9 +17,10 @@ use super::progress::Progress;
 use super::supervisor::Recovery;
 use super::{affinity, layout};
 use crate::bench::data::Data;
+use crate::bench::data::state::VerifyState;
 use crate::bench::guard;
 use crate::bench::logs::JobLogs;
-use crate::bench::options::targets::targets;
+use crate::bench::options::targets::{has_own_files, targets};
 use crate::bench::options::{JobOptions, Request};
 use crate::bench::outcome::{JobOutcome, Warning};
 use crate::bench::workload::random::mix;
@@ -76,7 +81,7 @@ impl Fleet {
                 .map(|(thread, _)| thread)
                 .collect();
             if !devices.contains_key(&target.to_string()) {
-                let device = open_device(request, target, &users, interrupt)?;
+                let device = open_device(target, &users, interrupt)?;
                 devices.insert(target.to_string(), (target.clone(), device));
             }
         }
@@ -84,7 +89,6 @@ impl Fleet {
     }
 
     /// The same with a device that is open instead of those that are named.
-    #[cfg(test)]
     pub(crate) fn over(
         request: &Request,
         threads: &[Thread<'_>],
@@ -142,6 +146,19 @@ impl Fleet {
         self.devices.values().filter(|(target, _)| matches!(target, Target::Soft { .. })).count()
     }
 
+    /// Removes the files that jobs made for themselves, where they ask for it.
+    pub(crate) fn unlink(&self, threads: &[Thread<'_>]) {
+        for (thread, planned) in threads.iter().zip(&self.planned) {
+            let Target::Kernel(kernel) = &planned.target else { continue };
+            // Threads of one job may share a file, which is gone then.
+            if thread.job().unlink && has_own_files(thread.job()) && kernel.file.exists() {
+                if let Err(error) = std::fs::remove_file(&kernel.file) {
+                    tracing::warn!("{}: it stays: {error}", kernel.file.display());
+                }
+            }
+        }
+    }
+
     /// A thread's job with its queue and buffers.
     ///
     /// # Errors
@@ -158,7 +175,8 @@ impl Fleet {
         let planned = &self.planned[index];
         let (target, device) = &self.devices[&planned.target.to_string()];
         let job = thread.job();
-        let seed = seed_of(job, index as u64);
+        let earlier = earlier(thread, index as u32, planned.region)?;
+        let seed = earlier.as_ref().map_or_else(|| seed_of(job, index as u64), |state| state.seed);
         let generator = Generator::new(job, planned.region, device.info().lba_bytes, seed)
             .map_err(|why| thread.usage(why))?;
         let mut data = Data::new(job, seed).map_err(|why| thread.usage(why))?;
@@ -188,17 +206,19 @@ impl Fleet {
             interrupt,
             progress,
             logs: JobLogs::open(&job.logs, &job.name, index as u32 + 1, self.started_unix_ms)?,
+            earlier,
             samples_zeroes: samples_zeroes(job, target),
             retries: self.retries,
         };
         let cores = affinity::cores(job, thread.number)?
             .or_else(|| usual_core(target, index, thread_count));
-        Ok(Ready { delay: delay(job, seed), cores, set, queue, buffers })
+        Ok(Ready { target, delay: delay(job, seed), cores, set, queue, buffers })
     }
 }
 
 /// A job that only has to be started.
 pub(crate) struct Ready<'a> {
+    target: &'a Target,
     delay: Duration,
     cores: Option<Vec<usize>>,
     set: Setting<'a>,
@@ -213,9 +233,14 @@ impl Ready<'_> {
             tracing::warn!("{failure}");
         }
         sleep(self.delay, self.set.interrupt);
+        if self.set.section.job.invalidate && self.set.device.info().is_cached {
+            drop_cached(self.target);
+        }
         match self.queue {
             DeviceQueue::Nvme(queue) => run_on(self.set, queue, self.buffers),
             DeviceQueue::Null(queue) => run_on(self.set, queue, self.buffers),
+            DeviceQueue::Uring(queue) => run_on(self.set, queue, self.buffers),
+            DeviceQueue::UringCmd(queue) => run_on(self.set, queue, self.buffers),
             DeviceQueue::Psync(queue) => run_on(self.set, queue, self.buffers),
             DeviceQueue::Mmap(queue) => run_on(self.set, queue, self.buffers),
         }
@@ -251,12 +276,7 @@ fn target_of(thread: &Thread<'_>) -> Result<Target> {
 }
 
 /// Opens a device for all threads that use it.
-fn open_device(
-    request: &Request,
-    target: &Target,
-    users: &[&Thread<'_>],
-    interrupt: &Interrupt,
-) -> Result<Device> {
+fn open_device(target: &Target, users: &[&Thread<'_>], interrupt: &Interrupt) -> Result<Device> {
     let writes = users.iter().any(|thread| thread.destroys());
     let file_bytes = users.iter().filter_map(|thread| thread.file_bytes()).max();
     let before = layout::length(target);
@@ -346,6 +366,26 @@ fn samples_zeroes(job: &JobOptions, target: &Target) -> bool {
         _ => true,
     };
     holds_data && !job.rw.writes && job.verify.is_none()
+}
+
+/// What an interrupted run left, where it is asked for.
+fn earlier(thread: &Thread<'_>, index: u32, region: Region) -> Result<Option<VerifyState>> {
+    let wanted = thread.job().verify.as_ref().is_some_and(|verify| verify.state_load);
+    let load = || VerifyState::load(Path::new("."), thread.job(), index, region);
+    wanted.then(load).transpose().map_err(|why| thread.usage(why))
+}
+
+/// Drops what the page cache holds of a file, so that it is read from the device.
+fn drop_cached(target: &Target) {
+    let Target::Kernel(kernel) = target else { return };
+    let dropped = File::open(&kernel.file)
+        .map(|file| posix_fadvise(file, 0, 0, PosixFadviseAdvice::POSIX_FADV_DONTNEED));
+    if !matches!(dropped, Ok(Ok(()))) {
+        tracing::warn!(
+            "{}: the page cache could not be dropped; its figures may be those of memory",
+            target.device()
+        );
+    }
 }
 
 fn delay(job: &JobOptions, seed: u64) -> Duration {

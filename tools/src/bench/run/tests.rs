@@ -10,14 +10,8 @@ use adit_driver::soft::Verdict;
 use adit_driver::spec::{Qid, Sqe, Status};
 use adit_driver::{Controller, ControllerOptions, Target};
 
-use super::Run;
-use super::plan;
-use super::progress::Progress;
-use super::start::Fleet;
-use super::supervisor::Recovery;
 use crate::bench::command::verdict;
-use crate::bench::options::draft::Draft;
-use crate::bench::options::{Request, RunOptions, Section, table};
+use crate::bench::options::{Request, RunOptions, Section};
 use crate::bench::outcome::{JobOutcome, RunOutcome};
 use crate::bench::way::Way;
 use crate::failure::FAILED;
@@ -25,19 +19,8 @@ use crate::interrupt::Interrupt;
 
 const WRITE: u8 = 1;
 
-/// A job by its options, as in `rw=randwrite iodepth=8`.
-fn section(options: &str) -> Section {
-    let mut draft = Draft::default();
-    for option in options.split_whitespace() {
-        let (name, value) = option.split_once('=').unwrap_or((option, "1"));
-        let spec = table::find(name).unwrap_or_else(|| panic!("no option {name}"));
-        (spec.set)(&mut draft, value).unwrap_or_else(|why| panic!("{option}: {why}"));
-    }
-    Section { job: draft.finish().expect("no contradictions"), given: Vec::new() }
-}
-
 fn request(jobs: &[&str]) -> Request {
-    let sections = jobs.iter().map(|options| section(options)).collect();
+    let sections = jobs.iter().map(|options| Section::of(options).expect("a job")).collect();
     Request { run: RunOptions::default(), global: Vec::new(), sections }
 }
 
@@ -70,20 +53,7 @@ fn run_on(bus: &Arc<SoftBus>, request: &Request) -> RunOutcome {
     let target: Target = "soft:mem=4M".parse().expect("a target");
     let namespace = controller.namespace_of(&target).expect("a namespace");
     let device = Device::of_namespace(controller, namespace, &target);
-    let threads = plan::threads(&request.sections);
-    let fleet = Fleet::over(request, &threads, target, device).expect("planned");
-    let progress: Vec<Progress> = threads.iter().map(|_| Progress::default()).collect();
-    let recovery = Recovery::new(request.run.recover);
-    let interrupt = Interrupt::default();
-    let run = Run {
-        request,
-        threads: &threads,
-        fleet: &fleet,
-        progress: &progress,
-        recovery: &recovery,
-        interrupt: &interrupt,
-    };
-    run.run(&mut |_| Ok(())).expect("runs")
+    super::run_on(request, &target, device, &Interrupt::default()).expect("runs")
 }
 
 /// Does `then` to every write whose number, counted from 1, `which` picks.
@@ -459,4 +429,40 @@ fn a_request_to_give_the_device_back_ends_the_run_also_with_recover() {
         assert!(ended.to_string().contains("for the device back"), "{ended}");
         assert_eq!(outcome.jobs[0].recoveries, 0);
     }
+}
+
+#[test]
+fn what_an_interrupted_run_wrote_is_checked_by_the_next() {
+    // Its own process has its own directory: the state lies where the run was started.
+    let name = format!("state{}", std::process::id());
+    let file = std::env::temp_dir().join(&name);
+    let job = format!(
+        "name={name} filename=psync:{} rw=randwrite bs=4k size=4m verify=crc32c thinktime=1ms",
+        file.display()
+    );
+    let interrupt = Interrupt::default();
+    let first = std::thread::scope(|scope| {
+        let run = scope.spawn(|| super::run(&request(&[&job]), &interrupt, &mut |_| Ok(())));
+        std::thread::sleep(Duration::from_millis(300));
+        interrupt.request();
+        run.join().expect("ends").expect("runs")
+    });
+    let written = first.jobs[0].ways[Way::Write].ios;
+    assert!(written > 10 && written < 1024, "interrupted in the middle: {written}");
+    let second = run_one(&format!("{job} verify_state_load=1"));
+    assert_eq!((second.ways[Way::Read].ios, second.ways[Way::Write].ios), (written, 0));
+    std::fs::remove_file(format!("local-{name}-0-verify.state")).expect("it was saved");
+    std::fs::remove_file(file).expect("it was there");
+}
+
+#[test]
+fn all_blocks_are_looked_at_before_the_job_fails_unless_the_first_is_fatal() {
+    let lost = Verdict::Fail(Status::SUCCESS);
+    let job = run_with("rw=write bs=4k", false, lost, |number| number > 1014).jobs.remove(0);
+    let failure = job.failure.expect("a failure");
+    assert_eq!((failure.count, job.ways[Way::Read].ios), (10, 1024));
+    let job = run_with("rw=write bs=4k verify_fatal=1", false, lost, |number| number > 500)
+        .jobs
+        .remove(0);
+    assert!(job.failure.expect("a failure").count <= 16 && job.ways[Way::Read].ios < 600);
 }

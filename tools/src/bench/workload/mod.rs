@@ -20,6 +20,9 @@ mod sizes;
 mod tests;
 mod ways;
 
+pub(crate) use plan::unit_bytes;
+pub(crate) use sizes::gcd;
+
 use latest::Latest;
 use places::{Places, Span, Wish};
 use random::{Stream, happens};
@@ -81,7 +84,10 @@ pub(crate) struct Generator {
     moved: u64,
     /// How many I/Os are left of the run at the last random place.
     run_left: u64,
-    last: PerWay<Option<Span>>,
+    /// Where the last I/O of each way ended, from the start of the region.
+    ends: PerWay<u64>,
+    /// The place of the run, for each way, where I/Os are identical.
+    repeated: PerWay<Option<Span>>,
     /// What was trimmed and is written next.
     trimmed: Option<Span>,
 }
@@ -138,10 +144,10 @@ impl Generator {
         if self.moved >= self.pass_bytes {
             return None;
         }
-        let way = self.ways.pick(self.streams.way.at(self.position));
+        let way = self.ways.pick(self.streams.way, self.position);
         let span = self.place_for(way)?;
         self.moved += span.bytes;
-        self.last[way] = Some(span);
+        self.ends[way] = span.end();
         if self.ways == Ways::TrimThenWrite {
             self.trimmed = Some(span);
         }
@@ -150,23 +156,34 @@ impl Generator {
 
     #[inline]
     fn place_for(&mut self, way: Way) -> Option<Span> {
-        let goes_on = self.run > 1 && self.run_goes_on();
-        let last = self.last[way];
-        if goes_on && self.is_identical && last.is_some() {
-            return last;
+        if self.run == 1 {
+            return self.new_place(way, false);
         }
+        let goes_on = self.run_goes_on();
+        if !self.is_identical {
+            return self.new_place(way, goes_on);
+        }
+        if !goes_on || self.repeated[way].is_none() {
+            self.repeated[way] = self.new_place(way, false);
+        }
+        self.repeated[way]
+    }
+
+    #[inline]
+    fn new_place(&mut self, way: Way, goes_on: bool) -> Option<Span> {
         let wish = Wish {
             way,
             sizes: &self.sizes[way],
-            place: self.streams.place.at(self.position),
-            size: self.streams.size.at(self.position),
+            position: self.position,
+            place: self.streams.place,
+            size: self.streams.size,
         };
         match self.random_percent[way] {
             100 if !goes_on => self.places.random(wish),
             percent if !goes_on && happens(self.streams.turn.at(self.position), percent) => {
                 self.places.random(wish)
             }
-            _ => self.places.after(last, wish),
+            _ => self.places.after(self.ends[way], wish),
         }
     }
 
@@ -187,7 +204,8 @@ impl Generator {
         self.streams = Streams::new(self.seed, pass);
         self.moved = 0;
         self.run_left = 0;
-        self.last = PerWay::all(None);
+        self.ends = PerWay::all(self.places.first_end());
+        self.repeated = PerWay::all(None);
         self.trimmed = None;
         self.places.restart(self.seed, pass);
     }

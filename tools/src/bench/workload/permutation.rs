@@ -1,29 +1,32 @@
 //! A random order of `0..count` without a table.
 //!
-//! An alternating Feistel network on just enough bits is a bijection whatever its round function does;
-//! results outside the range are walked on until one falls inside ("cycle walking"), at most twice on
-//! average. So each number comes exactly once, from constant memory.
+//! Numbers are places in a grid of nearly as many rows as columns. Shifting all rows, each by a random distance that
+//! follows from its number, is a bijection of the grid, and so is shifting all columns; a few of them in turn are a
+//! Feistel network. The grid is less than a row larger than `count`: the few results outside are walked on until one
+//! falls inside. So each number comes exactly once, from constant memory, and with hardly a branch that goes wrong.
 
-use super::random::mix;
+use super::random::{below, mix};
 
-const ROUND_COUNT: usize = 4;
+/// How often columns and rows are shifted in turn.
+const ROUND_COUNT: usize = 2;
 
 /// A bijection of `0..count` chosen by a seed.
 #[derive(Clone, Debug)]
 pub(crate) struct Permutation {
     count: u64,
-    low_bits: u32,
-    high_bits: u32,
-    keys: [u64; ROUND_COUNT],
+    columns: u64,
+    rows: u64,
+    keys: [[u64; 2]; ROUND_COUNT],
 }
 
 impl Permutation {
     /// The permutation of `0..count` that belongs to `seed`; `count` is not zero.
     pub(crate) fn new(count: u64, seed: u64) -> Permutation {
         assert!(count > 0, "there is something to permute");
-        let bits = u64::BITS - (count - 1).leading_zeros();
-        let keys = std::array::from_fn(|round| mix(seed ^ mix(round as u64 + 1)));
-        Permutation { count, low_bits: bits - bits / 2, high_bits: bits / 2, keys }
+        let columns = count.isqrt();
+        let key = |n: usize| mix(seed ^ mix(n as u64 + 1));
+        let keys = std::array::from_fn(|round| [key(2 * round), key(2 * round + 1)]);
+        Permutation { count, columns, rows: count.div_ceil(columns), keys }
     }
 
     /// Where `index`, which is below the count, goes.
@@ -37,21 +40,29 @@ impl Permutation {
         at
     }
 
+    #[inline]
     fn network(&self, at: u64) -> u64 {
-        let (mut low_bits, mut high_bits) = (self.low_bits, self.high_bits);
-        let (mut low, mut high) = (at & ones(low_bits), at >> low_bits);
-        // The halves change places, and widths, in each round; their number is even.
-        for key in self.keys {
-            let next = high ^ (mix(low ^ key) & ones(high_bits));
-            (high, low) = (low, next);
-            (high_bits, low_bits) = (low_bits, high_bits);
+        let (mut row, mut column) = (at / self.columns, at % self.columns);
+        for [of_column, of_row] in self.keys {
+            row = shifted(row, scrambled(column, of_column), self.rows);
+            column = shifted(column, scrambled(row, of_row), self.columns);
         }
-        high << low_bits | low
+        row * self.columns + column
     }
 }
 
-fn ones(bits: u32) -> u64 {
-    (1 << bits) - 1
+/// Goes `random` steps on in a circle of `count`.
+#[inline]
+fn shifted(at: u64, random: u64, count: u64) -> u64 {
+    let further = at + below(random, count);
+    if further < count { further } else { further - count }
+}
+
+/// The high bits of the result depend on all bits of `x`, and not as a line does.
+#[inline]
+fn scrambled(x: u64, key: u64) -> u64 {
+    let x = (x ^ key).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    (x ^ (x >> 32)).wrapping_mul(0x94d0_49bb_1331_11eb)
 }
 
 #[cfg(test)]
@@ -83,5 +94,31 @@ mod tests {
         assert_ne!(order(1), order(2));
         assert_ne!(order(1), (0..100).collect::<Vec<_>>());
         assert_eq!(order(1), order(1));
+    }
+
+    /// How far counts are from being equal, in deviations of what chance alone would do: the chi-squared statistic of
+    /// so many cells, made normal.
+    fn surprise(cells: &[u64]) -> f64 {
+        let expected = cells.iter().sum::<u64>() as f64 / cells.len() as f64;
+        let squared: f64 =
+            cells.iter().map(|cell| (*cell as f64 - expected).powi(2) / expected).sum();
+        let freedom = cells.len() as f64 - 1.0;
+        (squared - freedom) / (2.0 * freedom).sqrt()
+    }
+
+    #[test]
+    fn a_number_says_nothing_about_those_soon_after_it() {
+        for (count, seed) in [(1_000_003u64, 1), (1 << 20, 2), (999_999_999, 3), (1 << 40, 4)] {
+            let permutation = Permutation::new(count, seed);
+            let cell =
+                |index| (u128::from(permutation.apply(index)) * 32 / u128::from(count)) as usize;
+            for lag in [1, 2, 3, count.isqrt()] {
+                let mut cells = vec![0; 32 * 32];
+                (0..500_000.min(count / 2))
+                    .for_each(|index| cells[cell(index) * 32 + cell(index + lag)] += 1);
+                let surprise = surprise(&cells);
+                assert!(surprise.abs() < 5.0, "{count} at a distance of {lag}: {surprise}");
+            }
+        }
     }
 }

@@ -14,6 +14,7 @@
 use super::distribution::Draw;
 use super::map::Map;
 use super::order::Order;
+use super::random::Stream;
 use super::sizes::Sizes;
 use crate::bench::way::{PerWay, Way};
 
@@ -25,7 +26,7 @@ pub(super) struct Span {
 }
 
 impl Span {
-    fn end(self) -> u64 {
+    pub(super) fn end(self) -> u64 {
         self.offset + self.bytes
     }
 }
@@ -50,13 +51,14 @@ pub(super) struct Drawn {
     pub(super) align: u64,
 }
 
-/// What a step asks for: its way, how long that may be, and the random numbers that choose.
+/// What a step asks for: its way, how long that may be, and its random numbers, drawn only where there is a choice.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Wish<'a> {
     pub(super) way: Way,
     pub(super) sizes: &'a Sizes,
-    pub(super) place: u64,
-    pub(super) size: u64,
+    pub(super) position: u64,
+    pub(super) place: Stream,
+    pub(super) size: Stream,
 }
 
 impl Wish<'_> {
@@ -64,7 +66,7 @@ impl Wish<'_> {
     #[inline]
     fn within(&self, offset: u64, end: u64) -> Option<Span> {
         let room = end.checked_sub(offset)?;
-        let bytes = self.sizes.draw_within(self.size, room)?;
+        let bytes = self.sizes.draw_within(|| self.size.at(self.position), room)?;
         Some(Span { offset, bytes })
     }
 }
@@ -98,42 +100,48 @@ impl Places {
             }
             Places::Drawn { draws, room } => {
                 let drawn = &draws[wish.way];
-                wish.within(drawn.draw.place(wish.place) * drawn.align, *room)
+                wish.within(drawn.draw.place(wish.place.at(wish.position)) * drawn.align, *room)
             }
         }
     }
 
-    /// The place after `last`, which is none where its way did not begin yet; none where all have come.
-    #[inline]
-    pub(super) fn after(&mut self, last: Option<Span>, wish: Wish<'_>) -> Option<Span> {
+    /// Where the last I/O of a way that did not begin yet would have ended.
+    pub(super) fn first_end(&self) -> u64 {
         match self {
-            Places::InOrder { step, room } => in_order(*step, *room, last, wish),
+            Places::InOrder { step, .. } => 0u64.wrapping_add_signed(step.wrapping_neg()),
+            _ => 0,
+        }
+    }
+
+    /// The place after `end`, where the last one of the way ended; none where all have come.
+    #[inline]
+    pub(super) fn after(&mut self, end: u64, wish: Wish<'_>) -> Option<Span> {
+        match self {
+            Places::InOrder { step, room } => in_order(*step, *room, end, wish),
             Places::Once { .. } => self.random(wish),
             Places::Mapped { map, unit, .. } => {
-                let place = map.next_free(last.map_or(0, Span::end) / *unit)?;
+                let place = map.next_free(end / *unit)?;
                 Some(taken(map, *unit, place, wish))
             }
-            Places::Drawn { room, .. } => {
-                let from = last.map_or(0, Span::end);
-                wish.within(from, *room).or_else(|| wish.within(0, *room))
-            }
+            Places::Drawn { room, .. } => wish.within(end, *room).or_else(|| wish.within(0, *room)),
         }
     }
 }
 
 fn taken(map: &mut Map, unit: u64, place: u64, wish: Wish<'_>) -> Span {
-    let units = map.take(place, wish.sizes.draw(wish.size) / unit);
+    let units = map.take(place, wish.sizes.draw(|| wish.size.at(wish.position)) / unit);
     Span { offset: place * unit, bytes: units * unit }
 }
 
 /// As fio steps: after the region's end from its start again, before its start from its end.
-fn in_order(step: i64, room: u64, last: Option<Span>, wish: Wish<'_>) -> Option<Span> {
-    let Some(last) = last else { return wish.within(0, room) };
-    let next = last.end().checked_add_signed(step);
-    let here = next.and_then(|offset| wish.within(offset, room));
+#[inline]
+fn in_order(step: i64, room: u64, end: u64, wish: Wish<'_>) -> Option<Span> {
+    // The first of all starts at zero; see `first_end`. No region has 2^63 bytes: what is as great is negative.
+    let next = end.wrapping_add_signed(step);
+    let here = wish.within(next, room);
     if here.is_some() || step == 0 {
         return here;
     }
-    let again = if next.is_none() { room.saturating_add_signed(step) } else { 0 };
+    let again = if next > i64::MAX as u64 { room.saturating_add_signed(step) } else { 0 };
     wish.within(again, room).or_else(|| wish.within(0, room))
 }

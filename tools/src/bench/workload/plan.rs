@@ -50,11 +50,21 @@ pub(super) fn generator(
         streams: Streams::new(seed, 0),
         moved: 0,
         run_left: 0,
-        last: PerWay::all(None),
+        ends: PerWay::all(0),
+        repeated: PerWay::all(None),
         trimmed: None,
     };
     generator.start_pass(0);
     Ok(generator)
+}
+
+/// What divides all I/Os of `job`, in bytes; one of a random workload may be as short where there is a map.
+///
+/// # Errors
+/// It has none; says what to do.
+pub(crate) fn unit_bytes(job: &JobOptions) -> Result<u64, String> {
+    let used = Ways::new(&job.rw, job.rwmixread)?.all();
+    used.into_iter().try_fold(0, |unit, way| Ok(gcd(unit, Sizes::new(&job.bs[way])?.unit())))
 }
 
 /// What has to be known of a job before its places can be chosen.
@@ -79,7 +89,7 @@ impl<'a> Plan<'a> {
         let [read, write, trim] = Way::ALL.map(|way| Sizes::new(of(way)));
         let sizes = PerWay([read?, write?, trim?]);
         let min = used.iter().map(|way| sizes[*way].min()).min().unwrap_or(0);
-        let unit = used.iter().fold(0, |unit, way| gcd(unit, sizes[*way].unit()));
+        let unit = unit_bytes(job)?;
         let plan = Plan { job, region, ways, used, sizes, min, unit };
         plan.check_fit(lba_bytes)?;
         Ok(plan)

@@ -46,14 +46,14 @@ impl Sizes {
         }
     }
 
-    /// The length that a random number stands for.
+    /// The length that a random number stands for, which is asked for only where there is a choice.
     #[inline]
-    pub(super) fn draw(&self, random: u64) -> u64 {
+    pub(super) fn draw(&self, random: impl Fn() -> u64) -> u64 {
         match self {
             Sizes::Fixed(bytes) => *bytes,
-            Sizes::Range { min, count } => min * (1 + below(random, *count)),
+            Sizes::Range { min, count } => min * (1 + below(random(), *count)),
             Sizes::Split(sizes) => {
-                let percent = below(random, 100);
+                let percent = below(random(), 100);
                 sizes.iter().find(|(_, until)| percent < *until).map_or(0, |(bytes, _)| *bytes)
             }
         }
@@ -62,7 +62,7 @@ impl Sizes {
     /// The same where there are only `room` bytes: the longest that fits where what was drawn does not. None where
     /// nothing does.
     #[inline]
-    pub(super) fn draw_within(&self, random: u64, room: u64) -> Option<u64> {
+    pub(super) fn draw_within(&self, random: impl Fn() -> u64, room: u64) -> Option<u64> {
         let drawn = self.draw(random);
         if drawn <= room { Some(drawn) } else { self.longest_within(room) }
     }
@@ -103,7 +103,7 @@ impl Sizes {
 }
 
 /// The greatest number that divides both; the other where one is zero.
-pub(super) fn gcd(a: u64, b: u64) -> u64 {
+pub(crate) fn gcd(a: u64, b: u64) -> u64 {
     if b == 0 { a } else { gcd(b, a % b) }
 }
 
@@ -114,7 +114,7 @@ mod tests {
 
     fn shares(sizes: &Sizes, of: &[u64]) -> Vec<f64> {
         let stream = Stream::new(5, 0, 0);
-        let drawn: Vec<u64> = (0..100_000).map(|index| sizes.draw(stream.at(index))).collect();
+        let drawn: Vec<u64> = (0..100_000).map(|index| sizes.draw(|| stream.at(index))).collect();
         assert!(drawn.iter().all(|bytes| of.contains(bytes)), "no others");
         of.iter()
             .map(|bytes| drawn.iter().filter(|x| *x == bytes).count() as f64 / 1000.0)
@@ -144,13 +144,13 @@ mod tests {
     fn where_there_is_less_room_the_longest_that_fits_is_taken() {
         let split = Sizes::new(&BlockSizes::Split(vec![(8192, 1), (12288, 99)])).expect("a split");
         assert_eq!(
-            (split.draw_within(u64::MAX, 9000), split.draw_within(u64::MAX, 8000)),
+            (split.draw_within(|| u64::MAX, 9000), split.draw_within(|| u64::MAX, 8000)),
             (Some(8192), None)
         );
         assert_eq!((split.min(), split.unit()), (8192, 4096));
         let range = Sizes::new(&BlockSizes::Range(512, 4096)).expect("a range");
         assert_eq!(
-            (range.draw_within(u64::MAX, 1600), range.draw_within(u64::MAX, 500)),
+            (range.draw_within(|| u64::MAX, 1600), range.draw_within(|| u64::MAX, 500)),
             (Some(1536), None)
         );
     }

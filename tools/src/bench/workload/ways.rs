@@ -1,6 +1,6 @@
 //! Which way the next I/O goes.
 
-use super::random::happens;
+use super::random::{Stream, happens};
 use crate::bench::options::Workload;
 use crate::bench::way::Way;
 
@@ -32,12 +32,12 @@ impl Ways {
         }
     }
 
-    /// The way of a new place.
+    /// The way of a new place, where there is a choice by the random number of a position.
     #[inline]
-    pub(super) fn pick(self, random: u64) -> Way {
+    pub(super) fn pick(self, random: Stream, position: u64) -> Way {
         match self {
             Ways::Only(way) => way,
-            Ways::Mixed(percent) if happens(random, percent) => Way::Read,
+            Ways::Mixed(percent) if happens(random.at(position), percent) => Way::Read,
             Ways::Mixed(_) => Way::Write,
             Ways::TrimThenWrite => Way::Trim,
         }

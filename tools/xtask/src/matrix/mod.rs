@@ -87,6 +87,9 @@ const BOOTS_MAX: u32 = 4;
 /// How much of a failed step's output is shown.
 const SHOWN_LINES: usize = 30;
 
+/// How a line of a step's output begins that is shown although all went well: a figure, say.
+const TOLD: &str = "TOLD ";
+
 /// What ends a step's output: the mark, the exit code.
 const MARK: &str = "@@ exit code";
 
@@ -110,10 +113,11 @@ pub(crate) fn run(cases: &[&Case]) -> Result<Tally> {
     let mut tally = Tally::default();
     for case in cases {
         let begun = Instant::now();
-        let problem = case.run();
+        let (problem, told) = case.run();
         interrupt::check()?;
         let verdict = if problem.is_none() { "PASS" } else { "FAIL" };
         println!("{verdict} {} ({:.1} s)", case.name, begun.elapsed().as_secs_f64());
+        told.iter().for_each(|line| println!("  {line}"));
         if let Some(problem) = &problem {
             println!("{}\n  again: {}", indent(problem), case.command_line());
         }
@@ -124,32 +128,35 @@ pub(crate) fn run(cases: &[&Case]) -> Result<Tally> {
 }
 
 impl Case {
-    /// Returns what went wrong. A guest that died without a word, itself or QEMU, says nothing
-    /// of the driver's: it is told, and booted anew, [`BOOTS_MAX`] times in all.
-    fn run(&self) -> Option<String> {
-        let mut problem = self.run_once()?;
+    /// Returns what went wrong, and what is to be told in any case. A guest that died without a word, itself or QEMU, says
+    /// nothing of the driver's: it is told, and booted anew, [`BOOTS_MAX`] times in all.
+    fn run(&self) -> (Option<String>, Vec<String>) {
+        let mut ended = self.run_once();
         for _ in 1..BOOTS_MAX {
-            if !problem.starts_with(guest::DIED) {
-                break;
+            match &ended.0 {
+                Some(problem) if problem.starts_with(guest::DIED) => {
+                    println!("AGAIN {}: {}", self.name, indent(problem).trim_start());
+                }
+                _ => break,
             }
-            println!("AGAIN {}: {}", self.name, indent(&problem).trim_start());
-            problem = self.run_once()?;
+            ended = self.run_once();
         }
-        Some(problem)
+        ended
     }
 
-    fn run_once(&self) -> Option<String> {
+    fn run_once(&self) -> (Option<String>, Vec<String>) {
         let mut output = Vec::new();
         let outcome = self.arguments().and_then(|arguments| {
             guest::run(&arguments, Waiting::Throughout(self.name), &mut output)
         });
         let output = String::from_utf8_lossy(&output);
-        match outcome {
+        let problem = match outcome {
             Ok(outcome) => self.judge(&output, &outcome),
             Err(failure) => {
                 Some(format!("{failure}\n--- output so far ---\n{}", tail(&output, SHOWN_LINES)))
             }
-        }
+        };
+        (problem, told(&output))
     }
 
     fn arguments(&self) -> Result<GuestArgs> {
@@ -220,6 +227,11 @@ impl Step {
     }
 }
 
+/// The lines that are shown in any case.
+fn told(output: &str) -> Vec<String> {
+    output.lines().filter_map(|line| line.strip_prefix(TOLD)).map(str::to_owned).collect()
+}
+
 /// Cuts the first step's output and exit code off.
 fn split_step(text: &str) -> Option<(&str, u8, &str)> {
     let (said, after) = text.split_once(MARK)?;
@@ -261,6 +273,11 @@ mod tests {
         assert!(judge("no\n@@ exit code 0\n", &[]).unwrap().contains("does not say \"yes\""));
         assert!(judge("yes panicked at x\n@@ exit code 0\n", &[]).unwrap().contains("panicked"));
         assert!(judge("yes\n@@ exit code 0\nbeca", &[]).unwrap().contains("did not end"));
+    }
+
+    #[test]
+    fn figures_are_told_of_steps_that_pass() {
+        assert_eq!(told("one\nTOLD ratio 1.02\nnot TOLD\nTOLD two\n"), ["ratio 1.02", "two"]);
     }
 
     #[test]

@@ -108,7 +108,7 @@ pub(super) const OPTIONS: &[OptionSpec] = &[
         name: "exitall",
         aliases: &[],
         value: "0|1",
-        help: "All jobs end when this one does",
+        help: "All jobs of its group end when this one does",
         kind: Switch,
         group: Depth,
         set: |draft, text| switch(text).map(|value| draft.job.exitall = value),

@@ -35,6 +35,8 @@ pub(crate) struct OptionSpec {
 pub(crate) enum Kind {
     /// No.
     Value,
+    /// It has a value of its own without one, which on a command line follows only by `=`.
+    Optional,
     /// On or off; fio wants a value, here it is on without one.
     Bool,
     /// On or off; on without a value, which on a command line follows only by `=`.
@@ -101,7 +103,7 @@ impl Group {
 impl OptionSpec {
     /// Whether it may stand without a value.
     pub(crate) fn is_switch(&self) -> bool {
-        self.kind != Kind::Value
+        matches!(self.kind, Kind::Bool | Kind::Switch)
     }
 }
 

@@ -1,13 +1,11 @@
 //! Options of a job: what is reported.
 
-use std::path::PathBuf;
-
 use super::super::Disabled;
 use super::super::draft::Draft;
 use super::super::grammar::{MS, Parsed, fraction, switch, time, within, word};
 
 use super::Group::Telling;
-use super::Kind::{Bool, Value};
+use super::Kind::{Bool, Optional, Value};
 use super::OptionSpec;
 
 pub(super) const OPTIONS: &[OptionSpec] = &[
@@ -106,36 +104,48 @@ pub(super) const OPTIONS: &[OptionSpec] = &[
         aliases: &[],
         value: "NAME",
         help: "Bandwidth over time into NAME_bw.N.log",
-        kind: Value,
+        kind: Optional,
         group: Telling,
-        set: |draft, text| log_name(draft, text).map(|name| draft.job.logs.bw = Some(name)),
+        set: |draft, text| {
+            draft.job.logs.bw = Some(text.into());
+            Ok(())
+        },
     },
     OptionSpec {
         name: "write_iops_log",
         aliases: &[],
         value: "NAME",
         help: "IOPS over time into NAME_iops.N.log",
-        kind: Value,
+        kind: Optional,
         group: Telling,
-        set: |draft, text| log_name(draft, text).map(|name| draft.job.logs.iops = Some(name)),
+        set: |draft, text| {
+            draft.job.logs.iops = Some(text.into());
+            Ok(())
+        },
     },
     OptionSpec {
         name: "write_lat_log",
         aliases: &[],
         value: "NAME",
         help: "Latencies into NAME_slat.N.log, NAME_clat.N.log and NAME_lat.N.log",
-        kind: Value,
+        kind: Optional,
         group: Telling,
-        set: |draft, text| log_name(draft, text).map(|name| draft.job.logs.lat = Some(name)),
+        set: |draft, text| {
+            draft.job.logs.lat = Some(text.into());
+            Ok(())
+        },
     },
     OptionSpec {
         name: "write_hist_log",
         aliases: &[],
         value: "NAME",
         help: "Histograms of completion latency into NAME_clat_hist.N.log",
-        kind: Value,
+        kind: Optional,
         group: Telling,
-        set: |draft, text| log_name(draft, text).map(|name| draft.job.logs.hist = Some(name)),
+        set: |draft, text| {
+            draft.job.logs.hist = Some(text.into());
+            Ok(())
+        },
     },
     OptionSpec {
         name: "log_avg_msec",
@@ -234,12 +244,4 @@ fn unified(draft: &mut Draft, text: &str) -> Parsed<()> {
     let words = [("none", false), ("mixed", true), ("0", false), ("1", true)];
     draft.job.unified_rw_reporting = word(text, &words)?;
     Ok(())
-}
-
-/// The start of a log's name; the job's name where none is given.
-fn log_name(draft: &Draft, text: &str) -> Parsed<PathBuf> {
-    match text {
-        "" => Ok(draft.job.name.clone().into()),
-        _ => Ok(text.into()),
-    }
 }

@@ -1,0 +1,67 @@
+//! A job with one option changed: what a sweep does.
+
+use super::draft::Draft;
+use super::{JobOptions, Section, written};
+
+impl JobOptions {
+    /// The job with another value of an option.
+    ///
+    /// # Errors
+    /// A sentence that names the option, if it cannot have the value or contradicts another.
+    pub(crate) fn with(&self, name: &str, value: &str) -> Result<JobOptions, String> {
+        let name = written::canonical(name);
+        let mut draft = Draft::from(self.clone());
+        written::set(&mut draft, &name, Some(value)).map_err(|why| format!("{name}: {why}"))?;
+        draft.finish().map_err(|why| format!("job '{}' with {name}={value}: {why}", self.name))
+    }
+}
+
+impl Section {
+    /// The same with its options as they are listed.
+    ///
+    /// # Errors
+    /// As [`JobOptions::with`].
+    pub(crate) fn with(&self, name: &str, value: &str) -> Result<Section, String> {
+        let job = self.job.with(name, value)?;
+        let name = written::canonical(name);
+        let mut given = self.given.clone();
+        match given.iter_mut().find(|(given, _)| *given == name) {
+            Some((_, old)) => value.clone_into(old),
+            None => given.push((name, value.to_owned())),
+        }
+        Ok(Section { job, given })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_changed_option_changes_nothing_else() {
+        let base = Section {
+            job: JobOptions::default().with("verify", "md5").expect("a job"),
+            given: vec![("iodepth".to_owned(), "1".to_owned())],
+        };
+        let changed = base
+            .with("iodepth", "8")
+            .and_then(|section| section.with("io-limit", "1m"))
+            .expect("a job");
+        let expected = JobOptions {
+            iodepth: 8,
+            io_size: Some(crate::units::Size::Bytes(1 << 20)),
+            ..base.job
+        };
+        assert_eq!(changed.job, expected);
+        let given =
+            [("iodepth".to_owned(), "8".to_owned()), ("io_size".to_owned(), "1m".to_owned())];
+        assert_eq!(changed.given, given);
+    }
+
+    #[test]
+    fn what_contradicts_the_rest_is_refused() {
+        let job = JobOptions::default().with("iodepth_batch_complete_min", "0").expect("a job");
+        assert!(job.with("iodepth_low", "2").expect_err("too deep").contains("iodepth_low=2"));
+        assert!(job.with("iodepth", "x").expect_err("no number").starts_with("iodepth: "));
+    }
+}

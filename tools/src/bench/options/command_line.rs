@@ -1,0 +1,719 @@
+//! `adit bench` as a command line: fio's options in the order they are given, job files, and what is asked of the run.
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use adit_driver::Target;
+use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
+
+use super::draft::NAME;
+use super::effectless::{self, Values};
+use super::table::{self, Group, Kind};
+use super::written::{self, Place, Written, WrittenSection, quoted};
+use super::{Eta, OutputFormat, Request, RunOptions, Section, Sweep, absent, check, targets};
+use crate::bench::jobfile::{self, Surroundings, keywords};
+use crate::failure::{Failure, Result};
+use crate::units;
+
+const EXAMPLES: &str = "\
+Options before the first --name and the first job file are defaults of all jobs; each --name starts a job, and \
+--name=global gives defaults to the jobs after it. Without --name and job files, the options are one job.
+
+Examples:
+  Random 4 KiB reads for ten seconds on a controller bound to vfio-pci:
+    adit bench --filename=vfio:0000:01:00.0 --rw=randread --bs=4k --iodepth=32 --time_based --runtime=10
+  Write 64 MiB in random order, mixed with reads, then read back and check every block (overwrites data!):
+    adit bench --filename=vfio:0000:01:00.0 --rw=randrw --bs=16k --iodepth=32 --size=64M --verify=crc32c --allow-destroy
+  A job file of fio, and what it comes to:
+    adit bench jobs.fio --showcmd
+  The same jobs on three paths to equal drives, side by side, five times each:
+    adit bench jobs.fio --targets vfio:0000:01:00.0,uring:/dev/nvme1n1,psync:/dev/nvme2n1 --rounds 5
+  A sweep of queue depths:
+    adit bench --filename=soft:mem=1G --rw=randread --runtime=2 --time_based --sweep iodepth=1,4,16,64
+  An hour that goes on after failed I/Os and brings the controller back when it fails, each counted:
+    adit bench --filename=vfio:0000:01:00.0 --rw=randread --bs=4k --iodepth=32 --time_based --runtime=1h --io_timeout=2 --continue_on_error=io --recover
+  Verified without any device, as JSON in fio's schema:
+    adit bench --filename=soft:mem=64M --rw=randrw --bs=16k --iodepth=32 --verify=crc32c --output-format=json";
+
+/// The heading of the run's own options.
+const RUN: &str = "Run";
+
+/// What is asked of the whole run.
+#[derive(Args, Clone, Debug)]
+#[command(next_help_heading = RUN)]
+struct RunArgs {
+    /// How to report, several by comma
+    #[arg(
+        long = "output-format",
+        value_enum,
+        value_name = "FORMAT",
+        value_delimiter = ',',
+        default_value = "normal"
+    )]
+    output_format: Vec<OutputFormat>,
+
+    /// Reports as --output-format=terse does
+    #[arg(long)]
+    minimal: bool,
+
+    /// The terse format's version; there is only 3
+    #[arg(long = "terse-version", value_name = "N", hide = true)]
+    terse_version: Option<String>,
+
+    /// File to report into [default: standard output]
+    #[arg(long, value_name = "FILE")]
+    output: Option<PathBuf>,
+
+    /// Reports so often while the jobs run: seconds, or with a unit
+    #[arg(long = "status-interval", value_name = "TIME", value_parser = units::duration)]
+    status_interval: Option<Duration>,
+
+    /// When to show progress on standard error: on a terminal, always or never
+    #[arg(long, value_enum, value_name = "WHEN", default_value_t = Eta::Auto)]
+    eta: Eta,
+
+    /// How often to show progress
+    #[arg(long = "eta-interval", value_name = "TIME", value_parser = units::duration, default_value = "500ms")]
+    eta_interval: Duration,
+
+    /// Refuses jobs that write or trim
+    #[arg(long)]
+    readonly: bool,
+
+    /// Checks the options and opens nothing
+    #[arg(long = "parse-only")]
+    parse_only: bool,
+
+    /// Prints the jobs as a command line and runs nothing
+    #[arg(long)]
+    showcmd: bool,
+
+    /// Only the sections of this name; may be given several times
+    #[arg(long, value_name = "NAME")]
+    section: Vec<String>,
+
+    /// Lets jobs overwrite data that is there: signatures, file systems, partitions
+    #[arg(long = "allow-destroy")]
+    allow_destroy: bool,
+
+    /// Runs the jobs on each of these instead of their filenames, and compares
+    #[arg(long, value_name = "TARGET,…", value_parser = target_list)]
+    targets: Option<TargetList>,
+
+    /// How often each target runs each job, in turns
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000), default_value_t = 1)]
+    rounds: u32,
+
+    /// Runs the jobs with each value of an option; several sweeps multiply
+    #[arg(long, value_name = "NAME=A,B,…", value_parser = sweep)]
+    sweep: Vec<Sweep>,
+
+    /// Measures in the same run what the device gives at most
+    #[arg(long)]
+    ceiling: bool,
+
+    /// Brings a controller that is out of service back and goes on
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "1", default_value = "0",
+        hide_default_value = true, hide_possible_values = true, value_parser = super::grammar::switch,
+        action = ArgAction::Set, value_name = "0|1")]
+    recover: bool,
+}
+
+/// A list as one value.
+#[derive(Clone, Debug)]
+struct TargetList(Vec<Target>);
+
+fn target_list(text: &str) -> std::result::Result<TargetList, String> {
+    targets::list(text).map(TargetList)
+}
+
+fn sweep(text: &str) -> std::result::Result<Sweep, String> {
+    const MAX: usize = 1000;
+    let (name, values) = text
+        .split_once('=')
+        .ok_or_else(|| format!("'{text}' is not a sweep such as iodepth=1,4,16"))?;
+    let option = written::canonical(name);
+    let spec =
+        table::find(&option).ok_or_else(|| format!("{name}: {}", written::unknown(&option)))?;
+    let values: Vec<String> = values.split(',').map(|value| value.trim().to_owned()).collect();
+    if values.len() > MAX {
+        return Err(format!("'{name}' has {} values; a sweep may have {MAX}", values.len()));
+    }
+    for value in &values {
+        let mut draft = super::draft::Draft::default();
+        (spec.set)(&mut draft, value).map_err(|why| format!("{name}: {why}"))?;
+    }
+    Ok(Sweep { option, values })
+}
+
+/// Runs fio's jobs over any path to a device, and reports as fio does
+#[derive(Clone, Debug)]
+pub(crate) struct BenchArgs {
+    run: RunOptions,
+    /// `--section`.
+    selected: Vec<String>,
+    /// Options of jobs, in the order they are given.
+    options: Vec<Written>,
+    /// Job files.
+    files: Vec<String>,
+}
+
+/// What a command line and its job files say, before it is understood.
+struct Said {
+    /// Options before all jobs.
+    defaults: Vec<Written>,
+    /// The jobs of the command line, then those of each file.
+    parts: Vec<Vec<WrittenSection>>,
+    /// How many of the parts are no file.
+    lines: usize,
+}
+
+impl BenchArgs {
+    /// What is asked for: options understood, job files read, contradictions refused. Opens no device.
+    ///
+    /// # Errors
+    /// A sentence that says where what is wrong, with exit code 2.
+    pub(crate) fn request(&self) -> Result<Request> {
+        let said = self.said(&Surroundings::here())?;
+        let mut sections = Vec::new();
+        for (at, part) in said.parts.iter().enumerate() {
+            let mut jobs = written::sections(&said.defaults, part)?;
+            // As in fio, the jobs of a file start when those of the file before it are done.
+            let starts_file = at > said.lines;
+            if let Some(first) = jobs.first_mut().filter(|_| starts_file) {
+                first.job.stonewall = true;
+            }
+            sections.extend(jobs);
+        }
+        self.permit(&sections)?;
+        let all: Vec<WrittenSection> = said.parts.concat();
+        Ok(Request {
+            run: self.run.clone(),
+            global: written::global(&said.defaults, &all),
+            sections,
+        })
+    }
+
+    /// The jobs as a command line that describes the same.
+    ///
+    /// # Errors
+    /// As [`BenchArgs::request`].
+    pub(crate) fn showcmd(&self) -> Result<String> {
+        self.request()?;
+        let jobs = self.job_words(&Surroundings::here())?;
+        let lines = jobs
+            .iter()
+            .map(|words| words.iter().map(|word| quoted(word)).collect::<Vec<_>>().join(" "));
+        Ok(format!("adit bench {}\n", lines.collect::<Vec<_>>().join(" \\\n  ")))
+    }
+
+    /// The words of that command line, by job.
+    fn job_words(&self, around: &Surroundings) -> Result<Vec<Vec<String>>> {
+        let said = self.said(around)?;
+        let mut jobs = Vec::new();
+        for (at, part) in said.parts.iter().enumerate() {
+            let mut words = written::words(&said.defaults, part);
+            if let Some(first) = words.first_mut().filter(|_| at > said.lines) {
+                first.push("--stonewall".to_owned());
+            }
+            jobs.extend(words);
+        }
+        Ok(jobs)
+    }
+
+    fn said(&self, around: &Surroundings) -> Result<Said> {
+        let (defaults, jobs) = self.line(around);
+        let lines = usize::from(!jobs.is_empty());
+        let mut parts = Vec::from_iter((!jobs.is_empty()).then_some(jobs));
+        for file in &self.files {
+            parts.push(jobfile::open(file, around)?);
+        }
+        let names = || parts.iter().flatten().filter_map(|section| section.name.clone());
+        if names().next().is_none() {
+            return Err(Failure::usage(
+                "there are no jobs; give options such as --filename=soft:mem=1G, or a job file with a [section]",
+            ));
+        }
+        for wanted in &self.selected {
+            if !names().any(|name| name == *wanted) {
+                let names = names().collect::<Vec<_>>().join(", ");
+                return Err(Failure::usage(format!(
+                    "--section: there is no section '{wanted}'; there are {names}"
+                )));
+            }
+        }
+        if !self.selected.is_empty() {
+            let is_wanted = |section: &WrittenSection| {
+                section.name.as_ref().is_none_or(|name| self.selected.contains(name))
+            };
+            parts.iter_mut().for_each(|part| part.retain(is_wanted));
+        }
+        Ok(Said { defaults, parts, lines })
+    }
+
+    /// The defaults and the jobs of the command line itself.
+    fn line(&self, around: &Surroundings) -> (Vec<Written>, Vec<WrittenSection>) {
+        let (mut defaults, mut jobs) = (Vec::new(), Vec::<WrittenSection>::new());
+        for option in &self.options {
+            let value = option.value.as_ref().map(|value| keywords(around, value));
+            let option = Written { value, ..option.clone() };
+            if option.name == "name" {
+                let name = option.value.unwrap_or_default();
+                let name = (!name.eq_ignore_ascii_case("global")).then_some(name);
+                jobs.push(WrittenSection { name, place: Place::CommandLine, options: Vec::new() });
+            } else if let Some(job) = jobs.last_mut() {
+                job.options.push(option);
+            } else {
+                defaults.push(option);
+            }
+        }
+        let is_unnamed = jobs.is_empty() && self.files.is_empty() && !defaults.is_empty();
+        if is_unnamed {
+            let options = std::mem::take(&mut defaults);
+            jobs.push(WrittenSection {
+                name: Some(NAME.to_owned()),
+                place: Place::CommandLine,
+                options,
+            });
+        }
+        (defaults, jobs)
+    }
+
+    /// Refuses what the run's options forbid.
+    fn permit(&self, sections: &[Section]) -> Result<()> {
+        let writing = sections.iter().find(|section| check::writes(&section.job));
+        match writing.filter(|_| self.run.readonly) {
+            Some(section) => Err(Failure::usage(format!(
+                "job '{}' writes or trims, which --readonly forbids; take rw=read or rw=randread, or leave --readonly away",
+                section.job.name
+            ))),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Args for BenchArgs {
+    fn augment_args(command: Command) -> Command {
+        let command = command
+            .about("Runs fio's jobs over any path to a device, and reports as fio does")
+            .after_help(EXAMPLES)
+            .arg(
+                Arg::new("FILE")
+                    .help("Job files of fio; - is standard input")
+                    .action(ArgAction::Append),
+            );
+        let mut command = RunArgs::augment_args(command);
+        let mut seen: BTreeSet<String> = longs(&command);
+        command = command.mut_args(|arg| match arg.get_long().map(str::to_owned) {
+            Some(long) => with_spellings(arg, &long, &mut seen),
+            None => arg,
+        });
+        for spec in Group::ALL
+            .into_iter()
+            .flat_map(|group| table::options().filter(move |spec| spec.group == group))
+        {
+            let arg = Arg::new(spec.name)
+                .long(spec.name)
+                .help(spec.help)
+                .help_heading(spec.group.heading());
+            let mut arg = valued(arg, spec.kind).value_name(spec.value);
+            for alias in spec.aliases {
+                seen.insert((*alias).to_owned());
+                arg = with_spellings(arg.alias(*alias), alias, &mut seen);
+            }
+            seen.insert(spec.name.to_owned());
+            command = command.arg(with_spellings(arg, spec.name, &mut seen));
+        }
+        others().fold(command, |command, (name, kind)| {
+            if !seen.insert(name.to_owned()) {
+                return command;
+            }
+            let arg = valued(Arg::new(name).long(name).hide(true), kind);
+            command.arg(with_spellings(arg, name, &mut seen))
+        })
+    }
+
+    fn augment_args_for_update(command: Command) -> Command {
+        BenchArgs::augment_args(command)
+    }
+}
+
+/// Options that are known though they are not in the table: those without effect and those that only fio has.
+fn others() -> impl Iterator<Item = (&'static str, Kind)> {
+    let effectless = effectless::WITHOUT_EFFECT.iter().map(|option| match option.values {
+        Values::Switch => (option.name, Kind::Switch),
+        _ => (option.name, Kind::Value),
+    });
+    let absent = absent::ABSENT.iter().chain(absent::ABSENT_FOR_RUN);
+    effectless.chain(absent.map(|(name, _)| (*name, Kind::Optional)))
+}
+
+fn longs(command: &Command) -> BTreeSet<String> {
+    command.get_arguments().filter_map(|arg| arg.get_long().map(str::to_owned)).collect()
+}
+
+fn valued(arg: Arg, kind: Kind) -> Arg {
+    let arg = arg.action(ArgAction::Append);
+    match kind {
+        Kind::Value => arg.num_args(1).allow_hyphen_values(true),
+        Kind::Bool => arg.num_args(0..=1).default_missing_value("1"),
+        Kind::Switch => arg.num_args(0..=1).require_equals(true).default_missing_value("1"),
+        Kind::Optional => arg.num_args(0..=1).require_equals(true).default_missing_value(""),
+    }
+}
+
+/// The option under the same name with dashes for underlines, and the other way round.
+fn with_spellings(mut arg: Arg, name: &str, seen: &mut BTreeSet<String>) -> Arg {
+    for spelling in [name.replace('_', "-"), name.replace('-', "_")] {
+        if seen.insert(spelling.clone()) {
+            arg = arg.alias(spelling);
+        }
+    }
+    arg
+}
+
+impl FromArgMatches for BenchArgs {
+    fn from_arg_matches(matches: &ArgMatches) -> std::result::Result<BenchArgs, clap::Error> {
+        let run = RunArgs::from_arg_matches(matches)?;
+        let mut ordered: Vec<(usize, Written)> = Vec::new();
+        let names = table::options().map(|spec| spec.name).chain(others().map(|(name, _)| name));
+        for name in names.collect::<BTreeSet<_>>() {
+            let Ok(Some(values)) = matches.try_get_many::<String>(name) else { continue };
+            let places = matches.indices_of(name).into_iter().flatten();
+            ordered.extend(places.zip(values).map(|(at, value)| (at, given(name, value))));
+        }
+        ordered.sort_by_key(|(at, _)| *at);
+        let options: Vec<Written> = ordered.into_iter().map(|(_, option)| option).collect();
+        if let Some(why) = options.iter().find_map(refused_for_run).or_else(|| wrong_terse(&run)) {
+            return Err(clap::Error::raw(clap::error::ErrorKind::InvalidValue, why));
+        }
+        let files = matches.get_many::<String>("FILE").map(|files| files.cloned().collect());
+        Ok(BenchArgs {
+            selected: run.section.clone(),
+            run: run.into(),
+            options,
+            files: files.unwrap_or_default(),
+        })
+    }
+
+    fn update_from_arg_matches(
+        &mut self,
+        matches: &ArgMatches,
+    ) -> std::result::Result<(), clap::Error> {
+        *self = BenchArgs::from_arg_matches(matches)?;
+        Ok(())
+    }
+}
+
+fn given(name: &str, value: &str) -> Written {
+    // What clap puts where no value stands is not shown as one.
+    let is_optional = table::find(name).is_some_and(|spec| spec.kind == Kind::Optional);
+    let value = (!(is_optional && value.is_empty())).then(|| value.to_owned());
+    Written { name: name.to_owned(), value, place: Place::CommandLine }
+}
+
+fn refused_for_run(option: &Written) -> Option<String> {
+    let (_, instead) = absent::ABSENT_FOR_RUN.iter().find(|(name, _)| *name == option.name)?;
+    Some(format!("--{}: fio has this option, adit does not: {instead}", option.name))
+}
+
+fn wrong_terse(run: &RunArgs) -> Option<String> {
+    let version = run.terse_version.as_ref().filter(|version| *version != "3")?;
+    Some(format!(
+        "--terse-version={version}: there is only version 3; take --output-format=json for more"
+    ))
+}
+
+impl From<RunArgs> for RunOptions {
+    fn from(args: RunArgs) -> RunOptions {
+        RunOptions {
+            formats: if args.minimal { vec![OutputFormat::Terse] } else { args.output_format },
+            output: args.output,
+            status_interval: args.status_interval,
+            eta: args.eta,
+            eta_interval: args.eta_interval,
+            readonly: args.readonly,
+            parse_only: args.parse_only,
+            showcmd: args.showcmd,
+            allow_destroy: args.allow_destroy,
+            targets: args.targets.map(|list| list.0).unwrap_or_default(),
+            rounds: args.rounds,
+            sweep: args.sweep,
+            ceiling: args.ceiling,
+            recover: args.recover,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bench::options::JobOptions;
+    use clap::{CommandFactory, Parser};
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: BenchArgs,
+    }
+
+    fn args(words: &[&str]) -> BenchArgs {
+        parsed(words).expect("a command line")
+    }
+
+    fn parsed(words: &[&str]) -> std::result::Result<BenchArgs, String> {
+        let line = Line::try_parse_from(["bench"].iter().chain(words));
+        line.map(|line| line.args).map_err(|error| error.to_string())
+    }
+
+    fn jobs(words: &[&str]) -> Vec<JobOptions> {
+        let request = args(words).request().expect("jobs");
+        request.sections.into_iter().map(|section| section.job).collect()
+    }
+
+    fn refusal(words: &[&str]) -> String {
+        match parsed(words) {
+            Ok(args) => args.request().expect_err("must be refused").to_string(),
+            Err(said) => said,
+        }
+    }
+
+    /// A job file that is removed at the end.
+    struct File(PathBuf);
+
+    impl File {
+        fn new(name: &str, text: &str) -> File {
+            let path = std::env::temp_dir().join(format!("adit-{}-{name}.fio", std::process::id()));
+            std::fs::write(&path, text).expect("writable");
+            File(path)
+        }
+
+        fn name(&self) -> &str {
+            self.0.to_str().expect("UTF-8")
+        }
+    }
+
+    impl Drop for File {
+        fn drop(&mut self) {
+            let _ = std::fs::remove_file(&self.0);
+        }
+    }
+
+    #[test]
+    fn the_command_is_well_formed() {
+        Line::command().debug_assert();
+        let mut command = Line::command();
+        let help = command.render_long_help().to_string();
+        for heading in Group::ALL.map(Group::heading).into_iter().chain([RUN]) {
+            assert!(help.contains(&format!("\n{heading}:\n")), "{heading}");
+        }
+        assert!(!help.contains("--nice") && !help.contains("--fadvise"));
+    }
+
+    #[test]
+    fn without_a_name_the_options_are_one_job() {
+        let all = jobs(&[
+            "--filename=soft:null",
+            "--rw=randrw",
+            "--bs",
+            "16k",
+            "--rwmixread=30",
+            "--time_based",
+            "--runtime=2m",
+        ]);
+        assert_eq!(all.len(), 1);
+        let job = &all[0];
+        assert_eq!(
+            (&*job.name, job.bs.0[0].max(), job.rwmixread, job.time_based),
+            ("adit", 16384, 30, true)
+        );
+    }
+
+    #[test]
+    fn defaults_are_those_of_fio() {
+        let all = jobs(&["--name=x"]);
+        assert_eq!(all[0], JobOptions { name: "x".into(), ..JobOptions::default() });
+        let run = args(&["--name=x"]).request().expect("a job").run;
+        assert_eq!(run, RunOptions::default());
+    }
+
+    #[test]
+    fn each_name_starts_a_job_and_global_gives_defaults() {
+        let line = [
+            "--bs=8k",
+            "--name=a",
+            "--rw=write",
+            "--name=global",
+            "--iodepth=4",
+            "--name=b",
+            "--rw=randread",
+            "--bs=1m",
+        ];
+        let request = args(&line).request().expect("jobs");
+        let seen: Vec<_> = request
+            .sections
+            .iter()
+            .map(|s| (&*s.job.name, s.job.bs.0[0].max(), s.job.iodepth))
+            .collect();
+        assert_eq!(seen, [("a", 8192, 1), ("b", 1 << 20, 4)]);
+        let pair = |name: &str, value: &str| (name.to_owned(), value.to_owned());
+        assert_eq!(request.global, [pair("bs", "8k"), pair("iodepth", "4")]);
+        assert_eq!(request.sections[0].given, [pair("name", "a"), pair("rw", "write")]);
+    }
+
+    #[test]
+    fn both_spellings_and_all_aliases_are_known() {
+        let all = jobs(&[
+            "--time-based=1",
+            "--timeout=5",
+            "--group-reporting",
+            "--readwrite=readwrite",
+            "--iodepth-batch-submit=1",
+        ]);
+        assert!(all[0].time_based && all[0].group_reporting && all[0].rw.reads && all[0].rw.writes);
+        assert!(args(&["--name=x", "--output_format=json,json+", "--parse_only"]).run.parse_only);
+    }
+
+    #[test]
+    fn values_of_switches_may_follow_by_blank_only_where_fio_wants_one() {
+        assert!(jobs(&["--direct", "1", "--name=x"])[0].direct);
+        assert!(jobs(&["--direct", "--name=x"])[0].direct);
+        assert!(!jobs(&["--time_based=0", "--name=x"])[0].time_based);
+        assert!(jobs(&["--name=x", "--hipri", "--write_bw_log"])[0].hipri);
+        assert_eq!(jobs(&["--name=x", "--write_bw_log"])[0].logs.bw, Some("x".into()));
+    }
+
+    #[test]
+    fn what_only_fio_has_says_what_to_use_instead() {
+        assert!(refusal(&["--name=x", "--nice=5"]).contains("start the whole run with nice"));
+        assert!(refusal(&["--name=x", "--bs-unaligned"]).contains("multiple of the LBA"));
+        assert!(refusal(&["--name=x", "--server"]).contains("as with ssh"));
+        assert!(refusal(&["--name=x", "--terse-version=5"]).contains("only version 3"));
+        assert!(refusal(&["--name=x", "--iodpeth=5"]).contains("--iodepth"));
+        assert!(
+            refusal(&["--name=x", "--ioengine=rbd"])
+                .starts_with("--ioengine: there is no engine 'rbd'")
+        );
+        assert!(refusal(&[]).contains("there are no jobs"));
+    }
+
+    #[test]
+    fn a_read_only_run_has_no_jobs_that_write() {
+        assert_eq!(jobs(&["--name=x", "--rw=read", "--readonly"]).len(), 1);
+        for rw in ["--rw=write", "--rw=randtrim", "--rw=rw"] {
+            assert!(
+                refusal(&["--name=x", rw, "--readonly"]).contains("'x' writes or trims"),
+                "{rw}"
+            );
+        }
+        assert_eq!(
+            jobs(&["--name=x", "--rw=write", "--verify=md5", "--verify_only", "--readonly"]).len(),
+            1
+        );
+    }
+
+    #[test]
+    fn files_follow_each_other_and_defaults_of_the_line_apply_to_all() {
+        let first = File::new("first", "[global]\nrw=randwrite\n[a]\n[b]\n");
+        let second = File::new("second", "[c]\n[d]\n");
+        let all = jobs(&["--iodepth=2", first.name(), second.name()]);
+        let seen: Vec<_> =
+            all.iter().map(|job| (&*job.name, job.rw.writes, job.iodepth, job.stonewall)).collect();
+        assert_eq!(
+            seen,
+            [
+                ("a", true, 2, false),
+                ("b", true, 2, false),
+                ("c", false, 2, true),
+                ("d", false, 2, false)
+            ]
+        );
+    }
+
+    #[test]
+    fn only_sections_that_are_asked_for_run() {
+        let file = File::new("sections", "[global]\nbs=8k\n[a]\n[b]\n");
+        let all = jobs(&[file.name(), "--section=b"]);
+        assert_eq!(
+            all.iter().map(|job| (&*job.name, job.bs.0[0].max())).collect::<Vec<_>>(),
+            [("b", 8192)]
+        );
+        assert!(refusal(&[file.name(), "--section=x"]).contains("there are a, b"));
+    }
+
+    #[test]
+    fn what_is_wrong_in_a_file_is_told_with_its_place() {
+        let file = File::new("wrong", "[a]\n  bs=4x\n");
+        let said = refusal(&[file.name()]);
+        assert!(said.contains("wrong.fio:2:3: bs: '4x'"), "{said}");
+        let file = File::new("against", "\n[a]\ntime_based\n");
+        let said = refusal(&[file.name()]);
+        assert!(said.contains("against.fio:2:1: job 'a': time_based needs"), "{said}");
+    }
+
+    #[test]
+    fn a_shown_command_line_describes_the_same_jobs() {
+        let first = File::new(
+            "show1",
+            "[global]\nrw=randwrite\nthread\n[a]\ndescription=it's a b\nbs=$pagesize*2\n[global]\niodepth=8\n[b]\nname=c\n",
+        );
+        let second = File::new("show2", "[d]\ntime_based\nruntime=5\n");
+        let original = args(&["--size=1m", first.name(), second.name()]);
+        let around = Surroundings::here();
+        let words = original.job_words(&around).expect("words").concat();
+        let shown = args(&words.iter().map(String::as_str).collect::<Vec<_>>());
+        let of = |args: &BenchArgs| {
+            args.request().expect("jobs").sections.into_iter().map(|s| s.job).collect::<Vec<_>>()
+        };
+        assert_eq!(of(&shown), of(&original));
+        let text = original.showcmd().expect("a command line");
+        assert!(text.starts_with("adit bench --name=a --size=1m --rw=randwrite --thread '--description=it'\\''s a b' --bs=8192 \\\n"), "{text}");
+        assert!(
+            text.ends_with("--name=d --size=1m --time_based --runtime=5 --stonewall\n"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn what_is_asked_of_the_run_is_understood() {
+        let run = args(&[
+            "--name=x",
+            "--minimal",
+            "--status-interval=2",
+            "--eta=never",
+            "--eta-interval=1",
+            "--targets",
+            "soft:mem=1G,ns=1,null:",
+            "--rounds=3",
+            "--sweep",
+            "iodepth=1,2",
+            "--sweep=blocksize=4k",
+            "--ceiling",
+            "--recover",
+        ])
+        .run;
+        assert_eq!(
+            (run.formats, run.rounds, run.ceiling, run.recover),
+            (vec![OutputFormat::Terse], 3, true, true)
+        );
+        assert_eq!(
+            (run.status_interval, run.eta_interval),
+            (Some(Duration::from_secs(2)), Duration::from_secs(1))
+        );
+        assert_eq!(
+            run.targets.iter().map(ToString::to_string).collect::<Vec<_>>(),
+            ["soft:mem=1G,ns=1", "null:"]
+        );
+        assert_eq!(run.sweep[1], Sweep { option: "bs".into(), values: vec!["4k".into()] });
+        for words in [
+            ["--sweep=iodepth=1,x"],
+            ["--sweep=iodpeth=1"],
+            ["--sweep=iodepth"],
+            ["--rounds=0"],
+            ["--targets=/dev/x"],
+        ] {
+            assert!(parsed(&words).is_err(), "{words:?}");
+        }
+    }
+}

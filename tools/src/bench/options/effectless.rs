@@ -1,0 +1,245 @@
+//! Options of fio that change nothing here: taken, so that job files run as they are.
+//!
+//! Each says why. A value that would change something is refused.
+
+use super::draft::Draft;
+use super::grammar::{Parsed, switch, whole};
+
+/// An option that is taken and has no effect.
+#[derive(Debug)]
+pub(crate) struct Effectless {
+    /// fio's name.
+    pub(crate) name: &'static str,
+    /// Which values are taken.
+    pub(crate) values: Values,
+    /// Why it has none; the end of a sentence that begins with "has no effect because".
+    pub(crate) because: &'static str,
+    /// What to do where the value is not taken.
+    pub(crate) instead: &'static str,
+}
+
+/// Which values are taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Values {
+    /// On and off.
+    Switch,
+    /// Any number.
+    Number,
+    /// These words.
+    Words(&'static [&'static str]),
+    /// Any, where the page cache is passed by.
+    Direct,
+    /// Any, where the job has one file.
+    OneFile,
+}
+
+use Values::{Direct, Number, OneFile, Switch, Words};
+
+const ON: Values = Words(&["1"]);
+const OFF: Values = Words(&["0"]);
+
+const fn free(name: &'static str, values: Values, because: &'static str) -> Effectless {
+    Effectless { name, values, because, instead: "" }
+}
+
+const fn only(
+    name: &'static str,
+    values: Values,
+    because: &'static str,
+    instead: &'static str,
+) -> Effectless {
+    Effectless { name, values, because, instead }
+}
+
+/// All of them, by name.
+pub(crate) const WITHOUT_EFFECT: &[Effectless] = &[
+    only(
+        "allow_file_create",
+        ON,
+        "files are made where they are missing",
+        "name a file that is there",
+    ),
+    free("allrandrepeat", Switch, "all random numbers come from randseed"),
+    only(
+        "bwavgtime",
+        Words(&["500"]),
+        "rates are sampled by the half second",
+        "take log_avg_msec for logs",
+    ),
+    only(
+        "iopsavgtime",
+        Words(&["500"]),
+        "rates are sampled by the half second",
+        "take log_avg_msec for logs",
+    ),
+    free(
+        "clocksource",
+        Words(&["gettimeofday", "clock_gettime", "cpu"]),
+        "time is told by the calibrated time stamp counter, or by clock_gettime where there is none",
+    ),
+    only("cmd_type", Words(&["nvme"]), "commands are NVMe's", "leave it away"),
+    free("create_fsync", Switch, "files are laid out and synced before the clock starts"),
+    free("create_serialize", Switch, "files are laid out before the clock starts"),
+    free("disk_util", Switch, "the kernel's disk statistics are not in the reports"),
+    free("error_dump", Switch, "errors are counted by name, and the first of them told"),
+    free("fadvise_hint", Direct, "the page cache is passed by"),
+    only(
+        "fallocate",
+        Words(&["native", "posix", "1"]),
+        "files are laid out in full before the clock starts",
+        "make the file as you want it before the run",
+    ),
+    free("file_service_type", OneFile, "there is one file"),
+    free(
+        "io_submit_mode",
+        Words(&["inline", "offload"]),
+        "load with a rate is open loop in any case: latencies count from when an I/O was due",
+    ),
+    free("log_entries", Number, "logs grow as they need"),
+    only(
+        "lockfile",
+        Words(&["none"]),
+        "files are not locked",
+        "let jobs work on regions of their own (offset_increment)",
+    ),
+    only(
+        "mem",
+        Words(&["malloc", "mmap", "shm", "mmaphuge", "shmhuge"]),
+        "buffers are always memory that the device can reach, aligned to pages",
+        "leave it away",
+    ),
+    only(
+        "iomem",
+        Words(&["malloc", "mmap", "shm", "mmaphuge", "shmhuge"]),
+        "buffers are always memory that the device can reach, aligned to pages",
+        "leave it away",
+    ),
+    free("nonvectored", Switch, "I/Os are never vectored"),
+    only(
+        "numa_mem_policy",
+        Words(&["default", "local"]),
+        "buffers lie near the device or the job's core",
+        "bind the process with numactl",
+    ),
+    free("openfiles", Number, "all files of a job are open while it runs"),
+    only("pre_read", OFF, "it is off", "run a job that reads before it, and a stonewall"),
+    only("rate_ignore_thinktime", OFF, "it is off", "leave thinktime away, as the rate decides"),
+    free("registerfiles", Switch, "files are always registered with io_uring"),
+    only(
+        "serialize_overlap",
+        OFF,
+        "it is off",
+        "leave norandommap away, so that no block is twice in flight",
+    ),
+    free("significant_figures", Number, "figures have as many digits as they deserve"),
+    only("stats", ON, "it is on", "leave out of the report what is not needed"),
+    only("sync", Words(&["0", "none"]), "it is off", "take fsync=1, a Flush after each write"),
+    free("thread", Switch, "jobs are always threads"),
+    // Not in fio's list, but fio takes it, and its own example job files have it.
+    free("threads", Switch, "jobs are always threads"),
+    free("unique_filename", Switch, "there are no network clients"),
+    only("unit_base", Words(&["0", "8"]), "rates are in bytes", "multiply by 8"),
+    free("userspace_reap", Switch, "completions are always taken from the ring in memory"),
+    only(
+        "verify_async",
+        OFF,
+        "it is off",
+        "blocks are verified by the job's own thread; give it a core",
+    ),
+    only("verify_offset", OFF, "it is off", "headers stand at the front of each block"),
+    only(
+        "zonemode",
+        Words(&["none"]),
+        "it is off",
+        "zoned devices are not driven; take random_distribution=zoned for hot and cold regions",
+    ),
+];
+
+/// The option of a name.
+pub(crate) fn find(name: &str) -> Option<&'static Effectless> {
+    WITHOUT_EFFECT.iter().find(|option| option.name == name)
+}
+
+impl Effectless {
+    /// Takes its value, and remembers on what condition.
+    ///
+    /// # Errors
+    /// A sentence without the option's name, where the value would have an effect.
+    pub(crate) fn take(&self, draft: &mut Draft, text: &str) -> Parsed<()> {
+        let refused = || format!("'{text}' cannot be heeded; {}", self.instead);
+        match self.values {
+            Switch => switch(text).map(|_| ()),
+            Number => whole(text, draft.kb_base).map(|_| ()),
+            Words(words) if words.contains(&text) => Ok(()),
+            Words(_) if !self.instead.is_empty() => Err(refused()),
+            Words(words) => Err(format!("there is no '{text}'; it is one of {}", words.join(", "))),
+            Direct => {
+                draft.wants_direct.push(self.name);
+                Ok(())
+            }
+            OneFile => {
+                if !text.starts_with("roundrobin") {
+                    draft.wants_one_file.push(self.name);
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// Which values are taken, in a few words.
+    pub(crate) fn taken(&self) -> String {
+        match self.values {
+            Switch => "0, 1".to_owned(),
+            Number => "any number".to_owned(),
+            Words(words) => words.join(", "),
+            Direct => "any, with direct=1 or a target".to_owned(),
+            OneFile => "any, with one file; else roundrobin".to_owned(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn none_is_in_the_table_as_well() {
+        for option in WITHOUT_EFFECT {
+            assert!(super::super::table::find(option.name).is_none(), "{}", option.name);
+        }
+    }
+
+    #[test]
+    fn a_value_that_would_matter_is_refused() {
+        let take =
+            |name: &str, value: &str| find(name).expect(name).take(&mut Draft::default(), value);
+        assert_eq!(take("thread", "1"), Ok(()));
+        assert_eq!(take("sync", "none"), Ok(()));
+        assert!(take("sync", "dsync").expect_err("matters").contains("fsync=1"));
+        assert!(take("fallocate", "truncate").is_err() && take("thread", "2").is_err());
+        assert!(take("clocksource", "sundial").expect_err("unknown").contains("one of"));
+    }
+
+    #[test]
+    fn what_matters_through_the_page_cache_needs_direct() {
+        let with = |direct: bool, target: &str| {
+            let mut draft = Draft::default();
+            draft.job.direct = direct;
+            draft.job.filename = vec![target.to_owned()];
+            find("fadvise_hint").expect("an option").take(&mut draft, "0").expect("taken");
+            draft.finish().is_ok()
+        };
+        assert!(with(true, "/dev/x") && with(false, "soft:mem=1G") && !with(false, "/dev/x"));
+    }
+
+    #[test]
+    fn files_take_turns_or_there_is_one() {
+        let with = |files: u32, kind: &str| {
+            let mut draft = Draft::default();
+            draft.job.nrfiles = files;
+            find("file_service_type").expect("an option").take(&mut draft, kind).expect("taken");
+            draft.finish().is_ok()
+        };
+        assert!(with(1, "random") && with(2, "roundrobin:8") && !with(2, "random"));
+    }
+}

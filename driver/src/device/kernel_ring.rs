@@ -216,7 +216,8 @@ impl<S: squeue::EntryMarker, C: cqueue::EntryMarker> Ring<S, C> {
         // Refused by kernels before 6.0, and where there is nothing that can be cancelled.
         let _ = self.uring.submitter().register_sync_cancel(Some(at_once), CancelBuilder::any());
         let start = Instant::now();
-        while self.take_in(&mut |_, _| ()) == 0 || self.in_kernel > 0 {
+        loop {
+            self.take_in(&mut |_, _| ());
             if self.in_kernel == 0 || start.elapsed() > DRAIN || self.broken.is_some() {
                 break;
             }
@@ -402,6 +403,19 @@ mod tests {
             registered.pieces.iter().map(|piece| (piece.end - piece.start) >> 10).collect();
         assert_eq!(sizes, [16, 20, 20, 8]);
         assert_eq!(registered.find(first.as_ptr().addr(), 17 << 10), None, "two of them");
+    }
+
+    #[test]
+    fn a_kernel_that_refuses_a_ring_is_told_apart_from_one_that_has_none() {
+        let told = |errno| refusal("uring:/x", io::Error::from_raw_os_error(errno)).to_string();
+        assert!(told(libc::EPERM).contains("kernel.io_uring_disabled=0"));
+        assert!(told(libc::ENOSYS).contains("a kernel with io_uring"));
+        assert!(told(libc::ENOMEM).contains("ulimit -l"));
+        let error = io::Error::from_raw_os_error(libc::ENOMEM);
+        let memory = allocate_for_host(8192).expect("memory");
+        let refused = memory_refusal("uring:/x", &Registered::of(&[&memory], None), error);
+        let text = refused.to_string();
+        assert!(text.contains("register 8192 bytes") && text.contains("fixed=off"), "{text}");
     }
 
     #[test]

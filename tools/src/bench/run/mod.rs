@@ -44,7 +44,7 @@ use crate::interrupt::Interrupt;
 use doubts::{Machine, Speed};
 use plan::Thread;
 use progress::Progress;
-use start::{Fleet, Ready};
+use start::{Fleet, Place};
 use supervisor::Recovery;
 use watch::Watch;
 
@@ -149,11 +149,20 @@ impl Run<'_> {
         outcomes: &mut [Option<JobOutcome>],
         status: &mut Status<'_>,
     ) -> Result<()> {
+        let of_wave: Vec<usize> =
+            (0..self.threads.len()).filter(|index| self.threads[*index].wave == wave).collect();
         let mut ready = Vec::new();
-        for (index, thread) in
-            self.threads.iter().enumerate().filter(|(_, thread)| thread.wave == wave)
-        {
-            ready.push((index, self.ready(index, thread)?));
+        for (place, index) in of_wave.iter().enumerate() {
+            let place = Place { index: *index, core: place, core_count: of_wave.len() };
+            let thread = &self.threads[*index];
+            let made = self.fleet.ready(
+                place,
+                thread,
+                &self.progress[*index],
+                self.recovery,
+                self.interrupt,
+            );
+            ready.push((*index, made?));
         }
         let (sender, receiver) = mpsc::channel();
         thread::scope(|scope| {
@@ -165,19 +174,6 @@ impl Run<'_> {
             drop(sender);
             self.collect(&receiver, watch, outcomes, status)
         })
-    }
-
-    fn ready(&self, index: usize, thread: &Thread<'_>) -> Result<Ready<'_>> {
-        let thread =
-            self.threads.get(index).filter(|it| std::ptr::eq(*it, thread)).expect("the plan's own");
-        self.fleet.ready(
-            index,
-            thread,
-            &self.progress[index],
-            self.recovery,
-            self.interrupt,
-            self.threads.len(),
-        )
     }
 
     /// Waits for the wave, watching the jobs and the controllers.

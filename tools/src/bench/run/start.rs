@@ -50,6 +50,17 @@ pub(crate) struct Fleet {
     retries: u8,
 }
 
+/// Where a thread stands among the others.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Place {
+    /// Among all of the run.
+    pub(crate) index: usize,
+    /// Among those that run at the same time: the core it has, where there are enough.
+    pub(crate) core: usize,
+    /// How many run at the same time.
+    pub(crate) core_count: usize,
+}
+
 /// What a thread does on its device.
 pub(crate) struct Planned {
     target: Target,
@@ -165,13 +176,13 @@ impl Fleet {
     /// When one of them cannot be had, or the job contradicts its region.
     pub(crate) fn ready<'a>(
         &'a self,
-        index: usize,
+        place: Place,
         thread: &'a Thread<'a>,
         progress: &'a Progress,
         recovery: &'a Recovery,
         interrupt: &'a Interrupt,
-        thread_count: usize,
     ) -> Result<Ready<'a>> {
+        let index = place.index;
         let planned = &self.planned[index];
         let (target, device) = &self.devices[&planned.target.to_string()];
         let job = thread.job();
@@ -210,8 +221,7 @@ impl Fleet {
             samples_zeroes: samples_zeroes(job, target),
             retries: self.retries,
         };
-        let cores = affinity::cores(job, thread.number)?
-            .or_else(|| usual_core(target, index, thread_count));
+        let cores = affinity::cores(job, thread.number)?.or_else(|| usual_core(target, place));
         Ok(Ready { target, delay: delay(job, seed), cores, set, queue, buffers })
     }
 }
@@ -395,9 +405,9 @@ fn delay(job: &JobOptions, seed: u64) -> Duration {
 }
 
 /// Queues that are polled have a core each where there are enough; a software controller's thread needs one as well.
-fn usual_core(target: &Target, index: usize, thread_count: usize) -> Option<Vec<usize>> {
+fn usual_core(target: &Target, place: Place) -> Option<Vec<usize>> {
     let is_polled = matches!(target, Target::Vfio { .. } | Target::VfioUser { .. });
     let cores = core_affinity::get_core_ids().unwrap_or_default();
-    let core = cores.get(index).filter(|_| is_polled && thread_count <= cores.len())?;
+    let core = cores.get(place.core).filter(|_| is_polled && place.core_count <= cores.len())?;
     Some(vec![core.id])
 }

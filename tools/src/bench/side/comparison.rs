@@ -113,9 +113,12 @@ impl Comparison {
         self.unix_ms = outcome.unix_ms;
         let target = self.target_name(slot.target).to_owned();
         for warning in &outcome.warnings {
-            let known =
-                |(on, known): &(String, Warning)| (on, known.code) == (&target, warning.code);
-            if !self.warnings.iter().any(known) {
+            // The same doubt about the same job comes in each round, with other numbers in its sentence.
+            let about = |warning: &Warning| warning.text.split(':').next().map(str::to_owned);
+            let is_known = self.warnings.iter().any(|(on, known)| {
+                *on == target && known.code == warning.code && about(known) == about(warning)
+            });
+            if !is_known {
                 self.warnings.push((target.clone(), warning.clone()));
             }
         }

@@ -179,6 +179,19 @@ fn a_warning_is_told_once_for_each_target() {
     let (comparison, _) = compared(&request("uring:/x null:", 3, &[]));
     let on: Vec<&str> = comparison.warnings.iter().map(|(target, _)| &**target).collect();
     assert_eq!(on, ["uring:/x", "null:"]);
+    let round = RefCell::new(0);
+    let device = |request: &Request| {
+        *round.borrow_mut() += 1;
+        let mut outcome = formula(request);
+        outcome.warnings = ["a", "b"]
+            .map(|job| Warning { code: "c", text: format!("{job}: {} times", round.borrow()) })
+            .to_vec();
+        Ok(outcome)
+    };
+    let comparison = run_over(&request("null:", 3, &[]), &Ran::default(), &device);
+    let texts =
+        comparison.expect("a comparison").warnings.into_iter().map(|(_, warning)| warning.text);
+    assert_eq!(texts.collect::<Vec<_>>(), ["a: 1 times", "b: 1 times"], "each job's, once");
 }
 
 #[test]

@@ -4,8 +4,7 @@ use std::io::{self, IsTerminal, Write};
 
 use clap::{Args, Subcommand};
 
-use super::options::command_line::BenchArgs;
-use super::options::{Eta, OutputFormat, Request, Section};
+use super::options::{BenchArgs, Eta, OutputFormat, Request, Section};
 use super::outcome::RunOutcome;
 use super::side::{self, Bench, CompareArgs, ReportArgs};
 use super::{report, run};

@@ -27,6 +27,7 @@ use std::time::Duration;
 use adit_driver::Target;
 
 pub(crate) use check::writes;
+pub(crate) use command_line::BenchArgs;
 pub(crate) use values::*;
 
 use super::errors::Tolerance;

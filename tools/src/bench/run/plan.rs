@@ -199,11 +199,18 @@ pub(crate) fn check_apart(threads: &[(&Thread<'_>, &Device, Region)]) -> Result<
                     && region.start < its_region.start + its_region.bytes
             });
         if let Some((_, (neighbour, _, _))) = clash {
+            let jobs = u64::from(thread.job().numjobs.max(neighbour.job().numjobs)).max(2);
+            let block = Way::ALL
+                .map(|way| thread.job().bs[way].max())
+                .into_iter()
+                .max()
+                .unwrap_or(1)
+                .max(1);
+            let share = region.bytes / jobs / block * block;
             let why = format!(
-                "verify: '{}' writes the same blocks at the same time; give each its own with offset and size, with \
-                 offset_increment={} for the threads of one job, or let one wait with stonewall",
-                neighbour.job().name,
-                region.bytes
+                "verify: '{}' writes the same blocks at the same time; give each its own, as in size={share} and \
+                 offset_increment={share} for the threads of one job, or let one wait with stonewall",
+                neighbour.job().name
             );
             return Err(thread.usage(why));
         }

@@ -161,10 +161,22 @@ fn named(point: &Point) -> Vec<String> {
 /// `1.05 (1.03-1.07)`, or without an interval where there is one round.
 pub(super) fn ratio(ratio: Estimate) -> String {
     let Estimate { median, low, high, samples, .. } = ratio;
+    let median = places(median, 3);
     if samples < 2 {
-        return format!("{median:.3}");
+        return median;
     }
-    format!("{median:.3} ({low:.2}-{high:.2})")
+    format!("{median} ({}-{})", places(low, 2), places(high, 2))
+}
+
+/// About as many digits whether it is large or small; `decimals` where it is about 1.
+fn places(ratio: f64, decimals: usize) -> String {
+    let decimals = match ratio {
+        100.0.. => 0,
+        10.0..100.0 => 1,
+        0.1..10.0 => decimals,
+        _ => 4,
+    };
+    format!("{ratio:.decimals$}")
 }
 
 /// What the ratios are to, and what stands in the parentheses.
@@ -192,8 +204,8 @@ fn remarks(comparison: &Comparison) -> String {
     let mut lines: Vec<String> =
         comparison.ceilings.iter().map(|ceiling| ceiling.sentence()).collect();
     for (target, warning) in &comparison.warnings {
-        let on = if target.is_empty() { String::new() } else { format!("{}: ", cut(target, 60)) };
-        lines.push(format!("warning: {on}{}", warning.text));
+        let on = if target.is_empty() { String::new() } else { format!(" ({})", cut(target, 60)) };
+        lines.push(format!("warning{on}: {}", warning.text));
     }
     if comparison.interrupted {
         lines.push("interrupted: these are the runs so far".to_owned());
@@ -265,5 +277,7 @@ mod tests {
             Estimate { median: 1.05, low: 1.031, high: 1.07, samples: 6, confident: true };
         assert_eq!(ratio(estimate), "1.050 (1.03-1.07)");
         assert_eq!(ratio(Estimate { samples: 1, ..estimate }), "1.050");
+        let wide = Estimate { median: 4620.03, low: 0.0064, high: 56.86, ..estimate };
+        assert_eq!(ratio(wide), "4620 (0.0064-56.9)", "large and small ones are short, too");
     }
 }

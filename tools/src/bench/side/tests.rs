@@ -161,9 +161,13 @@ fn the_table_is_narrow_and_says_what_its_ratios_are() {
     let (comparison, _) = compared(&request(&format!("{long} null:"), 6, &[("iodepth", "1,4")]));
     let table = table(&comparison);
     assert!(table.lines().all(|line| line.chars().count() <= 120), "{table}");
-    for said in
-        ["j: medians of 6 rounds", "iodepth=4", "2.000 (2.00-2.00)", "95 % intervals", "warning: "]
-    {
+    for said in [
+        "j: medians of 6 rounds",
+        "iodepth=4",
+        "2.000 (2.00-2.00)",
+        "95 % intervals",
+        "warning (uring:/",
+    ] {
         assert!(table.contains(said), "{said}: {table}");
     }
     let (comparison, _) = compared(&request("uring:/x null:", 1, &[]));
@@ -222,7 +226,7 @@ fn a_failed_job_ends_the_comparison_and_names_its_round() {
     let comparison =
         run_over(&request("uring:/x null:", 5, &[]), &ran, &device).expect("results so far");
     let failure = comparison.failure.expect("a failure").to_string();
-    assert_eq!(failure, "null:: j in round 1: I/O error");
+    assert_eq!(failure, "j on null: in round 1: I/O error");
     assert_eq!(ran.borrow().len(), 2);
 }
 
@@ -251,6 +255,29 @@ fn the_ceiling_is_where_more_depth_gives_no_more() {
     assert_eq!(depths, [1, 2, 4, 8, 16, 32], "two depths without growth are the last");
     let said = "j reached 50.0 % of the ceiling of uring:/x (8000 IOPS at depth 8)";
     assert!(table(&comparison).contains(said), "{}", table(&comparison));
+}
+
+#[test]
+fn a_ceiling_that_fails_leaves_what_was_measured() {
+    let mut request = request("null:", 2, &[]);
+    request.run.ceiling = true;
+    let ran = Ran::default();
+    let device = |request: &Request| {
+        if ran.borrow().len() > 4 { Err(Failure::failed("gone")) } else { Ok(formula(request)) }
+    };
+    let comparison = run_over(&request, &ran, &device).expect("results so far");
+    assert_eq!((comparison.jobs.len(), comparison.ceilings.len()), (2, 0));
+    assert!(comparison.failure.is_some());
+    let interrupted = Ran::default();
+    let device = |request: &Request| {
+        let is_ceiling = interrupted.borrow().len() > 2;
+        Ok(RunOutcome { interrupted: is_ceiling, ..formula(request) })
+    };
+    let comparison = run_over(&request, &interrupted, &device).expect("results so far");
+    assert!(
+        comparison.interrupted && comparison.ceilings.is_empty(),
+        "some depths make no ceiling"
+    );
 }
 
 #[test]

@@ -301,12 +301,17 @@ fn figure(drawn: &Drawn) -> Result<String> {
     let svg = drawn.plot.svg().map_err(defect)?;
     let description = escaped(&drawn.description);
     let svg = svg.replacen("<svg ", &format!("<svg role=\"img\" aria-label=\"{description}\" "), 1);
-    let mut html = format!("<figure>\n<figcaption>{}</figcaption>\n", escaped(&drawn.title));
-    html += &format!("<div class=\"plot\">{svg}</div>\n<ul class=\"legend\">");
-    for (label, colour) in &drawn.legend {
-        html += &format!("<li><i class=\"c{}\"></i>{}</li>", colour % COLOURS, escaped(label));
+    let caption = escaped(&drawn.title);
+    let mut html =
+        format!("<figure>\n<figcaption>{caption}</figcaption>\n<div class=\"plot\">{svg}</div>\n");
+    if !drawn.legend.is_empty() {
+        html += "<ul class=\"legend\">";
+        for (label, colour) in &drawn.legend {
+            html += &format!("<li><i class=\"c{}\"></i>{}</li>", colour % COLOURS, escaped(label));
+        }
+        html += "</ul>\n";
     }
-    Ok(html + "</ul>\n</figure>\n")
+    Ok(html + "</figure>\n")
 }
 
 #[cfg(test)]

@@ -1,7 +1,8 @@
 //! Job files of `adit bench`.
 //!
-//! A quarter of the inputs are bytes as they come, a quarter words of job files in any order, and half a few such words, each in a
-//! line of its own, so that many of them parse. What parses is shown as a command line, which has to describe the same jobs.
+//! A quarter of the inputs are bytes as they come, a quarter words of job files in any order, and half a few such
+//! words, each in a line of its own, so that many of them parse. What parses is shown as a command line, which has to
+//! describe the same jobs.
 
 use std::io;
 

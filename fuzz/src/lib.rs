@@ -13,7 +13,7 @@
 //! | [`vfio_user_client`] | what a vfio-user server answers | no panic, no wait beyond the deadline |
 //! | [`soft_host`] | what a host writes to the software controller | no panic, bounded work in each step |
 //! | [`strings`] | target strings and options | no panic; what parses prints as something that parses to the same |
-//! | [`jobfile`] | job files of `adit bench` | no panic; what parses is shown as a command line that describes the same jobs |
+//! | [`jobfile`] | job files of `adit bench` | no panic; what parses is shown as a command line of the same jobs |
 
 // Not in unit tests: those of the modules taken from `adit bench` run there.
 #[cfg(not(test))]

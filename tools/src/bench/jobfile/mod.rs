@@ -10,7 +10,8 @@
 //! time_based          ; on
 //! ```
 //!
-//! From `;` or `#` to the end of a line is a comment, also within a value, as in fio. Nothing here knows what options mean.
+//! From `;` or `#` to the end of a line is a comment, also within a value, as in fio. Nothing here knows what options
+//! mean.
 
 mod expand;
 
@@ -253,7 +254,8 @@ mod tests {
 
     #[test]
     fn sections_have_options_with_and_without_values() {
-        let text = "\u{feff}; a comment\n# another\n[global]\r\nrw = randread \nthread ; on\nnumjobs=4# four\n\n [ job 1 ] ; first\n  bs=4k\n[job2]";
+        let text = "\u{feff}; a comment\n# another\n[global]\r\nrw = randread \nthread ; on\n\
+                    numjobs=4# four\n\n [ job 1 ] ; first\n  bs=4k\n[job2]";
         let expected = [
             (
                 "(global)".to_owned(),
@@ -267,7 +269,11 @@ mod tests {
 
     #[test]
     fn values_are_expanded() {
-        let options = &read("[a]\nsize=${SIZE}\nio_size=8*$mb_memory\nnumjobs=$ncpus\ndescription=${NOBODY}x $pagesize")[0].1;
+        let options = &read(
+            "[a]\nsize=${SIZE}\nio_size=8*$mb_memory\n\
+                             numjobs=$ncpus\ndescription=${NOBODY}x $pagesize",
+        )[0]
+        .1;
         assert_eq!(*options, ["size=64m", "io_size=8000", "numjobs=8", "description=x 4096"]);
         assert_eq!(
             refusal("[a]\nsize=${SIZE"),

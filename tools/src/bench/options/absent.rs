@@ -14,11 +14,11 @@ pub(crate) const ABSENT: &[(&str, &str)] = &[
     ("bs_is_seq_rand", "give two jobs, one sequential and one random, each with its bs"),
     (
         "bs_unaligned",
-        "an NVMe device moves whole LBAs, so bs is a multiple of the LBA; for byte-sized I/O through the page cache take fio",
+        "an NVMe device moves whole LBAs, so bs is a multiple of the LBA; for I/O by the byte take fio",
     ),
     (
         "blocksize_unaligned",
-        "an NVMe device moves whole LBAs, so bs is a multiple of the LBA; for byte-sized I/O through the page cache take fio",
+        "an NVMe device moves whole LBAs, so bs is a multiple of the LBA; for I/O by the byte take fio",
     ),
     ("cgroup", "start the whole run in the group, as with systemd-run or cgexec"),
     ("cgroup_nodelete", "start the whole run in the group, as with systemd-run or cgexec"),
@@ -175,6 +175,42 @@ pub(crate) const ABSENT_FOR_RUN: &[(&str, &str)] = &[
     ("warnings-fatal", "what is wrong with a job file always ends the run"),
 ];
 
+/// Those of [`ABSENT`] that 0 switches off, which is how it is.
+const OFF_WITH_ZERO: [&str; 27] = [
+    "allow_mounted_write",
+    "atomic",
+    "block_error_percentiles",
+    "bs_is_seq_rand",
+    "bs_unaligned",
+    "blocksize_unaligned",
+    "cmdprio_percentage",
+    "create_on_open",
+    "create_only",
+    "dedupe_global",
+    "dedupe_percentage",
+    "exitall_on_error",
+    "experimental_verify",
+    "file_append",
+    "force_async",
+    "fsync_on_close",
+    "lockmem",
+    "log_compression",
+    "log_prio",
+    "log_store_compressed",
+    "nowait",
+    "softrandommap",
+    "sqthread_poll",
+    "trim_percentage",
+    "uncached",
+    "unlink_each_loop",
+    "write_barrier",
+];
+
+/// Whether an option of a job has a value that asks for nothing.
+pub(crate) fn is_off(name: &str, value: Option<&str>) -> bool {
+    value == Some("0") && OFF_WITH_ZERO.contains(&name)
+}
+
 /// What to use instead of an option of a job.
 pub(crate) fn find(name: &str) -> Option<&'static str> {
     ABSENT.iter().find(|(absent, _)| *absent == name).map(|(_, instead)| *instead)
@@ -201,6 +237,15 @@ mod tests {
             assert_eq!(count, 1, "{name}: supported, without effect, absent: {places:?}");
         }
         assert!(OF_FIO.split_whitespace().count() > 200);
+    }
+
+    #[test]
+    fn what_is_switched_off_is_taken() {
+        assert!(
+            is_off("atomic", Some("0")) && !is_off("atomic", Some("1")) && !is_off("atomic", None)
+        );
+        assert!(!is_off("nice", Some("0")));
+        assert!(OFF_WITH_ZERO.iter().all(|name| find(name).is_some()));
     }
 
     #[test]

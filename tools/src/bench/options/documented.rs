@@ -1,6 +1,7 @@
 //! The tables of `docs/fio-compatibility.md` and the job files of `tests/jobs` against what is implemented.
 //!
-//! `ADIT_BLESS=1 cargo test -p adit --bin adit documented` takes over what there is now; read the difference before it is committed.
+//! `ADIT_BLESS=1 cargo test -p adit --bin adit documented` takes over what there is now; read the difference before it
+//! is committed.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -10,7 +11,7 @@ use clap::Parser;
 
 use super::absent;
 use super::command_line::BenchArgs;
-use super::effectless::WITHOUT_EFFECT;
+use super::effectless::{Values, WITHOUT_EFFECT};
 use super::table::{self, Group};
 
 #[derive(Parser)]
@@ -51,6 +52,17 @@ fn supported() -> String {
     rows
 }
 
+/// Which values are taken, in a few words.
+fn taken(values: Values) -> String {
+    match values {
+        Values::Switch => "0, 1".to_owned(),
+        Values::Number => "any number".to_owned(),
+        Values::Words(words) => words.join(", "),
+        Values::Direct => "any, with direct=1 or a target".to_owned(),
+        Values::OneFile => "any, with one file; else roundrobin".to_owned(),
+    }
+}
+
 fn without_effect() -> String {
     let mut rows = String::from(
         "| option | values | it has no effect because | instead of other values |\n|---|---|---|---|\n",
@@ -59,7 +71,7 @@ fn without_effect() -> String {
         let row = format!(
             "| `{}` | {} | {} | {} |",
             option.name,
-            option.taken(),
+            taken(option.values),
             option.because,
             option.instead
         );

@@ -185,17 +185,6 @@ impl Effectless {
             }
         }
     }
-
-    /// Which values are taken, in a few words.
-    pub(crate) fn taken(&self) -> String {
-        match self.values {
-            Switch => "0, 1".to_owned(),
-            Number => "any number".to_owned(),
-            Words(words) => words.join(", "),
-            Direct => "any, with direct=1 or a target".to_owned(),
-            OneFile => "any, with one file; else roundrobin".to_owned(),
-        }
-    }
 }
 
 #[cfg(test)]

@@ -12,8 +12,9 @@ const BYTES_MAX: usize = 1 << 20;
 /// Bytes of an offset (`%o`).
 const OFFSET_BYTES: usize = 8;
 
-/// Reads a pattern: `0x` and an even or odd number of hexadecimal digits, decimal numbers (as many bytes as they need, the lowest
-/// first; negative ones four), `"strings"`, `'files'` whose content is taken, and `%o`; one after the other without blanks.
+/// Reads a pattern: `0x` and an even or odd number of hexadecimal digits, decimal numbers (as many bytes as they need,
+/// the lowest first; negative ones four), `"strings"`, `'files'` whose content is taken, and `%o`; one after the other
+/// without blanks.
 ///
 /// # Errors
 /// A sentence, also if a file cannot be read.

@@ -1,7 +1,8 @@
 //! What a `filename` names: targets of the driver, or paths that `ioengine` and `direct` make targets of.
 //!
 //! Several stand in one value, divided by colons as in fio, where `\:` is a colon of a name. Targets have colons of
-//! their own, so a colon divides only where a target or an absolute path follows, if there is a target in the value at all.
+//! their own, so a colon divides only where a target or an absolute path follows, if there is a target in the value at
+//! all.
 
 use std::path::{Path, PathBuf};
 
@@ -50,7 +51,8 @@ fn pieces(text: &str) -> Vec<String> {
     pieces
 }
 
-/// Puts the pieces of targets together again: a name begins with the kind of a target or, after a target is complete, with a slash.
+/// Puts the pieces of targets together again: a name begins with the kind of a target or, after a target is complete,
+/// with a slash.
 fn joined(pieces: &[String]) -> Vec<String> {
     let mut names: Vec<String> = Vec::new();
     for (at, piece) in pieces.iter().enumerate() {

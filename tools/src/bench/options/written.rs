@@ -127,6 +127,9 @@ pub(crate) fn set(
     if let Some(option) = effectless::find(name) {
         return option.take(draft, value.unwrap_or("1"));
     }
+    if absent::is_off(name, value) {
+        return Ok(());
+    }
     match absent::find(name) {
         Some(instead) => Err(format!("fio has this option, adit does not: {instead}")),
         None => Err(unknown(name)),
@@ -206,7 +209,7 @@ pub(crate) fn words(defaults: &[Written], written: &[WrittenSection]) -> Vec<Vec
             Some(name) => {
                 let options = global.iter().copied().chain(&section.options);
                 // A name among the options is the last that counts.
-                let renamed = options.clone().filter(|option| option.name == "name").last();
+                let renamed = options.clone().rfind(|option| option.name == "name");
                 let name = renamed.and_then(|option| option.value.as_ref()).unwrap_or(name);
                 let mut job = vec![format!("--name={name}")];
                 job.extend(options.filter(|option| option.name != "name").map(word));

@@ -233,7 +233,8 @@ pub(super) const OPTIONS: &[OptionSpec] = &[
         name: "io_timeout",
         aliases: &[],
         value: "TIME",
-        help: "How long an I/O may take before it is aborted, and as long again before its queue is created anew; seconds [default: 10, and 2 more]",
+        help: "How long an I/O may take before it is aborted, and as long again before its queue is created anew; \
+               seconds [default: 10, and 2 more]",
         kind: Value,
         group: Data,
         set: io_timeout,

@@ -13,7 +13,8 @@ pub(super) const OPTIONS: &[OptionSpec] = &[
         name: "rw",
         aliases: &["readwrite"],
         value: "WAY",
-        help: "What is done: read, write, trim, randread, randwrite, randtrim, rw, randrw, trimwrite or randtrimwrite; :N as in randread:8 chooses a new place after N I/Os, read:4k skips so many bytes",
+        help: "What is done: read, write, trim, randread, randwrite, randtrim, rw, randrw, trimwrite or \
+               randtrimwrite; randread:8 chooses a new place after 8 I/Os, read:4k skips so much after each",
         kind: Value,
         group: Work,
         set: |draft, text| workload::rw(text, draft.kb_base).map(|value| draft.job.rw = value),
@@ -100,7 +101,8 @@ pub(super) const OPTIONS: &[OptionSpec] = &[
         name: "random_distribution",
         aliases: &[],
         value: "HOW",
-        help: "How often which place: random, zipf:THETA, pareto:H, normal:DEV (each with :CENTER), zoned:ACCESS/SIZE:… or zoned_abs:…",
+        help: "How often which place: random, zipf:THETA, pareto:H, normal:DEV (each with :CENTER), \
+               zoned:ACCESS/SIZE:… or zoned_abs:…",
         kind: Value,
         group: Work,
         set: |draft, text| {

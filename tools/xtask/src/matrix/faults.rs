@@ -75,7 +75,7 @@ pub(super) const CASES: &[Case] = &[
             "--qmp",
             "[r= => pcie_aer_inject_error rp0 DLP",
             "--qmp",
-            "Jobs: 1: [randread] => pcie_aer_inject_error rp0 DLP",
+            "(second): [ => pcie_aer_inject_error rp0 DLP",
         ],
         steps: &[
             good(
@@ -83,7 +83,7 @@ pub(super) const CASES: &[Case] = &[
                 &["error that it cannot correct (AER)", "err= 0", "recoveries=1"],
             ),
             refused(
-                "adit bench --filename={0} --rw=randread --iodepth=8 --time_based --runtime=60 --eta=always",
+                "adit bench --name=second --filename={0} --rw=randread --iodepth=8 --time_based --runtime=60 --eta=always",
                 &["out of service: the bus reported an error that it cannot correct (AER)"],
             ),
             verified!("{0}", BY_SGL),

@@ -1,6 +1,5 @@
 //! The `adit` binary as a user meets it: what it prints, and how it ends.
 
-use std::collections::BTreeSet;
 use std::io::Read;
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
@@ -176,42 +175,6 @@ fn a_run_by_time_starts_over_and_checks_each_pass() {
 fn a_device_without_data_is_read() {
     let out = succeed("bench --filename=soft:null --rw=randread --bs=4k --iodepth=32 --size=64M");
     assert!(out.contains("issued rwts: total=16384,0,0,0"), "{out}");
-}
-
-#[test]
-fn the_json_has_the_keys_of_fio() {
-    let out = succeed(
-        "bench --filename=soft:mem=8M --rw=randrw --bs=4k --iodepth=4 --output-format=json",
-    );
-    let report: serde_json::Value = serde_json::from_str(&out).expect("JSON");
-    let mut ours = BTreeSet::new();
-    leaves(&report, String::new(), &mut ours);
-    let lines = include_str!("fio-3.33-keys.txt").lines();
-    let plain = lines.filter(|line| line.ends_with("\t*") || line.contains("plain"));
-    let theirs: BTreeSet<String> =
-        plain.filter_map(|line| line.split('\t').next().map(str::to_owned)).collect();
-    let missing: Vec<_> = theirs.difference(&ours).collect();
-    assert!(missing.is_empty(), "keys of fio's that are missing: {missing:?}");
-    let is_ours = |key: &&String| {
-        ["jobs/*/adit/", "jobs/*/job options/", "adit/"].iter().any(|path| key.starts_with(path))
-    };
-    let extra: Vec<_> = ours.difference(&theirs).filter(|key| !is_ours(key)).collect();
-    assert!(extra.is_empty(), "keys that fio does not have: {extra:?}");
-}
-
-/// Paths of all values that are no object and no list.
-fn leaves(value: &serde_json::Value, path: String, found: &mut BTreeSet<String>) {
-    let below =
-        |name: &str| if path.is_empty() { name.to_owned() } else { format!("{path}/{name}") };
-    match value {
-        serde_json::Value::Object(map) => {
-            map.iter().for_each(|(name, value)| leaves(value, below(name), found))
-        }
-        serde_json::Value::Array(list) => {
-            list.iter().for_each(|value| leaves(value, below("*"), found))
-        }
-        _ => drop(found.insert(path)),
-    }
 }
 
 #[test]

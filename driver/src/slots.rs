@@ -157,12 +157,6 @@ impl<B> Slots<B> {
         slot.buffer.take()
     }
 
-    /// The slot of the command that ended last; one did.
-    #[inline(always)]
-    pub(crate) fn last_ended(&self) -> usize {
-        usize::from(self.head)
-    }
-
     /// Makes a command special: its completion takes the long way.
     pub(crate) fn mark_special(&mut self, index: usize) {
         let slot = &mut self.slots[index];

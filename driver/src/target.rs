@@ -99,7 +99,8 @@ type Parsed<T> = std::result::Result<T, String>;
 const KINDS: [&str; 8] =
     ["vfio", "vfio-user", "soft", "uring", "uring-cmd", "psync", "mmap", "null"];
 const SETTINGS: [&str; 4] = ["ns", "sgl", "dbbuf", "queues"];
-const EXAMPLES: &str = "targets look like 'vfio:0000:01:00.0', 'vfio-user:/run/x/cntrl', 'soft:mem=1G' or 'uring:/dev/nvme0n1'";
+const EXAMPLES: &str = "targets look like 'vfio:0000:01:00.0', 'vfio-user:/run/x/cntrl', 'soft:mem=1G' or \
+                        'uring:/dev/nvme0n1'";
 
 impl Target {
     /// The target without its settings: the device's name in messages.
@@ -436,7 +437,9 @@ mod tests {
         }
 
         #[test]
-        fn no_string_panics_and_what_parses_prints_stably(text in "(vfio|vfio-user|soft|uring|psync|mmap|null|x)?:?.{0,40}") {
+        fn no_string_panics_and_what_parses_prints_stably(
+            text in "(vfio|vfio-user|soft|uring|psync|mmap|null|x)?:?.{0,40}"
+        ) {
             if let Ok(target) = text.parse::<Target>() {
                 let printed = target.to_string();
                 prop_assert_eq!(printed.parse::<Target>().expect("parses").to_string(), printed);

@@ -9,13 +9,16 @@
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::sync::Arc;
+use std::time::Duration;
 
 use adit_driver::bus::Bus;
 use adit_driver::bus::soft::{Drive, SoftBus};
+use adit_driver::device::{CommandQueue, DeviceQueue, Operation, QueueOptions, Request};
 use adit_driver::reactor::{Lane, Pending, ReactorOptions};
 use adit_driver::spec::{Lba, Nsid};
 use adit_driver::{
-    Buffer, Controller, ControllerOptions, IoBuffer, Namespace, QueuePair, QueuePairOptions, Stats,
+    Buffer, Controller, ControllerOptions, Device, DeviceOptions, IoBuffer, Namespace, QueuePair,
+    QueuePairOptions, Stats,
 };
 
 /// I/Os of each kind that are watched.
@@ -238,6 +241,61 @@ fn a_request_through_a_reactor_allocates_nothing() {
     assert!(burst() > 0, "the first requests make their cells");
     let allocations: u64 = (0..IOS / BURST).map(|_| burst()).sum();
     assert_eq!(allocations, 0, "allocations in {IOS} requests through a reactor");
+}
+
+/// On the kernel's paths: what is allocated, the kernel allocates.
+#[test]
+fn a_request_through_the_kernel_allocates_nothing() {
+    let file = std::path::Path::new(env!("CARGO_TARGET_TMPDIR"))
+        .join(format!("no-allocation-{}", std::process::id()));
+    for path in ["uring", "psync", "mmap"] {
+        let target = format!("{path}:{}", file.display()).parse().expect("a target");
+        let options = DeviceOptions { file_bytes: Some(1 << 20), ..DeviceOptions::default() };
+        let device = Device::open(&target, &options).expect("a device");
+        let mut idle: Vec<Vec<Buffer>> = (0..BURST)
+            .map(|_| (0..2).map(|_| device.allocate(4096).expect("memory")).collect())
+            .collect();
+        let timeout = Duration::from_secs(10);
+        let depth = device.info().queue_depth_max.min(BURST as u32);
+        let options = QueueOptions { depth, timeout, abort_timeout: timeout };
+        let mut queue = device.create_queue(&options, &[]).expect("a queue");
+        let mut burst = || through_the_kernel(&device, &mut queue, &mut idle);
+        burst();
+        let allocations: u64 = (0..IOS / BURST).map(|_| burst()).sum();
+        assert_eq!(allocations, 0, "allocations in {IOS} requests on {path}");
+    }
+    std::fs::remove_file(file).expect("removing it");
+}
+
+/// Reads once into everything that is idle; returns the allocations that were made.
+fn through_the_kernel(
+    device: &Device,
+    queue: &mut DeviceQueue<Vec<Buffer>>,
+    idle: &mut Vec<Vec<Buffer>>,
+) -> u64 {
+    let depth = device.info().queue_depth_max.min(BURST as u32) as usize;
+    let now = device.now();
+    let (flying, posting, _) = watch(|| {
+        for buffer in idle.drain(..depth) {
+            let request = Request { operation: Operation::Read(Lba(0)), buffer };
+            queue.post(now, request).expect("room");
+        }
+        queue.ring();
+        depth
+    });
+    let mut ended = 0;
+    let mut taking = 0;
+    while ended < flying {
+        let (count, allocations, _) = watch(|| {
+            queue.poll(now, |completion| {
+                assert_eq!(completion.result, Ok(0));
+                idle.push(completion.buffer);
+            })
+        });
+        ended += count;
+        taking += allocations;
+    }
+    posting + taking
 }
 
 /// The figure of the goals: 128 KiB for a queue pair of 256 entries, without data.

@@ -13,13 +13,28 @@
 //! | [`vfio_user_client`] | what a vfio-user server answers | no panic, no wait beyond the deadline |
 //! | [`soft_host`] | what a host writes to the software controller | no panic, bounded work in each step |
 //! | [`strings`] | target strings and options | no panic; what parses prints as something that parses to the same |
+//! | [`jobfile`] | job files of `adit bench` | no panic; what parses is shown as a command line that describes the same jobs |
 
+// Not in unit tests: those of the modules taken from `adit bench` run there.
+#[cfg(not(test))]
+#[allow(dead_code, unused_imports)]
+mod bench;
+#[cfg(not(test))]
+#[allow(dead_code)]
+#[path = "../../tools/src/failure.rs"]
+mod failure;
 pub mod hostile;
 pub mod input;
+#[cfg(not(test))]
+pub mod jobfile;
 pub mod planner;
 pub mod soft_host;
 pub mod spec_bytes;
 pub mod strings;
+#[cfg(not(test))]
+#[allow(dead_code)]
+#[path = "../../tools/src/units.rs"]
+mod units;
 pub mod vfio_user_client;
 
 /// [`hostile`] with a user who takes a failed controller for failed.
@@ -42,7 +57,8 @@ pub mod recovery {
 pub type Target = (&'static str, fn(&[u8]));
 
 /// All targets.
-pub const TARGETS: [Target; 7] = [
+#[cfg(not(test))]
+pub const TARGETS: [Target; 8] = [
     ("spec_bytes", spec_bytes::target),
     ("hostile_controller", hostile_controller::target),
     ("recovery", recovery::target),
@@ -50,4 +66,5 @@ pub const TARGETS: [Target; 7] = [
     ("vfio_user_client", vfio_user_client::target),
     ("soft_host", soft_host::target),
     ("strings", strings::target),
+    ("jobfile", jobfile::target),
 ];

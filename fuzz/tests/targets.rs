@@ -104,4 +104,13 @@ macro_rules! exercises {
     };
 }
 
-exercises!(spec_bytes, hostile_controller, recovery, planner, vfio_user_client, soft_host, strings);
+exercises!(
+    spec_bytes,
+    hostile_controller,
+    recovery,
+    planner,
+    vfio_user_client,
+    soft_host,
+    strings,
+    jobfile
+);

@@ -68,7 +68,8 @@ fn measure(workload: &Workload, device: &Device, interrupt: &Interrupt) -> Resul
 
 fn run_verified(options: &str, device: &Device, interrupt: &Interrupt) -> Result<JobOutcome> {
     let section = Section::of(options).map_err(Failure::failed)?;
-    let request = Request { run: RunOptions::default(), global: Vec::new(), sections: vec![section] };
+    let request =
+        Request { run: RunOptions::default(), global: Vec::new(), sections: vec![section] };
     let outcome = run_on(&request, &TARGET.parse()?, device.clone(), interrupt)?;
     verdict(&outcome)?;
     outcome.jobs.into_iter().next().ok_or_else(|| Failure::failed("the demo's job did not run"))

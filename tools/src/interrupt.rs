@@ -38,6 +38,12 @@ impl Interrupt {
         &self.0
     }
 
+    /// Asks everybody to end.
+    #[cfg(test)]
+    pub(crate) fn request(&self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+
     /// Whether to end.
     #[inline]
     pub(crate) fn requested(&self) -> bool {

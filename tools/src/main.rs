@@ -6,7 +6,6 @@
 mod bench;
 mod completions;
 mod demo;
-mod device;
 mod failure;
 mod human;
 mod identify;

@@ -6,33 +6,41 @@
 #[path = "support/keys.rs"]
 mod keys;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 /// The fio whose keys are recorded.
 const VERSION: &str = "fio-3.33";
 
-/// A file that is gone at the end.
+/// A folder that is gone at the end.
 struct Scratch(PathBuf);
 
 impl Scratch {
     fn new(name: &str) -> Scratch {
-        Scratch(std::env::temp_dir().join(format!("adit-reports-{}-{name}", std::process::id())))
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let next = NEXT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("adit-reports-{}-{next}-{name}", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        std::fs::create_dir_all(&path).expect("a folder");
+        Scratch(path)
     }
 }
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.0);
+        let _ = std::fs::remove_dir_all(&self.0);
     }
 }
 
 /// The standard output of a job.
 fn run(mut program: Command, case: &str, options: &str) -> String {
-    let file = Scratch::new(case);
-    let options = options.replace("{file}", &file.0.display().to_string());
+    // fio leaves files of its own where it runs.
+    let scratch = Scratch::new(case);
+    let options = options.replace("{file}", "file");
     let ended = program
+        .current_dir(&scratch.0)
         .args(["--name=job", "--bs=4k"])
         .args(options.split_whitespace())
         .output()
@@ -67,5 +75,54 @@ fn the_record_is_what_fio_writes() {
         if let Some(difference) = keys::difference(written, &keys::recorded(case)) {
             panic!("{case}: {difference}\n(we: the record)\nADIT_BLESS=1 takes it over");
         }
+    }
+}
+
+#[test]
+fn a_job_has_the_same_keys_and_types_as_with_fio() {
+    for (case, options) in keys::CASES {
+        let mut adit = Command::new(env!("CARGO_BIN_EXE_adit"));
+        adit.args(["bench", "--allow-destroy"]);
+        let ours = keys::of(&run(adit, case, options));
+        if let Some(difference) = keys::difference(&keys::recorded(case), &ours) {
+            panic!("{case}: {difference}");
+        }
+    }
+}
+
+/// What begins the lines of a report for people, without units and figures.
+fn labels(report: &str) -> BTreeSet<String> {
+    let lines = report.lines().filter(|line| !line.starts_with("     |"));
+    let lines = lines.take_while(|line| !line.starts_with("Disk stats"));
+    let labels = lines.filter_map(|line| line.split_once(':')).map(|(label, _)| label.to_owned());
+    let without_unit = |label: String| {
+        ["nsec", "usec", "msec", "KiB", "MiB"].iter().fold(label, |l, unit| l.replace(unit, ""))
+    };
+    labels.map(without_unit).collect()
+}
+
+#[test]
+fn the_other_formats_have_the_lines_and_fields_of_fios() {
+    if !has_fio() {
+        eprintln!("{VERSION} is not installed: there is nothing to compare with");
+        return;
+    }
+    for (case, options) in keys::CASES.iter().filter(|(case, _)| *case != "bins") {
+        let both = |format: &str| {
+            let options = options.replace("--output-format=json", format);
+            let mut adit = Command::new(env!("CARGO_BIN_EXE_adit"));
+            adit.args(["bench", "--allow-destroy"]);
+            let mut fio = Command::new("fio");
+            // What the kernel counts for disks is not ours to tell.
+            fio.arg("--disk_util=0");
+            (run(fio, case, &options), run(adit, case, &options))
+        };
+        let (theirs, ours) = both("--output-format=normal");
+        let (theirs, ours) = (labels(&theirs), labels(&ours));
+        let missing: Vec<_> = theirs.difference(&ours).collect();
+        assert!(missing.is_empty(), "{case}: fio has and we have not: {missing:?}");
+        let (theirs, ours) = both("--output-format=terse");
+        let fields = |report: &str| report.trim_end().split(';').count();
+        assert_eq!(fields(&ours), fields(&theirs), "{case}");
     }
 }

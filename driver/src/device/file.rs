@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::extent::{Extent, Run, TRANSFER_BYTES_MAX};
+use super::pieces::Cutter;
 use super::{DeviceInfo, DeviceOptions};
 use crate::error::{Error, Result};
 use crate::memory::allocate_for_host;
@@ -17,6 +18,8 @@ use crate::target::KernelTarget;
 
 /// What offsets are multiples of where nothing else says so: a sector.
 const SECTOR: u32 = 512;
+/// Bytes of a polled command where the kernel does not say.
+const POLLED_BYTES: u64 = 128 << 10;
 /// What direct I/O asks for at most, of the file systems there are.
 const DIRECT_MAX: u32 = 4096;
 
@@ -145,11 +148,32 @@ impl OpenFile {
         errno.is_gone() || (is_block && errno == Errno(libc::EIO) && no_size())
     }
 
+    /// How requests are cut where completions are polled for: what the kernel itself would split never ends there (seen
+    /// with 6.1, by fio as well).
+    pub(super) fn polled_cutter(&self) -> Cutter {
+        let Kind::Block(queue) = &self.kind else { unreachable!("only block devices are polled") };
+        let by_queue = attribute(queue, "max_sectors_kb").map(|kib| kib << 10);
+        // A page that nothing is known of may be a segment of its own.
+        let by_segments =
+            attribute(queue, "max_segments").map(|count| count.saturating_sub(1) * 4096);
+        let told = [by_queue, by_segments].into_iter().flatten().min();
+        let lba = u64::from(self.lba_bytes);
+        let command_bytes_max = (told.unwrap_or(POLLED_BYTES) & !(lba - 1)).max(lba);
+        Cutter { lba_bytes: self.lba_bytes, command_bytes_max }
+    }
+
     /// Why completions cannot be polled for, or nothing.
     pub(super) fn cannot_poll(&self, direct: bool) -> Option<&'static str> {
         match &self.kind {
             _ if !direct => Some("only direct I/O can be polled for: leave direct=on"),
             Kind::Regular => Some("it is a file; polling asks for a block device"),
+            Kind::Block(queue)
+                if attribute(queue, "chunk_sectors").is_some_and(|most| most > 0) =>
+            {
+                Some(
+                    "the kernel splits requests at a boundary of it (queue/chunk_sectors), and cannot poll for those",
+                )
+            }
             Kind::Block(queue) if attribute(queue, "io_poll") == Some(1) => None,
             Kind::Block(_) => Some(
                 "its queues are not set up for polling (queue/io_poll is 0): load its driver with poll queues, \

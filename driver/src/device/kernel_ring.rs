@@ -20,6 +20,10 @@ use crate::queue_pair::Errno;
 
 /// Most entries of a ring.
 pub(super) const DEPTH_MAX: u32 = 32_768;
+/// Entries of a ring for each request in flight, where some may become several commands.
+pub(super) const COMMANDS_PER_REQUEST: u32 = 4;
+/// Entries of such a ring at least.
+pub(super) const COMMANDS_MIN: u32 = 64;
 /// The registered file.
 pub(super) const FILE: io_uring::types::Fixed = io_uring::types::Fixed(0);
 /// `IORING_ENTER_GETEVENTS`.
@@ -28,6 +32,8 @@ const GETEVENTS: u32 = 1;
 const PIECE_BYTES_MAX: usize = 1 << 30;
 /// Most pieces; kernels before 5.13 take no more.
 const PIECES_MAX: usize = 1024;
+/// The same of later ones.
+const SMALL_PIECES_MAX: usize = 16_384;
 /// How long what is in flight when a queue is dropped may take to end.
 const DRAIN: Duration = Duration::from_secs(10);
 /// How long to sleep between looks meanwhile.
@@ -44,6 +50,8 @@ pub(super) struct Shape<'a> {
     pub(super) polled: bool,
     /// What is registered.
     pub(super) memory: &'a [&'a Buffer],
+    /// Whether each buffer is registered for itself, in pieces of so many bytes, instead of with its neighbours.
+    pub(super) piece_bytes: Option<u64>,
 }
 
 pub(super) struct Ring<S: squeue::EntryMarker, C: cqueue::EntryMarker> {
@@ -69,7 +77,7 @@ impl<S: squeue::EntryMarker, C: cqueue::EntryMarker> Ring<S, C> {
         let refused = |error| refusal(shape.device, error);
         let (uring, is_enabled) = build::<S, C>(shape).map_err(refused)?;
         uring.submitter().register_files(&[shape.fd]).map_err(refused)?;
-        let registered = Registered::of(shape.memory);
+        let registered = Registered::of(shape.memory, shape.piece_bytes);
         if !registered.pieces.is_empty() {
             let pieces: Vec<_> = registered.pieces.iter().map(Piece::vector).collect();
             // SAFETY: the memory is a buffer's, whose region `registered` keeps for as long as the ring; it is
@@ -86,11 +94,6 @@ impl<S: squeue::EntryMarker, C: cqueue::EntryMarker> Ring<S, C> {
     #[inline]
     pub(super) fn fixed(&self, at: *const u8, len: u64) -> Option<u16> {
         self.registered.find(at.addr(), len as usize)
-    }
-
-    /// Whether completions are polled for.
-    pub(super) fn polls(&self) -> bool {
-        self.polled
     }
 
     /// Entries that the kernel has not taken yet: what they point to must stay where it is.
@@ -213,7 +216,8 @@ impl<S: squeue::EntryMarker, C: cqueue::EntryMarker> Ring<S, C> {
         // Refused by kernels before 6.0, and where there is nothing that can be cancelled.
         let _ = self.uring.submitter().register_sync_cancel(Some(at_once), CancelBuilder::any());
         let start = Instant::now();
-        while self.take_in(&mut |_, _| ()) == 0 || self.in_kernel > 0 {
+        loop {
+            self.take_in(&mut |_, _| ());
             if self.in_kernel == 0 || start.elapsed() > DRAIN || self.broken.is_some() {
                 break;
             }
@@ -317,8 +321,8 @@ impl Piece {
 }
 
 impl Registered {
-    /// The memory of `buffers`, neighbours together.
-    fn of(buffers: &[&Buffer]) -> Registered {
+    /// The memory of `buffers`: neighbours together, or each for itself in pieces of `piece_bytes`.
+    fn of(buffers: &[&Buffer], piece_bytes: Option<u64>) -> Registered {
         let place = |buffer: &&Buffer| {
             let start = buffer.pointer(0).as_ptr().expose_provenance();
             Piece { start, end: start + buffer.len() }
@@ -326,14 +330,10 @@ impl Registered {
         let mut places: Vec<Piece> =
             buffers.iter().filter(|buffer| !buffer.is_empty()).map(place).collect();
         places.sort_unstable();
-        let mut merged: Vec<Piece> = Vec::new();
-        for piece in places {
-            match merged.last_mut() {
-                Some(last) if last.end == piece.start => last.end = piece.end,
-                _ => merged.push(piece),
-            }
-        }
-        let pieces = merged.into_iter().flat_map(cut).take(PIECES_MAX).collect();
+        let pieces = match piece_bytes {
+            Some(bytes) => cut(places, bytes as usize).take(SMALL_PIECES_MAX).collect(),
+            None => cut(merged(places), PIECE_BYTES_MAX).take(PIECES_MAX).collect(),
+        };
         Registered { pieces, keep: regions(buffers) }
     }
 
@@ -345,10 +345,24 @@ impl Registered {
     }
 }
 
-/// Pieces no longer than can be registered.
-fn cut(piece: Piece) -> impl Iterator<Item = Piece> {
-    let starts = (piece.start..piece.end).step_by(PIECE_BYTES_MAX);
-    starts.map(move |start| Piece { start, end: piece.end.min(start + PIECE_BYTES_MAX) })
+/// Neighbours together; they come in order.
+fn merged(pieces: Vec<Piece>) -> Vec<Piece> {
+    let mut merged: Vec<Piece> = Vec::with_capacity(pieces.len());
+    for piece in pieces {
+        match merged.last_mut() {
+            Some(last) if last.end == piece.start => last.end = piece.end,
+            _ => merged.push(piece),
+        }
+    }
+    merged
+}
+
+/// Pieces of at most `bytes`.
+fn cut(pieces: Vec<Piece>, bytes: usize) -> impl Iterator<Item = Piece> {
+    pieces.into_iter().flat_map(move |piece| {
+        let starts = (piece.start..piece.end).step_by(bytes);
+        starts.map(move |start| Piece { start, end: piece.end.min(start + bytes) })
+    })
 }
 
 /// Each region once.
@@ -369,7 +383,7 @@ mod tests {
         let mut first = allocate_for_host(64 << 10).expect("memory");
         let second = first.split_off(16 << 10);
         let other = allocate_for_host(4096).expect("memory");
-        let registered = Registered::of(&[&second, &other, &first]);
+        let registered = Registered::of(&[&second, &other, &first], None);
         assert_eq!((registered.pieces.len(), registered.keep.len()), (2, 2));
         let at = first.pointer(0).as_ptr().addr();
         let index = registered.find(at, 64 << 10).expect("all of it");
@@ -381,9 +395,33 @@ mod tests {
     }
 
     #[test]
+    fn buffers_are_registered_each_for_itself_where_asked() {
+        let mut first = allocate_for_host(64 << 10).expect("memory");
+        let second = first.split_off(16 << 10);
+        let registered = Registered::of(&[&first, &second], Some(20 << 10));
+        let sizes: Vec<usize> =
+            registered.pieces.iter().map(|piece| (piece.end - piece.start) >> 10).collect();
+        assert_eq!(sizes, [16, 20, 20, 8]);
+        assert_eq!(registered.find(first.as_ptr().addr(), 17 << 10), None, "two of them");
+    }
+
+    #[test]
+    fn a_kernel_that_refuses_a_ring_is_told_apart_from_one_that_has_none() {
+        let told = |errno| refusal("uring:/x", io::Error::from_raw_os_error(errno)).to_string();
+        assert!(told(libc::EPERM).contains("kernel.io_uring_disabled=0"));
+        assert!(told(libc::ENOSYS).contains("a kernel with io_uring"));
+        assert!(told(libc::ENOMEM).contains("ulimit -l"));
+        let error = io::Error::from_raw_os_error(libc::ENOMEM);
+        let memory = allocate_for_host(8192).expect("memory");
+        let refused = memory_refusal("uring:/x", &Registered::of(&[&memory], None), error);
+        let text = refused.to_string();
+        assert!(text.contains("register 8192 bytes") && text.contains("fixed=off"), "{text}");
+    }
+
+    #[test]
     fn a_long_piece_is_cut_into_what_can_be_registered() {
         let long = Piece { start: 4096, end: 4096 + 2 * PIECE_BYTES_MAX + 5 };
-        let pieces: Vec<_> = cut(long).collect();
+        let pieces: Vec<_> = cut(vec![long], PIECE_BYTES_MAX).collect();
         assert_eq!(pieces.len(), 3);
         assert_eq!((pieces[0].start, pieces[2].end), (long.start, long.end));
         assert!(pieces.windows(2).all(|pair| pair[0].end == pair[1].start));

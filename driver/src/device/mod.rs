@@ -22,6 +22,8 @@ mod kernel_ring;
 mod mmap;
 mod null;
 mod nvme;
+mod passthrough;
+mod pieces;
 mod psync;
 mod queue;
 mod synchronous;

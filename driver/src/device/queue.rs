@@ -10,6 +10,10 @@ use crate::time::Time;
 
 /// A queue of a [`super::Device`]. A loop that counts instructions takes out what is inside.
 #[derive(Debug)]
+#[allow(
+    clippy::large_enum_variant,
+    reason = "one for each thread, and a box would cost each call a load"
+)]
 pub enum DeviceQueue<B: IoBuffer> {
     /// A queue pair of the driver's.
     Nvme(NvmeQueue<B>),

@@ -3,7 +3,8 @@
 //! A request in registered memory (`create_queue`'s) is a READ_FIXED or WRITE_FIXED, one in other memory a READ or
 //! WRITE, one of several segments a READV or WRITEV. A flush is an fdatasync; a deallocation punches a hole, which on a
 //! block device zeroes the range and gives it back where the device can do both at once. Where completions are polled
-//! for the ring carries nothing but reads and writes, so that `post` itself carries these two out.
+//! for the ring carries nothing but reads and writes, so that `post` itself carries these two out; and a request longer
+//! than a command may be becomes several, as the kernel cannot poll for what it splits itself.
 //!
 //! Deadlines of commands are the kernel driver's ([`QueueOptions::timeout`] has no effect).
 #![allow(unsafe_code)]
@@ -13,7 +14,8 @@ use io_uring::{cqueue, opcode, squeue};
 
 use super::extent::{Extent, Run};
 use super::file::{self, OpenFile};
-use super::kernel_ring::{DEPTH_MAX, FILE, Ring, Shape};
+use super::kernel_ring::{COMMANDS_MIN, COMMANDS_PER_REQUEST, DEPTH_MAX, FILE, Ring, Shape};
+use super::pieces::{Cutter, Join};
 use super::{CommandQueue, DeviceInfo, DeviceOptions, Operation, QueueOptions, Request};
 use crate::error::{Error, Result};
 use crate::memory::{Buffer, IoBuffer};
@@ -28,7 +30,8 @@ use crate::time::Time;
 #[derive(Clone, Debug)]
 pub(super) struct UringDevice {
     file: OpenFile,
-    polled: bool,
+    /// How requests are cut where completions are polled for.
+    polled: Option<Cutter>,
     fixed: bool,
 }
 
@@ -47,6 +50,7 @@ pub(super) fn open(target: &KernelTarget, options: &DeviceOptions) -> Result<Uri
         (Some(asked), _) => asked,
         (None, cannot) => cannot.is_none(),
     };
+    let polled = polled.then(|| file.polled_cutter());
     Ok(UringDevice { file, polled, fixed: target.fixed })
 }
 
@@ -54,7 +58,14 @@ impl UringDevice {
     /// What it is as a device.
     pub(super) fn info(&self, target: &KernelTarget) -> DeviceInfo {
         let info = self.file.info(target, DEPTH_MAX);
-        DeviceInfo { deallocates: self.file.punches(), ..info }
+        let deallocates = self.file.punches();
+        match self.polled {
+            None => DeviceInfo { deallocates, ..info },
+            Some(Cutter { command_bytes_max, .. }) => {
+                let queue_depth_max = DEPTH_MAX / COMMANDS_PER_REQUEST;
+                DeviceInfo { deallocates, command_bytes_max, queue_depth_max, ..info }
+            }
+        }
     }
 
     /// Makes a queue with `memory` registered.
@@ -67,13 +78,24 @@ impl UringDevice {
         memory: &[&Buffer],
         device: &str,
     ) -> Result<UringQueue<B>> {
-        let depth = options.depth.clamp(1, DEPTH_MAX);
+        let (depth, entries) = match self.polled {
+            None => (options.depth.clamp(1, DEPTH_MAX), options.depth.clamp(1, DEPTH_MAX)),
+            Some(_) => {
+                let depth = options.depth.clamp(1, DEPTH_MAX / COMMANDS_PER_REQUEST);
+                (depth, (depth * COMMANDS_PER_REQUEST).max(COMMANDS_MIN))
+            }
+        };
         let memory = if self.fixed { memory } else { &[] };
-        let shape = Shape { device, fd: self.file.fd(), depth, polled: self.polled, memory };
+        let (fd, polled) = (self.file.fd(), self.polled.is_some());
+        let shape = Shape { device, fd, depth: entries, polled, memory, piece_bytes: None };
         Ok(UringQueue {
             ring: Ring::new(&shape)?,
             slots: Some(Slots::new(depth as usize)),
             asked: vec![0; depth as usize].into(),
+            joins: vec![Join::default(); depth as usize].into(),
+            commands: entries as usize,
+            free_commands: entries as usize,
+            cutter: self.polled,
             pieces: Pieces::with_room(PIECES_MAX),
             done_at_once: Vec::with_capacity(depth as usize),
             depth: depth as usize,
@@ -93,7 +115,13 @@ pub struct UringQueue<B: IoBuffer> {
     /// What requests own; there until drop.
     slots: Option<Slots<B>>,
     /// By slot: bytes to be moved, 0 for what moves none.
-    asked: Box<[u32]>,
+    asked: Box<[u64]>,
+    /// By slot.
+    joins: Box<[Join]>,
+    /// Entries that the ring has room for, at most and now.
+    commands: usize,
+    free_commands: usize,
+    cutter: Option<Cutter>,
     /// What entries that the kernel has not taken yet name.
     pieces: Pieces,
     /// Requests that `post` carried out.
@@ -112,16 +140,30 @@ impl<B: IoBuffer> UringQueue<B> {
         self.slots.as_mut().expect("slots are there until drop")
     }
 
-    /// Whether one more request, with `segments`, has room.
+    /// How many entries a request is.
+    ///
+    /// # Errors
+    /// Why it is not taken, now or ever.
     #[inline]
-    fn has_room(&mut self, segments: usize) -> bool {
+    fn admit(&mut self, moves: bool, buffer: &B) -> Result<usize, RejectReason> {
+        let needs = match &self.cutter {
+            Some(cutter) if moves => cutter.count(buffer)?,
+            _ => 1,
+        };
+        if needs > self.commands {
+            return Err(RejectReason::TooLarge { what: "commands", needs, has: self.commands });
+        }
         let in_flight = self.slots().in_flight() + self.done_at_once.len();
-        if in_flight >= self.depth {
-            return false;
+        let has_pieces = buffer.segment_count() < 2 || self.make_room(buffer.segment_count());
+        if in_flight >= self.depth || needs > self.free_commands || !has_pieces {
+            return Err(RejectReason::Full);
         }
-        if segments < 2 {
-            return true;
-        }
+        Ok(needs)
+    }
+
+    /// Has room for so many segments, if need be by telling the kernel of what was posted before.
+    #[cold]
+    fn make_room(&mut self, segments: usize) -> bool {
         if self.pieces.len() + segments > PIECES_MAX {
             self.ring.submit();
         }
@@ -129,6 +171,36 @@ impl<B: IoBuffer> UringQueue<B> {
             self.pieces.clear();
         }
         self.pieces.len() + segments <= PIECES_MAX
+    }
+
+    /// Puts the entries of the request in a slot into the ring.
+    #[inline]
+    fn push(&mut self, operation: Operation, run: Run, slot: usize, cid: Cid) {
+        if self.cutter.is_some() {
+            self.push_cut(run, slot, matches!(operation, Operation::Read(_)), cid);
+            return;
+        }
+        let entry = self.entry(operation, run, slot).user_data(cid.0.into());
+        // SAFETY: the buffer is in its slot, and stays there until this entry completes; when the queue is dropped, it
+        // is freed only once the kernel has nothing left (law 3). Lists of pieces stay until the kernel took the
+        // entry, which copies them.
+        unsafe { self.ring.push(&entry) };
+    }
+
+    /// The same for a read or write whose completion is polled for.
+    fn push_cut(&mut self, run: Run, slot: usize, reads: bool, cid: Cid) {
+        let cutter = self.cutter.expect("only where completions are polled for");
+        let slots = self.slots.as_ref().expect("slots are there until drop");
+        let buffer = slots.get(slot).buffer.as_ref().expect("a request owns its buffer");
+        for piece in cutter.pieces(run.offset, buffer) {
+            let at = piece.data(buffer);
+            let fixed = self.ring.fixed(at, piece.bytes);
+            let run = Run { offset: piece.at, bytes: piece.bytes };
+            let entry = transfer(at, run, fixed, reads).user_data(cid.0.into());
+            // SAFETY: as in `push`; each piece lies in the request's buffer, which stays until the last of its entries
+            // completes.
+            unsafe { self.ring.push(&entry) };
+        }
     }
 
     /// The entry for the request in a slot.
@@ -152,17 +224,8 @@ impl<B: IoBuffer> UringQueue<B> {
         if buffer.segment_count() != 1 {
             return scattered(&mut self.pieces, buffer, run, reads);
         }
-        let (at, len) = (buffer.pointer(0).as_ptr(), run.bytes as u32);
-        match (reads, self.ring.fixed(at, run.bytes)) {
-            (true, Some(index)) => {
-                opcode::ReadFixed::new(FILE, at, len, index).offset(run.offset).build()
-            }
-            (true, None) => opcode::Read::new(FILE, at, len).offset(run.offset).build(),
-            (false, Some(index)) => {
-                opcode::WriteFixed::new(FILE, at, len, index).offset(run.offset).build()
-            }
-            (false, None) => opcode::Write::new(FILE, at, len).offset(run.offset).build(),
-        }
+        let at = buffer.pointer(0).as_ptr();
+        transfer(at, run, self.ring.fixed(at, run.bytes), reads)
     }
 
     /// Carries out what a polled ring cannot.
@@ -175,6 +238,20 @@ impl<B: IoBuffer> UringQueue<B> {
         let result = done.map(|()| 0).map_err(|error| CommandError::System(Errno::of(&error)));
         self.stats.submitted += 1;
         self.done_at_once.push(Completion { buffer, result });
+    }
+}
+
+/// An entry for one piece of memory, registered as number `fixed` if it is.
+#[inline]
+fn transfer(at: *mut u8, run: Run, fixed: Option<u16>, reads: bool) -> squeue::Entry {
+    let (len, offset) = (run.bytes as u32, run.offset);
+    match (reads, fixed) {
+        (true, Some(index)) => opcode::ReadFixed::new(FILE, at, len, index).offset(offset).build(),
+        (true, None) => opcode::Read::new(FILE, at, len).offset(offset).build(),
+        (false, Some(index)) => {
+            opcode::WriteFixed::new(FILE, at, len, index).offset(offset).build()
+        }
+        (false, None) => opcode::Write::new(FILE, at, len).offset(offset).build(),
     }
 }
 
@@ -192,13 +269,18 @@ fn scattered<B: IoBuffer>(pieces: &mut Pieces, buffer: &B, run: Run, reads: bool
     }
 }
 
-/// What the kernel's result means for a request of `asked` bytes.
+/// What the kernel's result means: how many bytes were moved, or an error number.
 #[inline]
-fn outcome(result: i32, asked: u32) -> Result<u32, CommandError> {
-    match u32::try_from(result) {
-        Ok(moved) if moved >= asked => Ok(0),
-        Ok(moved) => Err(CommandError::Short { moved: moved.into(), asked: asked.into() }),
-        Err(_) => Err(CommandError::System(Errno(result.saturating_neg()))),
+fn outcome(result: i32) -> Result<u64, CommandError> {
+    u64::try_from(result).map_err(|_| CommandError::System(Errno(result.saturating_neg())))
+}
+
+/// What became of a request of `asked` bytes.
+#[inline]
+fn whole(result: Result<u64, CommandError>, asked: u64) -> Result<u32, CommandError> {
+    match result {
+        Ok(moved) if moved < asked => Err(CommandError::Short { moved, asked }),
+        other => other.map(|_| 0),
     }
 }
 
@@ -210,23 +292,22 @@ impl<B: IoBuffer> CommandQueue<B> for UringQueue<B> {
             Ok(run) => run,
             Err(reason) => return Err(Rejected { buffer, reason }),
         };
-        if !self.has_room(buffer.segment_count()) {
-            return Err(Rejected { buffer, reason: RejectReason::Full });
-        }
         let moves = matches!(operation, Operation::Read(_) | Operation::Write(_));
-        if !moves && self.ring.polls() {
+        let commands = match self.admit(moves, &buffer) {
+            Ok(commands) => commands,
+            Err(reason) => return Err(Rejected { buffer, reason }),
+        };
+        if !moves && self.cutter.is_some() {
             self.do_at_once(operation, run, buffer);
             return Ok(());
         }
         let (slot, cid) = self.slots().occupy(Some(buffer), Time::NEVER, 0, false);
-        let entry = self.entry(operation, run, slot).user_data(cid.0.into());
-        self.asked[slot] = if moves { run.bytes as u32 } else { 0 };
-        // SAFETY: the buffer is in its slot, and stays there until this entry completes; when the queue is dropped, it is
-        // freed only once the kernel has nothing left (law 3). Lists of pieces stay until the kernel took the entry,
-        // which copies them.
-        unsafe { self.ring.push(&entry) };
-        self.stats.bytes += u64::from(self.asked[slot]);
-        self.stats.submitted += 1;
+        self.asked[slot] = if moves { run.bytes } else { 0 };
+        self.joins[slot] = Join::of(commands);
+        self.free_commands -= commands;
+        self.push(operation, run, slot, cid);
+        self.stats.bytes += self.asked[slot];
+        self.stats.submitted += commands as u64;
         Ok(())
     }
 
@@ -238,31 +319,38 @@ impl<B: IoBuffer> CommandQueue<B> for UringQueue<B> {
 
     #[inline]
     fn ring(&mut self) {
-        self.stats.submission_rings += 1;
+        self.stats.submission_rings += u64::from(self.ring.pushed() > 0);
         self.ring.submit();
     }
 
     #[inline]
     fn poll(&mut self, _now: Time, mut done: impl FnMut(Completion<B>)) -> usize {
         let mut count = self.done_at_once.len();
+        let mut commands = count;
         self.done_at_once.drain(..).for_each(&mut done);
         let slots = self.slots.as_mut().expect("slots are there until drop");
+        let mut freed = 0;
         self.ring.reap(|user_data, result| {
-            let Some(buffer) = slots.end_plain(Cid(user_data as u16)) else {
+            let cid = Cid(user_data as u16);
+            let Some(slot) = slots.find(cid) else {
                 self.stats.unknown_cids += 1;
                 return;
             };
-            let asked = self.asked[slots.last_ended()];
-            let result = outcome(result, asked);
+            freed += 1;
+            let Some(result) = self.joins[slot].end(outcome(result)) else { return };
+            let result = whole(result, self.asked[slot]);
             if let Err(error) = result
                 && self.file.is_gone(error)
             {
                 self.gone.get_or_insert(error);
             }
+            let buffer = slots.end_plain(cid).expect("a request in flight owns its buffer");
             count += 1;
             done(Completion { buffer, result });
         });
-        self.stats.completed += count as u64;
+        commands += freed;
+        self.free_commands += freed;
+        self.stats.completed += commands as u64;
         count
     }
 

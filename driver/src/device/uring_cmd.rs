@@ -1,5 +1,5 @@
-//! NVMe commands through io_uring to a namespace's character device (`/dev/ng0n1`): the kernel's driver without its block
-//! layer.
+//! NVMe commands through io_uring to a namespace's character device (`/dev/ng0n1`): the kernel's driver without its
+//! block layer.
 //!
 //! A request becomes as many commands as the controller's and the kernel's limits ask for, cut where its segments end;
 //! it is over with the last of them, and failed if one did. Entries are of 128 bytes, completions of 32, as the kernel
@@ -17,7 +17,9 @@ use io_uring::{cqueue, opcode, squeue};
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::extent::{Extent, Run};
-use super::kernel_ring::{DEPTH_MAX, FILE, Ring, Shape};
+use super::kernel_ring::{COMMANDS_MIN, COMMANDS_PER_REQUEST, DEPTH_MAX, FILE, Ring, Shape};
+use super::passthrough::{self, Passthrough};
+use super::pieces::{Cutter, Join, Piece};
 use super::{CommandQueue, DeviceInfo, DeviceOptions, Operation, QueueOptions, Request};
 use crate::error::{Error, Result};
 use crate::memory::{Buffer, IoBuffer};
@@ -25,10 +27,9 @@ use crate::queue_pair::{CommandError, Completion, Errno, RejectReason, Rejected,
 use crate::slots::Slots;
 use crate::spec::identify::{IdentifyController, IdentifyNamespace};
 use crate::spec::{Cid, Cns, DsmRange, Lba, LbaCount, Nsid, RangeCount, Sqe, Status};
-use crate::sys::passthrough::{self, Passthrough};
+
 use crate::target::KernelTarget;
 use crate::time::Time;
-use crate::transfer::Unplannable;
 
 /// What the smallest page of any controller is: MDTS counts in pages of a size that only its registers tell.
 const PAGE: u64 = 4096;
@@ -36,10 +37,6 @@ const PAGE: u64 = 4096;
 const COMMAND_BYTES: u64 = 128 << 10;
 /// What a command can say: 65536 LBAs.
 const COMMAND_LBAS_MAX: u64 = 1 << 16;
-/// Entries of a ring for each request in flight, so that some may become several commands.
-const COMMANDS_PER_REQUEST: u32 = 4;
-/// Entries of a ring at least.
-const COMMANDS_MIN: u32 = 64;
 
 /// A namespace behind the kernel's driver.
 #[derive(Clone, Debug)]
@@ -168,8 +165,11 @@ impl UringCmdDevice {
         let depth = options.depth.clamp(1, DEPTH_MAX / COMMANDS_PER_REQUEST);
         let entries = (depth * COMMANDS_PER_REQUEST).max(COMMANDS_MIN);
         let memory = if self.fixed { memory } else { &[] };
-        let fd = self.file.as_raw_fd();
-        let shape = Shape { device, fd, depth: entries, polled: self.polled, memory };
+        let (fd, polled) = (self.file.as_raw_fd(), self.polled);
+        // Kernels of old (6.1) count all pages of a registered piece behind a command's first, and refuse those that
+        // could not be one command's.
+        let piece_bytes = Some(self.namespace.command_bytes_max);
+        let shape = Shape { device, fd, depth: entries, polled, memory, piece_bytes };
         Ok(UringCmdQueue {
             ring: Ring::new(&shape)?,
             slots: Some(Slots::new(depth as usize)),
@@ -192,32 +192,11 @@ fn milliseconds(timeout: Duration) -> u32 {
     u32::try_from(timeout.as_nanos().div_ceil(1_000_000)).unwrap_or(u32::MAX).max(1)
 }
 
-/// The commands of one request.
-#[derive(Clone, Copy, Debug, Default)]
-struct Join {
-    /// Those that have not completed.
-    left: u32,
-    /// The first failure.
-    failed: Option<CommandError>,
-}
-
-impl Join {
-    /// Takes in a command's end; the request's result once it was the last.
-    #[inline]
-    fn end(&mut self, result: i32) -> Option<Result<u32, CommandError>> {
-        if let Err(error) = outcome(result) {
-            self.failed.get_or_insert(error);
-        }
-        self.left -= 1;
-        (self.left == 0).then(|| self.failed.map_or(Ok(0), Err))
-    }
-}
-
 /// What the kernel's result means: a status where the controller answered, else an error number.
 #[inline]
-fn outcome(result: i32) -> Result<(), CommandError> {
+fn outcome(result: i32) -> Result<u64, CommandError> {
     match result {
-        0 => Ok(()),
+        0 => Ok(0),
         status if status > 0 => Err(CommandError::Status(Status::from_bits(status as u16))),
         errno => Err(CommandError::System(Errno(errno.saturating_neg()))),
     }
@@ -245,51 +224,10 @@ pub struct UringCmdQueue<B: IoBuffer> {
     stats: Stats,
 }
 
-/// One command of a request: a run of LBAs and where its data lies.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Piece {
-    lba: Lba,
-    segment: usize,
-    /// In its segment.
-    offset: u64,
-    bytes: u64,
-}
-
 impl Namespace {
-    /// Commands that a transfer becomes.
-    ///
-    /// # Errors
-    /// Where a segment ends inside an LBA.
-    fn count<B: IoBuffer>(&self, buffer: &B) -> Result<usize, RejectReason> {
-        let lba_bytes = u64::from(self.lba_bytes);
-        let mut count = 0;
-        for index in 0..buffer.segment_count() {
-            let bytes = buffer.segment(index).len;
-            if !bytes.is_multiple_of(lba_bytes) {
-                return Err(Unplannable::PartialLba { bytes, lba_bytes }.into());
-            }
-            count += bytes.div_ceil(self.command_bytes_max) as usize;
-        }
-        Ok(count)
-    }
-
-    /// The commands of a transfer, in order.
-    fn pieces<'a, B: IoBuffer>(
-        &'a self,
-        lba: Lba,
-        buffer: &'a B,
-    ) -> impl Iterator<Item = Piece> + 'a {
-        let mut before = 0;
-        (0..buffer.segment_count()).flat_map(move |segment| {
-            let (len, start) = (buffer.segment(segment).len, before);
-            before += len;
-            (0..len).step_by(self.command_bytes_max as usize).map(move |offset| Piece {
-                lba: Lba(lba.0 + (start + offset) / u64::from(self.lba_bytes)),
-                segment,
-                offset,
-                bytes: self.command_bytes_max.min(len - offset),
-            })
-        })
+    /// How its requests are cut.
+    fn cutter(&self) -> Cutter {
+        Cutter { lba_bytes: self.lba_bytes, command_bytes_max: self.command_bytes_max }
     }
 
     /// The command for a piece.
@@ -297,9 +235,10 @@ impl Namespace {
     fn sqe(&self, piece: Piece, reads: bool) -> Sqe {
         let count = LbaCount::new((piece.bytes / u64::from(self.lba_bytes)) as u32)
             .expect("a piece has 1 to 65536 LBAs");
+        let lba = Lba(piece.at / u64::from(self.lba_bytes));
         match reads {
-            true => Sqe::read(self.nsid, piece.lba, count),
-            false => Sqe::write(self.nsid, piece.lba, count),
+            true => Sqe::read(self.nsid, lba, count),
+            false => Sqe::write(self.nsid, lba, count),
         }
     }
 }
@@ -312,7 +251,7 @@ impl<B: IoBuffer> UringCmdQueue<B> {
     fn admit(&mut self, operation: Operation, buffer: &B) -> Result<(Run, usize), RejectReason> {
         let run = self.namespace.extent.run(operation, buffer)?;
         let needs = match operation {
-            Operation::Read(_) | Operation::Write(_) => self.namespace.count(buffer)?,
+            Operation::Read(_) | Operation::Write(_) => self.namespace.cutter().count(buffer)?,
             Operation::Flush => 1,
             Operation::Deallocate(..) => {
                 let has = if buffer.segment_count() > 0 { buffer.segment(0).len } else { 0 };
@@ -342,8 +281,9 @@ impl<B: IoBuffer> UringCmdQueue<B> {
         match operation {
             Operation::Read(lba) | Operation::Write(lba) => {
                 let reads = matches!(operation, Operation::Read(_));
-                for piece in namespace.pieces(lba, buffer) {
-                    let data = Data::of(buffer, &piece);
+                let start = lba.0 * u64::from(namespace.lba_bytes);
+                for piece in namespace.cutter().pieces(start, buffer) {
+                    let data = Data { at: piece.data(buffer), bytes: piece.bytes as u32 };
                     let sqe = namespace.sqe(piece, reads);
                     // SAFETY: see `push_command`; the data lies in the request's buffer.
                     unsafe { push_command(&mut self.ring, &sqe, data, timeout, cid) };
@@ -374,12 +314,6 @@ struct Data {
 
 impl Data {
     const NONE: Data = Data { at: std::ptr::null(), bytes: 0 };
-
-    #[inline]
-    fn of<B: IoBuffer>(buffer: &B, piece: &Piece) -> Data {
-        let start = buffer.pointer(piece.segment).as_ptr();
-        Data { at: start.wrapping_add(piece.offset as usize), bytes: piece.bytes as u32 }
-    }
 
     /// Writes a range to the start of the first segment, which was checked to have room.
     fn range<B: IoBuffer>(buffer: &B, range: DsmRange) -> Data {
@@ -431,7 +365,7 @@ impl<B: IoBuffer> CommandQueue<B> for UringCmdQueue<B> {
         }
         let slots = self.slots.as_mut().expect("slots are there until drop");
         let (slot, cid) = slots.occupy(Some(buffer), Time::NEVER, 0, false);
-        self.joins[slot] = Join { left: commands as u32, failed: None };
+        self.joins[slot] = Join::of(commands);
         self.free_commands -= commands;
         self.push(operation, slot, cid);
         self.stats.submitted += commands as u64;
@@ -449,7 +383,7 @@ impl<B: IoBuffer> CommandQueue<B> for UringCmdQueue<B> {
 
     #[inline]
     fn ring(&mut self) {
-        self.stats.submission_rings += 1;
+        self.stats.submission_rings += u64::from(self.ring.pushed() > 0);
         self.ring.submit();
     }
 
@@ -465,7 +399,7 @@ impl<B: IoBuffer> CommandQueue<B> for UringCmdQueue<B> {
                 return;
             };
             commands += 1;
-            let Some(result) = self.joins[slot].end(result) else { return };
+            let Some(result) = self.joins[slot].end(outcome(result)) else { return };
             if let Err(error @ CommandError::System(errno)) = result
                 && errno.is_gone()
             {
@@ -473,7 +407,7 @@ impl<B: IoBuffer> CommandQueue<B> for UringCmdQueue<B> {
             }
             let buffer = slots.end_plain(cid).expect("a request in flight owns its buffer");
             count += 1;
-            done(Completion { buffer, result });
+            done(Completion { buffer, result: result.map(|_| 0) });
         });
         self.free_commands += commands;
         self.stats.completed += commands as u64;
@@ -510,49 +444,13 @@ impl<B: IoBuffer> Drop for UringCmdQueue<B> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::memory::allocate_for_host;
-
-    fn namespace(command_bytes_max: u64) -> Namespace {
-        let (bytes, lba_bytes) = (1 << 30, 512);
-        let extent = Extent::new(bytes, lba_bytes);
-        let (nsid, deallocates, writes) = (Nsid(1), true, true);
-        Namespace { nsid, extent, bytes, lba_bytes, command_bytes_max, deallocates, writes }
-    }
 
     #[test]
-    fn a_long_request_is_cut_into_commands_that_cover_it_once() {
-        let namespace = namespace(5 * 512);
-        let mut first = allocate_for_host(24 * 512).expect("memory");
-        let buffers = vec![first.split_off(11 * 512), first];
-        let pieces: Vec<Piece> = namespace.pieces(Lba(100), &buffers).collect();
-        assert_eq!(namespace.count(&buffers), Ok(pieces.len()));
-        let lbas: Vec<u64> = pieces.iter().map(|piece| piece.lba.0).collect();
-        assert_eq!(lbas, [100, 105, 110, 113, 118, 123]);
-        let sizes: Vec<u64> = pieces.iter().map(|piece| piece.bytes / 512).collect();
-        assert_eq!(sizes, [5, 5, 3, 5, 5, 1], "cut at the limit and where a segment ends");
-        assert_eq!((pieces[3].segment, pieces[3].offset), (1, 0));
-        let at = Data::of(&buffers, &pieces[4]).at.addr();
-        assert_eq!(at, buffers[1].as_ptr().addr() + 5 * 512);
-    }
-
-    #[test]
-    fn a_segment_that_ends_inside_an_lba_is_refused() {
-        let mut first = allocate_for_host(1024).expect("memory");
-        let buffers = vec![first.split_off(100), first];
-        let refused = namespace(4096).count(&buffers).expect_err("no whole LBAs");
-        assert!(matches!(refused, RejectReason::Unplannable(Unplannable::PartialLba { .. })));
-    }
-
-    #[test]
-    fn a_request_ends_with_its_last_command_and_its_first_failure() {
-        let mut join = Join { left: 3, failed: None };
-        assert_eq!(join.end(0), None);
-        assert_eq!(join.end(i32::from(Status::WRITE_FAULT.bits())), None);
-        let failed = join.end(-libc::EIO);
-        assert_eq!(failed, Some(Err(CommandError::Status(Status::WRITE_FAULT))));
-        assert_eq!(Join { left: 1, failed: None }.end(0), Some(Ok(0)));
-        let gone = Join { left: 1, failed: None }.end(-libc::ENODEV);
-        assert_eq!(gone, Some(Err(CommandError::System(Errno(libc::ENODEV)))));
+    fn a_status_and_an_error_number_are_told_apart() {
+        assert_eq!(outcome(0), Ok(0));
+        let status = outcome(i32::from(Status::WRITE_FAULT.with_dnr(true).bits()));
+        assert_eq!(status, Err(CommandError::Status(Status::WRITE_FAULT.with_dnr(true))));
+        assert_eq!(outcome(-libc::ENODEV), Err(CommandError::System(Errno(libc::ENODEV))));
     }
 
     #[test]

@@ -22,7 +22,6 @@ mod dma_table;
 pub(crate) mod file_io;
 mod host_memory;
 mod media;
-pub(crate) mod passthrough;
 mod shared_pages;
 mod window;
 

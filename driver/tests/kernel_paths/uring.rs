@@ -46,6 +46,47 @@ fn a_queue_belongs_to_the_thread_that_first_rings_it() {
     drop(worker.join().expect("the worker"));
 }
 
+/// Its thread alone could wait for what is in flight: the memory is leaked, and stays as it was.
+#[test]
+fn a_queue_in_use_that_another_thread_drops_keeps_its_memory_from_everyone() {
+    let file = TestFile::new();
+    let device = file.open("uring:FILE", 1 << 20);
+    let mut all = device.allocate(64 << 10).expect("memory");
+    let rest = all.split_off(4096);
+    let mut queue = queue(&device, 4, &[&all, &rest]);
+    let there = device.clone();
+    let worker = std::thread::spawn(move || {
+        let request = Request { operation: Operation::Read(Lba(0)), buffer: all };
+        queue.post(there.now(), request).expect("room");
+        queue.ring();
+        queue
+    });
+    drop(worker.join().expect("the worker"));
+    assert!(rest.iter().all(|byte| *byte == 0));
+}
+
+#[test]
+fn a_queue_that_changes_its_thread_says_so() {
+    let file = TestFile::new();
+    let device = file.open("uring:FILE", 1 << 20);
+    let buffer = device.allocate(4096).expect("memory");
+    let mut queue = queue(&device, 4, &[]);
+    let there = device.clone();
+    let worker = std::thread::spawn(move || {
+        let read = carry_out(&there, &mut queue, Operation::Read(Lba(0)), buffer);
+        (queue, read.buffer)
+    });
+    let (mut queue, buffer) = worker.join().expect("the worker");
+    queue.check().expect("nothing is wrong yet");
+    queue.post(device.now(), Request { operation: Operation::Read(Lba(0)), buffer }).expect("room");
+    queue.ring();
+    // A kernel before 6.1 does not mind.
+    match queue.check() {
+        Err(error) => assert!(error.to_string().contains("second thread"), "{error}"),
+        Ok(()) => assert_eq!(next(&device, &mut queue).result, Ok(0)),
+    }
+}
+
 #[test]
 fn buffers_of_more_pieces_than_fit_at_once_are_all_written() {
     let file = TestFile::new();

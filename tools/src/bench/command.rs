@@ -4,8 +4,7 @@ use std::io::{self, IsTerminal, Write};
 
 use clap::{Args, Subcommand};
 
-use super::options::command_line::BenchArgs;
-use super::options::{Eta, OutputFormat, Request, Section};
+use super::options::{BenchArgs, Eta, OutputFormat, Request, Section};
 use super::outcome::RunOutcome;
 use super::side::{self, Bench, CompareArgs, ReportArgs};
 use super::{report, run};
@@ -78,12 +77,18 @@ fn is_side_by_side(request: &Request) -> bool {
 }
 
 fn tell(request: &Request, outcome: &RunOutcome, output: &mut Output) -> Result<()> {
-    request.run.formats.iter().try_for_each(|format| output.write(&report::render(*format, outcome)))
+    request
+        .run
+        .formats
+        .iter()
+        .try_for_each(|format| output.write(&report::render(*format, outcome)))
 }
 
 fn side_by_side(request: &Request, interrupt: &Interrupt, output: &mut Output) -> Result<()> {
     if request.run.formats.contains(&OutputFormat::Terse) {
-        return Err(Failure::usage("--output-format=terse has no form for several runs; use normal or json"));
+        return Err(Failure::usage(
+            "--output-format=terse has no form for several runs; use normal or json",
+        ));
     }
     let shows = shows_progress(request);
     let comparison = side::run(
@@ -103,7 +108,9 @@ fn side_by_side(request: &Request, interrupt: &Interrupt, output: &mut Output) -
     for format in &request.run.formats {
         output.write(&match format {
             OutputFormat::Normal | OutputFormat::Terse => side::table(&comparison),
-            OutputFormat::Json | OutputFormat::JsonPlus => format!("{:#}\n", side::json(&comparison)),
+            OutputFormat::Json | OutputFormat::JsonPlus => {
+                format!("{:#}\n", side::json(&comparison))
+            }
         })?;
     }
     match comparison.failure {

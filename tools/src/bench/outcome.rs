@@ -7,7 +7,7 @@ use adit_driver::Stats;
 
 use super::errors::Errors;
 use super::measure::{Latency, Levels, Samples};
-use super::options::{RunOptions, Section};
+use super::options::Section;
 use super::run::cpu::Cpu;
 use super::way::{PerWay, Way};
 
@@ -16,8 +16,6 @@ use super::way::{PerWay, Way};
 pub(crate) struct RunOutcome {
     /// The options of `[global]` as they were written.
     pub(crate) global: Vec<(String, String)>,
-    /// What was asked of the run.
-    pub(crate) run: RunOptions,
     /// Milliseconds since 1970 at its end.
     pub(crate) unix_ms: u64,
     /// The threads of all jobs in order; those of a group with `group_reporting` as one.
@@ -62,8 +60,6 @@ pub(crate) struct JobOutcome {
     pub(crate) lba_bytes: u32,
     /// The group, from 0.
     pub(crate) group: u32,
-    /// Which of all threads of the run this is, from 0; the first of several.
-    pub(crate) thread: u32,
     /// How many threads it stands for.
     pub(crate) threads: u32,
     /// From the first I/O that counts to the end.
@@ -174,7 +170,8 @@ impl JobOutcome {
     pub(crate) fn merge(&mut self, other: &JobOutcome) {
         // Shares of each thread's own time.
         let threads = (f64::from(self.threads), f64::from(other.threads));
-        self.busy_percent = (self.busy_percent * threads.0 + other.busy_percent * threads.1) / (threads.0 + threads.1);
+        self.busy_percent = (self.busy_percent * threads.0 + other.busy_percent * threads.1)
+            / (threads.0 + threads.1);
         self.threads += other.threads;
         self.elapsed = self.elapsed.max(other.elapsed);
         for way in Way::ALL {

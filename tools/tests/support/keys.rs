@@ -29,7 +29,7 @@ pub(crate) const CASES: [(&str, &str); 8] = [
     ),
     (
         "steady",
-        "--ioengine=null --rw=read --size=1m --time_based --runtime=3 --steadystate=iops:1000% \
+        "--ioengine=null --rw=read --size=1m --time_based --runtime=3 --steadystate=iops:100% \
          --steadystate_duration=1 --output-format=json",
     ),
     (

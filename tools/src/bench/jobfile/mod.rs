@@ -10,7 +10,7 @@
 //! time_based          ; on
 //! ```
 //!
-//! Lines that begin with `;` or `#` are comments. Nothing here knows what options mean.
+//! From `;` or `#` to the end of a line is a comment, also within a value, as in fio. Nothing here knows what options mean.
 
 mod expand;
 
@@ -128,6 +128,7 @@ impl Parser<'_> {
         if let Some(rest) = text.strip_prefix('[') {
             return self.section(line, rest);
         }
+        let text = text.split([';', '#']).next().unwrap_or_default().trim_end();
         match text.split_once(char::is_whitespace) {
             Some(("include", file)) if !file.trim_start().starts_with('=') => {
                 self.include(line, file.trim())
@@ -252,9 +253,12 @@ mod tests {
 
     #[test]
     fn sections_have_options_with_and_without_values() {
-        let text = "\u{feff}; a comment\n# another\n[global]\r\nrw = randread \nthread\n\n [ job 1 ] ; first\n  bs=4k\n[job2]";
+        let text = "\u{feff}; a comment\n# another\n[global]\r\nrw = randread \nthread ; on\nnumjobs=4# four\n\n [ job 1 ] ; first\n  bs=4k\n[job2]";
         let expected = [
-            ("(global)".to_owned(), vec!["rw=randread".to_owned(), "thread".to_owned()]),
+            (
+                "(global)".to_owned(),
+                vec!["rw=randread".to_owned(), "thread".to_owned(), "numjobs=4".to_owned()],
+            ),
             ("job 1".to_owned(), vec!["bs=4k".to_owned()]),
             ("job2".to_owned(), vec![]),
         ];

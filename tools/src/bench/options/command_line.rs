@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use adit_driver::Target;
@@ -157,9 +158,12 @@ pub(crate) struct BenchArgs {
     options: Vec<Written>,
     /// Job files.
     files: Vec<String>,
+    /// What all of that says, once it was read: standard input can be read only once.
+    said: OnceLock<Said>,
 }
 
 /// What a command line and its job files say, before it is understood.
+#[derive(Clone, Debug)]
 struct Said {
     /// Options before all jobs.
     defaults: Vec<Written>,
@@ -175,7 +179,7 @@ impl BenchArgs {
     /// # Errors
     /// A sentence that says where what is wrong, with exit code 2.
     pub(crate) fn request(&self) -> Result<Request> {
-        let said = self.said(&Surroundings::here())?;
+        let said = self.said()?;
         let mut sections = Vec::new();
         for (at, part) in said.parts.iter().enumerate() {
             let mut jobs = written::sections(&said.defaults, part)?;
@@ -201,7 +205,7 @@ impl BenchArgs {
     /// As [`BenchArgs::request`].
     pub(crate) fn showcmd(&self) -> Result<String> {
         self.request()?;
-        let jobs = self.job_words(&Surroundings::here())?;
+        let jobs = self.job_words()?;
         let lines = jobs
             .iter()
             .map(|words| words.iter().map(|word| quoted(word)).collect::<Vec<_>>().join(" "));
@@ -209,20 +213,30 @@ impl BenchArgs {
     }
 
     /// The words of that command line, by job.
-    fn job_words(&self, around: &Surroundings) -> Result<Vec<Vec<String>>> {
-        let said = self.said(around)?;
+    fn job_words(&self) -> Result<Vec<Vec<String>>> {
+        let said = self.said()?;
         let mut jobs = Vec::new();
         for (at, part) in said.parts.iter().enumerate() {
             let mut words = written::words(&said.defaults, part);
             if let Some(first) = words.first_mut().filter(|_| at > said.lines) {
-                first.push("--stonewall".to_owned());
+                first.push("--stonewall=1".to_owned());
             }
             jobs.extend(words);
         }
         Ok(jobs)
     }
 
-    fn said(&self, around: &Surroundings) -> Result<Said> {
+    fn said(&self) -> Result<&Said> {
+        match self.said.get() {
+            Some(said) => Ok(said),
+            None => {
+                let fresh = self.read(&Surroundings::here())?;
+                Ok(self.said.get_or_init(|| fresh))
+            }
+        }
+    }
+
+    fn read(&self, around: &Surroundings) -> Result<Said> {
         let (defaults, jobs) = self.line(around);
         let lines = usize::from(!jobs.is_empty());
         let mut parts = Vec::from_iter((!jobs.is_empty()).then_some(jobs));
@@ -394,6 +408,7 @@ impl FromArgMatches for BenchArgs {
             run: run.into(),
             options,
             files: files.unwrap_or_default(),
+            said: OnceLock::new(),
         })
     }
 
@@ -660,17 +675,16 @@ mod tests {
         );
         let second = File::new("show2", "[d]\ntime_based\nruntime=5\n");
         let original = args(&["--size=1m", first.name(), second.name()]);
-        let around = Surroundings::here();
-        let words = original.job_words(&around).expect("words").concat();
+        let words = original.job_words().expect("words").concat();
         let shown = args(&words.iter().map(String::as_str).collect::<Vec<_>>());
         let of = |args: &BenchArgs| {
             args.request().expect("jobs").sections.into_iter().map(|s| s.job).collect::<Vec<_>>()
         };
         assert_eq!(of(&shown), of(&original));
         let text = original.showcmd().expect("a command line");
-        assert!(text.starts_with("adit bench --name=a --size=1m --rw=randwrite --thread '--description=it'\\''s a b' --bs=8192 \\\n"), "{text}");
+        assert!(text.starts_with("adit bench --name=a --size=1m --rw=randwrite --thread=1 '--description=it'\\''s a b' --bs=8192 \\\n"), "{text}");
         assert!(
-            text.ends_with("--name=d --size=1m --time_based --runtime=5 --stonewall\n"),
+            text.ends_with("--name=d --size=1m --time_based=1 --runtime=5 --stonewall=1\n"),
             "{text}"
         );
     }

@@ -135,6 +135,8 @@ pub(crate) const WITHOUT_EFFECT: &[Effectless] = &[
     only("stats", ON, "it is on", "leave out of the report what is not needed"),
     only("sync", Words(&["0", "none"]), "it is off", "take fsync=1, a Flush after each write"),
     free("thread", Switch, "jobs are always threads"),
+    // Not in fio's list, but fio takes it, and its own example job files have it.
+    free("threads", Switch, "jobs are always threads"),
     free("unique_filename", Switch, "there are no network clients"),
     only("unit_base", Words(&["0", "8"]), "rates are in bytes", "multiply by 8"),
     free("userspace_reap", Switch, "completions are always taken from the ring in memory"),

@@ -8,6 +8,8 @@ pub(crate) mod absent;
 mod again;
 mod check;
 pub(crate) mod command_line;
+#[cfg(test)]
+mod documented;
 pub(crate) mod draft;
 pub(crate) mod effectless;
 pub(crate) mod expression;
@@ -24,6 +26,7 @@ use std::time::Duration;
 
 use adit_driver::Target;
 
+pub(crate) use check::writes;
 pub(crate) use command_line::BenchArgs;
 pub(crate) use values::*;
 

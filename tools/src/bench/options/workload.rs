@@ -254,7 +254,16 @@ const ENGINES: [(&str, Engine); 12] = [
 ];
 
 /// Engines of fio that there is no path for, and what comes nearest.
-const NO_ENGINES: [(&str, &str); 33] = [
+const NO_ENGINES: &[(&str, &str)] = &[
+    ("dfs", "object stores are not measured"),
+    ("rados", "object stores are not measured"),
+    ("ime_psync", "object stores are not measured"),
+    ("ime_psyncv", "object stores are not measured"),
+    ("ime_aio", "object stores are not measured"),
+    ("librpma_apm_client", "networks are not measured"),
+    ("librpma_apm_server", "networks are not measured"),
+    ("librpma_gpspm_client", "networks are not measured"),
+    ("librpma_gpspm_server", "networks are not measured"),
     ("sg", "take the device's block device with io_uring"),
     ("splice", "take psync"),
     ("netsplice", "networks are not measured"),

@@ -98,7 +98,8 @@ pub(crate) fn canonical(name: &str) -> String {
 
 fn is_switch(name: &str) -> bool {
     let name = canonical(name);
-    let is_effectless = effectless::find(&name).is_some();
+    let is_effectless =
+        effectless::find(&name).is_some_and(|option| option.values == effectless::Values::Switch);
     is_effectless || table::find(&name).is_some_and(|spec| spec.is_switch())
 }
 
@@ -165,10 +166,15 @@ fn job(name: &str, global: &[&Written], section: &WrittenSection) -> Result<Sect
     let mut draft = Draft::default();
     draft.job.name = name.to_owned();
     let all = || global.iter().copied().chain(&section.options);
-    // What k means has to be known before sizes are read.
-    let (bases, others): (Vec<&Written>, Vec<&Written>) =
-        all().partition(|option| option.listed().0 == "kb_base");
-    bases.iter().chain(&others).try_for_each(|option| option.set(&mut draft))?;
+    // What k means has to be known before sizes are read; and of an engine that is absent, its options need no word.
+    for early in ["kb_base", "ioengine"] {
+        all()
+            .filter(|option| option.listed().0 == early)
+            .try_for_each(|option| option.set(&mut draft))?;
+    }
+    all()
+        .filter(|option| option.listed().0 != "kb_base")
+        .try_for_each(|option| option.set(&mut draft))?;
     let job = draft.finish().map_err(|why| section.place.refuse(format!("job '{name}': {why}")))?;
     // As in fio, the name is listed where it is an option.
     let is_option = section.place == Place::CommandLine;
@@ -212,9 +218,12 @@ pub(crate) fn words(defaults: &[Written], written: &[WrittenSection]) -> Vec<Vec
 }
 
 fn word(option: &Written) -> String {
-    match &option.value {
-        Some(value) => format!("--{}={value}", canonical(&option.name)),
-        None => format!("--{}", canonical(&option.name)),
+    let (name, value) = option.listed();
+    // A switch with its value is understood wherever it stands, also by fio.
+    if option.value.is_none() && value.is_empty() {
+        format!("--{name}")
+    } else {
+        format!("--{name}={value}")
     }
 }
 

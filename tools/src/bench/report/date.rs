@@ -1,7 +1,7 @@
 //! Dates as `asctime` writes them.
 
 /// A time as `asctime` writes it, in UTC.
-pub(super) fn utc(unix_seconds: u64) -> String {
+pub(crate) fn utc(unix_seconds: u64) -> String {
     const MONTHS: [&str; 12] =
         ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
     const DAYS: [&str; 7] = ["Thu", "Fri", "Sat", "Sun", "Mon", "Tue", "Wed"];

@@ -8,7 +8,7 @@ use adit_driver::Stats;
 use crate::bench::errors::{Errors, Kind, Tolerance};
 use crate::bench::measure::{Latency, Levels};
 use crate::bench::options::{
-    BlockSizes, JobOptions, LatencyTarget, RunOptions, Section, SteadyOf, SteadyState, Workload,
+    BlockSizes, JobOptions, LatencyTarget, Section, SteadyOf, SteadyState, Workload,
 };
 use crate::bench::outcome::{
     ClockOutcome, GroupOutcome, GroupWay, JobFailure, JobOutcome, RunOutcome, SteadyOutcome,
@@ -25,7 +25,6 @@ pub(super) fn run() -> RunOutcome {
     let jobs = vec![mix(), trims(), steady(), unified(), broken()];
     RunOutcome {
         global: vec![("size".to_owned(), "64m".to_owned()), ("bs".to_owned(), "4k".to_owned())],
-        run: RunOptions::default(),
         unix_ms: UNIX_MS,
         groups: (0..4).map(|number| group(number, &jobs)).collect(),
         jobs,
@@ -46,14 +45,13 @@ fn warning(code: &'static str, text: &str) -> Warning {
 }
 
 /// A job that did nothing yet.
-pub(super) fn job(name: &str, group: u32, thread: u32) -> JobOutcome {
+pub(super) fn job(name: &str, group: u32) -> JobOutcome {
     let job = JobOptions { name: name.to_owned(), ..JobOptions::default() };
     JobOutcome {
         section: Section { job, given: vec![("rw".to_owned(), "read".to_owned())] },
         target: "soft:mem=64M".to_owned(),
         lba_bytes: 512,
         group,
-        thread,
         threads: 1,
         elapsed: Duration::from_millis(2001),
         ways: PerWay([WayOutcome::new(), WayOutcome::new(), WayOutcome::new()]),
@@ -122,7 +120,7 @@ fn workload(reads: bool, writes: bool, trims: bool) -> Workload {
 
 /// Reads and writes with all that the driver counts.
 fn mix() -> JobOutcome {
-    let mut job = job("mix", 0, 0);
+    let mut job = job("mix", 0);
     let asked = &mut job.section.job;
     asked.description = Some("hello there".to_owned());
     (asked.slat_percentiles, asked.lat_percentiles) = (true, true);
@@ -149,7 +147,7 @@ fn mix() -> JobOutcome {
 
 /// Trims and writes of several sizes that put up with errors.
 fn trims() -> JobOutcome {
-    let mut job = job("trims", 1, 1);
+    let mut job = job("trims", 1);
     let asked = &mut job.section.job;
     (asked.rw, asked.continue_on_error) = (workload(false, true, true), Tolerance::All);
     (asked.numjobs, asked.new_group) = (2, true);
@@ -166,7 +164,7 @@ fn trims() -> JobOutcome {
 
 /// Several threads as one, until they were steady; without samples, and faster than MiB can tell.
 fn steady() -> JobOutcome {
-    let mut job = job("steady", 2, 3);
+    let mut job = job("steady", 2);
     let asked = &mut job.section.job;
     (asked.numjobs, asked.group_reporting, asked.stonewall) = (2, true, true);
     asked.steadystate = Some(SteadyState {
@@ -196,7 +194,7 @@ fn steady() -> JobOutcome {
 
 /// All ways as one.
 fn unified() -> JobOutcome {
-    let mut job = job("unified", 3, 5);
+    let mut job = job("unified", 3);
     job.section.job.unified_rw_reporting = true;
     job.section.job.rw = workload(true, true, false);
     job.section.job.new_group = true;
@@ -209,7 +207,7 @@ fn unified() -> JobOutcome {
 
 /// A job that failed at its first I/O.
 fn broken() -> JobOutcome {
-    let mut job = job("broken", 3, 6);
+    let mut job = job("broken", 3);
     job.elapsed = Duration::ZERO;
     job.section.job.unified_rw_reporting = true;
     job.failure = Some(JobFailure {

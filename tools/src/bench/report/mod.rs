@@ -31,6 +31,8 @@ use serde_json::Value;
 use super::options::{OutputFormat, Request};
 use super::outcome::{JobOutcome, RunOutcome};
 
+pub(crate) use date::utc;
+
 /// The version that stands where fio gives its own.
 const VERSION: &str = concat!("adit-", env!("CARGO_PKG_VERSION"));
 

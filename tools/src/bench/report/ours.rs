@@ -41,6 +41,7 @@ pub(super) fn job(job: &JobOutcome) -> Value {
         each.for_each(|more| value.extend(more));
     }
     value["series"] = by_way(job, series);
+    value["latency"] = by_way(job, latency);
     value["cdf"] = by_way(job, |way| cdf(if way.lat.count() > 0 { &way.lat } else { &way.clat }));
     value
 }
@@ -84,6 +85,23 @@ fn by_way(job: &JobOutcome, tell: impl Fn(&WayOutcome) -> Value) -> Value {
 fn series(way: &WayOutcome) -> Value {
     let points = way.samples.points.iter();
     points.map(|point| json!([point.at_ms, point.bytes_per_second, point.iops])).collect()
+}
+
+/// What users wait for, whichever latencies fio's keys have percentiles of: total ones, from when an I/O was due; those
+/// of completion where only they were measured.
+fn latency(way: &WayOutcome) -> Value {
+    const TOLD: [f64; 8] = [1.0, 10.0, 50.0, 90.0, 99.0, 99.9, 99.99, 99.999];
+    let (kind, latency) = if way.lat.count() > 0 { ("lat", &way.lat) } else { ("clat", &way.clat) };
+    if latency.count() == 0 {
+        return Value::Null;
+    }
+    let percentiles =
+        TOLD.map(|percent| (format!("{percent:.6}"), latency.percentile_ns(percent).into()));
+    json!({
+        "kind": kind,
+        "mean": latency.mean_ns(),
+        "percentile": Map::from_iter(percentiles),
+    })
 }
 
 /// Latencies in nanoseconds, each with how many took at most as long.

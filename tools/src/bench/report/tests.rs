@@ -56,7 +56,7 @@ fn the_json_reads_as_it_did() {
 fn the_json_with_bins_reads_as_it_did() {
     let mut outcome = fixture::run();
     // One job with bins is enough to look at.
-    outcome.jobs = vec![fixture::job("bins", 0, 0)];
+    outcome.jobs = vec![fixture::job("bins", 0)];
     let way = &mut outcome.jobs[0].ways[Way::Read];
     for ns in [900, 950, 950, 70_001, 4_000_000_000] {
         way.clat.record(ns);
@@ -90,7 +90,7 @@ fn a_terse_line_has_the_fields_of_fios() {
 
 /// The job of a case of [`keys::CASES`], with the same options.
 fn case(name: &str) -> JobOutcome {
-    let mut job = fixture::job(name, 0, 0);
+    let mut job = fixture::job(name, 0);
     let done = match name {
         "trim" => [Way::Trim, Way::Write],
         "target" | "steady" => [Way::Read, Way::Read],
@@ -122,7 +122,7 @@ fn case(name: &str) -> JobOutcome {
         "steady" => {
             asked.steadystate = Some(SteadyState {
                 of: SteadyOf::Iops,
-                limit: 1000.0,
+                limit: 100.0,
                 in_percent: true,
                 duration: Duration::from_secs(1),
                 ramp: Duration::ZERO,

@@ -28,8 +28,9 @@ pub(crate) fn cores(job: &JobOptions, number: u32) -> Result<Option<Vec<usize>>>
 
 fn of_node(node: usize) -> Result<Vec<usize>> {
     let path = format!("/sys/devices/system/node/node{node}/cpulist");
-    let list = std::fs::read_to_string(&path)
-        .map_err(|error| Failure::usage(format!("numa_cpu_nodes={node}: {path}: {error}; 'lscpu' lists the nodes")))?;
+    let list = std::fs::read_to_string(&path).map_err(|error| {
+        Failure::usage(format!("numa_cpu_nodes={node}: {path}: {error}; 'lscpu' lists the nodes"))
+    })?;
     Ok(list.trim().split(',').filter_map(range).flatten().collect())
 }
 
@@ -45,7 +46,10 @@ fn range(text: &str) -> Option<std::ops::RangeInclusive<usize>> {
 /// Cores that are not there, or not for this process.
 pub(crate) fn pin(cores: &[usize]) -> Result<()> {
     let refused = |error: nix::errno::Errno| {
-        Failure::usage(format!("cpus_allowed={cores:?}: {}; 'nproc' tells how many cores there are", error.desc()))
+        Failure::usage(format!(
+            "cpus_allowed={cores:?}: {}; 'nproc' tells how many cores there are",
+            error.desc()
+        ))
     };
     let mut set = CpuSet::new();
     for core in cores {
@@ -76,7 +80,10 @@ mod tests {
         std::thread::spawn(|| {
             pin(&[0]).expect("core 0 is there");
             let set = nix::sched::sched_getaffinity(Pid::from_raw(0)).expect("affinity");
-            assert!(set.is_set(0).expect("a core") && !(1..64).any(|core| set.is_set(core).expect("a core")));
+            assert!(
+                set.is_set(0).expect("a core")
+                    && !(1..64).any(|core| set.is_set(core).expect("a core"))
+            );
             assert!(pin(&[1000]).expect_err("no such core").to_string().contains("nproc"));
         })
         .join()
@@ -85,6 +92,8 @@ mod tests {
 
     #[test]
     fn a_node_that_is_not_there_is_told() {
-        assert!(of_node(9999).expect_err("no such node").to_string().contains("numa_cpu_nodes=9999"));
+        assert!(
+            of_node(9999).expect_err("no such node").to_string().contains("numa_cpu_nodes=9999")
+        );
     }
 }

@@ -39,6 +39,11 @@ impl<W> Again<W> {
         self.waiting.is_empty()
     }
 
+    /// Takes all of them out.
+    pub(crate) fn drain(&mut self) -> impl Iterator<Item = W> {
+        self.waiting.drain(..).map(|(_, work)| work)
+    }
+
     /// Forgets all of them.
     pub(crate) fn clear(&mut self) {
         self.waiting.clear();

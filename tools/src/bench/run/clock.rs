@@ -66,7 +66,9 @@ impl Check {
 fn is_tsc() -> bool {
     let flags = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let flags = flags.lines().find(|line| line.starts_with("flags")).unwrap_or_default();
-    ["constant_tsc", "nonstop_tsc"].iter().all(|flag| flags.split_whitespace().any(|word| word == *flag))
+    ["constant_tsc", "nonstop_tsc"]
+        .iter()
+        .all(|flag| flags.split_whitespace().any(|word| word == *flag))
 }
 
 #[cfg(test)]

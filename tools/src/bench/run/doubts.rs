@@ -83,7 +83,11 @@ fn of_job(job: &JobOutcome) -> Vec<Warning> {
     let mut warnings = Vec::new();
     let name = &job.section.job.name;
     let is_null = job.target.starts_with("null:");
-    if job.busy_percent > BUSY_PERCENT && !is_null && job.section.job.iodepth > 1 && job.completes.total() > 100 {
+    if job.busy_percent > BUSY_PERCENT
+        && !is_null
+        && job.section.job.iodepth > 1
+        && job.completes.total() > 100
+    {
         let text = format!(
             "{name}: {:.0}% of batches had finished before they were asked for: this thread was the limit, not the \
              device; use more jobs",
@@ -91,7 +95,8 @@ fn of_job(job: &JobOutcome) -> Vec<Warning> {
         );
         warnings.push(Warning { code: "generator-limited", text });
     }
-    let preemptions = job.cpu.preemptions as f64 / job.elapsed.as_secs_f64().max(1e-3) / f64::from(job.threads);
+    let preemptions =
+        job.cpu.preemptions as f64 / job.elapsed.as_secs_f64().max(1e-3) / f64::from(job.threads);
     if preemptions > PREEMPTIONS_PER_SECOND {
         let text = format!(
             "{name}: it was interrupted {preemptions:.0} times a second by other work on its core: the tail of its \
@@ -109,7 +114,8 @@ fn of_job(job: &JobOutcome) -> Vec<Warning> {
         warnings.push(Warning { code: "never-written", text });
     }
     if job.is_cached {
-        let text = format!("{name}: data passed through the page cache: the figures are not the device's");
+        let text =
+            format!("{name}: data passed through the page cache: the figures are not the device's");
         warnings.push(Warning { code: "page-cache", text });
     }
     warnings
@@ -130,13 +136,15 @@ mod tests {
 
     #[test]
     fn a_quiet_machine_gives_no_reason_to_doubt() {
-        let quiet = Machine { core_count: 2, threads_at_once: 2, speeds: (speed(1000), speed(1050)) };
+        let quiet =
+            Machine { core_count: 2, threads_at_once: 2, speeds: (speed(1000), speed(1050)) };
         assert_eq!(codes(&quiet, 100.0), [""; 0]);
     }
 
     #[test]
     fn each_thing_about_the_machine_is_told() {
-        let loud = Machine { core_count: 2, threads_at_once: 3, speeds: (speed(1000), speed(1200)) };
+        let loud =
+            Machine { core_count: 2, threads_at_once: 3, speeds: (speed(1000), speed(1200)) };
         assert_eq!(codes(&loud, -2000.0), ["too-few-cores", "frequency-drift", "clock-drift"]);
     }
 

@@ -69,7 +69,11 @@ impl DepthSearch {
 
     fn next(&self) -> u32 {
         let doubled = self.depth.saturating_mul(2);
-        if self.good == self.depth && doubled < self.bad { doubled } else { (self.good + self.bad) / 2 }
+        if self.good == self.depth && doubled < self.bad {
+            doubled
+        } else {
+            (self.good + self.bad) / 2
+        }
     }
 
     /// The greatest depth that was good; none if not even 1 was.

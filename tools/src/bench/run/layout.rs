@@ -45,14 +45,20 @@ pub(crate) fn makes(
     let (length, wanted) = (length?, wanted?);
     // A target that is written first holds what was written.
     let is_written_first = users.first().is_some_and(|thread| !thread.job().rw.reads);
-    (length < wanted && !is_written_first && matches!(target, Target::Kernel(_))).then_some(length..wanted)
+    (length < wanted && !is_written_first && matches!(target, Target::Kernel(_)))
+        .then_some(length..wanted)
 }
 
 /// Writes `range` of a device, with data that no drive can shrink.
 ///
 /// # Errors
 /// When a write fails, or the user ends it.
-pub(crate) fn fill(device: &Device, job: &JobOptions, range: Range<u64>, interrupt: &Interrupt) -> Result<()> {
+pub(crate) fn fill(
+    device: &Device,
+    job: &JobOptions,
+    range: Range<u64>,
+    interrupt: &Interrupt,
+) -> Result<()> {
     let info = device.info();
     if std::io::stderr().is_terminal() {
         let bytes = human::bytes((range.end - range.start) as f64);
@@ -74,7 +80,9 @@ pub(crate) fn fill(device: &Device, job: &JobOptions, range: Range<u64>, interru
             noise(&mut buffer, offset);
             drop(buffer.split_off(bytes as usize));
             let request = Request { operation: Operation::Write(Lba(offset / lba)), buffer };
-            queue.post(device.now(), request).map_err(|rejected| Failure::failed(rejected.reason))?;
+            queue
+                .post(device.now(), request)
+                .map_err(|rejected| Failure::failed(rejected.reason))?;
             offset += bytes;
         }
         if failure.is_some() || interrupt.requested() {
@@ -93,7 +101,9 @@ pub(crate) fn fill(device: &Device, job: &JobOptions, range: Range<u64>, interru
     }
     match failure {
         Some(error) => Err(Failure::failed(format!("{}: laying out: {error}", info.device))),
-        None if interrupt.requested() => Err(Failure::stopped("interrupted while the file was laid out")),
+        None if interrupt.requested() => {
+            Err(Failure::stopped("interrupted while the file was laid out"))
+        }
         None => Ok(()),
     }
 }

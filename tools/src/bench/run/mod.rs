@@ -59,7 +59,11 @@ const SNAPSHOT_PATIENCE: Duration = Duration::from_millis(200);
 /// # Errors
 /// When a device, a queue or memory cannot be had, or an option contradicts the device; what goes wrong later is in the
 /// outcome.
-pub(crate) fn run(request: &Request, interrupt: &Interrupt, on_status: OnStatus<'_>) -> Result<RunOutcome> {
+pub(crate) fn run(
+    request: &Request,
+    interrupt: &Interrupt,
+    on_status: OnStatus<'_>,
+) -> Result<RunOutcome> {
     let threads = plan::threads(&request.sections);
     let fleet = Fleet::open(request, &threads, interrupt)?;
     run_fleet(request, &threads, &fleet, interrupt, on_status)
@@ -69,7 +73,12 @@ pub(crate) fn run(request: &Request, interrupt: &Interrupt, on_status: OnStatus<
 ///
 /// # Errors
 /// As [`run`].
-pub(crate) fn run_on(request: &Request, target: &Target, device: Device, interrupt: &Interrupt) -> Result<RunOutcome> {
+pub(crate) fn run_on(
+    request: &Request,
+    target: &Target,
+    device: Device,
+    interrupt: &Interrupt,
+) -> Result<RunOutcome> {
     let threads = plan::threads(&request.sections);
     let fleet = Fleet::over(request, &threads, target.clone(), device)?;
     run_fleet(request, &threads, &fleet, interrupt, &mut |_| Ok(()))
@@ -102,9 +111,12 @@ impl Run<'_> {
     fn run(&self, on_status: OnStatus<'_>) -> Result<RunOutcome> {
         let (clock, speed) = (clock::Check::start(), Speed::measure());
         let ends = self.threads.iter().zip(self.progress).zip(&self.fleet.planned);
-        let watched = ends.map(|((thread, progress), planned)| (thread, progress, planned.bytes_max)).collect();
+        let watched = ends
+            .map(|((thread, progress), planned)| (thread, progress, planned.bytes_max))
+            .collect();
         let mut watch = Watch::new(&self.request.run, watched);
-        let mut status = Status { every: self.request.run.status_interval, last: Instant::now(), on_status };
+        let mut status =
+            Status { every: self.request.run.status_interval, last: Instant::now(), on_status };
         let mut outcomes: Vec<Option<JobOutcome>> = self.threads.iter().map(|_| None).collect();
         let waves = self.threads.last().map_or(0, |thread| thread.wave + 1);
         for wave in 0..waves {
@@ -120,6 +132,7 @@ impl Run<'_> {
                 outcome.ways[way].samples = samples;
             }
         }
+        self.fleet.unlink(self.threads);
         let machine = self.machine((speed, Speed::measure()));
         let clock = clock.finish();
         let mut outcome = self.outcome(outcomes.into_iter().flatten().collect(), clock);
@@ -137,7 +150,9 @@ impl Run<'_> {
         status: &mut Status<'_>,
     ) -> Result<()> {
         let mut ready = Vec::new();
-        for (index, thread) in self.threads.iter().enumerate().filter(|(_, thread)| thread.wave == wave) {
+        for (index, thread) in
+            self.threads.iter().enumerate().filter(|(_, thread)| thread.wave == wave)
+        {
             ready.push((index, self.ready(index, thread)?));
         }
         let (sender, receiver) = mpsc::channel();
@@ -153,8 +168,16 @@ impl Run<'_> {
     }
 
     fn ready(&self, index: usize, thread: &Thread<'_>) -> Result<Ready<'_>> {
-        let thread = self.threads.get(index).filter(|it| std::ptr::eq(*it, thread)).expect("the plan's own");
-        self.fleet.ready(index, thread, &self.progress[index], self.recovery, self.interrupt, self.threads.len())
+        let thread =
+            self.threads.get(index).filter(|it| std::ptr::eq(*it, thread)).expect("the plan's own");
+        self.fleet.ready(
+            index,
+            thread,
+            &self.progress[index],
+            self.recovery,
+            self.interrupt,
+            self.threads.len(),
+        )
     }
 
     /// Waits for the wave, watching the jobs and the controllers.
@@ -190,7 +213,8 @@ impl Run<'_> {
 
     /// What was counted until now.
     fn so_far(&self, outcomes: &[Option<JobOutcome>]) -> RunOutcome {
-        let running: Vec<&Progress> = self.progress.iter().filter(|progress| progress.is_running()).collect();
+        let running: Vec<&Progress> =
+            self.progress.iter().filter(|progress| progress.is_running()).collect();
         running.iter().for_each(|progress| progress.ask_for_snapshot());
         let asked = Instant::now();
         while running.iter().any(|progress| progress.wants_snapshot() && progress.is_running())
@@ -208,8 +232,8 @@ impl Run<'_> {
     fn outcome(&self, jobs: Vec<JobOutcome>, clock: ClockOutcome) -> RunOutcome {
         RunOutcome {
             global: self.request.global.clone(),
-            run: self.request.run.clone(),
-            unix_ms: SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis() as u64,
+            unix_ms: SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis()
+                as u64,
             groups: groups(&jobs),
             jobs: merged(jobs),
             clock,
@@ -225,7 +249,8 @@ impl Run<'_> {
         }
         Machine {
             core_count: thread::available_parallelism().map_or(1, usize::from),
-            threads_at_once: by_wave.values().max().unwrap_or(&0) + self.fleet.software_controllers(),
+            threads_at_once: by_wave.values().max().unwrap_or(&0)
+                + self.fleet.software_controllers(),
             speeds,
         }
     }
@@ -252,7 +277,8 @@ impl Status<'_> {
 fn merged(jobs: Vec<JobOutcome>) -> Vec<JobOutcome> {
     let mut merged: Vec<JobOutcome> = Vec::new();
     for job in jobs {
-        let is_like = |before: &JobOutcome| before.group == job.group && job.section.job.group_reporting;
+        let is_like =
+            |before: &JobOutcome| before.group == job.group && job.section.job.group_reporting;
         match merged.last_mut().filter(|before| is_like(before)) {
             Some(before) => before.merge(&job),
             None => merged.push(job),
@@ -265,8 +291,9 @@ fn merged(jobs: Vec<JobOutcome>) -> Vec<JobOutcome> {
 fn groups(jobs: &[JobOutcome]) -> Vec<GroupOutcome> {
     let mut groups: BTreeMap<u32, GroupOutcome> = BTreeMap::new();
     for job in jobs {
-        let group =
-            groups.entry(job.group).or_insert_with(|| GroupOutcome { group: job.group, ways: BTreeMap::new() });
+        let group = groups
+            .entry(job.group)
+            .or_insert_with(|| GroupOutcome { group: job.group, ways: BTreeMap::new() });
         for (way, counted) in job.ways.iter().filter(|(_, counted)| counted.ios > 0) {
             let rate = counted.bytes_per_second();
             let one = GroupWay {
@@ -285,7 +312,8 @@ impl GroupWay {
     fn add(&mut self, other: &GroupWay) {
         self.bytes += other.bytes;
         self.rates = (self.rates.0.min(other.rates.0), self.rates.1.max(other.rates.1));
-        self.runtimes = (self.runtimes.0.min(other.runtimes.0), self.runtimes.1.max(other.runtimes.1));
+        self.runtimes =
+            (self.runtimes.0.min(other.runtimes.0), self.runtimes.1.max(other.runtimes.1));
         let longest = self.runtimes.1.as_secs_f64();
         self.rate = if longest > 0.0 { self.bytes as f64 / longest } else { 0.0 };
     }

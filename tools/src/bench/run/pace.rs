@@ -61,11 +61,6 @@ impl Pace {
         Pace { rates: PerWay(Way::ALL.map(rate)), process: job.rate_process, noise: seed, think }
     }
 
-    /// Whether anything is ever to be waited for.
-    pub(crate) fn is_free(&self) -> bool {
-        self.think.is_none() && self.rates.iter().all(|(_, rate)| rate.is_none())
-    }
-
     /// When an I/O of this way is due; not in the future if there is no rate.
     #[inline]
     pub(crate) fn due(&self, way: Way) -> Option<Time> {
@@ -163,8 +158,11 @@ mod tests {
 
     #[test]
     fn poisson_gaps_have_the_mean_and_the_deviation_of_an_exponential() {
-        let job =
-            JobOptions { rate_iops: PerWay::all(Some(1_000_000)), rate_process: RateProcess::Poisson, ..job() };
+        let job = JobOptions {
+            rate_iops: PerWay::all(Some(1_000_000)),
+            rate_process: RateProcess::Poisson,
+            ..job()
+        };
         let mut pace = Pace::new(&job, 7, Time::ZERO);
         let gaps: Vec<f64> = (0..100_000)
             .map(|_| {
@@ -174,14 +172,16 @@ mod tests {
             })
             .collect();
         let mean = gaps.iter().sum::<f64>() / gaps.len() as f64;
-        let variance = gaps.iter().map(|gap| (gap - mean) * (gap - mean)).sum::<f64>() / gaps.len() as f64;
+        let variance =
+            gaps.iter().map(|gap| (gap - mean) * (gap - mean)).sum::<f64>() / gaps.len() as f64;
         assert!((980.0..1020.0).contains(&mean), "{mean}");
         assert!((970.0..1030.0).contains(&variance.sqrt()), "{}", variance.sqrt());
     }
 
     #[test]
     fn thinking_begins_after_so_many_ios() {
-        let thinktime = ThinkTime { time: Duration::from_micros(50), blocks: 3, ..ThinkTime::default() };
+        let thinktime =
+            ThinkTime { time: Duration::from_micros(50), blocks: 3, ..ThinkTime::default() };
         let mut pace = Pace::new(&JobOptions { thinktime, ..job() }, 1, Time::ZERO);
         let now = Time::from_ns(1000);
         for _ in 0..2 {

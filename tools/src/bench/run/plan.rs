@@ -31,7 +31,12 @@ pub(crate) fn threads(sections: &[Section]) -> Vec<Thread<'_>> {
         let is_first = threads.is_empty();
         wave += u32::from(section.job.stonewall && !is_first);
         group += u32::from((section.job.stonewall || section.job.new_group) && !is_first);
-        threads.extend((0..section.job.numjobs).map(|number| Thread { section, number, group, wave }));
+        threads.extend((0..section.job.numjobs).map(|number| Thread {
+            section,
+            number,
+            group,
+            wave,
+        }));
     }
     threads
 }
@@ -43,7 +48,7 @@ impl Thread<'_> {
 
     /// Whether it changes what is on the device.
     pub(crate) fn destroys(&self) -> bool {
-        self.job().rw.writes || self.job().rw.trims
+        crate::bench::options::writes(self.job())
     }
 
     /// Bytes that a file has to have for it; none where the file decides.
@@ -63,13 +68,19 @@ impl Thread<'_> {
         let increment = u64::from(self.number) * job.offset_increment.of(info.bytes);
         let start = job.offset.of(info.bytes) + increment;
         if !start.is_multiple_of(lba) {
-            return Err(self.usage(format!("offset={start}: {} has LBAs of {lba} bytes; start at a multiple of it", info.device)));
+            return Err(self.usage(format!(
+                "offset={start}: {} has LBAs of {lba} bytes; start at a multiple of it",
+                info.device
+            )));
         }
         let there = info.bytes.saturating_sub(start);
         let bytes = job.size.map_or(there, |size| size.of(info.bytes));
         if bytes > there {
             let there = format!("{there} bytes ({})", human::bytes(there as f64));
-            return Err(self.usage(format!("size={bytes}: {} has {there} from offset={start} on", info.device)));
+            return Err(self.usage(format!(
+                "size={bytes}: {} has {there} from offset={start} on",
+                info.device
+            )));
         }
         let least = Way::ALL.map(|way| job.bs[way].min()).into_iter().min().unwrap_or(0);
         if bytes < least || bytes == 0 {
@@ -124,10 +135,13 @@ impl Thread<'_> {
         let lba = u64::from(info.lba_bytes);
         for (_, sizes) in self.job().bs.iter() {
             let all = match sizes {
-                crate::bench::options::BlockSizes::Split(sizes) => sizes.iter().map(|(bytes, _)| *bytes).collect(),
+                crate::bench::options::BlockSizes::Split(sizes) => {
+                    sizes.iter().map(|(bytes, _)| *bytes).collect()
+                }
                 sizes => vec![sizes.min(), sizes.max()],
             };
-            if let Some(bytes) = all.iter().find(|bytes| !bytes.is_multiple_of(lba) || **bytes == 0) {
+            if let Some(bytes) = all.iter().find(|bytes| !bytes.is_multiple_of(lba) || **bytes == 0)
+            {
                 let better = bytes.next_multiple_of(lba).max(lba);
                 return Err(self.usage(format!(
                     "bs={bytes}: {} has LBAs of {lba} bytes; use a multiple of it, as in bs={better}",
@@ -135,11 +149,16 @@ impl Thread<'_> {
                 )));
             }
             if sizes.max() > BLOCK_BYTES_MAX {
-                return Err(self.usage(format!("bs={}: one I/O is at most {BLOCK_BYTES_MAX} bytes (1g)", sizes.max())));
+                return Err(self.usage(format!(
+                    "bs={}: one I/O is at most {BLOCK_BYTES_MAX} bytes (1g)",
+                    sizes.max()
+                )));
             }
         }
         if self.job().rw.trims && !info.deallocates {
-            return Err(self.usage(format!("rw: {} cannot deallocate; leave out trims", info.device)));
+            return Err(
+                self.usage(format!("rw: {} cannot deallocate; leave out trims", info.device))
+            );
         }
         Ok(())
     }
@@ -170,20 +189,28 @@ pub(crate) fn check_apart(threads: &[(&Thread<'_>, &Device, Region)]) -> Result<
         if !(thread.destroys() && thread.job().verify.is_some()) {
             continue;
         }
-        let clash = threads.iter().enumerate().find(|(other, (neighbour, its_device, its_region))| {
-            *other != index
-                && neighbour.wave == thread.wave
-                && neighbour.destroys()
-                && its_device.info().device == device.info().device
-                && its_region.start < region.start + region.bytes
-                && region.start < its_region.start + its_region.bytes
-        });
+        let clash =
+            threads.iter().enumerate().find(|(other, (neighbour, its_device, its_region))| {
+                *other != index
+                    && neighbour.wave == thread.wave
+                    && neighbour.destroys()
+                    && its_device.info().device == device.info().device
+                    && its_region.start < region.start + region.bytes
+                    && region.start < its_region.start + its_region.bytes
+            });
         if let Some((_, (neighbour, _, _))) = clash {
+            let jobs = u64::from(thread.job().numjobs.max(neighbour.job().numjobs)).max(2);
+            let block = Way::ALL
+                .map(|way| thread.job().bs[way].max())
+                .into_iter()
+                .max()
+                .unwrap_or(1)
+                .max(1);
+            let share = region.bytes / jobs / block * block;
             let why = format!(
-                "verify: '{}' writes the same blocks at the same time; give each its own with offset and size, with \
-                 offset_increment={} for the threads of one job, or let one wait with stonewall",
-                neighbour.job().name,
-                region.bytes
+                "verify: '{}' writes the same blocks at the same time; give each its own, as in size={share} and \
+                 offset_increment={share} for the threads of one job, or let one wait with stonewall",
+                neighbour.job().name
             );
             return Err(thread.usage(why));
         }
@@ -229,13 +256,30 @@ mod tests {
     #[test]
     fn stonewalls_make_waves_and_new_groups_make_groups() {
         let of = |name: &str, stonewall, new_group, numjobs| {
-            section(JobOptions { name: name.to_owned(), stonewall, new_group, numjobs, ..JobOptions::default() })
+            section(JobOptions {
+                name: name.to_owned(),
+                stonewall,
+                new_group,
+                numjobs,
+                ..JobOptions::default()
+            })
         };
-        let sections = [of("a", true, false, 2), of("b", false, false, 1), of("c", true, false, 1), of("d", false, true, 1)];
-        let told: Vec<_> =
-            threads(&sections).iter().map(|thread| (thread.job().name.clone(), thread.number, thread.group, thread.wave)).collect();
-        let expected = [("a", 0, 0, 0), ("a", 1, 0, 0), ("b", 0, 0, 0), ("c", 0, 1, 1), ("d", 0, 2, 1)];
-        assert_eq!(told, expected.map(|(name, number, group, wave)| (name.to_owned(), number, group, wave)));
+        let sections = [
+            of("a", true, false, 2),
+            of("b", false, false, 1),
+            of("c", true, false, 1),
+            of("d", false, true, 1),
+        ];
+        let told: Vec<_> = threads(&sections)
+            .iter()
+            .map(|thread| (thread.job().name.clone(), thread.number, thread.group, thread.wave))
+            .collect();
+        let expected =
+            [("a", 0, 0, 0), ("a", 1, 0, 0), ("b", 0, 0, 0), ("c", 0, 1, 1), ("d", 0, 2, 1)];
+        assert_eq!(
+            told,
+            expected.map(|(name, number, group, wave)| (name.to_owned(), number, group, wave))
+        );
     }
 
     #[test]
@@ -243,11 +287,20 @@ mod tests {
         let bs = |bytes| PerWay::all(BlockSizes::Fixed(bytes));
         let job = JobOptions::default;
         assert!(refusal(JobOptions { bs: bs(1000), ..job() }).contains("bs=1024"));
-        assert!(refusal(JobOptions { size: Some(Size::Bytes(2 << 20)), ..job() }).contains("1048576 bytes"));
-        assert!(refusal(JobOptions { size: Some(Size::Bytes(100)), ..job() }).contains("less than one block"));
+        assert!(
+            refusal(JobOptions { size: Some(Size::Bytes(2 << 20)), ..job() })
+                .contains("1048576 bytes")
+        );
+        assert!(
+            refusal(JobOptions { size: Some(Size::Bytes(100)), ..job() })
+                .contains("less than one block")
+        );
         assert!(refusal(JobOptions { offset: Size::Bytes(100), ..job() }).contains("LBAs of 512"));
         assert!(refusal(JobOptions { iodepth: 64, ..job() }).contains("iodepth=63 at most"));
-        assert!(refusal(JobOptions { iodepth: 64, bs: bs(256 << 10), ..job() }).contains("iodepth=31 at most"));
+        assert!(
+            refusal(JobOptions { iodepth: 64, bs: bs(256 << 10), ..job() })
+                .contains("iodepth=31 at most")
+        );
     }
 
     #[test]
@@ -269,7 +322,8 @@ mod tests {
         };
         let section = section(job);
         let threads = threads(std::slice::from_ref(&section));
-        let starts: Vec<u64> = threads.iter().map(|thread| thread.region(&info()).expect("there").start).collect();
+        let starts: Vec<u64> =
+            threads.iter().map(|thread| thread.region(&info()).expect("there").start).collect();
         assert_eq!((starts, threads[2].file_bytes()), (vec![0, 8192, 16384], Some(20480)));
     }
 }

@@ -12,8 +12,6 @@ use crate::bench::way::{PerWay, Way};
 pub(crate) struct Progress {
     ios: [AtomicU64; 3],
     bytes: [AtomicU64; 3],
-    /// I/Os that failed; they are in none of the others.
-    failed: AtomicU64,
     /// 99th percentile of all latencies so far, in nanoseconds.
     p99_ns: AtomicU64,
     /// How often the job counted anew: after its ramp.
@@ -43,16 +41,6 @@ impl Progress {
         PerWay(Way::ALL.map(of))
     }
 
-    /// Another I/O failed.
-    pub(crate) fn fail(&self) {
-        self.failed.fetch_add(1, Ordering::Relaxed);
-    }
-
-    /// How many failed.
-    pub(crate) fn failed(&self) -> u64 {
-        self.failed.load(Ordering::Relaxed)
-    }
-
     /// The 99th percentile of latencies, in nanoseconds.
     pub(crate) fn set_p99_ns(&self, ns: u64) {
         self.p99_ns.store(ns, Ordering::Relaxed);
@@ -65,7 +53,9 @@ impl Progress {
 
     /// The job counts from zero again.
     pub(crate) fn restart(&self) {
-        Way::ALL.map(|way| self.store(way, 0, 0));
+        for way in Way::ALL {
+            self.store(way, 0, 0);
+        }
         self.restarts.fetch_add(1, Ordering::Release);
     }
 
@@ -109,7 +99,8 @@ impl Progress {
     /// Answers.
     pub(crate) fn give_snapshot(&self, outcome: JobOutcome) {
         self.wants_snapshot.store(false, Ordering::Relaxed);
-        *self.snapshot.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) = Some(Box::new(outcome));
+        *self.snapshot.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) =
+            Some(Box::new(outcome));
     }
 
     /// The answer, once.

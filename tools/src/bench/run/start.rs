@@ -1,11 +1,15 @@
 //! From a plan to jobs that are ready: devices opened and checked, queues and buffers made.
 
 use std::collections::BTreeMap;
+use std::fs::File;
+use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use adit_driver::device::{CommandQueue, Device, DeviceOptions, DeviceQueue, QueueOptions};
 use adit_driver::target::{KernelPath, KernelTarget};
 use adit_driver::{Buffer, Controller, Target};
+
+use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
 
 use super::job::{Job, Owned, Setting};
 use super::plan::{self, Thread};
@@ -13,9 +17,10 @@ use super::progress::Progress;
 use super::supervisor::Recovery;
 use super::{affinity, layout};
 use crate::bench::data::Data;
+use crate::bench::data::state::VerifyState;
 use crate::bench::guard;
 use crate::bench::logs::JobLogs;
-use crate::bench::options::targets::targets;
+use crate::bench::options::targets::{has_own_files, targets};
 use crate::bench::options::{JobOptions, Request};
 use crate::bench::outcome::{JobOutcome, Warning};
 use crate::bench::workload::random::mix;
@@ -60,15 +65,23 @@ impl Fleet {
     ///
     /// # Errors
     /// As [`Device::open`]; a usage error for what a device does not have or must not lose.
-    pub(crate) fn open(request: &Request, threads: &[Thread<'_>], interrupt: &Interrupt) -> Result<Fleet> {
+    pub(crate) fn open(
+        request: &Request,
+        threads: &[Thread<'_>],
+        interrupt: &Interrupt,
+    ) -> Result<Fleet> {
         guard::refuse_writes(request)?;
         let of_threads = threads.iter().map(target_of).collect::<Result<Vec<Target>>>()?;
         let mut devices = BTreeMap::new();
         for target in &of_threads {
-            let users: Vec<&Thread<'_>> =
-                threads.iter().zip(&of_threads).filter(|(_, its)| *its == target).map(|(thread, _)| thread).collect();
+            let users: Vec<&Thread<'_>> = threads
+                .iter()
+                .zip(&of_threads)
+                .filter(|(_, its)| *its == target)
+                .map(|(thread, _)| thread)
+                .collect();
             if !devices.contains_key(&target.to_string()) {
-                let device = open_device(request, target, &users, interrupt)?;
+                let device = open_device(target, &users, interrupt)?;
                 devices.insert(target.to_string(), (target.clone(), device));
             }
         }
@@ -76,7 +89,12 @@ impl Fleet {
     }
 
     /// The same with a device that is open instead of those that are named.
-    pub(crate) fn over(request: &Request, threads: &[Thread<'_>], target: Target, device: Device) -> Result<Fleet> {
+    pub(crate) fn over(
+        request: &Request,
+        threads: &[Thread<'_>],
+        target: Target,
+        device: Device,
+    ) -> Result<Fleet> {
         let devices = BTreeMap::from([(target.to_string(), (target.clone(), device))]);
         Fleet::of(request, threads, vec![target; threads.len()], devices)
     }
@@ -101,12 +119,21 @@ impl Fleet {
             .zip(of_threads)
             .map(|(thread, target)| planned(thread, device(&target), target))
             .collect::<Result<Vec<Planned>>>()?;
-        let apart: Vec<_> =
-            threads.iter().zip(&planned).map(|(thread, planned)| (thread, device(&planned.target), planned.region)).collect();
+        let apart: Vec<_> = threads
+            .iter()
+            .zip(&planned)
+            .map(|(thread, planned)| (thread, device(&planned.target), planned.region))
+            .collect();
         plan::check_apart(&apart)?;
         let started = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let retries = if request.run.recover { RECOVERY_RETRIES } else { 0 };
-        Ok(Fleet { devices, planned, warnings, started_unix_ms: started.as_millis() as u64, retries })
+        Ok(Fleet {
+            devices,
+            planned,
+            warnings,
+            started_unix_ms: started.as_millis() as u64,
+            retries,
+        })
     }
 
     /// The controllers that are the driver's own.
@@ -117,6 +144,19 @@ impl Fleet {
     /// Threads of this process that are controllers.
     pub(crate) fn software_controllers(&self) -> usize {
         self.devices.values().filter(|(target, _)| matches!(target, Target::Soft { .. })).count()
+    }
+
+    /// Removes the files that jobs made for themselves, where they ask for it.
+    pub(crate) fn unlink(&self, threads: &[Thread<'_>]) {
+        for (thread, planned) in threads.iter().zip(&self.planned) {
+            let Target::Kernel(kernel) = &planned.target else { continue };
+            // Threads of one job may share a file, which is gone then.
+            if thread.job().unlink && has_own_files(thread.job()) && kernel.file.exists() {
+                if let Err(error) = std::fs::remove_file(&kernel.file) {
+                    tracing::warn!("{}: it stays: {error}", kernel.file.display());
+                }
+            }
+        }
     }
 
     /// A thread's job with its queue and buffers.
@@ -135,11 +175,16 @@ impl Fleet {
         let planned = &self.planned[index];
         let (target, device) = &self.devices[&planned.target.to_string()];
         let job = thread.job();
-        let seed = seed_of(job, index as u64);
-        let generator = Generator::new(job, planned.region, device.info().lba_bytes, seed).map_err(|why| thread.usage(why))?;
+        let earlier = earlier(thread, index as u32, planned.region)?;
+        let seed = earlier.as_ref().map_or_else(|| seed_of(job, index as u64), |state| state.seed);
+        let generator = Generator::new(job, planned.region, device.info().lba_bytes, seed)
+            .map_err(|why| thread.usage(why))?;
         let mut data = Data::new(job, seed).map_err(|why| thread.usage(why))?;
         let buffers = buffers(device, job, planned.iodepth, &mut data)?;
-        let queue = device.create_queue(&queue_options(job, planned.queue_depth), &buffers.iter().collect::<Vec<_>>())?;
+        let queue = device.create_queue(
+            &queue_options(job, planned.queue_depth),
+            &buffers.iter().collect::<Vec<_>>(),
+        )?;
         let set = Setting {
             section: thread.section,
             device,
@@ -152,21 +197,28 @@ impl Fleet {
             data,
             bytes_max: planned.bytes_max,
             batch_max: batch_max(job, target),
-            yield_after: if matches!(target, Target::Soft { .. }) { YIELD_AFTER_SOFT } else { YIELD_AFTER },
+            yield_after: if matches!(target, Target::Soft { .. }) {
+                YIELD_AFTER_SOFT
+            } else {
+                YIELD_AFTER
+            },
             recovery,
             interrupt,
             progress,
             logs: JobLogs::open(&job.logs, &job.name, index as u32 + 1, self.started_unix_ms)?,
+            earlier,
             samples_zeroes: samples_zeroes(job, target),
             retries: self.retries,
         };
-        let cores = affinity::cores(job, thread.number)?.or_else(|| usual_core(target, index, thread_count));
-        Ok(Ready { delay: delay(job, seed), cores, set, queue, buffers })
+        let cores = affinity::cores(job, thread.number)?
+            .or_else(|| usual_core(target, index, thread_count));
+        Ok(Ready { target, delay: delay(job, seed), cores, set, queue, buffers })
     }
 }
 
 /// A job that only has to be started.
 pub(crate) struct Ready<'a> {
+    target: &'a Target,
     delay: Duration,
     cores: Option<Vec<usize>>,
     set: Setting<'a>,
@@ -181,6 +233,9 @@ impl Ready<'_> {
             tracing::warn!("{failure}");
         }
         sleep(self.delay, self.set.interrupt);
+        if self.set.section.job.invalidate && self.set.device.info().is_cached {
+            drop_cached(self.target);
+        }
         match self.queue {
             DeviceQueue::Nvme(queue) => run_on(self.set, queue, self.buffers),
             DeviceQueue::Null(queue) => run_on(self.set, queue, self.buffers),
@@ -199,7 +254,9 @@ fn run_on<Q: CommandQueue<Owned>>(set: Setting<'_>, queue: Q, buffers: Vec<Buffe
 /// Waits for a job's start, or for the user to end it before.
 fn sleep(delay: Duration, interrupt: &Interrupt) {
     let until = std::time::Instant::now() + delay;
-    while let Some(left) = until.checked_duration_since(std::time::Instant::now()).filter(|left| !left.is_zero()) {
+    while let Some(left) =
+        until.checked_duration_since(std::time::Instant::now()).filter(|left| !left.is_zero())
+    {
         if interrupt.requested() {
             return;
         }
@@ -212,12 +269,14 @@ fn target_of(thread: &Thread<'_>) -> Result<Target> {
     let mut of_job = targets(thread.job(), thread.number)?;
     match of_job.len() {
         1 => Ok(of_job.remove(0)),
-        count => Err(thread.usage(format!("it names {count} files; each job works on one: write a section for each"))),
+        count => Err(thread.usage(format!(
+            "it names {count} files; each job works on one: write a section for each"
+        ))),
     }
 }
 
 /// Opens a device for all threads that use it.
-fn open_device(request: &Request, target: &Target, users: &[&Thread<'_>], interrupt: &Interrupt) -> Result<Device> {
+fn open_device(target: &Target, users: &[&Thread<'_>], interrupt: &Interrupt) -> Result<Device> {
     let writes = users.iter().any(|thread| thread.destroys());
     let file_bytes = users.iter().filter_map(|thread| thread.file_bytes()).max();
     let before = layout::length(target);
@@ -228,8 +287,13 @@ fn open_device(request: &Request, target: &Target, users: &[&Thread<'_>], interr
     let device = Device::open(target, &options)?;
     let most = device.info().queue_count_max;
     if queue_count > most {
-        let names = format!("{queue_count} jobs use {}, which grants {most} I/O queue(s)", device.info().device);
-        return Err(Failure::failed(format!("{names}, and each job needs one; use numjobs={most}")));
+        let names = format!(
+            "{queue_count} jobs use {}, which grants {most} I/O queue(s)",
+            device.info().device
+        );
+        return Err(Failure::failed(format!(
+            "{names}, and each job needs one; use numjobs={most}"
+        )));
     }
     if let Some(range) = made.filter(|_| users.iter().any(|thread| thread.job().rw.reads)) {
         layout::fill(&device, users[0].job(), range, interrupt)?;
@@ -256,7 +320,12 @@ fn seed_of(job: &JobOptions, thread: u64) -> u64 {
 }
 
 /// A buffer of the longest block for each I/O in flight, filled where it will be written.
-fn buffers(device: &Device, job: &JobOptions, iodepth: u32, data: &mut Data) -> Result<Vec<Buffer>> {
+fn buffers(
+    device: &Device,
+    job: &JobOptions,
+    iodepth: u32,
+    data: &mut Data,
+) -> Result<Vec<Buffer>> {
     let block = job.bs.iter().map(|(_, sizes)| sizes.max()).max().unwrap_or(0);
     let stride = block.next_multiple_of(BUFFER_ALIGN) as usize;
     let mut rest = device.allocate(stride * iodepth as usize)?;
@@ -297,6 +366,26 @@ fn samples_zeroes(job: &JobOptions, target: &Target) -> bool {
         _ => true,
     };
     holds_data && !job.rw.writes && job.verify.is_none()
+}
+
+/// What an interrupted run left, where it is asked for.
+fn earlier(thread: &Thread<'_>, index: u32, region: Region) -> Result<Option<VerifyState>> {
+    let wanted = thread.job().verify.as_ref().is_some_and(|verify| verify.state_load);
+    let load = || VerifyState::load(Path::new("."), thread.job(), index, region);
+    wanted.then(load).transpose().map_err(|why| thread.usage(why))
+}
+
+/// Drops what the page cache holds of a file, so that it is read from the device.
+fn drop_cached(target: &Target) {
+    let Target::Kernel(kernel) = target else { return };
+    let dropped = File::open(&kernel.file)
+        .map(|file| posix_fadvise(file, 0, 0, PosixFadviseAdvice::POSIX_FADV_DONTNEED));
+    if !matches!(dropped, Ok(Ok(()))) {
+        tracing::warn!(
+            "{}: the page cache could not be dropped; its figures may be those of memory",
+            target.device()
+        );
+    }
 }
 
 fn delay(job: &JobOptions, seed: u64) -> Duration {

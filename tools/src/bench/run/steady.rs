@@ -105,8 +105,14 @@ mod tests {
 
     #[test]
     fn even_seconds_are_steady_once_the_window_is_full() {
-        assert_eq!(after(steady(SteadyOf::Iops, 1.0, true), &[9, 100, 100, 100, 100, 100]), Some(4));
-        assert_eq!(after(steady(SteadyOf::Bandwidth, 1.0, true), &[9, 50, 100, 100, 100, 100]), Some(5));
+        assert_eq!(
+            after(steady(SteadyOf::Iops, 1.0, true), &[9, 100, 100, 100, 100, 100]),
+            Some(4)
+        );
+        assert_eq!(
+            after(steady(SteadyOf::Bandwidth, 1.0, true), &[9, 50, 100, 100, 100, 100]),
+            Some(5)
+        );
     }
 
     #[test]

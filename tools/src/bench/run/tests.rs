@@ -116,7 +116,9 @@ fn each_kind_of_check_holds_over_every_path() {
     for path in ["psync", "mmap", "uring"] {
         for kind in ["crc32c", "xxhash", "md5", "meta"] {
             let target = format!("{path}:{}", file.display());
-            let job = run_one(&format!("filename={target} rw=randwrite bs=4k size=1m iodepth=4 verify={kind}"));
+            let job = run_one(&format!(
+                "filename={target} rw=randwrite bs=4k size=1m iodepth=4 verify={kind}"
+            ));
             assert_eq!(job.ways[Way::Read].ios, 256, "{path} {kind}");
         }
     }
@@ -127,32 +129,47 @@ fn each_kind_of_check_holds_over_every_path() {
 fn a_run_ends_after_its_time_its_bytes_or_its_ios() {
     let by_time = run_one("filename=null: rw=randread time_based runtime=300ms iodepth=4");
     let elapsed = by_time.elapsed;
-    assert!(elapsed >= Duration::from_millis(300) && elapsed < Duration::from_secs(3), "{elapsed:?}");
+    assert!(
+        elapsed >= Duration::from_millis(300) && elapsed < Duration::from_secs(3),
+        "{elapsed:?}"
+    );
     assert_eq!(run_one("filename=null: rw=read bs=4k number_ios=77").ways[Way::Read].ios, 77);
-    assert_eq!(run_one("filename=null: rw=randwrite bs=4k size=1m io_size=64k").ways[Way::Write].ios, 16);
+    assert_eq!(
+        run_one("filename=null: rw=randwrite bs=4k size=1m io_size=64k").ways[Way::Write].ios,
+        16
+    );
     assert_eq!(run_one("filename=null: rw=read bs=4k size=64k loops=3").ways[Way::Read].ios, 48);
 }
 
 #[test]
 fn a_rate_is_kept() {
-    let job = run_one("filename=null: rw=randread bs=4k iodepth=32 rate_iops=2000 time_based runtime=1");
+    let job =
+        run_one("filename=null: rw=randread bs=4k iodepth=32 rate_iops=2000 time_based runtime=1");
     assert!((1900..=2002).contains(&job.ways[Way::Read].ios), "{}", job.ways[Way::Read].ios);
-    let job = run_one("filename=null: rw=write bs=4k rate=4m rate_process=poisson time_based runtime=1");
+    let job =
+        run_one("filename=null: rw=write bs=4k rate=4m rate_process=poisson time_based runtime=1");
     assert!((800..1300).contains(&job.ways[Way::Write].ios), "{}", job.ways[Way::Write].ios);
 }
 
 #[test]
 fn an_open_loop_counts_the_wait_of_what_was_due() {
     // Each I/O takes a pause of the job's own; the schedule goes on regardless.
-    let open = run_one("filename=null: rw=read bs=4k rate_iops=1000 thinktime=10ms time_based runtime=500ms");
+    let open = run_one(
+        "filename=null: rw=read bs=4k rate_iops=1000 thinktime=10ms time_based runtime=500ms",
+    );
     let read = &open.ways[Way::Read];
-    assert!(read.lat.max_ns() > 100_000_000, "the last were due long before: {}", read.lat.max_ns());
+    assert!(
+        read.lat.max_ns() > 100_000_000,
+        "the last were due long before: {}",
+        read.lat.max_ns()
+    );
     assert!(read.clat.mean_ns() < read.lat.mean_ns() / 10.0);
 }
 
 #[test]
 fn thinking_takes_its_time() {
-    let job = run_one("filename=null: rw=read bs=4k number_ios=20 thinktime=5ms thinktime_blocks=2");
+    let job =
+        run_one("filename=null: rw=read bs=4k number_ios=20 thinktime=5ms thinktime_blocks=2");
     assert!(job.elapsed >= Duration::from_millis(45), "{:?}", job.elapsed);
 }
 
@@ -186,18 +203,30 @@ fn waves_follow_each_other_and_groups_are_reported_as_asked() {
         "name=a filename=null: rw=read number_ios=10 numjobs=3 group_reporting=1",
         "name=b filename=null: rw=read number_ios=20 stonewall=1",
     ]);
-    let told: Vec<_> =
-        outcome.jobs.iter().map(|job| (job.section.job.name.as_str(), job.threads, job.ways[Way::Read].ios)).collect();
+    let told: Vec<_> = outcome
+        .jobs
+        .iter()
+        .map(|job| (job.section.job.name.as_str(), job.threads, job.ways[Way::Read].ios))
+        .collect();
     assert_eq!(told, [("a", 3, 30), ("b", 1, 20)]);
-    assert_eq!(outcome.groups.iter().map(|group| group.ways[&Way::Read].bytes).collect::<Vec<_>>(), [122_880, 81_920]);
+    assert_eq!(
+        outcome.groups.iter().map(|group| group.ways[&Way::Read].bytes).collect::<Vec<_>>(),
+        [122_880, 81_920]
+    );
 }
 
 #[test]
 fn depths_and_batches_are_what_was_asked_for() {
-    let job = run_one("filename=null: rw=read bs=4k size=1m iodepth=16 iodepth_batch=4 iodepth_batch_complete_max=2");
+    let job = run_one(
+        "filename=null: rw=read bs=4k size=1m iodepth=16 iodepth_batch=4 iodepth_batch_complete_max=2",
+    );
     assert!(job.submits.batch_percent()[1] > 99.0, "{:?}", job.submits.batch_percent());
     let few = run_one("filename=null: rw=read bs=4k size=1m iodepth=16 iodepth_low=4");
-    assert!(few.submits.batch_percent()[1] < 50.0, "refilled only once 4 are left: {:?}", few.submits.batch_percent());
+    assert!(
+        few.submits.batch_percent()[1] < 50.0,
+        "refilled only once 4 are left: {:?}",
+        few.submits.batch_percent()
+    );
 }
 
 #[test]
@@ -212,7 +241,11 @@ fn the_depth_that_keeps_a_latency_is_found() {
 
 #[test]
 fn limits_that_are_broken_fail_the_job() {
-    let slow = run(&["filename=soft:mem=1M rw=read bs=4k max_latency=1us"]).jobs.remove(0).failure.expect("slow");
+    let slow = run(&["filename=soft:mem=1M rw=read bs=4k max_latency=1us"])
+        .jobs
+        .remove(0)
+        .failure
+        .expect("slow");
     assert!(slow.first.contains("more than max_latency") && slow.errno == 110, "{}", slow.first);
     let options = "filename=null: rw=read bs=4k thinktime=10ms rate_iops_min=90000 rate_cycle=200ms time_based runtime=5";
     let few = run(&[options]).jobs.remove(0).failure.expect("few");
@@ -231,37 +264,64 @@ fn a_steady_job_ends_early() {
 #[test]
 fn reads_of_what_nobody_wrote_are_told() {
     let outcome = run(&["filename=soft:mem=4M rw=randread bs=4k iodepth=4"]);
-    assert!(outcome.warnings.iter().any(|warning| warning.code == "never-written"), "{:?}", outcome.warnings);
+    assert!(
+        outcome.warnings.iter().any(|warning| warning.code == "never-written"),
+        "{:?}",
+        outcome.warnings
+    );
     let outcome = run(&["filename=null: rw=randread bs=4k size=1m"]);
-    assert!(outcome.warnings.iter().all(|warning| warning.code != "never-written"), "{:?}", outcome.warnings);
+    assert!(
+        outcome.warnings.iter().all(|warning| warning.code != "never-written"),
+        "{:?}",
+        outcome.warnings
+    );
 }
 
 #[test]
 fn a_file_that_is_not_there_is_laid_out_before_it_is_read() {
     let file = std::env::temp_dir().join(format!("adit-bench-layout-{}", std::process::id()));
-    let outcome = run(&[&format!("filename={} rw=randread bs=4k size=2m direct=1", file.display())]);
+    let outcome =
+        run(&[&format!("filename={} rw=randread bs=4k size=2m direct=1", file.display())]);
     let content = std::fs::read(&file).expect("it was made");
     std::fs::remove_file(&file).expect("it was there");
     assert_eq!(outcome.jobs[0].ways[Way::Read].ios, 512);
-    assert!(content.len() == 2 << 20 && content.chunks(4096).all(|block| block.iter().any(|byte| *byte != 0)));
-    assert!(outcome.warnings.iter().all(|warning| warning.code != "never-written"), "{:?}", outcome.warnings);
+    assert!(
+        content.len() == 2 << 20
+            && content.chunks(4096).all(|block| block.iter().any(|byte| *byte != 0))
+    );
+    assert!(
+        outcome.warnings.iter().all(|warning| warning.code != "never-written"),
+        "{:?}",
+        outcome.warnings
+    );
 }
 
 #[test]
 fn verified_writers_do_not_share_blocks() {
     let both = refusal(&[&format!("{VERIFIED} rw=randwrite bs=4k numjobs=2")]);
     assert!(both.contains("offset_increment"), "{both}");
-    let outcome = run(&[&format!("{VERIFIED} rw=randwrite bs=4k numjobs=2 size=1m offset_increment=1m")]);
+    let outcome =
+        run(&[&format!("{VERIFIED} rw=randwrite bs=4k numjobs=2 size=1m offset_increment=1m")]);
     assert!(outcome.jobs.iter().all(|job| job.failure.is_none() && job.ways[Way::Read].ios == 256));
 }
 
 #[test]
 fn a_failed_io_ends_the_job_and_is_told_by_name() {
-    let outcome = run_with("rw=write bs=4k", false, Verdict::Fail(Status::WRITE_FAULT), |number| number > 100);
+    let outcome = run_with("rw=write bs=4k", false, Verdict::Fail(Status::WRITE_FAULT), |number| {
+        number > 100
+    });
     let job = &outcome.jobs[0];
-    assert_eq!((job.ways[Way::Write].ios, job.ways[Way::Read].ios), (100, 0), "nothing is read back");
+    assert_eq!(
+        (job.ways[Way::Write].ios, job.ways[Way::Read].ios),
+        (100, 0),
+        "nothing is read back"
+    );
     let failure = job.failure.as_ref().expect("a failure");
-    assert!((1..=16).contains(&failure.count), "what was in flight fails as well: {}", failure.count);
+    assert!(
+        (1..=16).contains(&failure.count),
+        "what was in flight fails as well: {}",
+        failure.count
+    );
     let ended = verdict(&outcome).expect_err("failed");
     assert_eq!(ended.code(), FAILED);
     assert!(ended.to_string().contains("Write at offset 409600 failed: Write Fault"), "{ended}");
@@ -269,7 +329,9 @@ fn a_failed_io_ends_the_job_and_is_told_by_name() {
 
 #[test]
 fn a_lost_write_is_found_by_reading_back() {
-    let outcome = run_with("rw=randwrite bs=4k", false, Verdict::Fail(Status::SUCCESS), |number| number > 1000);
+    let outcome = run_with("rw=randwrite bs=4k", false, Verdict::Fail(Status::SUCCESS), |number| {
+        number > 1000
+    });
     let failure = outcome.jobs[0].failure.as_ref().expect("a failure");
     assert!(failure.errno == 84 && failure.first.contains("is all zeroes"), "{}", failure.first);
 }
@@ -278,7 +340,8 @@ fn a_lost_write_is_found_by_reading_back() {
 fn a_stale_block_is_found_in_a_later_pass() {
     // The first pass is written whole; of the second, a part is dropped.
     let options = "rw=randwrite bs=4k time_based runtime=20";
-    let outcome = run_with(options, false, Verdict::Fail(Status::SUCCESS), |number| number > 1024 + 1000);
+    let outcome =
+        run_with(options, false, Verdict::Fail(Status::SUCCESS), |number| number > 1024 + 1000);
     let failure = outcome.jobs[0].failure.as_ref().expect("a failure");
     assert!(failure.first.contains("is stale: expected"), "{}", failure.first);
 }
@@ -286,7 +349,8 @@ fn a_stale_block_is_found_in_a_later_pass() {
 #[test]
 fn tolerated_errors_are_counted_by_name_and_their_blocks_not_expected_back() {
     let options = "rw=randwrite bs=4k continue_on_error=write";
-    let outcome = run_with(options, false, Verdict::Fail(Status::WRITE_FAULT), |number| number % 100 == 0);
+    let outcome =
+        run_with(options, false, Verdict::Fail(Status::WRITE_FAULT), |number| number % 100 == 0);
     let job = &outcome.jobs[0];
     assert!(job.failure.is_none(), "{:?}", job.failure);
     assert_eq!(job.errors.by_name().collect::<Vec<_>>(), [("Write Fault", 10)]);
@@ -296,30 +360,46 @@ fn tolerated_errors_are_counted_by_name_and_their_blocks_not_expected_back() {
 #[test]
 fn errors_of_the_other_kind_still_end_the_job() {
     let options = "rw=randwrite bs=4k continue_on_error=read";
-    let outcome = run_with(options, false, Verdict::Fail(Status::WRITE_FAULT), |number| number == 100);
+    let outcome =
+        run_with(options, false, Verdict::Fail(Status::WRITE_FAULT), |number| number == 100);
     assert!(outcome.jobs[0].failure.as_ref().expect("a failure").first.contains("Write Fault"));
 }
 
 #[test]
 fn an_io_is_sent_again_as_often_as_it_is_allowed() {
     let again = "rw=randwrite bs=4k retries=2";
-    let twice = run_with(again, false, Verdict::Fail(Status::WRITE_FAULT), |number| number % 100 < 2).jobs.remove(0);
+    let twice =
+        run_with(again, false, Verdict::Fail(Status::WRITE_FAULT), |number| number % 100 < 2)
+            .jobs
+            .remove(0);
     assert!(twice.failure.is_none(), "{:?}", twice.failure);
     assert_eq!((twice.ways[Way::Write].ios, twice.errors.total()), (1024, 0));
     assert!(twice.stats.retries >= 20, "{}", twice.stats.retries);
-    let always = run_with(again, false, Verdict::Fail(Status::WRITE_FAULT), |number| number > 100).jobs.remove(0);
+    let always = run_with(again, false, Verdict::Fail(Status::WRITE_FAULT), |number| number > 100)
+        .jobs
+        .remove(0);
     assert!(always.failure.is_some() && always.stats.retries >= 2, "{}", always.stats.retries);
-    let useless = run_with(again, false, Verdict::Fail(Status::LBA_OUT_OF_RANGE), |number| number == 100).jobs.remove(0);
+    let useless =
+        run_with(again, false, Verdict::Fail(Status::LBA_OUT_OF_RANGE), |number| number == 100)
+            .jobs
+            .remove(0);
     assert!(useless.failure.is_some() && useless.stats.retries == 0, "it would fail again");
 }
 
 #[test]
 fn a_run_goes_on_after_the_controller_was_brought_back() {
     // A completion too many breaks the protocol and takes the controller out of service.
-    let job =
-        run_with("rw=randwrite bs=4k", true, Verdict::Twice, |number| number == 300 || number == 700).jobs.remove(0);
+    let job = run_with("rw=randwrite bs=4k", true, Verdict::Twice, |number| {
+        number == 300 || number == 700
+    })
+    .jobs
+    .remove(0);
     assert!(job.failure.is_none(), "{:?}", job.failure);
-    assert_eq!((job.ways[Way::Write].ios, job.ways[Way::Read].ios), (1024, 1024), "each block is checked");
+    assert_eq!(
+        (job.ways[Way::Write].ios, job.ways[Way::Read].ios),
+        (1024, 1024),
+        "each block is checked"
+    );
     assert!(job.stats.violations() > 0);
     assert!((1..=2).contains(&job.recoveries), "{}", job.recoveries);
     assert_eq!(job.errors.total(), 0, "what was caught was sent again");
@@ -349,4 +429,40 @@ fn a_request_to_give_the_device_back_ends_the_run_also_with_recover() {
         assert!(ended.to_string().contains("for the device back"), "{ended}");
         assert_eq!(outcome.jobs[0].recoveries, 0);
     }
+}
+
+#[test]
+fn what_an_interrupted_run_wrote_is_checked_by_the_next() {
+    // Its own process has its own directory: the state lies where the run was started.
+    let name = format!("state{}", std::process::id());
+    let file = std::env::temp_dir().join(&name);
+    let job = format!(
+        "name={name} filename=psync:{} rw=randwrite bs=4k size=4m verify=crc32c thinktime=1ms",
+        file.display()
+    );
+    let interrupt = Interrupt::default();
+    let first = std::thread::scope(|scope| {
+        let run = scope.spawn(|| super::run(&request(&[&job]), &interrupt, &mut |_| Ok(())));
+        std::thread::sleep(Duration::from_millis(300));
+        interrupt.request();
+        run.join().expect("ends").expect("runs")
+    });
+    let written = first.jobs[0].ways[Way::Write].ios;
+    assert!(written > 10 && written < 1024, "interrupted in the middle: {written}");
+    let second = run_one(&format!("{job} verify_state_load=1"));
+    assert_eq!((second.ways[Way::Read].ios, second.ways[Way::Write].ios), (written, 0));
+    std::fs::remove_file(format!("local-{name}-0-verify.state")).expect("it was saved");
+    std::fs::remove_file(file).expect("it was there");
+}
+
+#[test]
+fn all_blocks_are_looked_at_before_the_job_fails_unless_the_first_is_fatal() {
+    let lost = Verdict::Fail(Status::SUCCESS);
+    let job = run_with("rw=write bs=4k", false, lost, |number| number > 1014).jobs.remove(0);
+    let failure = job.failure.expect("a failure");
+    assert_eq!((failure.count, job.ways[Way::Read].ios), (10, 1024));
+    let job = run_with("rw=write bs=4k verify_fatal=1", false, lost, |number| number > 500)
+        .jobs
+        .remove(0);
+    assert!(job.failure.expect("a failure").count <= 16 && job.ways[Way::Read].ios < 600);
 }

@@ -64,12 +64,17 @@ enum Shown {
 
 impl<'a> Watch<'a> {
     /// Starts watching; each thread with the bytes that end it.
-    pub(crate) fn new(run: &RunOptions, threads: Vec<(&'a Thread<'a>, &'a Progress, Option<u64>)>) -> Watch<'a> {
+    pub(crate) fn new(
+        run: &RunOptions,
+        threads: Vec<(&'a Thread<'a>, &'a Progress, Option<u64>)>,
+    ) -> Watch<'a> {
         let now = Instant::now();
         let shown = shown(run.eta, io::stderr().is_terminal());
         let mut groups: BTreeMap<u32, Group> = BTreeMap::new();
         for (index, (thread, _, _)) in (0..).zip(&threads) {
-            let group = groups.entry(thread.group).or_insert_with(|| Group { bar: bar(&shown), steady: BTreeMap::new() });
+            let group = groups
+                .entry(thread.group)
+                .or_insert_with(|| Group { bar: bar(&shown), steady: BTreeMap::new() });
             if let Some(options) = thread.job().steadystate {
                 // Threads that are reported as one are steady as one.
                 let key = if thread.job().group_reporting { 0 } else { index };
@@ -87,7 +92,16 @@ impl<'a> Watch<'a> {
             moved: PerWay::all((0, 0)),
         };
         let threads = threads.into_iter().map(watched).collect();
-        Watch { threads, groups, start: now, last: now, ticks: 0, shown, eta_interval: run.eta_interval, last_shown: now }
+        Watch {
+            threads,
+            groups,
+            start: now,
+            last: now,
+            ticks: 0,
+            shown,
+            eta_interval: run.eta_interval,
+            last_shown: now,
+        }
     }
 
     /// How long until there is something to do.
@@ -122,11 +136,14 @@ impl<'a> Watch<'a> {
                 let members: Vec<&Watched<'_>> = (0..)
                     .zip(&self.threads)
                     .filter(|(index, member)| {
-                        member.thread.group == *group && (member.thread.job().group_reporting || index == key)
+                        member.thread.group == *group
+                            && (member.thread.job().group_reporting || index == key)
                     })
                     .map(|(_, member)| member)
                     .collect();
-                let Some(began) = members.iter().filter_map(|member| member.began).min() else { continue };
+                let Some(began) = members.iter().filter_map(|member| member.began).min() else {
+                    continue;
+                };
                 let total = members.iter().flat_map(|member| member.seen.0).fold((0, 0), sum);
                 let second = (total.0.saturating_sub(seen.0), total.1.saturating_sub(seen.1));
                 *seen = total;
@@ -141,8 +158,11 @@ impl<'a> Watch<'a> {
 
     fn show(&mut self, interval: Duration) {
         for (group, shown) in &self.groups {
-            let members: Vec<&Watched<'_>> =
-                self.threads.iter().filter(|member| member.thread.group == *group && member.progress.is_running()).collect();
+            let members: Vec<&Watched<'_>> = self
+                .threads
+                .iter()
+                .filter(|member| member.thread.group == *group && member.progress.is_running())
+                .collect();
             if members.is_empty() {
                 shown.bar.finish_and_clear();
                 continue;
@@ -167,7 +187,10 @@ impl<'a> Watch<'a> {
             let key = if thread.job().group_reporting { 0 } else { index };
             group.steady.get(&key).map(|(steady, _)| steady.outcome())
         };
-        (0..).zip(self.threads).map(|(index, watched)| (watched.samples, steady(index, watched.thread))).collect()
+        (0..)
+            .zip(self.threads)
+            .map(|(index, watched)| (watched.samples, steady(index, watched.thread)))
+            .collect()
     }
 }
 
@@ -180,11 +203,15 @@ impl Watched<'_> {
         let now = self.progress.load();
         if restarts != self.restarts {
             // What was seen until now was to warm up.
-            (self.restarts, self.seen, self.samples) = (restarts, now, PerWay::all(Samples::default()));
+            (self.restarts, self.seen, self.samples) =
+                (restarts, now, PerWay::all(Samples::default()));
             self.began = Some(Instant::now());
         }
         for way in Way::ALL {
-            let (ios, bytes) = (now[way].0 - self.seen[way].0.min(now[way].0), now[way].1 - self.seen[way].1.min(now[way].1));
+            let (ios, bytes) = (
+                now[way].0 - self.seen[way].0.min(now[way].0),
+                now[way].1 - self.seen[way].1.min(now[way].1),
+            );
             self.moved[way] = (ios, bytes);
             if ios > 0 {
                 self.samples[way].push(at_ms, bytes, ios, interval);
@@ -197,7 +224,9 @@ impl Watched<'_> {
     fn done(&self) -> f64 {
         let job = self.thread.job();
         let time = job.runtime.map(|runtime| runtime + job.ramp_time);
-        let by_time = time.zip(self.began).map_or(0.0, |(time, began)| began.elapsed().as_secs_f64() / time.as_secs_f64());
+        let by_time = time
+            .zip(self.began)
+            .map_or(0.0, |(time, began)| began.elapsed().as_secs_f64() / time.as_secs_f64());
         let bytes = self.seen.0.iter().map(|(_, bytes)| *bytes).sum::<u64>() as f64;
         let by_bytes = self.bytes_max.map_or(0.0, |most| bytes / most.max(1) as f64);
         by_time.max(by_bytes).min(1.0)
@@ -211,11 +240,15 @@ fn sum(a: (u64, u64), b: (u64, u64)) -> (u64, u64) {
 /// A group's line, as fio writes it, with the 99th percentile of all latencies so far.
 fn line(members: &[&Watched<'_>], interval: Duration) -> String {
     let done = members.iter().map(|member| member.done()).fold(1.0, f64::min);
-    let moved = PerWay(Way::ALL.map(|way| members.iter().map(|member| member.moved[way]).fold((0, 0), sum)));
+    let moved = PerWay(
+        Way::ALL.map(|way| members.iter().map(|member| member.moved[way]).fold((0, 0), sum)),
+    );
     let per_second = |count: u64| count as f64 / interval.as_secs_f64();
     let rates = |format: &dyn Fn((u64, u64)) -> String| {
         let busy = moved.iter().filter(|(_, moved)| moved.0 > 0);
-        busy.map(|(way, moved)| format!("{}={}", &way.name()[..1], format(*moved))).collect::<Vec<_>>().join(",")
+        busy.map(|(way, moved)| format!("{}={}", &way.name()[..1], format(*moved)))
+            .collect::<Vec<_>>()
+            .join(",")
     };
     let began = members.iter().filter_map(|member| member.began).min();
     let left = began.and_then(|began| left(began.elapsed(), done)).map_or("--".to_owned(), clock);
@@ -267,15 +300,25 @@ mod tests {
 
     #[test]
     fn the_line_says_how_far_and_how_fast() {
-        let section = Section { job: JobOptions { name: "a".to_owned(), ..JobOptions::default() }, given: Vec::new() };
-        let (thread, progress) = (Thread { section: &section, number: 0, group: 0, wave: 0 }, Progress::default());
-        let mut watch = Watch::new(&RunOptions::default(), vec![(&thread, &progress, Some(40_960))]);
+        let section = Section {
+            job: JobOptions { name: "a".to_owned(), ..JobOptions::default() },
+            given: Vec::new(),
+        };
+        let (thread, progress) =
+            (Thread { section: &section, number: 0, group: 0, wave: 0 }, Progress::default());
+        let mut watch =
+            Watch::new(&RunOptions::default(), vec![(&thread, &progress, Some(40_960))]);
         progress.set_running(true);
         progress.store(Way::Read, 5, 20_480);
         progress.set_p99_ns(84_700);
         watch.threads[0].sample(500, Duration::from_millis(500));
         let line = line(&[&watch.threads[0]], Duration::from_millis(500));
-        assert!(line.starts_with("Jobs: 1 (a): [50.0%][r=40.0KiB/s][r=10 IOPS][p99=84.7 us][eta 00m:00s]"), "{line}");
+        assert!(
+            line.starts_with(
+                "Jobs: 1 (a): [50.0%][r=40.0KiB/s][r=10 IOPS][p99=84.7 us][eta 00m:00s]"
+            ),
+            "{line}"
+        );
         let samples = &watch.finish()[0].0[Way::Read];
         assert_eq!((samples.points.len(), samples.points[0].iops), (1, 10.0));
     }

@@ -41,6 +41,8 @@ pub(crate) struct Ceiling {
     pub(crate) steps: Vec<(u32, f64)>,
     /// I/Os per second of the job itself, where it has run.
     pub(crate) reached_iops: Option<f64>,
+    /// Whether the user ended it before all depths were tried.
+    pub(crate) interrupted: bool,
 }
 
 impl Ceiling {
@@ -91,6 +93,7 @@ pub(crate) fn measure(request: &Request, bench: &mut Bench<'_>) -> Result<Ceilin
         depth: 0,
         steps: Vec::new(),
         reached_iops: None,
+        interrupted: false,
     };
     let mut flat = 0;
     let depths = std::iter::successors(Some(1u32), |depth| depth.checked_mul(2));
@@ -98,6 +101,7 @@ pub(crate) fn measure(request: &Request, bench: &mut Bench<'_>) -> Result<Ceilin
         (bench.progress)(&format!("ceiling: {} at depth {depth}", ceiling.job));
         let outcome = (bench.run_one)(&at_depth(request, section, depth))?;
         flat = if ceiling.take(depth, &outcome)? { 0 } else { flat + 1 };
+        ceiling.interrupted = outcome.interrupted;
         if flat == FLAT_MAX || outcome.interrupted {
             break;
         }

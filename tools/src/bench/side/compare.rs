@@ -183,7 +183,7 @@ impl Changes {
             }
             true => format!("rounds: {old} and {new}; in parentheses 95 % intervals\n"),
             false => format!(
-                "rounds: {old} and {new}; in parentheses least and greatest ratio of any two rounds (95 % needs 4 and 4)\n"
+                "rounds: {old} and {new}; in parentheses least and greatest of all pairs (95 % needs 4 and 4)\n"
             ),
         }
     }

@@ -9,6 +9,7 @@ use super::schedule::{Slot, combinations, schedule};
 use super::summary::{self, Point, sweep_text};
 use crate::bench::options::{Request, Section};
 use crate::bench::outcome::{RunOutcome, Warning};
+use crate::bench::report::utc;
 use crate::failure::{Failure, Result};
 
 /// Everything that was measured, and what it comes to.
@@ -126,10 +127,8 @@ impl Comparison {
             if let (Some(failure), None) = (&job.failure, &self.failure) {
                 let name = &job.section.job.name;
                 let first = &failure.first;
-                self.failure = Some(Failure::failed(format!(
-                    "{}: {name} in round {round}: {first}",
-                    job.target
-                )));
+                let message = format!("{name} on {} in round {round}: {first}", job.target);
+                self.failure = Some(Failure::failed(message));
             }
         }
         Ok(())
@@ -151,7 +150,18 @@ impl Comparison {
         for target in 0..self.targets.len().max(1) {
             let name = self.target_name(target).to_owned();
             let one = on_target(request, target);
-            let mut ceiling = ceiling::measure(&one, bench)?;
+            let mut ceiling = match ceiling::measure(&one, bench) {
+                Ok(ceiling) => ceiling,
+                Err(failure) => {
+                    self.failure = Some(failure);
+                    return Ok(());
+                }
+            };
+            if ceiling.interrupted {
+                // Not all depths were tried: it is no ceiling.
+                self.interrupted = true;
+                return Ok(());
+            }
             let of_job = |entry: &&Entry| {
                 entry.job == ceiling.job && (name.is_empty() || entry.target == name)
             };
@@ -177,6 +187,7 @@ impl Comparison {
             "fio version": concat!("adit-", env!("CARGO_PKG_VERSION")),
             "timestamp": self.unix_ms / 1000,
             "timestamp_ms": self.unix_ms,
+            "time": utc(self.unix_ms / 1000),
             "global options": global,
             "jobs": self.jobs,
             "disk_util": [],
@@ -190,7 +201,10 @@ impl Comparison {
 
 /// One JSON of everything: fio's keys, all runs' jobs in `jobs`, and `adit.comparison` with what they come to.
 pub(crate) fn json(comparison: &Comparison) -> Value {
-    let warning = |(target, warning): &(String, Warning)| json!({ "target": target, "code": warning.code, "text": warning.text });
+    let warning = |(target, warning): &(String, Warning)| {
+        let Warning { code, text } = warning;
+        json!({ "target": target, "code": code, "text": text })
+    };
     comparison.report_json(json!({
         "comparison": {
             "targets": comparison.targets,

@@ -1,8 +1,8 @@
 //! What a job came to, read from its entry in a report in JSON: ours, or fio's own.
 //!
 //! Everything that is compared and drawn goes through here, so that earlier files and runs of this minute are the same
-//! thing. Latencies are total ones (`lat_ns`) where the report has percentiles of them, and else those of completion
-//! (`clat_ns`), as fio's reports do.
+//! thing. Latencies are total ones (our own `adit.latency`, fio's `lat_ns`) where the report has percentiles of
+//! them, and else those of completion (`clat_ns`), which are what fio's reports have by default.
 
 use std::collections::BTreeMap;
 
@@ -278,7 +278,8 @@ fn strings(object: &Value) -> impl Iterator<Item = (String, String)> {
 fn way_figures(entry: &Value, way: Way) -> Option<WayFigures> {
     let figures = &entry[way.name()];
     let ios = figures["total_ios"].as_u64().filter(|ios| *ios > 0)?;
-    let latency = latency_of(figures);
+    let ours = &entry["adit"]["latency"][way.name()];
+    let latency = if ours.is_object() { ours } else { latency_of(figures) };
     let bytes = figures["bw_bytes"].as_f64();
     let bytes = bytes.or_else(|| figures["bw"].as_f64().map(|kib| kib * 1024.0));
     Some(WayFigures {
@@ -369,4 +370,79 @@ fn merge_series(ours: &mut Vec<[f64; 3]>, theirs: &[[f64; 3]]) {
         }
     }
     ours.sort_by(|a, b| a[0].total_cmp(&b[0]));
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    /// What fio tells of a thread of a job.
+    fn thread(iops: f64, latency: &Value) -> Value {
+        json!({
+            "jobname": "j",
+            "job options": { "bs": "4k" },
+            "read": { "total_ios": 1000, "iops": iops, "bw_bytes": iops * 4096.0, "clat_ns": latency },
+            "write": { "total_ios": 0, "iops": 0.0 },
+            "job_runtime": 1000, "usr_cpu": 10.0, "sys_cpu": 15.0,
+        })
+    }
+
+    fn only(report: &Value) -> Entry {
+        let mut entries = entries(report).expect("entries");
+        assert_eq!(entries.len(), 1);
+        entries.remove(0)
+    }
+
+    #[test]
+    fn a_report_of_fio_needs_nothing_of_ours() {
+        let latency = json!({ "mean": 50.0, "percentile": { "50.000000": 40, "99.000000": 90 } });
+        let report =
+            json!({ "global options": { "rw": "read" }, "jobs": [thread(1000.0, &latency)] });
+        let entry = only(&report);
+        assert_eq!(entry.metric(Way::Read, Metric::Iops), Some(1000.0));
+        assert_eq!(entry.metric(Way::Read, Metric::Bandwidth), Some(4096e3));
+        assert_eq!(entry.metric(Way::Read, Metric::Mean), Some(50.0));
+        assert_eq!(entry.metric(Way::Read, Metric::P99), Some(90.0));
+        assert_eq!(entry.metric(Way::Read, Metric::P9999), None, "it is not in the report");
+        assert_eq!(entry.metric(Way::Read, Metric::Cpu), Some(250_000.0));
+        assert_eq!(entry.metric(Way::Write, Metric::Iops), None, "there were no writes");
+        assert_eq!((entry.options["rw"].as_str(), entry.options["bs"].as_str()), ("read", "4k"));
+    }
+
+    #[test]
+    fn total_latencies_go_before_those_of_completion() {
+        let completion = json!({ "mean": 50.0, "percentile": { "99.000000": 90 } });
+        let mut job = thread(1000.0, &completion);
+        job["read"]["lat_ns"] = json!({ "mean": 60.0 });
+        let mean = |job: &Value| only(&json!({ "jobs": [job] })).metric(Way::Read, Metric::Mean);
+        assert_eq!(mean(&job), Some(50.0), "the mean is of what the percentiles are of");
+        job["read"]["lat_ns"]["percentile"] = json!({ "99.000000": 100 });
+        assert_eq!(mean(&job), Some(60.0));
+        job["adit"]["latency"]["read"] = json!({ "mean": 61.0 });
+        assert_eq!(mean(&job), Some(61.0));
+    }
+
+    #[test]
+    fn threads_of_a_job_are_one() {
+        let bins =
+            |slow: u64| json!({ "mean": slow, "bins": { "10": 500, (slow.to_string()): 500 } });
+        let jobs = json!({ "jobs": [thread(1000.0, &bins(100)), thread(3000.0, &bins(300))] });
+        let entry = only(&jobs);
+        assert_eq!((entry.iops(), entry.ios()), (4000.0, 2000));
+        assert_eq!(entry.metric(Way::Read, Metric::Mean), Some(200.0));
+        let figures = entry.ways[Way::Read].as_ref().expect("reads");
+        assert_eq!(figures.cdf, [(10, 1000), (100, 1500), (300, 2000)]);
+        assert_eq!(figures.percentile(50.0), Some(10.0));
+        assert_eq!(figures.percentile(75.0), Some(100.0));
+        assert_eq!(figures.percentile(99.0), Some(300.0));
+    }
+
+    #[test]
+    fn without_distributions_the_slower_thread_is_the_bound() {
+        let told = |ns: u64| json!({ "mean": ns, "percentile": { "99.000000": ns } });
+        let entry = only(&json!({ "jobs": [thread(1.0, &told(100)), thread(1.0, &told(300))] }));
+        assert_eq!(entry.metric(Way::Read, Metric::P99), Some(300.0));
+    }
 }

@@ -68,7 +68,7 @@ fn remarks(ours: &Value) -> Vec<String> {
     for warning in list("warnings") {
         let Some(text) = warning["text"].as_str() else { continue };
         let on = warning["target"].as_str().filter(|target| !target.is_empty());
-        remarks.push(on.map_or_else(|| text.to_owned(), |on| format!("{on}: {text}")));
+        remarks.push(on.map_or_else(|| text.to_owned(), |on| format!("({on}) {text}")));
     }
     if ours["interrupted"].as_bool() == Some(true) {
         remarks.push("It was interrupted: figures are those until then.".to_owned());
@@ -140,7 +140,7 @@ mod tests {
             remarks,
             [
                 "j reached 50.0 % of the ceiling of t (2000 IOPS at depth 8).",
-                "t: The machine was the limit.",
+                "(t) The machine was the limit.",
                 "It was interrupted: figures are those until then.",
                 "A run failed, figures are those until then: gone",
             ]

@@ -20,6 +20,8 @@ mod schedule;
 mod statistics;
 mod summary;
 mod table;
+#[cfg(test)]
+mod tests;
 
 use serde_json::Value;
 
@@ -27,9 +29,8 @@ use super::options::{Request, Section};
 use super::outcome::{JobOutcome, RunOutcome};
 use crate::failure::Result;
 
-pub(crate) use ceiling::{Ceiling, measure as measure_ceiling};
 pub(crate) use compare::{CompareArgs, compare};
-pub(crate) use comparison::{Comparison, json, run};
+pub(crate) use comparison::{json, run};
 pub(crate) use page::{ReportArgs, report};
 pub(crate) use table::table;
 

@@ -129,7 +129,9 @@ fn sort_by_job(points: &mut [Point], entries: &[Entry]) {
     let in_first = || entries.iter().filter(|entry| Some(entry.round) == first_round);
     let job_of = |point: &Point| in_first().position(|entry| entry.job == point.job);
     let sweep_of = |point: &Point| in_first().position(|entry| entry.sweep == point.sweep);
-    points.sort_by_key(|point| (job_of(point), sweep_of(point), point.way));
+    // Among targets, too, the first in all is the first in each.
+    let target_of = |point: &Point| entries.iter().position(|entry| entry.target == point.target);
+    points.sort_by_key(|point| (job_of(point), sweep_of(point), point.way, target_of(point)));
 }
 
 fn compare_with_first(points: &mut [Point], first: Option<&str>) {
@@ -166,11 +168,12 @@ pub(super) mod tests {
     /// times as fast.
     pub(in crate::bench::side) fn report(rates: &[f64], factor: f64) -> Value {
         let job = |round: usize, target: &str, iops: f64| {
+            let percentiles = json!({ "50.000000": 5e8 / iops, "99.000000": 2e9 / iops });
             json!({
                 "jobname": "j",
                 "read": {
                     "total_ios": 1_000_000, "iops": iops, "bw_bytes": iops * 4096.0,
-                    "clat_ns": { "mean": 1e9 / iops, "percentile": { "50.000000": 5e8 / iops, "99.000000": 2e9 / iops } },
+                    "clat_ns": { "mean": 1e9 / iops, "percentile": percentiles },
                 },
                 "adit": { "round": round, "target": target, "cpu_ns_per_io": 300.0 },
             })

@@ -36,7 +36,11 @@ impl Table {
 
     /// Its lines. Columns without any value are left out, and text is cut in the middle where it does not fit.
     pub(super) fn render(&self) -> String {
-        let widths = self.widths();
+        self.render_within(WIDTH)
+    }
+
+    fn render_within(&self, width: usize) -> String {
+        let widths = self.widths(width);
         let mut text = String::new();
         for row in &self.rows {
             let cells = row.iter().zip(&widths).enumerate().filter(|(_, (_, width))| **width > 0);
@@ -55,14 +59,14 @@ impl Table {
         text
     }
 
-    fn widths(&self) -> Vec<usize> {
+    fn widths(&self, most: usize) -> Vec<usize> {
         let width = |column: usize| {
             let cells = || self.rows.iter().map(move |row| row[column].chars().count());
             if cells().skip(1).all(|width| width == 0) { 0 } else { cells().max().unwrap_or(0) }
         };
         let mut widths: Vec<usize> = (0..self.rows[0].len()).map(width).collect();
         let gaps = 2 * widths.iter().filter(|width| **width > 0).count().saturating_sub(1);
-        let mut over = (widths.iter().sum::<usize>() + gaps).saturating_sub(WIDTH);
+        let mut over = (widths.iter().sum::<usize>() + gaps).saturating_sub(most);
         while over > 0 {
             let widest = widths[..self.texts].iter_mut().max().filter(|width| **width > CELL_MIN);
             let Some(widest) = widest else { break };
@@ -101,11 +105,11 @@ pub(crate) fn table(comparison: &Comparison) -> String {
             if rounds > 1 { format!(": medians of {rounds} rounds") } else { String::new() };
         writeln!(text, "{}{medians}", crate::human::printable(job))
             .expect("a string takes everything");
-        text.push_str(&indented(&figures(&points).render()));
+        text.push_str(&indented(&figures(&points)));
         let ratios = ratios(&points);
         if !ratios.is_empty() {
             text.push_str(&format!("  {}\n", against(&points)));
-            text.push_str(&indented(&ratios.render()));
+            text.push_str(&indented(&ratios));
         }
         text.push('\n');
     }
@@ -114,8 +118,8 @@ pub(crate) fn table(comparison: &Comparison) -> String {
 }
 
 /// Tables are two columns in, and so two narrower.
-fn indented(table: &str) -> String {
-    table.lines().map(|line| format!("  {line}\n")).collect()
+fn indented(table: &Table) -> String {
+    table.render_within(WIDTH - 2).lines().map(|line| format!("  {line}\n")).collect()
 }
 
 fn figures(points: &[&Point]) -> Table {
@@ -157,10 +161,22 @@ fn named(point: &Point) -> Vec<String> {
 /// `1.05 (1.03-1.07)`, or without an interval where there is one round.
 pub(super) fn ratio(ratio: Estimate) -> String {
     let Estimate { median, low, high, samples, .. } = ratio;
+    let median = places(median, 3);
     if samples < 2 {
-        return format!("{median:.3}");
+        return median;
     }
-    format!("{median:.3} ({low:.2}-{high:.2})")
+    format!("{median} ({}-{})", places(low, 2), places(high, 2))
+}
+
+/// About as many digits whether it is large or small; `decimals` where it is about 1.
+fn places(ratio: f64, decimals: usize) -> String {
+    let decimals = match ratio {
+        100.0.. => 0,
+        10.0..100.0 => 1,
+        0.1..10.0 => decimals,
+        _ => 4,
+    };
+    format!("{ratio:.decimals$}")
 }
 
 /// What the ratios are to, and what stands in the parentheses.
@@ -188,8 +204,8 @@ fn remarks(comparison: &Comparison) -> String {
     let mut lines: Vec<String> =
         comparison.ceilings.iter().map(|ceiling| ceiling.sentence()).collect();
     for (target, warning) in &comparison.warnings {
-        let on = if target.is_empty() { String::new() } else { format!("{target}: ") };
-        lines.push(format!("warning: {on}{}", warning.text));
+        let on = if target.is_empty() { String::new() } else { format!(" ({})", cut(target, 60)) };
+        lines.push(format!("warning{on}: {}", warning.text));
     }
     if comparison.interrupted {
         lines.push("interrupted: these are the runs so far".to_owned());
@@ -197,7 +213,25 @@ fn remarks(comparison: &Comparison) -> String {
     if comparison.failure.is_some() {
         lines.push("a run failed: these are the runs until then".to_owned());
     }
-    lines.iter().map(|line| crate::human::printable(line) + "\n").collect()
+    lines.iter().map(|line| wrapped(&crate::human::printable(line))).collect()
+}
+
+/// Words in lines that are not too wide, those after the first two columns in. A word that is wider has its own.
+fn wrapped(text: &str) -> String {
+    let (mut wrapped, mut width) = (String::new(), 0);
+    for word in text.split(' ') {
+        let letters = word.chars().count();
+        if width > 0 && width + 1 + letters > WIDTH {
+            wrapped.push_str("\n  ");
+            width = 2;
+        } else if width > 0 {
+            wrapped.push(' ');
+            width += 1;
+        }
+        wrapped.push_str(word);
+        width += letters;
+    }
+    wrapped + "\n"
 }
 
 #[cfg(test)]
@@ -222,6 +256,15 @@ mod tests {
     }
 
     #[test]
+    fn long_remarks_go_on_in_the_next_line() {
+        let text = ["word"; 50].join(" ");
+        let lines = wrapped(&text);
+        assert!(lines.lines().all(|line| line.chars().count() <= WIDTH));
+        assert_eq!(lines.split_whitespace().collect::<Vec<_>>().join(" "), text);
+        assert!(lines.lines().skip(1).all(|line| line.starts_with("  word")), "{lines}");
+    }
+
+    #[test]
     fn names_do_nothing_to_the_terminal() {
         let mut table = Table::new(&["name"], 1);
         table.push(vec!["\u{1b}[2J".into()]);
@@ -234,5 +277,7 @@ mod tests {
             Estimate { median: 1.05, low: 1.031, high: 1.07, samples: 6, confident: true };
         assert_eq!(ratio(estimate), "1.050 (1.03-1.07)");
         assert_eq!(ratio(Estimate { samples: 1, ..estimate }), "1.050");
+        let wide = Estimate { median: 4620.03, low: 0.0064, high: 56.86, ..estimate };
+        assert_eq!(ratio(wide), "4620 (0.0064-56.9)", "large and small ones are short, too");
     }
 }

@@ -6,6 +6,7 @@
 //! access that it had to refuse.
 
 mod faults;
+mod paths;
 mod setup;
 mod shapes;
 
@@ -74,7 +75,7 @@ use verified;
 
 /// All of them, in the order in which they run.
 fn cases() -> impl Iterator<Item = &'static Case> {
-    shapes::CASES.iter().chain(faults::CASES).chain(setup::CASES)
+    shapes::CASES.iter().chain(faults::CASES).chain(paths::CASES).chain(setup::CASES)
 }
 
 /// A guest that takes longer than this is stuck, unless its case gives it another `--timeout`.

@@ -60,7 +60,7 @@ macro_rules! in_turn {
     ($target:literal, $fio:literal) => {
         good(
             concat!(
-                "job='--name=j --rw=randread --bs=4k --iodepth=32 --size=256M --time_based --runtime=2 --minimal'\n",
+                "job='--name=j --rw=randread --bs=4k --iodepth=32 --size=256M --time_based --runtime=2 --minimal --eta=never'\n",
                 "set -o pipefail; for round in 1 2 3; do\n",
                 "fio $job ",
                 // fio knows an engine's options once it knows the engine.
@@ -108,11 +108,11 @@ const PATHS: Case = Case {
     ),
     steps: &[
         good(
-            "modprobe ext4 && mkfs.ext4 -q {k0} && mkdir /mnt && mount -t ext4 {k0} /mnt && dd if=/dev/zero of=/mnt/file bs=1M count=768 2>/dev/null && ls {k1} {g2}",
+            "modprobe ext4 && mkfs.ext4 -q {k0} && mkdir /mnt && mount -t ext4 {k0} /mnt && dd if=/dev/zero of=/mnt/file bs=1M count=64 2>/dev/null && ls {k1} {g2}",
             &["/dev/nvme", "/dev/ng"],
         ),
         good(
-            "sed -e 's/^runtime=.*/runtime=1/' -e 's/^ramp_time=.*/ramp_time=0/' -e 's/^startdelay=.*//' -e 's/^size=.*/size=256M/' jobs/paths.fio >/tmp/short.fio\n\
+            "sed -e 's/^runtime=.*/runtime=1/' -e 's/^ramp_time=.*/ramp_time=0/' -e 's/^size=.*/size=64m/' jobs/paths.fio >/tmp/short.fio\n\
              adit bench /tmp/short.fio --targets uring:/mnt/file,uring:{k1},uring-cmd:{g2},{0} --rounds 2 \
              --output-format=normal,json --output=/tmp/out; code=$?; cat /tmp/out | head -c 6000; exit $code",
             &["uring:/mnt/file", "uring:/dev/nvme", "uring-cmd:/dev/ng", "vfio:0000:00:10.0"],
@@ -151,7 +151,10 @@ const REFUSALS: Case = Case {
         ),
         good("adit bench --name=r --filename=uring:{k0} --rw=read --bs=64k --size=1M", &["err= 0"]),
         usage(writes!("uring:/mnt/new", "--readonly"), &["--readonly"]),
-        good("umount /mnt && mount -t ext4 {k0} /mnt && sha256sum -c /tmp/sum && ls /mnt/new; umount /mnt", &["/mnt/kept: OK", "/mnt/new: No such file"]),
+        good(
+            "umount /mnt && mount -t ext4 {k0} /mnt && sha256sum -c /tmp/sum && ls /mnt/new; umount /mnt",
+            &["/mnt/kept: OK", "/mnt/new: No such file"],
+        ),
         usage(writes!("uring:{k0}"), EXT4),
         usage(writes!("uring-cmd:{g0}"), EXT4),
         good(
@@ -170,7 +173,10 @@ const REFUSALS: Case = Case {
             "blockdev --setro {k1}; adit bench --name=v --filename=uring:{k1} --rw=randwrite --bs=4k --size=1M --verify=md5",
             &["read-only"],
         ),
-        usage(concat!("blockdev --setrw {k1}; ", writes!("uring:{k1}", "--offset=2G")), &["offset=2147483648"]),
+        usage(
+            concat!("blockdev --setrw {k1}; ", writes!("uring:{k1}", "--offset=2G")),
+            &["offset=2147483648"],
+        ),
         usage("adit bench --name=odd --filename={0} --rw=write --bs=1000 --size=1M", &["512"]),
     ],
 };
@@ -236,8 +242,14 @@ const FIO: Case = Case {
             "fio --name=fill --filename={k0} --rw=write --bs=1M --iodepth=8 --ioengine=io_uring --direct=1 --size=256M --output=/dev/null",
             &[],
         ),
-        in_turn!("uring:{k0},polled=off", "--filename={k0} --direct=1 --ioengine=io_uring --hipri=0"),
-        in_turn!("uring:{k0},polled=on", "--filename={k0} --direct=1 --ioengine=io_uring --hipri=1"),
+        in_turn!(
+            "uring:{k0},polled=off",
+            "--filename={k0} --direct=1 --ioengine=io_uring --hipri=0"
+        ),
+        in_turn!(
+            "uring:{k0},polled=on",
+            "--filename={k0} --direct=1 --ioengine=io_uring --hipri=1"
+        ),
         in_turn!(
             "uring-cmd:{g0},polled=off",
             "--filename={g0} --ioengine=io_uring_cmd --cmd_type=nvme --hipri=0"

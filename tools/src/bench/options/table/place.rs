@@ -16,10 +16,7 @@ pub(super) const OPTIONS: &[OptionSpec] = &[
         help: "Name of the job; on the command line it starts one, and --name=global gives defaults to those after it",
         kind: Value,
         group: Place,
-        set: |draft, text| {
-            draft.job.name = text.to_owned();
-            Ok(())
-        },
+        set: name,
     },
     OptionSpec {
         name: "description",
@@ -186,6 +183,17 @@ pub(super) const OPTIONS: &[OptionSpec] = &[
         set: numa_cpu_nodes,
     },
 ];
+
+fn name(draft: &mut Draft, text: &str) -> Parsed<()> {
+    if text.eq_ignore_ascii_case("global") {
+        return Err(
+            "a job cannot be called global, which stands for defaults; choose another name"
+                .to_owned(),
+        );
+    }
+    draft.job.name = text.to_owned();
+    Ok(())
+}
 
 fn filename_format(draft: &mut Draft, text: &str) -> Parsed<()> {
     if text.is_empty() {

@@ -33,12 +33,13 @@ use super::latency_target::DepthSearch;
 use super::pace::Pace;
 use super::progress::Progress;
 use super::supervisor::Recovery;
+use crate::bench::data::state::VerifyState;
 use crate::bench::data::{Data, Identity};
 use crate::bench::errors::{Errors, Unwritten};
 use crate::bench::logs::JobLogs;
 use crate::bench::measure::{Latency, Levels};
 use crate::bench::options::{JobOptions, Section};
-use crate::bench::outcome::{JobOutcome, WayOutcome};
+use crate::bench::outcome::{JobFailure, JobOutcome, WayOutcome};
 use crate::bench::way::{PerWay, Way};
 use crate::bench::workload::{Generator, Region, Step};
 use crate::interrupt::Interrupt;
@@ -100,6 +101,8 @@ pub(crate) struct Setting<'a> {
     pub(crate) interrupt: &'a Interrupt,
     pub(crate) progress: &'a Progress,
     pub(crate) logs: Option<JobLogs>,
+    /// What an interrupted run left, to be read back.
+    pub(crate) earlier: Option<VerifyState>,
     /// Blocks of zeroes are told, where somebody else than this run may have left them unwritten.
     pub(crate) samples_zeroes: bool,
     /// How often an I/O that failed is sent again, where the job does not say.
@@ -131,6 +134,8 @@ pub(crate) struct Job<'a, Q> {
     /// What is still to be read back, in a verify phase.
     to_verify: Option<read_back::ToVerify>,
     unwritten: Unwritten,
+    /// Blocks that were not what was written, where all are looked at before the job fails.
+    mismatches: Option<JobFailure>,
     bytes_issued: u64,
     ios_issued: u64,
     writes_since_flush: u64,
@@ -167,7 +172,8 @@ impl<'a, Q: CommandQueue<Owned>> Job<'a, Q> {
         let depth = buffers.len();
         let options = &set.section.job;
         let backlog_max = read_back::backlog_of(options);
-        let serializes = options.verify.is_some() && options.rw.writes && set.generator.may_overlap();
+        let serializes =
+            options.verify.is_some() && options.rw.writes && set.generator.may_overlap();
         Job {
             options,
             clock: Clock::of(set.device),
@@ -185,6 +191,7 @@ impl<'a, Q: CommandQueue<Owned>> Job<'a, Q> {
             in_flight_writes: serializes.then(|| Vec::with_capacity(depth)),
             to_verify: None,
             unwritten: Unwritten::new(),
+            mismatches: None,
             bytes_issued: 0,
             ios_issued: 0,
             writes_since_flush: 0,
@@ -224,6 +231,10 @@ impl<'a, Q: CommandQueue<Owned>> Job<'a, Q> {
             self.is_full = true;
             self.phase();
         }
+        self.save_state();
+        if self.outcome.failure.is_none() {
+            self.outcome.failure = self.mismatches.take();
+        }
         self.finish_logs();
         self.set.progress.set_running(false);
         self.snapshot()
@@ -236,8 +247,12 @@ impl<'a, Q: CommandQueue<Owned>> Job<'a, Q> {
         (self.now, self.last_finish, self.counts_from) = (self.start, self.start, self.start);
         self.pace = Pace::new(self.options, self.set.seed, self.start);
         let depth_max = self.depth as u32;
-        self.search = self.options.latency_target.map(|target| DepthSearch::new(target, depth_max, self.start));
-        self.end = self.options.runtime.map(|runtime| self.start + self.options.ramp_time + runtime);
+        self.search = self
+            .options
+            .latency_target
+            .map(|target| DepthSearch::new(target, depth_max, self.start));
+        self.end =
+            self.options.runtime.map(|runtime| self.start + self.options.ramp_time + runtime);
     }
 
     fn passes(&mut self) {
@@ -250,7 +265,10 @@ impl<'a, Q: CommandQueue<Owned>> Job<'a, Q> {
             if is_amid {
                 continue;
             }
-            if self.is_over() || self.set.bytes_max.is_some_and(|most| self.bytes_issued >= most) {
+            if self.mismatches.is_some()
+                || self.is_over()
+                || self.set.bytes_max.is_some_and(|most| self.bytes_issued >= most)
+            {
                 return;
             }
             self.next_pass();
@@ -289,7 +307,10 @@ impl<'a, Q: CommandQueue<Owned>> Job<'a, Q> {
 
     /// Whether there is something to wait for though nothing is in flight.
     fn goes_on(&self) -> bool {
-        (self.is_down || self.held.is_some() || !self.again.is_empty() || self.now < self.pace.paused_until())
+        (self.is_down
+            || self.held.is_some()
+            || !self.again.is_empty()
+            || self.now < self.pace.paused_until())
             && !self.is_over()
     }
 
@@ -317,7 +338,8 @@ impl<'a, Q: CommandQueue<Owned>> Job<'a, Q> {
         outcome.recoveries = self.set.recovery.count();
         outcome.latency_depth = self.search.as_ref().and_then(DepthSearch::found);
         let busy = self.batches - self.waited;
-        outcome.busy_percent = if self.batches == 0 { 0.0 } else { busy as f64 * 100.0 / self.batches as f64 };
+        outcome.busy_percent =
+            if self.batches == 0 { 0.0 } else { busy as f64 * 100.0 / self.batches as f64 };
         outcome
     }
 
@@ -345,7 +367,6 @@ fn empty_outcome(set: &Setting<'_>) -> JobOutcome {
         target: set.target.clone(),
         lba_bytes: set.device.info().lba_bytes,
         group: set.group,
-        thread: set.thread,
         threads: 1,
         elapsed: Duration::ZERO,
         ways: PerWay::all(WayOutcome::new()),

@@ -1,9 +1,13 @@
 //! Checking what was written.
 
+use std::fs;
+use std::path::{Path, PathBuf};
+
 use adit_driver::device::CommandQueue;
 
-use super::{Job, Owned, What, Work};
+use super::{EIO, Job, Owned, What, Work};
 use crate::bench::data::Identity;
+use crate::bench::data::state::VerifyState;
 use crate::bench::errors::Kind;
 use crate::bench::options::JobOptions;
 use crate::bench::way::Way;
@@ -22,7 +26,9 @@ impl Iterator for ToVerify {
 
     fn next(&mut self) -> Option<Step> {
         match self {
-            ToVerify::Pass(written, unknown) => written.find(|step| !unknown.contains(&step.number)),
+            ToVerify::Pass(written, unknown) => {
+                written.find(|step| !unknown.contains(&step.number))
+            }
             ToVerify::Backlog(steps) => steps.next(),
         }
     }
@@ -36,7 +42,8 @@ pub(super) fn backlog_of(options: &JobOptions) -> usize {
 impl<Q: CommandQueue<Owned>> Job<'_, Q> {
     /// Whether what is written is read back and checked.
     pub(super) fn reads_back(&self) -> bool {
-        self.options.rw.writes && self.options.verify.as_ref().is_some_and(|verify| verify.do_verify)
+        self.options.rw.writes
+            && self.options.verify.as_ref().is_some_and(|verify| verify.do_verify)
     }
 
     /// Whether so much was written that it is to be checked before anything else is.
@@ -58,13 +65,22 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
 
     /// Whether nothing is written, only what an earlier run wrote is checked.
     pub(super) fn reads_back_earlier(&self) -> bool {
-        self.options.verify.as_ref().is_some_and(|verify| verify.only)
+        self.set.earlier.is_some() || self.options.verify.as_ref().is_some_and(|verify| verify.only)
     }
 
     /// Checks what an earlier run wrote: as far as it came, or all that this job would write.
     pub(super) fn read_back_earlier(&mut self) {
-        self.take_all_steps();
-        self.read_back(ToVerify::Pass(self.set.generator.written(), Vec::new()));
+        let unknown = match self.set.earlier.take() {
+            Some(state) => {
+                self.set.generator.skip_to(state.pass, state.position);
+                state.in_flight
+            }
+            None => {
+                self.take_all_steps();
+                Vec::new()
+            }
+        };
+        self.read_back(ToVerify::Pass(self.set.generator.written(), unknown));
     }
 
     /// Takes the steps of the first pass without doing anything.
@@ -99,10 +115,60 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
     pub(super) fn check(&mut self, block: &[u8], work: &Work) {
         let Some(expected) = work.expected else { return };
         if let Err(mismatch) = self.set.data.check(block, expected) {
-            let message = mismatch.to_string();
+            let message = mismatch.to_string() + &self.dump(block, expected);
             self.error(Kind::Verify, "Verify", message);
         }
         // Checking took time that is not the next I/O's.
         self.now = self.clock.now();
+    }
+
+    /// With `verify_dump`, puts the block and what it should be into files; says where, or why not.
+    fn dump(&self, block: &[u8], expected: Identity) -> String {
+        if !self.options.verify.as_ref().is_some_and(|verify| verify.dump) {
+            return String::new();
+        }
+        let write = |(path, bytes): (PathBuf, Vec<u8>)| match fs::write(&path, bytes) {
+            Ok(()) => path.display().to_string(),
+            Err(error) => format!("{}: {error}", path.display()),
+        };
+        let written: Vec<String> =
+            self.set.data.dump(block, expected).into_iter().map(write).collect();
+        format!(" (dumped: {})", written.join(", "))
+    }
+
+    /// Of an interrupted job that verifies, keeps how far it came, so that what it wrote can still be checked.
+    pub(super) fn save_state(&mut self) {
+        let wants = self.options.verify.as_ref().is_some_and(|verify| verify.state_save);
+        if !wants || !self.reads_back() || !self.set.interrupt.requested() {
+            return;
+        }
+        let mut state =
+            VerifyState::new(self.options, self.set.thread, self.set.region, self.set.seed);
+        (state.pass, state.position) = (self.set.generator.pass(), self.set.generator.position());
+        state.in_flight = self.unknown();
+        match state.save(Path::new(".")) {
+            Ok(path) => {
+                let job = &self.options.name;
+                tracing::warn!(
+                    "{job}: what it wrote can be checked with verify_state_load=1 ({})",
+                    path.display()
+                );
+            }
+            Err(why) => self.fail(EIO, why),
+        }
+    }
+
+    /// Numbers of the steps of this pass that were taken, and perhaps not written.
+    fn unknown(&mut self) -> Vec<u64> {
+        let held = self.held.take();
+        let waiting = self.again.drain().chain(held).filter_map(|work| match work.what {
+            What::Step(step) => Some(step.number),
+            What::Flush => None,
+        });
+        let mut numbers: Vec<u64> = waiting.collect();
+        let unwritten = &self.unwritten;
+        let failed = self.set.generator.written().filter(|step| unwritten.contains(&step.offset));
+        numbers.extend(failed.map(|step| step.number));
+        numbers
     }
 }

@@ -35,7 +35,9 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
         let wanted = (self.options.iodepth_batch_complete_min.max(1) as usize).min(in_flight);
         if self.done.len() < wanted || wanted == 0 {
             let done = &mut self.done;
-            let found = self.queue.poll(self.now, |completion| done.push((completion.buffer, completion.result)));
+            let found = self
+                .queue
+                .poll(self.now, |completion| done.push((completion.buffer, completion.result)));
             if found == 0 || self.done.len() < wanted {
                 return self.wait();
             }
@@ -54,7 +56,8 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
         self.waited += u64::from(self.idle_polls > 0);
         self.idle_polls = 0;
         self.last_finish = self.now;
-        let most = self.options.iodepth_batch_complete_max.map_or(usize::MAX, |most| most.max(1) as usize);
+        let most =
+            self.options.iodepth_batch_complete_max.map_or(usize::MAX, |most| most.max(1) as usize);
         let count = self.done.len().min(most);
         self.outcome.completes.record(count);
         // Taken out and put back, so that its memory stays.
@@ -121,7 +124,9 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
             };
             logs.record(self.now.since(self.start), step.way, io);
         }
-        if let Some(most) = self.options.max_latency.filter(|most| u128::from(latency.lat) > most.as_nanos()) {
+        if let Some(most) =
+            self.options.max_latency.filter(|most| u128::from(latency.lat) > most.as_nanos())
+        {
             let took = crate::human::latency(latency.lat);
             let what = super::submit::told(&tag.work);
             let most = crate::human::latency(most.as_nanos() as u64);
@@ -179,7 +184,8 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
             self.is_full = true;
         }
         if self.now >= self.cycle.percentile_at {
-            self.cycle.percentile_at = self.now + std::time::Duration::from_nanos(PERCENTILE_EVERY_NS);
+            self.cycle.percentile_at =
+                self.now + std::time::Duration::from_nanos(PERCENTILE_EVERY_NS);
             let slowest = Way::ALL.map(|way| self.outcome.ways[way].lat.percentile_ns(99.0));
             self.set.progress.set_p99_ns(slowest.into_iter().max().unwrap_or(0));
         }
@@ -208,19 +214,36 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
         if self.is_ramping || took < self.options.rate_cycle {
             return;
         }
-        let counted = PerWay(Way::ALL.map(|way| (self.outcome.ways[way].ios, self.outcome.ways[way].bytes)));
+        let counted =
+            PerWay(Way::ALL.map(|way| (self.outcome.ways[way].ios, self.outcome.ways[way].bytes)));
         let before = std::mem::replace(&mut self.cycle.counted, counted);
         self.cycle.start = self.now;
         for way in Way::ALL {
             let per_second = |count: u64| (count as f64 / took.as_secs_f64()) as u64;
-            let (ios, bytes) = (per_second(counted[way].0 - before[way].0), per_second(counted[way].1 - before[way].1));
+            let (ios, bytes) = (
+                per_second(counted[way].0 - before[way].0),
+                per_second(counted[way].1 - before[way].1),
+            );
             let too_slow = [
-                ("rate_min", "bytes/s", self.options.rate_min[way].filter(|least| bytes < *least), bytes),
-                ("rate_iops_min", "IOPS", self.options.rate_iops_min[way].filter(|least| ios < *least), ios),
+                (
+                    "rate_min",
+                    "bytes/s",
+                    self.options.rate_min[way].filter(|least| bytes < *least),
+                    bytes,
+                ),
+                (
+                    "rate_iops_min",
+                    "IOPS",
+                    self.options.rate_iops_min[way].filter(|least| ios < *least),
+                    ios,
+                ),
             ];
             for (option, unit, least, got) in too_slow {
                 if let Some(least) = least {
-                    self.fail(super::EIO, format!("{option}={least}: {} reached {got} {unit}", way.name()));
+                    self.fail(
+                        super::EIO,
+                        format!("{option}={least}: {} reached {got} {unit}", way.name()),
+                    );
                 }
             }
         }
@@ -311,6 +334,9 @@ mod tests {
         run.close(&mut ways);
         let counted = &ways[Way::Write];
         assert_eq!((counted.ios, counted.bytes, counted.slat.count()), (10, 1000, 10));
-        assert_eq!((counted.clat.max_ns(), counted.clat.count_below(2), counted.lat.count()), (2, 8, 0));
+        assert_eq!(
+            (counted.clat.max_ns(), counted.clat.count_below(2), counted.lat.count()),
+            (2, 8, 0)
+        );
     }
 }

@@ -1,10 +1,10 @@
 //! What is posted next, and when.
 
 use adit_driver::RejectReason;
+use adit_driver::Time;
 use adit_driver::device::{CommandQueue, Operation, Request};
 use adit_driver::memory::Prefix;
 use adit_driver::spec::Lba;
-use adit_driver::Time;
 
 use super::{EIO, Job, Owned, Tag, What, Work};
 use crate::bench::data::{Identity, Writer};
@@ -41,7 +41,8 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
     #[inline]
     fn lets_drain(&mut self, in_flight: usize) -> bool {
         let Some(low) = self.options.iodepth_low else { return false };
-        self.is_draining = in_flight == self.depth || (self.is_draining && in_flight > low as usize);
+        self.is_draining =
+            in_flight == self.depth || (self.is_draining && in_flight > low as usize);
         self.is_draining
     }
 
@@ -84,7 +85,8 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
     /// The next I/O that is due.
     #[inline]
     fn take_work(&mut self) -> Option<Work> {
-        let work = self.held.take().or_else(|| self.again.take(self.now)).or_else(|| self.next_work())?;
+        let work =
+            self.held.take().or_else(|| self.again.take(self.now)).or_else(|| self.next_work())?;
         if self.may_go(&work) {
             return Some(work);
         }
@@ -103,7 +105,11 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
     /// When an I/O is due by its rate; checks and repetitions have none.
     #[inline]
     pub(super) fn due(&self, work: &Work, step: Step) -> Option<Time> {
-        if work.retried.is_some() || self.to_verify.is_some() { None } else { self.pace.due(step.way) }
+        if work.retried.is_some() || self.to_verify.is_some() {
+            None
+        } else {
+            self.pace.due(step.way)
+        }
     }
 
     /// Whether the queue took it.
@@ -126,7 +132,8 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
             self.now = self.clock.now();
         }
         let since = self.since(&work);
-        let bytes = if matches!(operation, Operation::Deallocate(..)) { RANGE_BYTES } else { bytes };
+        let bytes =
+            if matches!(operation, Operation::Deallocate(..)) { RANGE_BYTES } else { bytes };
         let buffer = Prefix::new(buffer, bytes);
         let owned = (buffer, Tag { slot, work, since, posted: self.now });
         let request = Request { operation, buffer: owned };
@@ -221,7 +228,8 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
         self.bytes_issued += step.bytes;
         self.ios_issued += 1;
         // A mixed workload reads what others, or earlier passes, may have left there.
-        let check = self.options.verify.is_some() && !self.options.rw.writes && step.way == Way::Read;
+        let check =
+            self.options.verify.is_some() && !self.options.rw.writes && step.way == Way::Read;
         let expected = check.then_some(Identity { offset: step.offset, writer: None });
         Some(Work { what: What::Step(step), expected, retried: None })
     }
@@ -233,7 +241,8 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
 
     #[inline]
     fn next_step(&mut self) -> Option<Step> {
-        if self.set.bytes_max.is_some_and(|most| self.bytes_issued >= most) || self.checks_backlog() {
+        if self.set.bytes_max.is_some_and(|most| self.bytes_issued >= most) || self.checks_backlog()
+        {
             return None;
         }
         let step = self.set.generator.next_step();

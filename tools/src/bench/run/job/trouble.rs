@@ -65,22 +65,29 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
     /// Counts an error, and ends the job or tells and goes on.
     pub(super) fn error(&mut self, kind: Kind, name: &'static str, message: String) {
         let is_told = self.outcome.errors.count(kind, name);
-        if kind != Kind::Verify {
-            self.set.progress.fail();
-        }
         // On a path that does not come back nothing will succeed any more.
         let goes_on = self.is_down || self.queue.check().is_ok();
-        if !goes_on || !self.tolerates(kind) {
-            self.fail(kind.errno(), message);
-        } else if is_told {
+        let looks_at_all = kind == Kind::Verify && !self.is_fatal();
+        if !goes_on || !(self.tolerates(kind) || looks_at_all) {
+            return self.fail(kind.errno(), message);
+        }
+        if is_told {
             tracing::warn!("{}: {message}", self.set.device.info().device);
+        }
+        if !self.tolerates(kind) {
+            let failure = JobFailure { count: 0, first: message, errno: kind.errno() };
+            self.mismatches.get_or_insert(failure).count += 1;
         }
     }
 
-    /// Whether the job goes on after such an error. A block that is not what was written ends it only at its end
-    /// (`verify_fatal=0`), so that all of them are told.
+    /// Whether the job goes on after such an error, and does not fail for it.
     fn tolerates(&self, kind: Kind) -> bool {
         self.options.continue_on_error.covers(kind)
+    }
+
+    /// Whether the first block that is not what was written ends the job, and not the last.
+    fn is_fatal(&self) -> bool {
+        self.options.verify.as_ref().is_some_and(|verify| verify.fatal)
     }
 
     #[cold]
@@ -106,8 +113,11 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
     #[cold]
     pub(super) fn wait_for_lost(&mut self, error: &Error) -> bool {
         let waited = self.now.since(self.last_finish);
-        let ready_timeout =
-            self.set.device.controller().map_or(Duration::ZERO, |controller| controller.info().ready_timeout);
+        let ready_timeout = self
+            .set
+            .device
+            .controller()
+            .map_or(Duration::ZERO, |controller| controller.info().ready_timeout);
         if self.set.recovery.is_in_sight() && waited < ready_timeout + RECOVERY_PATIENCE {
             self.is_down = true;
             return true;
@@ -121,7 +131,9 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
     fn reason_of_loss(&self, error: &Error) -> String {
         match (self.set.recovery.lost(), error) {
             (Some(why), _) => format!("the controller could not be brought back: {why}"),
-            (None, Error::Failed { reason, .. }) => format!("the device is out of service: {reason}"),
+            (None, Error::Failed { reason, .. }) => {
+                format!("the device is out of service: {reason}")
+            }
             (None, other) => other.to_string(),
         }
     }

@@ -40,27 +40,27 @@ fn legend(lines: &[Line<'_>]) -> Vec<(String, usize)> {
 fn drawn(panel: &Panel<'_>, lines: Vec<(String, usize)>, what: &str, plot: Plot) -> Drawn {
     let title = format!("{}: {}", panel.title, panel.way.name());
     let names = lines.iter().map(|(name, _)| &**name).collect::<Vec<_>>().join(", ");
-    Drawn { description: format!("{what} of {title}, for {names}"), title, legend: lines, plot }
+    let description = format!("{what} of {title}, for {names}");
+    // A line that is alone and the only one of its job is what the title says.
+    let is_told = lines.len() == 1 && lines[0].0 == panel.title;
+    Drawn { description, title, legend: if is_told { Vec::new() } else { lines }, plot }
 }
 
 /// How many I/Os took no longer than what.
 pub(super) fn distribution(panel: &Panel<'_>) -> Option<Drawn> {
-    let curves: Vec<(&Line<'_>, Vec<(f64, f64)>, bool)> = panel
-        .lines
-        .iter()
-        .map(|line| (line, curve(&line.rounds), line.rounds.iter().any(|way| way.cdf.is_empty())))
-        .filter(|(_, points, _)| points.len() > 1)
-        .collect();
+    let curves = panel.lines.iter().map(|line| (line, curve(&line.rounds)));
+    let curves: Vec<_> = curves.filter(|(_, points)| points.len() > 1).collect();
     if curves.is_empty() {
         return None;
     }
-    let latencies = curves.iter().flat_map(|(_, points, _)| points.iter().map(|(ns, _)| *ns));
+    let latencies = curves.iter().flat_map(|(_, points)| points.iter().map(|(ns, _)| *ns));
     let x = Axis::log("latency", latencies, &|ns| tick(Metric::P99, ns));
-    let legend = curves.iter().map(|(line, ..)| (line.label.clone(), line.colour)).collect();
-    let lines = curves.into_iter().map(|(line, points, dots)| Mark::Line {
+    let legend = curves.iter().map(|(line, _)| (line.label.clone(), line.colour)).collect();
+    let lines = curves.into_iter().map(|(line, points)| Mark::Line {
         colour: line.colour,
         points,
-        dots,
+        // Those few that a report has of percentiles only.
+        dots: line.rounds.iter().any(|way| way.cdf.is_empty()),
         strength: 1.0,
     });
     let plot = Plot {
@@ -79,17 +79,18 @@ fn curve(rounds: &[&WayFigures]) -> Vec<(f64, f64)> {
     let Some((_, total)) = all.cdf.last().filter(|(_, total)| *total > 0) else {
         return all.percentiles.iter().map(|(percent, ns)| (*ns, percent / 100.0)).collect();
     };
+    // The slowest of all is no percentile: it stands where the next nine would be, with half an I/O beyond it.
+    let last = LAST.min(1.0 - 0.5 / *total as f64);
     let share = |count: u64| count as f64 / *total as f64;
     let shown = all.cdf.iter().map(|(ns, count)| (*ns as f64, share(*count)));
-    let last = shown.clone().find(|(_, share)| *share >= LAST).map(|(ns, _)| (ns, LAST));
-    let below: Vec<(f64, f64)> = shown.take_while(|(_, share)| *share < LAST).collect();
-    // Steps: as many are not slower until the next latency that occurred.
+    let end = shown.clone().find(|(_, share)| *share >= last).map(|(ns, _)| (ns, last));
+    let below: Vec<(f64, f64)> = shown.take_while(|(_, share)| *share < last).collect();
     let start = all.cdf.first().map(|(ns, _)| (*ns as f64, 0.0));
-    let points: Vec<(f64, f64)> = start.into_iter().chain(below).chain(last).collect();
+    let points: Vec<(f64, f64)> = start.into_iter().chain(below).chain(end).collect();
     thinned(points)
 }
 
-/// Every so manieth of a line's points, evenly by what is seen, and the ends.
+/// As many of a line's points as can be told apart when it is drawn, and its ends.
 fn thinned(points: Vec<(f64, f64)>) -> Vec<(f64, f64)> {
     let step = Scale::Nines.position(0.99999) / POINTS_MAX as f64;
     let mut kept: Vec<(f64, f64)> = Vec::new();
@@ -199,51 +200,79 @@ pub(super) fn over_time(panel: &Panel<'_>, metric: Metric) -> Option<Drawn> {
     Some(drawn(panel, legend(&panel.lines), name, Plot { x, y, marks, rows: None }))
 }
 
+/// A line over an option: by what it is told from others, and through what it goes.
+struct Over<'a> {
+    parts: Vec<String>,
+    path: &'a str,
+    points: Vec<(f64, f64)>,
+}
+
 /// A metric over an option that was swept, or that several jobs have different values of.
 pub(super) fn over_option(data: &Data, option: &str, way: Way, metric: Metric) -> Option<Drawn> {
-    let mut lines: Vec<(String, Vec<(f64, f64)>)> = Vec::new();
+    let mut lines: Vec<Over<'_>> = Vec::new();
     for point in data.points.iter().filter(|point| point.way == way) {
         let Some(x) = value_of(data, point, option) else { continue };
         let Some(figure) = point.figure(metric) else { continue };
-        let label = label_without(data, point, option);
+        let (parts, path) = (parts_without(data, point, option), &*point.target);
         let at = (x, figure.estimate.median);
-        match lines.iter_mut().find(|(known, _)| *known == label) {
-            Some((_, points)) => points.push(at),
-            None => lines.push((label, vec![at])),
+        match lines.iter_mut().find(|line| line.parts == parts && line.path == path) {
+            Some(line) => line.points.push(at),
+            None => lines.push(Over { parts, path, points: vec![at] }),
         }
     }
-    for (_, points) in &mut lines {
-        points.sort_by(|a, b| a.0.total_cmp(&b.0));
+    for line in &mut lines {
+        line.points.sort_by(|a, b| a.0.total_cmp(&b.0));
     }
     // Two points with one value are two jobs that differ in something else: no line.
-    lines.retain(|(_, points)| {
+    lines.retain(|Over { points, .. }| {
         points.len() > 2 && points.windows(2).all(|pair| pair[0].0 < pair[1].0)
     });
     if lines.is_empty() {
         return None;
     }
-    let legend: Vec<(String, usize)> =
-        lines.iter().enumerate().map(|(colour, (label, _))| (label.clone(), colour)).collect();
-    let plot = plot_over(option, metric, lines);
+    let legend = legend_over(data, &lines);
+    let colours: Vec<usize> = legend.iter().map(|(_, colour)| *colour).collect();
+    let points = lines.into_iter().map(|line| line.points).zip(colours).collect();
+    let plot = plot_over(option, metric, points);
     let names = legend.iter().map(|(name, _)| &**name).collect::<Vec<_>>().join(", ");
     let title = format!("{} over {option}: {}", heading(metric), way.name());
     Some(Drawn { description: format!("{title}, for {names}"), title, legend, plot })
 }
 
-fn plot_over(option: &str, metric: Metric, lines: Vec<(String, Vec<(f64, f64)>)>) -> Plot {
+/// Names of what the lines do not have in common. Lines that are paths have the paths' colours.
+fn legend_over(data: &Data, lines: &[Over<'_>]) -> Vec<(String, usize)> {
+    let is_common = |part: &String| lines.iter().all(|line| line.parts.contains(part));
+    let are_paths = lines.iter().all(|line| line.parts.iter().all(is_common));
+    let names = lines.iter().enumerate().map(|(index, line)| {
+        let mut parts: Vec<&str> = line.parts.iter().map(String::as_str).collect();
+        if lines.len() > 1 {
+            parts.retain(|part| !is_common(&(*part).to_owned()));
+        }
+        if data.paths.len() > 1 || parts.is_empty() {
+            parts.push(line.path);
+        }
+        (
+            printable(&parts.join(" ")),
+            if are_paths { data.colour_of_path(line.path) } else { index },
+        )
+    });
+    names.collect()
+}
+
+fn plot_over(option: &str, metric: Metric, lines: Vec<(Vec<(f64, f64)>, usize)>) -> Plot {
     let values: BTreeSet<u64> =
-        lines.iter().flat_map(|(_, points)| points.iter().map(|point| point.0 as u64)).collect();
+        lines.iter().flat_map(|(points, _)| points.iter().map(|point| point.0 as u64)).collect();
     let mut x = Axis::log(option, values.iter().map(|value| *value as f64), &short);
     x.ends = (x.ends.0 - 0.05, x.ends.1 + 0.05);
     let show =
         |value: u64| if option == "bs" { crate::human::capacity(value) } else { value.to_string() };
     x.ticks = values.iter().map(|value| ((*value as f64).log10(), show(*value))).collect();
-    let ys = lines.iter().flat_map(|(_, points)| points.iter().map(|point| point.1));
+    let ys = lines.iter().flat_map(|(points, _)| points.iter().map(|point| point.1));
     let y = match metric.more_is_better() {
         true => Axis::from_zero(metric.name(), ys, &|value| tick(metric, value)),
         false => Axis::log(metric.name(), ys, &|value| tick(metric, value)),
     };
-    let marks = lines.into_iter().enumerate().map(|(colour, (_, points))| Mark::Line {
+    let marks = lines.into_iter().map(|(points, colour)| Mark::Line {
         colour,
         points,
         dots: true,
@@ -259,9 +288,9 @@ fn value_of(data: &Data, point: &Point, option: &str) -> Option<f64> {
     crate::units::bytes(text).ok().filter(|value| *value > 0).map(|value| value as f64)
 }
 
-/// What else a point is told by: its path, its blocks and the other values of the sweep; its job, too, where it was
+/// What else a point is told by: its blocks and the other values of the sweep; its job, too, where it was
 /// swept, for else the jobs are what makes the line.
-fn label_without(data: &Data, point: &Point, option: &str) -> String {
+fn parts_without(data: &Data, point: &Point, option: &str) -> Vec<String> {
     let is_swept = point.sweep.iter().any(|(name, _)| name == option);
     let mut parts = Vec::new();
     if is_swept {
@@ -276,10 +305,7 @@ fn label_without(data: &Data, point: &Point, option: &str) -> String {
         }
     }
     parts.extend(others.iter().map(|(name, value)| format!("{name}={value}")));
-    if data.paths.len() > 1 {
-        parts.push(point.target.clone());
-    }
-    printable(&parts.join(" "))
+    parts
 }
 
 /// How paths compare with the first, job by job.

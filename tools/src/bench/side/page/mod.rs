@@ -301,12 +301,17 @@ fn figure(drawn: &Drawn) -> Result<String> {
     let svg = drawn.plot.svg().map_err(defect)?;
     let description = escaped(&drawn.description);
     let svg = svg.replacen("<svg ", &format!("<svg role=\"img\" aria-label=\"{description}\" "), 1);
-    let mut html = format!("<figure>\n<figcaption>{}</figcaption>\n", escaped(&drawn.title));
-    html += &format!("<div class=\"plot\">{svg}</div>\n<ul class=\"legend\">");
-    for (label, colour) in &drawn.legend {
-        html += &format!("<li><i class=\"c{}\"></i>{}</li>", colour % COLOURS, escaped(label));
+    let caption = escaped(&drawn.title);
+    let mut html =
+        format!("<figure>\n<figcaption>{caption}</figcaption>\n<div class=\"plot\">{svg}</div>\n");
+    if !drawn.legend.is_empty() {
+        html += "<ul class=\"legend\">";
+        for (label, colour) in &drawn.legend {
+            html += &format!("<li><i class=\"c{}\"></i>{}</li>", colour % COLOURS, escaped(label));
+        }
+        html += "</ul>\n";
     }
-    Ok(html + "</ul>\n</figure>\n")
+    Ok(html + "</figure>\n")
 }
 
 #[cfg(test)]
@@ -374,11 +379,12 @@ mod tests {
 
     #[test]
     fn depths_of_several_jobs_make_a_line() {
+        let latency = json!({ "mean": 1.0, "percentile": { "99.000000": 5 } });
         let job = |depth: u32| {
             json!({
                 "jobname": format!("qd{depth}"),
                 "job options": { "bs": "4k", "iodepth": depth.to_string(), "rw": "randread" },
-                "read": { "total_ios": 10, "iops": depth * 1000, "clat_ns": { "mean": 1.0, "percentile": { "99.000000": 5 } } },
+                "read": { "total_ios": 10, "iops": depth * 1000, "clat_ns": latency },
             })
         };
         let page = page_of(&[json!({ "jobs": [job(32), job(1), job(128)] })]);

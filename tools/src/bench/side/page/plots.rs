@@ -13,6 +13,8 @@ use plotters::style::text_anchor::{HPos, Pos, VPos};
 
 use super::super::figures::Metric;
 
+/// More marks than an axis has room for.
+const TICKS_MAX: usize = 20;
 /// Twice what is shown: coordinates are whole numbers, and lines are smoother so.
 const WIDTH: u32 = 1280;
 const HEIGHT: u32 = 700;
@@ -91,7 +93,9 @@ impl Axis {
         let first = (low / step).ceil() as i64;
         let last = (high / step).floor() as i64;
         let at = |index: i64| index as f64 * step;
-        let ticks = (first..=last).map(|index| (at(index), show(at(index)))).collect();
+        // A report can hold numbers so large that steps are lost in them.
+        let ticks =
+            (first..=last).take(TICKS_MAX).map(|index| (at(index), show(at(index)))).collect();
         Axis { title: title.to_owned(), scale: Scale::Linear, ends: (low, high), ticks }
     }
 
@@ -118,7 +122,7 @@ impl Axis {
         let powers = (ends.0.floor() as i32)..=(ends.1.ceil() as i32);
         let marks = powers.flat_map(|power| steps.iter().map(move |step| step * 10f64.powi(power)));
         let inside = marks.filter(|mark| (ends.0..=ends.1).contains(&mark.log10()));
-        let ticks = inside.map(|mark| (mark.log10(), show(mark))).collect();
+        let ticks = inside.take(TICKS_MAX).map(|mark| (mark.log10(), show(mark))).collect();
         Axis { title: title.to_owned(), scale: Scale::Log, ends, ticks }
     }
 
@@ -331,7 +335,8 @@ impl ValueFormatter<f64> for Axis {
 
 /// A number in few digits, without zeros that say nothing: `0.5`, `20`.
 pub(super) fn short(number: f64) -> String {
-    let text = format!("{number:.2}");
+    let decimals = if number.abs() >= 0.1 { 2 } else { 5 };
+    let text = format!("{number:.decimals$}");
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
@@ -403,10 +408,11 @@ mod tests {
 
     #[test]
     fn axes_of_nothing_and_of_one_value_still_have_a_length() {
-        for values in [vec![], vec![0.0], vec![5.0], vec![f64::NAN]] {
+        for values in [vec![], vec![0.0], vec![5.0], vec![f64::NAN], vec![f64::MAX]] {
             let log = Axis::log("", values.iter().copied(), &short);
             let linear = Axis::from_zero("", values.iter().copied(), &short);
             assert!(log.ends.0 < log.ends.1 && linear.ends.0 < linear.ends.1, "{values:?}");
+            assert!(log.ticks.len() <= TICKS_MAX && linear.ticks.len() <= TICKS_MAX, "{values:?}");
         }
     }
 

@@ -14,12 +14,12 @@ const IOCTL_ID: libc::Ioctl = 0x4e40;
 /// `NVME_IOCTL_ADMIN_CMD`: `_IOWR('N', 0x41, struct nvme_passthru_cmd)`.
 const IOCTL_ADMIN: libc::Ioctl = 0xc048_4e41;
 /// `NVME_URING_CMD_IO`: `_IOWR('N', 0x80, struct nvme_uring_cmd)`.
-pub(crate) const URING_CMD_IO: u32 = 0xc048_4e80;
+pub(super) const URING_CMD_IO: u32 = 0xc048_4e80;
 
 /// `struct nvme_uring_cmd` and `struct nvme_passthru_cmd`, which differ only in whether the last word is an answer.
 #[derive(Clone, Copy, Debug, Default, IntoBytes, Immutable)]
 #[repr(C)]
-pub(crate) struct Passthrough {
+pub(super) struct Passthrough {
     opcode: u8,
     flags: u8,
     reserved: u16,
@@ -41,7 +41,7 @@ impl Passthrough {
     /// `sqe` with its data, which the kernel finds at `at` in this process; at most `timeout_ms`, or 0 for the
     /// kernel's usual.
     #[inline]
-    pub(crate) fn new(sqe: &Sqe, at: *const u8, bytes: u32, timeout_ms: u32) -> Passthrough {
+    pub(super) fn new(sqe: &Sqe, at: *const u8, bytes: u32, timeout_ms: u32) -> Passthrough {
         let words = [sqe.cdw10, sqe.cdw11, sqe.cdw12, sqe.cdw13, sqe.cdw14, sqe.cdw15];
         Passthrough {
             opcode: sqe.cdw0.get() as u8,
@@ -58,7 +58,7 @@ impl Passthrough {
 
     /// What a big submission queue entry of io_uring carries.
     #[inline]
-    pub(crate) fn to_bytes(self) -> [u8; 80] {
+    pub(super) fn to_bytes(self) -> [u8; 80] {
         let mut bytes = [0; 80];
         bytes[..size_of::<Passthrough>()].copy_from_slice(self.as_bytes());
         bytes
@@ -69,7 +69,7 @@ impl Passthrough {
 ///
 /// # Errors
 /// What the system says, as when it is no such device.
-pub(crate) fn nsid(file: &File) -> io::Result<Nsid> {
+pub(super) fn nsid(file: &File) -> io::Result<Nsid> {
     // SAFETY: the request takes no argument.
     let nsid = unsafe { libc::ioctl(file.as_raw_fd(), IOCTL_ID) };
     u32::try_from(nsid).map(Nsid).map_err(|_| io::Error::last_os_error())
@@ -79,7 +79,7 @@ pub(crate) fn nsid(file: &File) -> io::Result<Nsid> {
 ///
 /// # Errors
 /// What the system says; as text the status, where the controller refused.
-pub(crate) fn identify(file: &File, sqe: &Sqe, data: &mut [u8; 4096]) -> io::Result<()> {
+pub(super) fn identify(file: &File, sqe: &Sqe, data: &mut [u8; 4096]) -> io::Result<()> {
     let mut command = Passthrough::new(sqe, data.as_mut_ptr(), 4096, 0);
     // SAFETY: the request reads and writes the 72 bytes of its argument and, for an Identify, the 4096 of `data`,
     // which is borrowed mutably until it returns.

@@ -1,0 +1,142 @@
+//! Requests that are longer than a command may be: cut into several, whose ends are joined.
+
+use crate::memory::IoBuffer;
+use crate::queue_pair::{CommandError, RejectReason};
+use crate::transfer::Unplannable;
+
+/// How long a command may be.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Cutter {
+    pub(super) lba_bytes: u32,
+    /// A multiple of the LBA.
+    pub(super) command_bytes_max: u64,
+}
+
+/// One command of a request: a run of bytes on the device, and where its data lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Piece {
+    /// On the device.
+    pub(super) at: u64,
+    pub(super) bytes: u64,
+    segment: usize,
+    /// In its segment.
+    offset: u64,
+}
+
+impl Piece {
+    /// Where its data lies in `buffer`, of which it was cut.
+    #[inline]
+    pub(super) fn data<B: IoBuffer>(&self, buffer: &B) -> *mut u8 {
+        let start = buffer.pointer(self.segment).as_ptr();
+        start.wrapping_add(self.offset as usize)
+    }
+}
+
+impl Cutter {
+    /// Commands that a transfer becomes.
+    ///
+    /// # Errors
+    /// Where a segment ends inside an LBA.
+    pub(super) fn count<B: IoBuffer>(&self, buffer: &B) -> Result<usize, RejectReason> {
+        let lba_bytes = u64::from(self.lba_bytes);
+        let mut count = 0;
+        for index in 0..buffer.segment_count() {
+            let bytes = buffer.segment(index).len;
+            if !bytes.is_multiple_of(lba_bytes) {
+                return Err(Unplannable::PartialLba { bytes, lba_bytes }.into());
+            }
+            count += bytes.div_ceil(self.command_bytes_max) as usize;
+        }
+        Ok(count)
+    }
+
+    /// The commands of a transfer that begins `at` bytes into the device, in order.
+    pub(super) fn pieces<B: IoBuffer>(
+        self,
+        at: u64,
+        buffer: &B,
+    ) -> impl Iterator<Item = Piece> + '_ {
+        let mut before = at;
+        (0..buffer.segment_count()).flat_map(move |segment| {
+            let (len, start) = (buffer.segment(segment).len, before);
+            before += len;
+            (0..len).step_by(self.command_bytes_max as usize).map(move |offset| {
+                let bytes = self.command_bytes_max.min(len - offset);
+                Piece { at: start + offset, bytes, segment, offset }
+            })
+        })
+    }
+}
+
+/// The commands of one request.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Join {
+    /// Those that have not completed.
+    left: u32,
+    moved: u64,
+    /// The first failure.
+    failed: Option<CommandError>,
+}
+
+impl Join {
+    pub(super) fn of(commands: usize) -> Join {
+        Join { left: commands as u32, moved: 0, failed: None }
+    }
+
+    /// Takes in a command's end, with the bytes it moved; after the last, what became of the request.
+    #[inline]
+    pub(super) fn end(
+        &mut self,
+        result: Result<u64, CommandError>,
+    ) -> Option<Result<u64, CommandError>> {
+        assert!(self.left > 0, "a request ends once");
+        match result {
+            Ok(moved) => self.moved += moved,
+            Err(error) => {
+                self.failed.get_or_insert(error);
+            }
+        }
+        self.left -= 1;
+        (self.left == 0).then(|| self.failed.map_or(Ok(self.moved), Err))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::memory::allocate_for_host;
+    use crate::spec::Status;
+
+    #[test]
+    fn a_long_request_is_cut_into_commands_that_cover_it_once() {
+        let cutter = Cutter { lba_bytes: 512, command_bytes_max: 5 * 512 };
+        let mut first = allocate_for_host(24 * 512).expect("memory");
+        let buffers = vec![first.split_off(11 * 512), first];
+        let pieces: Vec<Piece> = cutter.pieces(100 * 512, &buffers).collect();
+        assert_eq!(cutter.count(&buffers), Ok(pieces.len()));
+        let lbas: Vec<u64> = pieces.iter().map(|piece| piece.at / 512).collect();
+        assert_eq!(lbas, [100, 105, 110, 113, 118, 123]);
+        let sizes: Vec<u64> = pieces.iter().map(|piece| piece.bytes / 512).collect();
+        assert_eq!(sizes, [5, 5, 3, 5, 5, 1], "cut at the limit and where a segment ends");
+        assert_eq!(pieces[4].data(&buffers).addr(), buffers[1].as_ptr().addr() + 5 * 512);
+    }
+
+    #[test]
+    fn a_segment_that_ends_inside_an_lba_is_refused() {
+        let cutter = Cutter { lba_bytes: 512, command_bytes_max: 4096 };
+        let mut first = allocate_for_host(1024).expect("memory");
+        let buffers = vec![first.split_off(100), first];
+        let refused = cutter.count(&buffers).expect_err("no whole LBAs");
+        assert!(matches!(refused, RejectReason::Unplannable(Unplannable::PartialLba { .. })));
+    }
+
+    #[test]
+    fn a_request_ends_with_its_last_command_and_its_first_failure() {
+        let (mut join, failure) = (Join::of(3), CommandError::Status(Status::WRITE_FAULT));
+        assert_eq!(join.end(Ok(512)), None);
+        assert_eq!(join.end(Err(failure)), None);
+        assert_eq!(join.end(Err(CommandError::Short { moved: 1, asked: 2 })), Some(Err(failure)));
+        let mut whole = Join::of(2);
+        assert_eq!((whole.end(Ok(512)), whole.end(Ok(100))), (None, Some(Ok(612))));
+    }
+}

@@ -1,7 +1,7 @@
 //! In which order all the blocks of a region come, each once.
 
 use super::lfsr::Lfsr;
-use super::permutation::Permutation;
+use super::permutation::{Cell, Permutation};
 use super::random::mix;
 use crate::bench::options::RandomGenerator;
 
@@ -15,7 +15,8 @@ pub(super) struct Order {
 
 #[derive(Clone, Debug)]
 enum Kind {
-    Permuted(Permutation),
+    /// With the cell of the next index.
+    Permuted(Permutation, Cell),
     Shifted(Lfsr),
 }
 
@@ -23,7 +24,9 @@ impl Order {
     /// The order of `count` numbers, which are not none; none where a register is not made for so many.
     pub(super) fn new(generator: RandomGenerator, count: u64, seed: u64) -> Option<Order> {
         let kind = match generator {
-            RandomGenerator::Permutation => Kind::Permuted(Permutation::new(count, seed)),
+            RandomGenerator::Permutation => {
+                Kind::Permuted(Permutation::new(count, seed), Cell::default())
+            }
             RandomGenerator::Lfsr => Kind::Shifted(Lfsr::new(count, seed)?),
         };
         Some(Order { count, next: 0, kind })
@@ -34,7 +37,9 @@ impl Order {
         self.next = 0;
         let seed = seed.wrapping_add(mix(pass));
         match &mut self.kind {
-            Kind::Permuted(permutation) => *permutation = Permutation::new(self.count, seed),
+            Kind::Permuted(permutation, cell) => {
+                (*permutation, *cell) = (Permutation::new(self.count, seed), Cell::default());
+            }
             Kind::Shifted(lfsr) => lfsr.restart(seed),
         }
     }
@@ -46,7 +51,10 @@ impl Order {
             return None;
         }
         let number = match &mut self.kind {
-            Kind::Permuted(permutation) => permutation.apply(self.next),
+            Kind::Permuted(permutation, cell) => {
+                let here = std::mem::replace(cell, permutation.following(*cell));
+                permutation.apply_to(here)
+            }
             Kind::Shifted(lfsr) => lfsr.next(),
         };
         self.next += 1;

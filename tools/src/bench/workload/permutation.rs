@@ -7,16 +7,21 @@
 
 use super::random::{below, mix};
 
-/// How often columns and rows are shifted in turn.
-const ROUND_COUNT: usize = 2;
-
 /// A bijection of `0..count` chosen by a seed.
 #[derive(Clone, Debug)]
 pub(crate) struct Permutation {
     count: u64,
     columns: u64,
     rows: u64,
-    keys: [[u64; 2]; ROUND_COUNT],
+    /// Of the rounds: as many as make a Feistel network a random permutation.
+    keys: [u64; 3],
+}
+
+/// A place in a permutation's grid.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Cell {
+    row: u64,
+    column: u64,
 }
 
 impl Permutation {
@@ -24,8 +29,7 @@ impl Permutation {
     pub(crate) fn new(count: u64, seed: u64) -> Permutation {
         assert!(count > 0, "there is something to permute");
         let columns = count.isqrt();
-        let key = |n: usize| mix(seed ^ mix(n as u64 + 1));
-        let keys = std::array::from_fn(|round| [key(2 * round), key(2 * round + 1)]);
+        let keys = std::array::from_fn(|round| mix(seed ^ mix(round as u64 + 1)));
         Permutation { count, columns, rows: count.div_ceil(columns), keys }
     }
 
@@ -33,20 +37,38 @@ impl Permutation {
     #[inline]
     pub(crate) fn apply(&self, index: u64) -> u64 {
         debug_assert!(index < self.count);
-        let mut at = self.network(index);
+        self.apply_to(self.cell(index))
+    }
+
+    /// The same for an index whose cell is known: without a division.
+    #[inline]
+    pub(super) fn apply_to(&self, cell: Cell) -> u64 {
+        let mut at = self.network(cell);
         while at >= self.count {
-            at = self.network(at);
+            at = self.network(self.cell(at));
         }
         at
     }
 
+    /// The cell of the index after that of `cell`.
     #[inline]
-    fn network(&self, at: u64) -> u64 {
-        let (mut row, mut column) = (at / self.columns, at % self.columns);
-        for [of_column, of_row] in self.keys {
-            row = shifted(row, scrambled(column, of_column), self.rows);
-            column = shifted(column, scrambled(row, of_row), self.columns);
+    pub(super) fn following(&self, cell: Cell) -> Cell {
+        match cell.column + 1 {
+            column if column < self.columns => Cell { column, ..cell },
+            _ => Cell { row: cell.row + 1, column: 0 },
         }
+    }
+
+    fn cell(&self, at: u64) -> Cell {
+        Cell { row: at / self.columns, column: at % self.columns }
+    }
+
+    #[inline]
+    fn network(&self, Cell { row, column }: Cell) -> u64 {
+        let [first, second, third] = self.keys;
+        let row = shifted(row, scrambled(column, first), self.rows);
+        let column = shifted(column, scrambled(row, second), self.columns);
+        let row = shifted(row, scrambled(column, third), self.rows);
         row * self.columns + column
     }
 }
@@ -78,6 +100,15 @@ mod tests {
             for index in 0..count {
                 let at = permutation.apply(index) as usize;
                 prop_assert!(!std::mem::replace(&mut seen[at], true), "{at} came twice");
+            }
+        }
+
+        #[test]
+        fn going_from_cell_to_cell_is_counting(count in 1u64..3000, seed: u64) {
+            let permutation = Permutation::new(count, seed);
+            let cells = std::iter::successors(Some(Cell::default()), |cell| Some(permutation.following(*cell)));
+            for (index, cell) in (0..count).zip(cells) {
+                prop_assert_eq!(permutation.apply_to(cell), permutation.apply(index));
             }
         }
 

@@ -359,7 +359,7 @@ fn a_step_takes_nanoseconds() {
         let region = Region { start: 0, bytes: blocks * 4096 };
         let mut generator = Generator::new(job, region, LBA, 1).expect("a plan");
         let best =
-            (0..8).map(|_| nanoseconds(&mut generator, 1_000_000)).fold(f64::INFINITY, f64::min);
+            (0..100).map(|_| nanoseconds(&mut generator, 50_000)).fold(f64::INFINITY, f64::min);
         println!("{name} of {blocks}: {best:.1} ns");
     }
 }

@@ -61,11 +61,11 @@ pub(super) const OPTIONS: &[OptionSpec] = &[
         name: "buffer_compress_chunk",
         aliases: &[],
         value: "SIZE",
-        help: "Of how many bytes at a time",
+        help: "Of how many bytes at a time; 0 is the whole block",
         kind: Value,
         group: Data,
         set: |draft, text| {
-            within(text, draft.kb_base, 1, 1 << 30)
+            within(text, draft.kb_base, 0, 1 << 30)
                 .map(|value| draft.job.buffer_compress_chunk = value)
         },
     },

@@ -2,6 +2,7 @@
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::time::Instant;
 
 use crate::bench::outcome::JobOutcome;
 use crate::bench::way::{PerWay, Way};
@@ -17,6 +18,8 @@ pub(crate) struct Progress {
     /// How often the job counted anew: after its ramp.
     restarts: AtomicU32,
     is_running: AtomicBool,
+    /// When it began to count, and when it ended.
+    times: Mutex<(Option<Instant>, Option<Instant>)>,
     /// Asks the job to end.
     stop: AtomicBool,
     /// Asks the job for what it counted so far.
@@ -56,6 +59,7 @@ impl Progress {
         for way in Way::ALL {
             self.store(way, 0, 0);
         }
+        self.times.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).0 = Some(Instant::now());
         self.restarts.fetch_add(1, Ordering::Release);
     }
 
@@ -67,6 +71,14 @@ impl Progress {
     /// The job begins or has ended.
     pub(crate) fn set_running(&self, is_running: bool) {
         self.is_running.store(is_running, Ordering::Relaxed);
+        let mut times = self.times.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let at = if is_running { &mut times.0 } else { &mut times.1 };
+        *at = Some(Instant::now());
+    }
+
+    /// Since when it counts, and until when it did.
+    pub(crate) fn times(&self) -> (Option<Instant>, Option<Instant>) {
+        *self.times.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
     /// Whether it runs.

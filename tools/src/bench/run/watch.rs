@@ -196,25 +196,24 @@ impl<'a> Watch<'a> {
 
 impl Watched<'_> {
     fn sample(&mut self, at_ms: u64, interval: Duration) {
-        if self.began.is_none() && self.progress.is_running() {
-            self.began = Some(Instant::now());
-        }
+        let (began, ended) = self.progress.times();
+        let Some(began) = began else { return };
+        self.began = Some(began);
         let restarts = self.progress.restarts();
         let now = self.progress.load();
         if restarts != self.restarts {
             // What was seen until now was to warm up.
-            (self.restarts, self.seen, self.samples) =
-                (restarts, now, PerWay::all(Samples::default()));
-            self.began = Some(Instant::now());
+            (self.restarts, self.seen) = (restarts, PerWay::all((0, 0)));
+            self.samples = PerWay::all(Samples::default());
         }
+        // A job that began or ended in between was at it for a part of the interval.
+        let idle = ended.map_or(Duration::ZERO, |ended| ended.elapsed());
+        let active = began.elapsed().min(interval).saturating_sub(idle);
         for way in Way::ALL {
-            let (ios, bytes) = (
-                now[way].0 - self.seen[way].0.min(now[way].0),
-                now[way].1 - self.seen[way].1.min(now[way].1),
-            );
-            self.moved[way] = (ios, bytes);
-            if ios > 0 {
-                self.samples[way].push(at_ms, bytes, ios, interval);
+            let moved = (now[way].0 - self.seen[way].0.min(now[way].0), now[way].1 - self.seen[way].1.min(now[way].1));
+            self.moved[way] = moved;
+            if moved.0 > 0 && active > interval / 4 {
+                self.samples[way].push(at_ms, moved.1, moved.0, active);
             }
         }
         self.seen = now;

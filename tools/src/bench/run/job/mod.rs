@@ -152,6 +152,9 @@ pub(crate) struct Job<'a, Q> {
     is_down: bool,
     now: Time,
     start: Time,
+    /// When the present pass, or its check, began, and what had been counted by then.
+    phase_start: Time,
+    phase_before: PerWay<u64>,
     /// From when on I/Os count.
     counts_from: Time,
     is_ramping: bool,
@@ -204,6 +207,8 @@ impl<'a, Q: CommandQueue<Owned>> Job<'a, Q> {
             is_down: false,
             now: Time::ZERO,
             start: Time::ZERO,
+            phase_start: Time::ZERO,
+            phase_before: PerWay::all(0),
             counts_from: Time::ZERO,
             is_ramping: !options.ramp_time.is_zero(),
             end: None,
@@ -283,22 +288,30 @@ impl<'a, Q: CommandQueue<Owned>> Job<'a, Q> {
     /// Everything up to the end of a pass, or of its verification.
     fn phase(&mut self) {
         self.now = self.clock.now();
-        let (start, before) = (self.now, self.ios());
-        self.last_finish = start;
+        (self.phase_start, self.phase_before) = (self.now, self.ios());
+        self.last_finish = self.now;
         loop {
             self.submit();
             if (self.idle.len() == self.depth && !self.goes_on()) || !self.reap() {
                 break;
             }
         }
-        let took = self.now.since(start.max(self.counts_from));
+        self.outcome.ways = self.with_runtimes();
+        self.phase_before = self.ios();
+    }
+
+    /// What was counted, with the time of the present phase for each way that something was done in.
+    fn with_runtimes(&self) -> PerWay<WayOutcome> {
+        let took = self.now.since(self.phase_start.max(self.counts_from));
+        let mut ways = self.outcome.ways.clone();
         for way in Way::ALL {
-            let counted = &mut self.outcome.ways[way];
             // After a ramp the count began anew.
-            if counted.ios > before[way] || (counted.ios > 0 && self.counts_from > start) {
-                counted.runtime += took;
+            let before = if self.counts_from > self.phase_start { 0 } else { self.phase_before[way] };
+            if ways[way].ios > before {
+                ways[way].runtime += took;
             }
         }
+        ways
     }
 
     fn ios(&self) -> PerWay<u64> {

@@ -140,12 +140,14 @@ impl OpenFile {
         }
     }
 
-    /// Whether a failure means that nothing will work any more: a block device that was removed has no size.
-    pub(super) fn is_gone(&self, error: CommandError) -> bool {
-        let CommandError::System(errno) = error else { return false };
+    /// What a failure of a request comes from: of a block device that was removed, whose size is 0 then, reads end
+    /// short and writes find no space.
+    #[cold]
+    pub(super) fn explain(&self, error: CommandError) -> CommandError {
         let is_block = matches!(self.kind, Kind::Block(_));
-        let no_size = || file_io::block_bytes(&self.file).is_ok_and(|bytes| bytes == 0);
-        errno.is_gone() || (is_block && errno == Errno(libc::EIO) && no_size())
+        let was_removed =
+            is_block && file_io::block_bytes(&self.file).is_ok_and(|bytes| bytes == 0);
+        if was_removed { CommandError::System(Errno(libc::ENODEV)) } else { error }
     }
 
     /// How requests are cut where completions are polled for: what the kernel itself would split never ends there (seen

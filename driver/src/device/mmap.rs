@@ -113,7 +113,7 @@ impl Carry for Mapped {
         }
     }
 
-    fn is_gone(&self, error: CommandError) -> bool {
-        self.file.is_gone(error)
+    fn explain(&self, error: CommandError) -> CommandError {
+        self.file.explain(error)
     }
 }

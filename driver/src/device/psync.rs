@@ -57,7 +57,7 @@ impl Carry for Psync {
         moved.map_err(|error| CommandError::System(Errno::of(&error)))
     }
 
-    fn is_gone(&self, error: CommandError) -> bool {
-        self.file.is_gone(error)
+    fn explain(&self, error: CommandError) -> CommandError {
+        self.file.explain(error)
     }
 }

@@ -22,8 +22,8 @@ pub trait Carry: fmt::Debug + Send {
         buffer: &B,
     ) -> Result<u64, CommandError>;
 
-    /// Whether a failure means that the device is gone.
-    fn is_gone(&self, error: CommandError) -> bool;
+    /// What a failure comes from.
+    fn explain(&self, error: CommandError) -> CommandError;
 }
 
 /// A queue of one request, which is over when `post` returns and given back by the next `poll`.
@@ -61,9 +61,10 @@ impl<B: IoBuffer, C: Carry> CommandQueue<B> for SynchronousQueue<B, C> {
                 Err(CommandError::Short { moved, asked: run.bytes })
             }
             other => other.map(|_| 0),
-        };
+        }
+        .map_err(|error| self.carrier.explain(error));
         if let Err(error) = result
-            && self.carrier.is_gone(error)
+            && error.is_gone()
         {
             self.gone.get_or_insert(error);
         }

@@ -338,9 +338,9 @@ impl<B: IoBuffer> CommandQueue<B> for UringQueue<B> {
             };
             freed += 1;
             let Some(result) = self.joins[slot].end(outcome(result)) else { return };
-            let result = whole(result, self.asked[slot]);
+            let result = whole(result, self.asked[slot]).map_err(|error| self.file.explain(error));
             if let Err(error) = result
-                && self.file.is_gone(error)
+                && error.is_gone()
             {
                 self.gone.get_or_insert(error);
             }

@@ -400,8 +400,8 @@ impl<B: IoBuffer> CommandQueue<B> for UringCmdQueue<B> {
             };
             commands += 1;
             let Some(result) = self.joins[slot].end(outcome(result)) else { return };
-            if let Err(error @ CommandError::System(errno)) = result
-                && errno.is_gone()
+            if let Err(error) = result
+                && error.is_gone()
             {
                 self.gone.get_or_insert(error);
             }

@@ -302,7 +302,7 @@ impl Errno {
     }
 
     /// Whether the device is gone and nothing more will work.
-    pub(crate) fn is_gone(self) -> bool {
+    fn is_gone(self) -> bool {
         matches!(self.0, libc::ENODEV | libc::ENXIO)
     }
 
@@ -318,6 +318,11 @@ impl fmt::Display for Errno {
 }
 
 impl CommandError {
+    /// Whether the system says that the device is gone, so that nothing more will work.
+    pub(crate) fn is_gone(self) -> bool {
+        matches!(self, CommandError::System(errno) if errno.is_gone())
+    }
+
     /// Whether there is no room for more data: the disk is full, or the namespace's capacity is used up.
     pub fn is_no_space(&self) -> bool {
         match self {

@@ -4,7 +4,7 @@
 //! |---|---|---|
 //! | sequential | | `InOrder`: each way goes on where its last one ended |
 //! | random | blocks of one size | `Once`: a permutation of the blocks, without a map |
-//! | random | several sizes, runs of I/Os, some I/Os sequential | `Mapped`: units in random order, and a map of the free |
+//! | random | several sizes, runs, some I/Os sequential | `Mapped`: units in random order, and a map of the free |
 //! | random | `norandommap`, another `blockalign` or `random_distribution` | `Drawn`: all places at all times |
 //!
 //! With a map, a step takes the free units from its place on, at most as many as its size has, and those that go on

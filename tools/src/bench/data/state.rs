@@ -1,7 +1,7 @@
 //! How far a job that verifies came, when it was interrupted: enough to read back what it wrote, and no more.
 //!
-//! What was written follows from the job, the seed and the position; the file keeps these, and which I/Os were under way
-//! so that nobody knows whether they were written. It is called as fio calls its own, whose content is another.
+//! What was written follows from the job, the seed and the position; the file keeps these, and which I/Os were under
+//! way so that nobody knows whether they were written. It is called as fio calls its own, whose content is another.
 
 use std::fs::{self, File};
 use std::io::{self, Write};

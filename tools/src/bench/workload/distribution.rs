@@ -396,7 +396,7 @@ mod tests {
             distributions.iter().flat_map(|d| [1, 2, 3, 1000].map(|count| (d, count)))
         {
             let draw = Draw::new(distribution, count, 4096, 1).expect("a distribution");
-            for random in (0..1000).map(|index| mix(index)).chain([0, u64::MAX]) {
+            for random in (0..1000).map(mix).chain([0, u64::MAX]) {
                 assert!(draw.place(random) < count, "{distribution:?} of {count}");
             }
         }

@@ -9,7 +9,7 @@ use super::random::{below, mix};
 const BITS_MAX: u32 = 48;
 
 /// Taps of registers of maximal length by their bits, counted from 1, for 2 to [`BITS_MAX`] bits.
-const TAPS: [&[u32]; 47] = [
+const TAPS: [&[u32]; BITS_MAX as usize - 1] = [
     &[2, 1],
     &[3, 2],
     &[4, 3],
@@ -173,7 +173,6 @@ mod tests {
                 assert_ne!(power(&map, length / prime), identity, "{bits} bits return too early");
             }
         }
-        assert_eq!(TAPS.len() as u32, BITS_MAX - 1);
     }
 
     #[test]

@@ -131,10 +131,8 @@ impl Generator {
         };
         let number = self.pass * self.pass_steps + self.position;
         self.position += 1;
-        if let Some(latest) = &self.latest {
-            if way != Way::Read {
-                latest.record(span.offset, span.bytes, number);
-            }
+        if let Some(latest) = self.latest.as_ref().filter(|_| way != Way::Read) {
+            latest.record(span.offset, span.bytes, number);
         }
         Some(Step { way, offset: self.start + span.offset, bytes: span.bytes, number })
     }

@@ -4,7 +4,7 @@
 //! |---|---|---|
 //! | sequential | | `InOrder`: each way goes on where its last one ended |
 //! | random | blocks of one size | `Once`: a permutation of the blocks, without a map |
-//! | random | several sizes, a run of I/Os at each place, some I/Os sequential | `Mapped`: a permutation of units and a map of what is free |
+//! | random | several sizes, runs, some I/Os sequential | `Mapped`: units in random order, and a map of the free |
 //! | random | `norandommap`, another `blockalign` or `random_distribution` | `Drawn`: all places at all times |
 //!
 //! With a map, a step takes the free units from its place on, at most as many as its size has, and those that go on
@@ -41,7 +41,7 @@ pub(super) enum Places {
     /// Units that are still free.
     Mapped { order: Order, map: Map, unit: u64 },
     /// All places at all times.
-    Drawn { draws: PerWay<Drawn>, room: u64 },
+    Drawn { draws: Box<PerWay<Drawn>>, room: u64 },
 }
 
 /// Multiples of `align` as `draw` says.

@@ -135,7 +135,7 @@ impl<'a> Plan<'a> {
             return Ok(Places::InOrder { step: job.rw.step, room });
         }
         if !self.has_map() {
-            return Ok(Places::Drawn { draws: self.draws(seed)?, room });
+            return Ok(Places::Drawn { draws: Box::new(self.draws(seed)?), room });
         }
         let units = room / self.unit;
         let order = Order::new(job.random_generator, units, seed).ok_or_else(|| {

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use adit_driver::device::{CommandQueue, DeviceQueue, Operation, QueueOptions, Request};
 use adit_driver::spec::Lba;
-use adit_driver::{Buffer, Device, Error};
+use adit_driver::{Buffer, Completion, Device, Error, RejectReason, Rejected};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 
 use crate::setup::inventory::{Signature, signatures_of_file};
@@ -24,12 +24,15 @@ const START_BYTES: u64 = 4 << 20;
 const END_BYTES: u64 = 1 << 20;
 /// Read at once at most.
 const CHUNK_BYTES_MAX: u64 = 1 << 20;
-/// Commands in flight, of which a read across a boundary takes two.
-const DEPTH: u32 = 4;
+/// Commands in flight.
+const DEPTH: u32 = 64;
 /// How long a read may take before it is aborted, and the abort then.
 const READ_LIMIT: Duration = Duration::from_secs(10);
 /// Between two looks at whether a read is done.
 const LOOK: Duration = Duration::from_micros(50);
+
+/// What is read, and from which byte on.
+type Chunk = (Buffer, u64);
 
 /// The signatures on `device`.
 ///
@@ -76,7 +79,7 @@ fn empty_image(bytes: u64) -> Result<File, String> {
     Ok(image)
 }
 
-/// Reads the ends piece by piece and shows each with its offset in bytes.
+/// Reads the ends and shows each piece with its offset in bytes, in the order in which they come.
 fn each_chunk(
     device: &Device,
     mut show: impl FnMut(u64, &[u8]) -> Result<(), String>,
@@ -91,12 +94,51 @@ fn each_chunk(
     let depth = DEPTH.min(info.queue_depth_max);
     let options = QueueOptions { depth, timeout: READ_LIMIT, abort_timeout: READ_LIMIT };
     let mut queue = device.create_queue(&options, &[&rest]).map_err(words)?;
+    let mut waiting = Vec::with_capacity(chunks.len());
     for (offset, bytes) in chunks {
         let after = rest.split_off(bytes as usize);
-        show(offset, &read(device, &mut queue, offset, rest)?)?;
+        waiting.push((rest, offset));
         rest = after;
     }
+    waiting.reverse();
+    let mut in_flight = 0;
+    while in_flight > 0 || !waiting.is_empty() {
+        in_flight += post(device, &mut queue, &mut waiting)?;
+        let mut done = Vec::new();
+        in_flight -= queue.poll(device.now(), |completion| done.push(completion));
+        if done.is_empty() {
+            queue.check().map_err(words)?;
+            thread::sleep(LOOK);
+        }
+        for Completion { buffer: (buffer, offset), result } in done {
+            result.map_err(|error| format!("reading at byte {offset} failed: {error}"))?;
+            show(offset, &buffer)?;
+        }
+    }
     Ok(())
+}
+
+/// Posts reads into the last of `waiting` until the queue is full; returns how many. A slow drive answers all at once.
+fn post(
+    device: &Device,
+    queue: &mut DeviceQueue<Chunk>,
+    waiting: &mut Vec<Chunk>,
+) -> Result<usize, String> {
+    let mut posted = 0;
+    while let Some(chunk) = waiting.pop() {
+        let lba = Lba(chunk.1 / u64::from(device.info().lba_bytes));
+        let request = Request { operation: Operation::Read(lba), buffer: chunk };
+        match queue.post(device.now(), request) {
+            Ok(()) => posted += 1,
+            Err(Rejected { buffer, reason: RejectReason::Full }) => {
+                waiting.push(buffer);
+                break;
+            }
+            Err(rejected) => return Err(rejected.reason.to_string()),
+        }
+    }
+    queue.ring();
+    Ok(posted)
 }
 
 /// How much is read at once, whole LBAs: as much as the device takes in one command.
@@ -116,29 +158,6 @@ fn chunks(bytes: u64, lba_bytes: u64, chunk_bytes: u64) -> Vec<(u64, u64)> {
         offsets.map(move |offset| (offset, chunk_bytes.min(to - offset)))
     };
     pieces(0, start).chain(pieces(end, bytes)).collect()
-}
-
-/// Reads into the whole of `buffer` and gives it back.
-fn read(
-    device: &Device,
-    queue: &mut DeviceQueue<Buffer>,
-    offset: u64,
-    buffer: Buffer,
-) -> Result<Buffer, String> {
-    let lba = Lba(offset / u64::from(device.info().lba_bytes));
-    let request = Request { operation: Operation::Read(lba), buffer };
-    queue.post(device.now(), request).map_err(|rejected| rejected.reason.to_string())?;
-    queue.ring();
-    let mut completion = None;
-    loop {
-        queue.poll(device.now(), |done| completion = Some(done));
-        if let Some(done) = completion {
-            let failed = |error| format!("reading at byte {offset} failed: {error}");
-            return done.result.map(|_| done.buffer).map_err(failed);
-        }
-        queue.check().map_err(|error| error.to_string())?;
-        thread::sleep(LOOK);
-    }
 }
 
 #[cfg(test)]

@@ -75,7 +75,7 @@ pub(super) const CASES: &[Case] = &[
             "--qmp",
             "[r= => pcie_aer_inject_error rp0 DLP",
             "--qmp",
-            "(second): [ => pcie_aer_inject_error rp0 DLP",
+            "second: (g=0) => pcie_aer_inject_error rp0 DLP",
         ],
         steps: &[
             good(
@@ -125,7 +125,7 @@ pub(super) const CASES: &[Case] = &[
             "--nvme",
             "mdts=7;drive=disk",
             "--qmp",
-            r#"Starting 1 thread => qemu-io disk "break read_aio A""#,
+            r#"[r= => qemu-io disk "break read_aio A""#,
             // Deleting a queue with a suspended request in it would stop all of QEMU.
             "--qmp",
             r#"abort sent => qemu-io disk "resume A""#,

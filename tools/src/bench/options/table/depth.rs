@@ -1,10 +1,14 @@
 //! Options of a job: how many at a time.
 
-use super::super::grammar::{switch, within_u32};
+use super::super::draft::Draft;
+use super::super::grammar::{Parsed, switch, within_u32};
 
 use super::Group::Depth;
 use super::Kind::{Switch, Value};
 use super::OptionSpec;
+
+/// Entries of the longest queue that NVMe has.
+const DEPTH_MAX: u32 = 65_535;
 
 pub(super) const OPTIONS: &[OptionSpec] = &[
     OptionSpec {
@@ -15,20 +19,18 @@ pub(super) const OPTIONS: &[OptionSpec] = &[
         kind: Value,
         group: Depth,
         set: |draft, text| {
-            within_u32(text, draft.kb_base, 1, 65535).map(|value| draft.job.iodepth = value)
+            within_u32(text, draft.kb_base, 1, DEPTH_MAX).map(|value| draft.job.iodepth = value)
         },
     },
     OptionSpec {
         name: "iodepth_batch",
         aliases: &["iodepth_batch_submit"],
         value: "N",
-        help: "At most so many are submitted at once; 0: as many as iodepth",
+        help: "At most so many are submitted at once; 0: as many as iodepth [default: 1 through the kernel, all \
+               that are idle to a driver's own queue]",
         kind: Value,
         group: Depth,
-        set: |draft, text| {
-            within_u32(text, draft.kb_base, 0, 65535)
-                .map(|n| draft.job.iodepth_batch = Some(n).filter(|n| *n > 0))
-        },
+        set: iodepth_batch,
     },
     OptionSpec {
         name: "iodepth_batch_complete_min",
@@ -38,7 +40,7 @@ pub(super) const OPTIONS: &[OptionSpec] = &[
         kind: Value,
         group: Depth,
         set: |draft, text| {
-            within_u32(text, draft.kb_base, 0, 65535)
+            within_u32(text, draft.kb_base, 0, DEPTH_MAX)
                 .map(|value| draft.job.iodepth_batch_complete_min = value)
         },
     },
@@ -50,7 +52,7 @@ pub(super) const OPTIONS: &[OptionSpec] = &[
         kind: Value,
         group: Depth,
         set: |draft, text| {
-            within_u32(text, draft.kb_base, 0, 65535)
+            within_u32(text, draft.kb_base, 0, DEPTH_MAX)
                 .map(|n| draft.job.iodepth_batch_complete_max = Some(n).filter(|n| *n > 0))
         },
     },
@@ -62,7 +64,7 @@ pub(super) const OPTIONS: &[OptionSpec] = &[
         kind: Value,
         group: Depth,
         set: |draft, text| {
-            within_u32(text, draft.kb_base, 0, 65535)
+            within_u32(text, draft.kb_base, 0, DEPTH_MAX)
                 .map(|n| draft.job.iodepth_low = Some(n).filter(|n| *n > 0))
         },
     },
@@ -114,3 +116,9 @@ pub(super) const OPTIONS: &[OptionSpec] = &[
         set: |draft, text| switch(text).map(|value| draft.job.exitall = value),
     },
 ];
+
+fn iodepth_batch(draft: &mut Draft, text: &str) -> Parsed<()> {
+    let batch = within_u32(text, draft.kb_base, 0, DEPTH_MAX)?;
+    draft.job.iodepth_batch = Some(if batch == 0 { DEPTH_MAX } else { batch });
+    Ok(())
+}

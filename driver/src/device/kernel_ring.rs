@@ -11,7 +11,7 @@ use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use io_uring::types::{CancelBuilder, Timespec};
+use io_uring::types::{CancelBuilder, SubmitArgs, Timespec};
 use io_uring::{Builder, IoUring, cqueue, squeue};
 
 use crate::error::{Error, Result};
@@ -140,6 +140,20 @@ impl<S: squeue::EntryMarker, C: cqueue::EntryMarker> Ring<S, C> {
             self.enter();
             self.take_in(&mut done);
         }
+    }
+
+    /// Sleeps in the kernel until an entry completes, or `at_most`. False where there is nothing to wait for, or where
+    /// completions are looked for on the device: nothing wakes whoever sleeps then.
+    pub(super) fn wait(&mut self, at_most: Duration) -> bool {
+        if self.polled || self.in_kernel == 0 || self.pushed > 0 || !self.is_usable() {
+            return false;
+        }
+        let until = Timespec::from(at_most);
+        match self.uring.submitter().submit_with_args(1, &SubmitArgs::new().timespec(&until)) {
+            Err(error) if error.raw_os_error() != Some(libc::ETIME) => self.note(&error),
+            _ => {}
+        }
+        true
     }
 
     #[inline]

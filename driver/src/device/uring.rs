@@ -11,6 +11,7 @@
 
 use io_uring::types::FsyncFlags;
 use io_uring::{cqueue, opcode, squeue};
+use std::time::Duration;
 
 use super::extent::{Extent, Run};
 use super::file::{self, OpenFile};
@@ -352,6 +353,10 @@ impl<B: IoBuffer> CommandQueue<B> for UringQueue<B> {
         self.free_commands += freed;
         self.stats.completed += commands as u64;
         count
+    }
+
+    fn wait(&mut self, at_most: Duration) -> bool {
+        self.ring.wait(at_most)
     }
 
     fn check(&self) -> Result<()> {

@@ -414,6 +414,10 @@ impl<B: IoBuffer> CommandQueue<B> for UringCmdQueue<B> {
         count
     }
 
+    fn wait(&mut self, at_most: Duration) -> bool {
+        self.ring.wait(at_most)
+    }
+
     fn check(&self) -> Result<()> {
         if let Some(error) = &self.gone {
             let (device, reason) = (self.device.clone(), error.to_string());

@@ -210,7 +210,10 @@ impl Watched<'_> {
         let idle = ended.map_or(Duration::ZERO, |ended| ended.elapsed());
         let active = began.elapsed().min(interval).saturating_sub(idle);
         for way in Way::ALL {
-            let moved = (now[way].0 - self.seen[way].0.min(now[way].0), now[way].1 - self.seen[way].1.min(now[way].1));
+            let moved = (
+                now[way].0 - self.seen[way].0.min(now[way].0),
+                now[way].1 - self.seen[way].1.min(now[way].1),
+            );
             self.moved[way] = moved;
             if moved.0 > 0 && active > interval / 4 {
                 self.samples[way].push(at_ms, moved.1, moved.0, active);

@@ -297,7 +297,7 @@ impl<'a, Q: CommandQueue<Owned>> Job<'a, Q> {
             }
         }
         self.outcome.ways = self.with_runtimes();
-        self.phase_before = self.ios();
+        (self.phase_start, self.phase_before) = (self.now, self.ios());
     }
 
     /// What was counted, with the time of the present phase for each way that something was done in.
@@ -306,7 +306,8 @@ impl<'a, Q: CommandQueue<Owned>> Job<'a, Q> {
         let mut ways = self.outcome.ways.clone();
         for way in Way::ALL {
             // After a ramp the count began anew.
-            let before = if self.counts_from > self.phase_start { 0 } else { self.phase_before[way] };
+            let before =
+                if self.counts_from > self.phase_start { 0 } else { self.phase_before[way] };
             if ways[way].ios > before {
                 ways[way].runtime += took;
             }
@@ -345,6 +346,7 @@ impl<'a, Q: CommandQueue<Owned>> Job<'a, Q> {
     /// What was counted so far.
     fn snapshot(&self) -> JobOutcome {
         let mut outcome = self.outcome.clone();
+        outcome.ways = self.with_runtimes();
         outcome.elapsed = self.clock.now().since(self.counts_from);
         outcome.cpu = Cpu::of_this_thread().since(&self.cpu_before);
         outcome.stats = self.queue.stats();

@@ -178,7 +178,7 @@ mod tests {
             let request = Request { operation: Operation::Write(Lba(offset / LBA)), buffer };
             queue.post(device.now(), request).expect("room");
             queue.ring();
-            while queue.poll(device.now(), |done| drop(done.result.expect("written"))) == 0 {}
+            while queue.poll(device.now(), |done| assert!(done.result.is_ok(), "written")) == 0 {}
         }
         device
     }

@@ -1,6 +1,7 @@
 //! From a plan to jobs that are ready: devices opened and checked, queues and buffers made.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::fs::File;
 use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -91,9 +92,8 @@ impl Fleet {
                 .filter(|(_, its)| *its == target)
                 .map(|(thread, _)| thread)
                 .collect();
-            if !devices.contains_key(&target.to_string()) {
-                let device = open_device(target, &users, interrupt)?;
-                devices.insert(target.to_string(), (target.clone(), device));
+            if let Entry::Vacant(place) = devices.entry(target.to_string()) {
+                place.insert((target.clone(), open_device(target, &users, interrupt)?));
             }
         }
         Fleet::of(request, threads, of_threads, devices)
@@ -162,10 +162,12 @@ impl Fleet {
         for (thread, planned) in threads.iter().zip(&self.planned) {
             let Target::Kernel(kernel) = &planned.target else { continue };
             // Threads of one job may share a file, which is gone then.
-            if thread.job().unlink && has_own_files(thread.job()) && kernel.file.exists() {
-                if let Err(error) = std::fs::remove_file(&kernel.file) {
-                    tracing::warn!("{}: it stays: {error}", kernel.file.display());
-                }
+            let is_ours = thread.job().unlink && has_own_files(thread.job());
+            if is_ours
+                && kernel.file.exists()
+                && let Err(error) = std::fs::remove_file(&kernel.file)
+            {
+                tracing::warn!("{}: it stays: {error}", kernel.file.display());
             }
         }
     }

@@ -16,7 +16,7 @@ use crate::bench::workload::{Step, Written};
 /// What is still to be read back.
 pub(super) enum ToVerify {
     /// Everything that a pass wrote, without what an interrupted run had in flight.
-    Pass(Written, Vec<u64>),
+    Pass(Box<Written>, Vec<u64>),
     /// The last few writes.
     Backlog(std::vec::IntoIter<Step>),
 }
@@ -58,7 +58,7 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
             let steps: Vec<Step> = self.backlog.drain(..).collect();
             ToVerify::Backlog(steps.into_iter())
         } else {
-            ToVerify::Pass(self.set.generator.written(), Vec::new())
+            ToVerify::Pass(Box::new(self.set.generator.written()), Vec::new())
         };
         self.read_back(steps);
     }
@@ -80,7 +80,7 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
                 Vec::new()
             }
         };
-        self.read_back(ToVerify::Pass(self.set.generator.written(), unknown));
+        self.read_back(ToVerify::Pass(Box::new(self.set.generator.written()), unknown));
     }
 
     /// Takes the steps of the first pass without doing anything.

@@ -26,6 +26,8 @@ macro_rules! load {
 macro_rules! under_load {
     ($load:expr, $then:literal) => {
         concat!(
+            // What an earlier step's load said must not be taken for this one's.
+            ": >/tmp/said; ",
             $load,
             " >/tmp/said 2>&1 & load=$!\n",
             "until grep -q '\\[r=' /tmp/said; do sleep 0.1; done\n",

@@ -58,6 +58,8 @@ pub(super) struct Ring<S: squeue::EntryMarker, C: cqueue::EntryMarker> {
     uring: IoUring<S, C>,
     registered: Registered,
     polled: bool,
+    /// Whether a wait of the kernel's can be given an end (5.11): without one, nobody waits there.
+    sleeps: bool,
     is_enabled: bool,
     /// Entries that the kernel has not taken yet.
     pushed: u32,
@@ -86,8 +88,9 @@ impl<S: squeue::EntryMarker, C: cqueue::EntryMarker> Ring<S, C> {
                 .map_err(|error| memory_refusal(shape.device, &registered, error))?;
         }
         let polled = shape.polled;
+        let sleeps = !polled && uring.params().is_feature_ext_arg();
         let (pushed, in_kernel, owes, broken) = (0, 0, false, None);
-        Ok(Ring { uring, registered, polled, is_enabled, pushed, owes, in_kernel, broken })
+        Ok(Ring { uring, registered, polled, sleeps, is_enabled, pushed, owes, in_kernel, broken })
     }
 
     /// Where registered memory has all of `len` bytes at `at`: its index.
@@ -142,10 +145,11 @@ impl<S: squeue::EntryMarker, C: cqueue::EntryMarker> Ring<S, C> {
         }
     }
 
-    /// Sleeps in the kernel until an entry completes, or `at_most`. False where there is nothing to wait for, or where
-    /// completions are looked for on the device: nothing wakes whoever sleeps then.
+    /// Sleeps in the kernel until an entry completes, or `at_most`. False, and no sleep, where there is nothing to wait
+    /// for, where completions are looked for on the device (nothing wakes whoever sleeps then), and where the kernel
+    /// is too old to end a sleep by itself.
     pub(super) fn wait(&mut self, at_most: Duration) -> bool {
-        if self.polled || self.in_kernel == 0 || self.pushed > 0 || !self.is_usable() {
+        if !self.sleeps || self.in_kernel == 0 || self.pushed > 0 || !self.is_usable() {
             return false;
         }
         let until = Timespec::from(at_most);
@@ -153,7 +157,7 @@ impl<S: squeue::EntryMarker, C: cqueue::EntryMarker> Ring<S, C> {
             Err(error) if error.raw_os_error() != Some(libc::ETIME) => self.note(&error),
             _ => {}
         }
-        true
+        self.broken.is_none()
     }
 
     #[inline]
@@ -439,5 +443,84 @@ mod tests {
         assert_eq!(pieces.len(), 3);
         assert_eq!((pieces[0].start, pieces[2].end), (long.start, long.end));
         assert!(pieces.windows(2).all(|pair| pair[0].end == pair[1].start));
+    }
+
+    /// Processor time of this thread.
+    fn busy() -> Duration {
+        let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        // SAFETY: the call writes its argument.
+        let result = unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) };
+        assert_eq!(result, 0);
+        Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+    }
+
+    /// A ring that reads a byte into `memory` from a pipe: the read ends when the test writes to the other end.
+    fn reading(
+        memory: &Buffer,
+    ) -> (Ring<squeue::Entry, cqueue::Entry>, io::PipeReader, io::PipeWriter) {
+        let (pipe, other_end) = io::pipe().expect("a pipe");
+        let fd = std::os::fd::AsRawFd::as_raw_fd(&pipe);
+        let mut ring = Ring::new(&one_entry(fd)).expect("a ring");
+        let read = io_uring::opcode::Read::new(FILE, memory.pointer(0).as_ptr(), 1).build();
+        // SAFETY: the tests keep the memory until the read was seen to end.
+        unsafe { ring.push(&read) };
+        ring.submit();
+        (ring, pipe, other_end)
+    }
+
+    fn one_entry(fd: RawFd) -> Shape<'static> {
+        Shape { device: "a test", fd, depth: 1, polled: false, memory: &[], piece_bytes: None }
+    }
+
+    #[test]
+    fn waiting_sleeps_as_long_as_asked_and_is_woken_by_a_completion() {
+        let memory = allocate_for_host(4096).expect("memory");
+        let (mut ring, _pipe, mut other_end) = reading(&memory);
+        let (start, before) = (Instant::now(), busy());
+        let nap = Duration::from_millis(50);
+        assert!(ring.wait(nap) && start.elapsed() >= nap, "nothing comes");
+        ring.reap(|_, _| panic!("nobody wrote"));
+        let writer = std::thread::spawn(move || {
+            std::thread::sleep(nap);
+            io::Write::write_all(&mut other_end, b"x").expect("a reader");
+        });
+        let mut results = Vec::new();
+        while results.is_empty() {
+            assert!(ring.wait(Duration::from_secs(30)), "a read is in flight");
+            ring.reap(|_, result| results.push(result));
+        }
+        assert_eq!((results, memory[0]), (vec![1], b'x'));
+        assert!((2 * nap..Duration::from_secs(20)).contains(&start.elapsed()), "woken in time");
+        assert!(busy() - before < nap, "it slept meanwhile");
+        writer.join().expect("the writer");
+    }
+
+    #[test]
+    fn draining_cancels_what_would_never_end() {
+        let memory = allocate_for_host(4096).expect("memory");
+        let (mut ring, mut pipe, mut other_end) = reading(&memory);
+        let start = Instant::now();
+        assert_eq!((ring.drain(), ring.in_kernel), (0, 0));
+        assert!(start.elapsed() < DRAIN, "nobody had to wait for it");
+        io::Write::write_all(&mut other_end, b"x").expect("a reader");
+        let mut byte = [0];
+        io::Read::read_exact(&mut pipe, &mut byte).expect("nobody else reads it");
+        assert_eq!((byte, memory[0]), ([b'x'], 0));
+    }
+
+    #[test]
+    fn who_cannot_be_woken_or_cannot_stop_sleeping_does_not_sleep() {
+        let file = std::fs::File::open("/dev/zero").expect("a device");
+        let shape = one_entry(std::os::fd::AsRawFd::as_raw_fd(&file));
+        let mut ring = Ring::<squeue::Entry, cqueue::Entry>::new(&shape).expect("a ring");
+        let nop = io_uring::opcode::Nop::new().build();
+        // SAFETY: it names no memory.
+        unsafe { ring.push(&nop) };
+        ring.submit();
+        ring.sleeps = false;
+        assert!(!ring.wait(Duration::from_secs(30)), "as on a kernel before 5.11");
+        assert!(ring.check("nothing").is_ok(), "which is nobody's failure");
+        ring.sleeps = true;
+        assert!(ring.wait(Duration::from_secs(30)));
     }
 }

@@ -2,7 +2,8 @@
 //!
 //! The ring is enabled by the first call that enters the kernel, and belongs to that call's thread from then on: the
 //! kernel then needs no lock and no interrupt of ours to complete a request. Where the kernel is too old for that, the
-//! ring is a plainer one. Entries are at most as many as the ring has room for, which the queues above see to.
+//! ring is a plainer one. Entries are at most as many as the ring has room for, which the queues above see to. Nothing
+//! waits in the kernel but [`Ring::wait`], which is told for how long at most.
 #![allow(unsafe_code)]
 
 use std::fmt;
@@ -146,10 +147,11 @@ impl<S: squeue::EntryMarker, C: cqueue::EntryMarker> Ring<S, C> {
     }
 
     /// Sleeps in the kernel until an entry completes, or `at_most`. False, and no sleep, where there is nothing to wait
-    /// for, where completions are looked for on the device (nothing wakes whoever sleeps then), and where the kernel
-    /// is too old to end a sleep by itself.
+    /// for or no time to, where completions are looked for on the device (nothing wakes whoever sleeps then), and
+    /// where the kernel is too old to end a sleep by itself.
     pub(super) fn wait(&mut self, at_most: Duration) -> bool {
-        if !self.sleeps || self.in_kernel == 0 || self.pushed > 0 || !self.is_usable() {
+        let is_due = self.in_kernel > 0 && self.pushed == 0 && !at_most.is_zero();
+        if !self.sleeps || !is_due || !self.is_usable() {
             return false;
         }
         let until = Timespec::from(at_most);
@@ -521,6 +523,7 @@ mod tests {
         assert!(!ring.wait(Duration::from_secs(30)), "as on a kernel before 5.11");
         assert!(ring.check("nothing").is_ok(), "which is nobody's failure");
         ring.sleeps = true;
+        assert!(!ring.wait(Duration::ZERO), "no time to sleep is no reason to enter the kernel");
         assert!(ring.wait(Duration::from_secs(30)));
     }
 }

@@ -96,6 +96,8 @@ pub(crate) fn fill(
             idle.push(completion.buffer);
         });
         if found == 0 && idle.len() < depth as usize {
+            // What a lost device still has never ends.
+            queue.check()?;
             queue.wait(std::time::Duration::from_millis(10));
         }
     }

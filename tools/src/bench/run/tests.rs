@@ -466,3 +466,12 @@ fn all_blocks_are_looked_at_before_the_job_fails_unless_the_first_is_fatal() {
         .remove(0);
     assert!(job.failure.expect("a failure").count <= 16 && job.ways[Way::Read].ios < 600);
 }
+
+#[test]
+fn a_step_that_was_not_due_before_the_end_is_not_expected_back() {
+    let job = run_one(&format!(
+        "{VERIFIED} rw=randwrite bs=4k rate_iops=40 time_based runtime=330ms end_fsync=1"
+    ));
+    let (reads, writes) = (job.ways[Way::Read].ios, job.ways[Way::Write].ios);
+    assert!((10..20).contains(&writes) && reads == writes, "{writes} written, {reads} read");
+}

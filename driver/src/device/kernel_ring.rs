@@ -31,10 +31,6 @@ pub(super) const FILE: io_uring::types::Fixed = io_uring::types::Fixed(0);
 const GETEVENTS: u32 = 1;
 /// Most bytes of one registered piece of memory.
 const PIECE_BYTES_MAX: usize = 1 << 30;
-/// Most pieces; kernels before 5.13 take no more.
-const PIECES_MAX: usize = 1024;
-/// The same of later ones.
-const SMALL_PIECES_MAX: usize = 16_384;
 /// How long what is in flight when a queue is dropped may take to end.
 const DRAIN: Duration = Duration::from_secs(10);
 /// How long to sleep between looks meanwhile.
@@ -314,8 +310,19 @@ fn refusal(device: &str, error: io::Error) -> Error {
 
 fn memory_refusal(device: &str, registered: &Registered, error: io::Error) -> Error {
     let bytes: usize = registered.pieces.iter().map(|piece| piece.end - piece.start).sum();
-    let fix = "raise the limit on locked memory (ulimit -l), or do without (fixed=off)";
-    Error::refused(device, format!("register {bytes} bytes of memory with io_uring"), error, fix)
+    let fix = match error.raw_os_error() {
+        // A part of it would be registered and a part not, and what is measured neither.
+        Some(libc::EINVAL) => {
+            "these are more pieces than the kernel takes (16384, before 5.13 1024): ask for less depth or shorter \
+             requests, or do without (fixed=off)"
+        }
+        _ => "raise the limit on locked memory (ulimit -l), or do without (fixed=off)",
+    };
+    let what = format!(
+        "register {bytes} bytes of memory in {} pieces with io_uring",
+        registered.pieces.len()
+    );
+    Error::refused(device, what, error, fix)
 }
 
 /// Memory that the kernel keeps pinned for a ring.
@@ -351,8 +358,8 @@ impl Registered {
             buffers.iter().filter(|buffer| !buffer.is_empty()).map(place).collect();
         places.sort_unstable();
         let pieces = match piece_bytes {
-            Some(bytes) => cut(places, bytes as usize).take(SMALL_PIECES_MAX).collect(),
-            None => cut(merged(places), PIECE_BYTES_MAX).take(PIECES_MAX).collect(),
+            Some(bytes) => cut(places, bytes as usize).collect(),
+            None => cut(merged(places), PIECE_BYTES_MAX).collect(),
         };
         Registered { pieces, keep: regions(buffers) }
     }
@@ -436,6 +443,27 @@ mod tests {
         let refused = memory_refusal("uring:/x", &Registered::of(&[&memory], None), error);
         let text = refused.to_string();
         assert!(text.contains("register 8192 bytes") && text.contains("fixed=off"), "{text}");
+    }
+
+    /// More than 1024, which is what kernels before 5.13 stop at; more than 16384 are refused by all.
+    #[test]
+    fn all_memory_is_registered_or_none() {
+        let file = std::fs::File::open("/dev/zero").expect("a device");
+        let mut all = allocate_for_host(20_000 * 1024).expect("memory");
+        let mut pieces: Vec<Buffer> =
+            (0..20_000).rev().map(|at| all.split_off(at * 1024)).collect();
+        // With gaps between them, which are nobody's.
+        pieces.iter_mut().for_each(|piece| drop(piece.split_off(512)));
+        let ring = |count: usize| {
+            let memory: Vec<&Buffer> = pieces.iter().take(count).collect();
+            let fd = std::os::fd::AsRawFd::as_raw_fd(&file);
+            Ring::<squeue::Entry, cqueue::Entry>::new(&Shape { memory: &memory, ..one_entry(fd) })
+        };
+        let some = ring(3000).expect("a ring");
+        let is_known = |piece: &Buffer| some.fixed(piece.as_ptr(), 512).is_some();
+        assert_eq!(pieces.iter().filter(|piece| is_known(piece)).count(), 3000);
+        let refused = ring(20_000).map(drop).expect_err("too many").to_string();
+        assert!(refused.contains("20000 pieces") && refused.contains("fixed=off"), "{refused}");
     }
 
     #[test]

@@ -16,15 +16,15 @@ use super::rig::{TestFile, carry_out, next, queue};
 fn a_queue_dropped_with_reads_in_flight_leaves_its_memory_alone() {
     for path in ["uring:FILE", "uring:FILE,fixed=off", "uring:FILE,direct=off,fixed=off"] {
         let file = TestFile::new();
-        std::fs::write(file.path(), vec![0xff; 8 << 20]).expect("a file");
-        let device = file.open(path, 8 << 20);
+        std::fs::write(file.path(), vec![0xff; 1 << 20]).expect("a file");
+        let device = file.open(path, 1 << 20);
         for _ in 0..5 {
             forget_cached(file.path());
-            let mut all = device.allocate(4 << 20).expect("memory");
+            let mut all = device.allocate(1 << 20).expect("memory");
             let mut queue = queue(&device, 16, &[&all]);
             for index in (0..16u64).rev() {
-                let buffer = all.split_off(index as usize * (256 << 10));
-                let lbas = (256 << 10) / u64::from(device.info().lba_bytes);
+                let buffer = all.split_off(index as usize * (64 << 10));
+                let lbas = (64 << 10) / u64::from(device.info().lba_bytes);
                 let request = Request { operation: Operation::Read(Lba(index * lbas)), buffer };
                 queue.post(device.now(), request).expect("room");
                 // The last few are never told to the kernel.
@@ -33,7 +33,7 @@ fn a_queue_dropped_with_reads_in_flight_leaves_its_memory_alone() {
                 }
             }
             drop((queue, all));
-            let fresh = device.allocate(4 << 20).expect("memory");
+            let fresh = device.allocate(1 << 20).expect("memory");
             std::thread::sleep(Duration::from_millis(5));
             assert!(fresh.iter().all(|byte| *byte == 0), "{path}: somebody wrote to it");
         }

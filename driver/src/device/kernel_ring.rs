@@ -249,6 +249,16 @@ impl<S: squeue::EntryMarker, C: cqueue::EntryMarker> Ring<S, C> {
     }
 }
 
+/// Closing a ring frees its memory some time later; the next ring may need the user's share of locked memory now.
+impl<S: squeue::EntryMarker, C: cqueue::EntryMarker> Drop for Ring<S, C> {
+    fn drop(&mut self) {
+        if self.in_kernel == 0 && !self.registered.pieces.is_empty() {
+            // Refused to another thread than the ring's, for which closing has to do.
+            let _ = self.uring.submitter().unregister_buffers();
+        }
+    }
+}
+
 impl<S: squeue::EntryMarker, C: cqueue::EntryMarker> fmt::Debug for Ring<S, C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Ring({} pushed, {} in the kernel)", self.pushed, self.in_kernel)

@@ -4,7 +4,7 @@ use adit_driver::device::{Device, DeviceInfo};
 
 use crate::bench::options::{JobOptions, Section};
 use crate::bench::way::Way;
-use crate::bench::workload::Region;
+use crate::bench::workload::{Region, unit_bytes};
 use crate::failure::{Failure, Result};
 use crate::human;
 
@@ -93,6 +93,9 @@ impl Thread<'_> {
     pub(crate) fn bytes_max(&self, info: &DeviceInfo, region: Region) -> Option<u64> {
         let job = self.job();
         let pass = job.io_size.map_or(region.bytes, |size| size.of(info.bytes));
+        // No block is begun that would go beyond the end, as in fio.
+        let unit = unit_bytes(job).unwrap_or(1).max(1);
+        let pass = (pass / unit * unit).max(unit);
         (!job.time_based).then(|| pass.saturating_mul(u64::from(job.loops.max(1))))
     }
 

@@ -138,7 +138,11 @@ pub(crate) struct Job<'a, Q> {
     mismatches: Option<JobFailure>,
     bytes_issued: u64,
     ios_issued: u64,
-    writes_since_flush: u64,
+    /// I/Os after which it ends.
+    ios_max: Option<u64>,
+    writes_issued: u64,
+    /// How many of them there were at the last Flush.
+    flushed_at: u64,
     /// Written and not checked yet, with `verify_backlog`.
     backlog: Vec<Step>,
     /// How many of them are checked together; 0 where the whole pass is.
@@ -147,6 +151,8 @@ pub(crate) struct Job<'a, Q> {
     is_full: bool,
     /// The queue was full and is let drain to `iodepth_low`.
     is_draining: bool,
+    /// The rates decide whether a read or a write is next.
+    is_mixed_by_rates: bool,
     /// Single I/Os matter to somebody: a log, a limit, a pause.
     is_watched: bool,
     is_down: bool,
@@ -197,12 +203,19 @@ impl<'a, Q: CommandQueue<Owned>> Job<'a, Q> {
             mismatches: None,
             bytes_issued: 0,
             ios_issued: 0,
-            writes_since_flush: 0,
+            // With time_based it is time alone that ends it, as in fio.
+            ios_max: options
+                .number_ios
+                .filter(|_| !options.time_based)
+                .map(|ios| ios.saturating_mul(u64::from(options.loops.max(1)))),
+            writes_issued: 0,
+            flushed_at: 0,
             // Those that were chosen before it was full are written as well.
             backlog: Vec::with_capacity(backlog_max + depth),
             backlog_max,
             is_full: false,
             is_draining: false,
+            is_mixed_by_rates: is_mixed_by_rates(options),
             is_watched: is_watched(&set),
             is_down: false,
             now: Time::ZERO,
@@ -267,7 +280,7 @@ impl<'a, Q: CommandQueue<Owned>> Job<'a, Q> {
             if self.reads_back() && !self.is_stopped() {
                 self.read_back_pass();
             }
-            if is_amid {
+            if is_amid && !self.is_stopped() {
                 continue;
             }
             if self.mismatches.is_some()
@@ -321,11 +334,11 @@ impl<'a, Q: CommandQueue<Owned>> Job<'a, Q> {
 
     /// Whether there is something to wait for though nothing is in flight.
     fn goes_on(&self) -> bool {
-        (self.is_down
-            || self.held.is_some()
-            || !self.again.is_empty()
-            || self.now < self.pace.paused_until())
-            && !self.is_over()
+        // What was begun is brought to its end, also when no more is to begin.
+        let is_unfinished = self.is_down || !self.again.is_empty();
+        let begins =
+            self.held.is_some() || self.pace.wants_pause() || self.now < self.pace.paused_until();
+        (is_unfinished && !self.is_stopped()) || (begins && !self.is_over())
     }
 
     /// Whether nothing more is to be submitted, not even to verify.
@@ -338,7 +351,7 @@ impl<'a, Q: CommandQueue<Owned>> Job<'a, Q> {
     fn is_over(&self) -> bool {
         self.is_full
             || self.end.is_some_and(|end| self.now >= end)
-            || self.options.number_ios.is_some_and(|most| self.ios_issued >= most)
+            || self.ios_max.is_some_and(|most| self.ios_issued >= most)
             || self.set.progress.is_stopped()
             || self.is_stopped()
     }
@@ -364,6 +377,15 @@ impl<'a, Q: CommandQueue<Owned>> Job<'a, Q> {
             self.fail(EIO, failure.to_string());
         }
     }
+}
+
+/// Whether there is a mix, and its parts have rates of their own.
+fn is_mixed_by_rates(job: &JobOptions) -> bool {
+    let has_rate = |way: Way| job.rate[way].is_some() || job.rate_iops[way].is_some();
+    job.rw.reads
+        && job.rw.writes
+        && job.verify.is_none()
+        && (has_rate(Way::Read) || has_rate(Way::Write))
 }
 
 /// Whether anything looks at single I/Os.

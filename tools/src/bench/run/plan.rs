@@ -1,6 +1,10 @@
 //! What the jobs come to on their devices: threads, regions, queues.
 
-use adit_driver::device::{Device, DeviceInfo};
+use std::fs;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+
+use adit_driver::Target;
+use adit_driver::device::DeviceInfo;
 
 use crate::bench::options::{JobOptions, Section};
 use crate::bench::way::Way;
@@ -187,17 +191,17 @@ fn commands_per_io(bytes: u64, is_aligned: bool, info: &DeviceInfo) -> u64 {
 ///
 /// # Errors
 /// A usage error that says how to keep them apart.
-pub(crate) fn check_apart(threads: &[(&Thread<'_>, &Device, Region)]) -> Result<()> {
-    for (index, (thread, device, region)) in threads.iter().enumerate() {
+pub(crate) fn check_apart(threads: &[(&Thread<'_>, &Target, Region)]) -> Result<()> {
+    for (index, (thread, target, region)) in threads.iter().enumerate() {
         if !(thread.destroys() && thread.job().verify.is_some()) {
             continue;
         }
         let clash =
-            threads.iter().enumerate().find(|(other, (neighbour, its_device, its_region))| {
+            threads.iter().enumerate().find(|(other, (neighbour, its_target, its_region))| {
                 *other != index
                     && neighbour.wave == thread.wave
                     && neighbour.destroys()
-                    && its_device.info().device == device.info().device
+                    && is_same_place(its_target, target)
                     && its_region.start < region.start + region.bytes
                     && region.start < its_region.start + its_region.bytes
             });
@@ -219,6 +223,19 @@ pub(crate) fn check_apart(threads: &[(&Thread<'_>, &Device, Region)]) -> Result<
         }
     }
     Ok(())
+}
+
+/// Whether both lead to the same data, by whatever path and name.
+fn is_same_place(one: &Target, other: &Target) -> bool {
+    let place = |target: &Target| {
+        let Target::Kernel(kernel) = target else { return None };
+        let about = fs::metadata(&kernel.file).ok()?;
+        Some(match about.file_type().is_block_device() {
+            true => (true, about.rdev(), 0),
+            false => (false, about.dev(), about.ino()),
+        })
+    };
+    one.device() == other.device() || place(one).is_some_and(|it| place(other) == Some(it))
 }
 
 #[cfg(test)]

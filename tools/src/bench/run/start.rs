@@ -136,7 +136,7 @@ impl Fleet {
         let apart: Vec<_> = threads
             .iter()
             .zip(&planned)
-            .map(|(thread, planned)| (thread, device(&planned.target), planned.region))
+            .map(|(thread, planned)| (thread, &planned.target, planned.region))
             .collect();
         plan::check_apart(&apart)?;
         let started = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -322,7 +322,11 @@ fn open_device(
         )));
     }
     if let Some(range) = made.filter(|_| users.iter().any(|thread| thread.job().rw.reads)) {
-        layout::fill(&device, users[0].job(), range, interrupt)?;
+        let length = range.start;
+        layout::fill(&device, users[0].job(), range, interrupt).inspect_err(|_| {
+            // What is laid out by half would be taken for whole by the next run.
+            layout::shorten(target, length);
+        })?;
     }
     Ok(device)
 }

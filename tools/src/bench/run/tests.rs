@@ -528,8 +528,9 @@ fn what_a_rate_left_no_time_for_is_neither_written_nor_expected() {
 #[test]
 fn checking_in_between_makes_nothing_late() {
     // Without thoughts of what is checked, all writes of the second pass were due before it began.
-    let job =
-        run_one("filename=soft:mem=1M iodepth=8 verify=crc32c rw=write bs=4k loops=3 rate_iops=1000");
+    let job = run_one(
+        "filename=soft:mem=1M iodepth=8 verify=crc32c rw=write bs=4k loops=3 rate_iops=1000",
+    );
     let write = &job.ways[Way::Write];
     assert_eq!(write.ios, 768);
     assert!(write.lat.percentile_ns(90.0) < 20_000_000, "{} ns", write.lat.percentile_ns(90.0));
@@ -616,4 +617,46 @@ fn a_path_that_blocks_is_not_called_limited_by_its_thread() {
     std::fs::remove_file(&file).expect("it was there");
     let codes: Vec<_> = outcome.warnings.iter().map(|warning| warning.code).collect();
     assert!(!codes.contains(&"generator-limited"), "{codes:?}");
+}
+
+#[test]
+fn a_path_that_blocks_has_no_submission_latency_but_all_of_it_at_completion() {
+    let file = std::env::temp_dir().join(format!("adit-slat-{}", std::process::id()));
+    for path in ["psync", "mmap"] {
+        let job =
+            run_one(&format!("filename={path}:{} rw=randwrite bs=4k size=1m", file.display()));
+        let write = &job.ways[Way::Write];
+        assert_eq!((write.slat.count(), write.clat.count()), (0, 256), "{path}");
+        assert!(
+            write.clat.mean_ns() > write.lat.mean_ns() * 0.9,
+            "{path}: {}",
+            write.clat.mean_ns()
+        );
+    }
+    std::fs::remove_file(&file).expect("it was there");
+}
+
+#[test]
+fn verified_writers_do_not_share_a_file_by_two_paths() {
+    let file = std::env::temp_dir().join(format!("adit-two-{}", std::process::id()));
+    let job = |path: &str| {
+        format!("filename={path}:{} rw=randwrite bs=4k size=1m verify=crc32c", file.display())
+    };
+    let refused = refusal(&[&job("psync"), &job("uring")]);
+    std::fs::remove_file(&file).expect("it was there");
+    assert!(refused.contains("writes the same blocks"), "{refused}");
+}
+
+#[test]
+fn a_file_that_was_laid_out_by_half_is_as_long_as_before() {
+    let file = std::env::temp_dir().join(format!("adit-half-{}", std::process::id()));
+    std::fs::write(&file, [1; 8192]).expect("room");
+    let job = format!("filename={} rw=read bs=4k size=64m", file.display());
+    let interrupt = Interrupt::default();
+    interrupt.request();
+    let outcome = super::run(&request(&[&job]), &interrupt, &mut |_| Ok(()));
+    assert!(outcome.expect_err("interrupted").to_string().contains("laid out"));
+    let length = std::fs::metadata(&file).expect("it is there").len();
+    std::fs::remove_file(&file).expect("it was there");
+    assert_eq!(length, 8192);
 }

@@ -38,7 +38,7 @@ use crate::bench::data::{Data, Identity};
 use crate::bench::errors::{Errors, Unwritten};
 use crate::bench::logs::JobLogs;
 use crate::bench::measure::{Latency, Levels};
-use crate::bench::options::{JobOptions, Section};
+use crate::bench::options::{Disabled, JobOptions, Section};
 use crate::bench::outcome::{JobFailure, JobOutcome, WayOutcome};
 use crate::bench::way::{PerWay, Way};
 use crate::bench::workload::{Generator, Region, Step};
@@ -120,6 +120,10 @@ pub(crate) struct Job<'a, Q> {
     depth: usize,
     /// When each slot's I/O had been told to the device.
     told: Vec<Time>,
+    /// The path carries an I/O out while it is submitted: all of its time is completion latency, as in fio.
+    blocks: bool,
+    /// What is not measured: with such a path, no submission latency either.
+    disabled: Disabled,
     /// Slots posted since the last ring.
     fresh: Vec<u32>,
     done: Vec<(Owned, Result<u32, CommandError>)>,
@@ -180,6 +184,7 @@ impl<'a, Q: CommandQueue<Owned>> Job<'a, Q> {
     pub(crate) fn new(set: Setting<'a>, queue: Q, buffers: Vec<Buffer>) -> Job<'a, Q> {
         let depth = buffers.len();
         let options = &set.section.job;
+        let blocks = set.device.info().queue_depth_max == 1;
         let backlog_max = read_back::backlog_of(options);
         let serializes =
             options.verify.is_some() && options.rw.writes && set.generator.may_overlap();
@@ -191,6 +196,8 @@ impl<'a, Q: CommandQueue<Owned>> Job<'a, Q> {
             idle: (0..).zip(buffers).collect(),
             depth,
             told: vec![Time::ZERO; depth],
+            blocks,
+            disabled: Disabled { slat: options.disable.slat || blocks, ..options.disable },
             fresh: Vec::with_capacity(depth),
             done: Vec::with_capacity(depth),
             pace: Pace::new(options, set.seed, Time::ZERO),

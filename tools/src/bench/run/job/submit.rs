@@ -85,12 +85,13 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
     }
 
     fn ring(&mut self) {
+        let before = self.now;
         self.queue.ring();
-        let told = self.clock.now();
+        self.now = self.clock.now();
+        let told = if self.blocks { before } else { self.now };
         for slot in &self.fresh {
             self.told[*slot as usize] = told;
         }
-        self.now = told;
         let posted = self.fresh.len();
         self.fresh.clear();
         // The device sees a batch at once: each of its I/Os had all the others beside it.

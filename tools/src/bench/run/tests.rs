@@ -660,3 +660,12 @@ fn a_file_that_was_laid_out_by_half_is_as_long_as_before() {
     std::fs::remove_file(&file).expect("it was there");
     assert_eq!(length, 8192);
 }
+
+#[test]
+fn a_step_that_was_not_due_before_the_end_is_not_expected_back() {
+    let job = run_one(&format!(
+        "{VERIFIED} rw=randwrite bs=4k rate_iops=40 time_based runtime=330ms end_fsync=1"
+    ));
+    let (reads, writes) = (job.ways[Way::Read].ios, job.ways[Way::Write].ios);
+    assert!((10..20).contains(&writes) && reads == writes, "{writes} written, {reads} read");
+}

@@ -316,23 +316,27 @@ impl<'a, Q: CommandQueue<Owned>> Job<'a, Q> {
                 break;
             }
         }
-        self.outcome.ways = self.with_runtimes();
+        self.drop_held();
+        self.set_runtimes();
         (self.phase_start, self.phase_before) = (self.now, self.ios());
     }
 
-    /// What was counted, with the time of the present phase for each way that something was done in.
-    fn with_runtimes(&self) -> PerWay<WayOutcome> {
-        let took = self.now.since(self.phase_start.max(self.counts_from));
-        let mut ways = self.outcome.ways.clone();
-        for way in Way::ALL {
-            // After a ramp the count began anew.
-            let before =
-                if self.counts_from > self.phase_start { 0 } else { self.phase_before[way] };
-            if ways[way].ios > before {
-                ways[way].runtime += took;
-            }
+    /// Adds the time of the present phase to each way that something was done in.
+    fn set_runtimes(&mut self) {
+        for (way, took) in Way::ALL.into_iter().zip(self.phase_runtimes().0) {
+            self.outcome.ways[way].runtime += took;
         }
-        ways
+    }
+
+    /// How long something has been done in each way since the present phase began.
+    fn phase_runtimes(&self) -> PerWay<Duration> {
+        let took = self.now.since(self.phase_start.max(self.counts_from));
+        let is_fresh = self.counts_from > self.phase_start;
+        PerWay(Way::ALL.map(|way| {
+            // After a ramp the count began anew.
+            let before = if is_fresh { 0 } else { self.phase_before[way] };
+            if self.outcome.ways[way].ios > before { took } else { Duration::ZERO }
+        }))
     }
 
     fn ios(&self) -> PerWay<u64> {
@@ -342,10 +346,11 @@ impl<'a, Q: CommandQueue<Owned>> Job<'a, Q> {
     /// Whether there is something to wait for though nothing is in flight.
     fn goes_on(&self) -> bool {
         // What was begun is brought to its end, also when no more is to begin.
-        let is_unfinished = self.is_down || !self.again.is_empty();
-        let begins =
-            self.held.is_some() || self.pace.wants_pause() || self.now < self.pace.paused_until();
-        (is_unfinished && !self.is_stopped()) || (begins && !self.is_over())
+        let must_end_well = self.is_down || !self.again.is_empty();
+        let ends = if self.to_verify.is_some() { self.is_stopped() } else { self.is_over() };
+        let thinks = self.to_verify.is_none()
+            && (self.pace.wants_pause() || self.now < self.pace.paused_until());
+        (must_end_well && !self.is_stopped()) || ((self.held.is_some() || thinks) && !ends)
     }
 
     /// Whether nothing more is to be submitted, not even to verify.
@@ -366,7 +371,9 @@ impl<'a, Q: CommandQueue<Owned>> Job<'a, Q> {
     /// What was counted so far.
     fn snapshot(&self) -> JobOutcome {
         let mut outcome = self.outcome.clone();
-        outcome.ways = self.with_runtimes();
+        for (way, took) in Way::ALL.into_iter().zip(self.phase_runtimes().0) {
+            outcome.ways[way].runtime += took;
+        }
         outcome.elapsed = self.clock.now().since(self.counts_from);
         outcome.cpu = Cpu::of_this_thread().since(&self.cpu_before);
         outcome.stats = self.queue.stats();

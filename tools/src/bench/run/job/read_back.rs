@@ -102,12 +102,6 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
     }
 
     pub(super) fn read_back(&mut self, steps: ToVerify) {
-        // What there was no time for is not begun any more: it would race with its own check.
-        if let Some(Work { what: What::Step(step), .. }) = self.held.take()
-            && step.way == Way::Write
-        {
-            self.unwritten.insert(step.offset);
-        }
         self.to_verify = Some(steps);
         let start = self.clock.now();
         self.phase();

@@ -107,8 +107,38 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
         if self.may_go(&work) {
             return Some(work);
         }
-        self.held = Some(work);
+        self.put_off(work);
         None
+    }
+
+    /// Keeps work for later; what would come after the end is not done at all.
+    fn put_off(&mut self, work: Work) {
+        let What::Step(step) = work.what else { return self.held = Some(work) };
+        if self.to_verify.is_none() && work.retried.is_none() && self.is_over() {
+            // The generator counts it among what was written.
+            self.forgo(step);
+        } else {
+            self.held = Some(work);
+        }
+    }
+
+    /// What was chosen for a phase is not done in the next.
+    pub(super) fn drop_held(&mut self) {
+        let Some(Work { what: What::Step(step), retried: None, .. }) = self.held.take() else {
+            return;
+        };
+        if self.to_verify.is_none() {
+            self.forgo(step);
+        }
+    }
+
+    /// A step that is not taken after all.
+    fn forgo(&mut self, step: Step) {
+        self.bytes_issued -= step.bytes;
+        self.ios_issued -= 1;
+        if step.way != Way::Read {
+            self.unwritten.insert(step.offset);
+        }
     }
 
     /// Whether it is due, and overlaps nothing that is to be checked.

@@ -49,6 +49,15 @@ pub(crate) fn makes(
         .then_some(length..wanted)
 }
 
+/// Makes a file as long as it was before.
+pub(crate) fn shorten(target: &Target, length: u64) {
+    let Target::Kernel(kernel) = target else { return };
+    let file = fs::OpenOptions::new().write(true).open(&kernel.file);
+    if let Err(error) = file.and_then(|file| file.set_len(length)) {
+        tracing::warn!("{}: it stays as it is, laid out by half: {error}", target.device());
+    }
+}
+
 /// Writes `range` of a device, with data that no drive can shrink.
 ///
 /// # Errors

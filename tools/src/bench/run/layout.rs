@@ -81,12 +81,14 @@ pub(crate) fn fill(
     // Nothing is measured, and the memory that a user may lock is little: none of it is registered.
     let mut queue = device.create_queue::<Buffer>(&options, &[])?;
     let lba = u64::from(info.lba_bytes);
-    let mut offset = range.start / lba * lba;
+    // Of an LBA that the file ends inside, the beginning is somebody's.
+    let mut offset = range.start.next_multiple_of(lba);
+    let end = range.end.min(info.bytes);
     let mut failure = None;
-    while idle.len() < depth as usize || offset < range.end {
-        while offset < range.end && failure.is_none() {
+    while idle.len() < depth as usize || offset < end {
+        while offset < end && failure.is_none() {
             let Some(mut buffer) = idle.pop() else { break };
-            let bytes = CHUNK.min((range.end - offset).next_multiple_of(lba));
+            let bytes = CHUNK.min((end - offset).next_multiple_of(lba));
             noise(&mut buffer, offset);
             drop(buffer.split_off(bytes as usize));
             let request = Request { operation: Operation::Write(Lba(offset / lba)), buffer };
@@ -96,7 +98,7 @@ pub(crate) fn fill(
             offset += bytes;
         }
         if failure.is_some() || interrupt.requested() {
-            offset = range.end;
+            offset = end;
         }
         queue.ring();
         let found = queue.poll(device.now(), |completion| {
@@ -117,5 +119,27 @@ pub(crate) fn fill(
             Err(Failure::stopped("interrupted while the file was laid out"))
         }
         None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use adit_driver::DeviceOptions;
+
+    #[test]
+    fn what_a_file_held_before_it_is_laid_out_stays_to_the_byte() {
+        let file = std::env::temp_dir().join(format!("adit-lay-out-{}", std::process::id()));
+        fs::write(&file, [7; 700]).expect("a file");
+        let target: Target =
+            format!("psync:{},direct=off", file.display()).parse().expect("a target");
+        // Neither its beginning nor its end is that of a sector.
+        let options = DeviceOptions { file_bytes: Some(10_000), ..DeviceOptions::default() };
+        let device = Device::open(&target, &options).expect("a device");
+        fill(&device, &JobOptions::default(), 700..10_000, &Interrupt::default()).expect("filled");
+        let content = fs::read(&file).expect("the file");
+        fs::remove_file(&file).expect("removing it");
+        assert!(content[..700].iter().all(|byte| *byte == 7), "what was there");
+        assert!(content[1024..9728].chunks(512).all(|sector| sector.iter().any(|byte| *byte != 0)));
     }
 }

@@ -18,6 +18,7 @@ mod softnvme;
 mod units;
 
 use std::error::Error as _;
+use std::io::Write as _;
 use std::process::ExitCode;
 
 use clap::error::{ContextKind, ErrorKind};
@@ -79,7 +80,7 @@ fn main() -> ExitCode {
     match run(&command) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
-            eprintln!("adit: {failure}");
+            tell(&failure);
             ExitCode::from(failure.code())
         }
     }
@@ -107,9 +108,14 @@ fn refuse(error: &clap::Error) -> ExitCode {
             // A reader that went away is no failure.
             drop(error.print());
         }
-        _ => eprintln!("adit: {}", sentence(error)),
+        _ => tell(&sentence(error)),
     }
     ExitCode::from(error.exit_code() as u8)
+}
+
+/// One line on standard error. Where that is full or gone, the exit code still tells.
+fn tell(what: &dyn std::fmt::Display) {
+    drop(writeln!(std::io::stderr(), "adit: {what}"));
 }
 
 /// What clap has to say, in one line.
@@ -121,11 +127,23 @@ fn sentence(error: &clap::Error) -> String {
         let option = option.split([' ', '=', '[']).next().filter(|name| name.starts_with("--"));
         return format!("{}{reason}", option.map(|name| format!("{name}: ")).unwrap_or_default());
     }
+    if let (ErrorKind::UnknownArgument, Some(option)) = (error.kind(), unknown_of_bench(error)) {
+        return bench::unknown_option(&option);
+    }
     let rendered = error.render().to_string();
     let lines = rendered.lines().map(str::trim).take_while(|line| !line.starts_with("Usage:"));
     let lines = lines.filter(|line| !line.is_empty() && !line.starts_with("For more information"));
     let text = lines.collect::<Vec<_>>().join(" ").replace(" tip: ", "; ");
     format!("{}; see 'adit --help'", text.trim_start_matches("error: "))
+}
+
+/// The option that `adit bench` does not know, where it is that which was asked for.
+fn unknown_of_bench(error: &clap::Error) -> Option<String> {
+    let option = error.get(ContextKind::InvalidArg)?.to_string();
+    let mut words = std::env::args().skip(1);
+    let is_bench = words.next().as_deref() == Some("bench");
+    let has_own = matches!(words.next().as_deref(), Some("report" | "compare"));
+    (is_bench && !has_own && option.starts_with('-')).then_some(option)
 }
 
 /// Warnings and errors of the driver, one line each.

@@ -27,6 +27,7 @@ mod way;
 mod workload;
 
 pub(crate) use command::{BenchCommand, command, verdict};
+pub(crate) use options::command_line::unknown_option;
 pub(crate) use options::{Request, RunOptions, Section};
 pub(crate) use outcome::{JobOutcome, WayOutcome};
 pub(crate) use run::run_on;

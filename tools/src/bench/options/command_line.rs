@@ -12,7 +12,9 @@ use super::draft::NAME;
 use super::effectless::{self, Values};
 use super::table::{self, Group, Kind};
 use super::written::{self, Place, Written, WrittenSection, quoted};
-use super::{Eta, OutputFormat, Request, RunOptions, Section, Sweep, absent, check, targets};
+use super::{
+    Eta, JobOptions, OutputFormat, Request, RunOptions, Section, Sweep, absent, check, targets,
+};
 use crate::bench::jobfile::{self, Surroundings, keywords};
 use crate::failure::{Failure, Result};
 use crate::units;
@@ -308,8 +310,26 @@ impl BenchArgs {
                 section.job.name
             ))),
             None => Ok(()),
+        }?;
+        // What a command line says of such jobs is shown all the same, and targets stand for one file each.
+        if self.run.showcmd || !self.run.targets.is_empty() {
+            return Ok(());
         }
+        sections.iter().try_for_each(|section| one_file(&section.job))
     }
+}
+
+/// Refuses a job on several files.
+fn one_file(job: &JobOptions) -> Result<()> {
+    let own = if targets::has_own_files(job) { job.nrfiles as usize } else { 1 };
+    let count = own.max(job.filename.len());
+    if count < 2 {
+        return Ok(());
+    }
+    Err(Failure::usage(format!(
+        "job '{}': it names {count} files; each job works on one: write a section for each",
+        job.name
+    )))
 }
 
 impl Args for BenchArgs {
@@ -373,6 +393,17 @@ fn others() -> impl Iterator<Item = (&'static str, Kind)> {
     });
     let absent = absent::ABSENT.iter().chain(absent::ABSENT_FOR_RUN);
     effectless.chain(absent.map(|(name, _)| (*name, Kind::Optional)))
+}
+
+/// What to say of an option on the command line that there is not, written as it was: with dashes.
+pub(crate) fn unknown_option(written: &str) -> String {
+    let name = written.trim_start_matches('-').split('=').next().unwrap_or_default();
+    if !written.starts_with("--") {
+        return format!("{written}: options have two dashes, as in --rw=read");
+    }
+    let run = longs(&RunArgs::augment_args(Command::new("bench")));
+    let why = written::unknown_beside(&written::canonical(name), run.iter().map(String::as_str));
+    format!("--{name}: {why}")
 }
 
 fn longs(command: &Command) -> BTreeSet<String> {

@@ -138,9 +138,14 @@ pub(crate) fn set(
 
 /// What to say of an option that nobody has.
 pub(crate) fn unknown(name: &str) -> String {
+    unknown_beside(name, std::iter::empty())
+}
+
+/// The same where there are other names as well.
+pub(crate) fn unknown_beside<'a>(name: &str, others: impl Iterator<Item = &'a str>) -> String {
     let names =
         table::options().flat_map(|spec| std::iter::once(&spec.name).chain(spec.aliases).copied());
-    match nearest(name, names) {
+    match nearest(name, names.chain(others)) {
         Some(meant) => format!("there is no such option; did you mean '{meant}'?"),
         None => "there is no such option; 'adit bench --help' lists them".to_owned(),
     }

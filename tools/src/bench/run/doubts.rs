@@ -85,7 +85,15 @@ fn of_job(job: &JobOutcome) -> Vec<Warning> {
     let mut warnings = Vec::new();
     let name = &job.section.job.name;
     let is_null = job.target.starts_with("null:");
-    if job.busy_percent > BUSY_PERCENT
+    let is_synchronous = ["psync:", "mmap:"].iter().any(|path| job.target.starts_with(path));
+    if is_synchronous && job.section.job.iodepth > 1 {
+        let text = format!(
+            "{name}: {} does one I/O at a time whatever iodepth is; take io_uring, or numjobs={} with iodepth=1",
+            job.target.split(':').next().unwrap_or_default(),
+            job.section.job.iodepth
+        );
+        warnings.push(Warning { code: "synchronous", text });
+    } else if job.busy_percent > BUSY_PERCENT
         && !is_null
         // With one I/O at a time, nothing is left waiting; paths that block have no more, whatever is asked for.
         && job.depths.depth_percent()[0] < 100.0

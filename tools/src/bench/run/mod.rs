@@ -229,12 +229,14 @@ impl Run<'_> {
     }
 
     fn outcome(&self, jobs: Vec<JobOutcome>, clock: ClockOutcome) -> RunOutcome {
+        // As in fio, what is told as one counts as one in its group.
+        let jobs = merged(jobs);
         RunOutcome {
             global: self.request.global.clone(),
             unix_ms: SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis()
                 as u64,
             groups: groups(&jobs),
-            jobs: merged(jobs),
+            jobs,
             clock,
             warnings: Vec::new(),
             interrupted: self.interrupt.requested(),

@@ -213,6 +213,8 @@ fn waves_follow_each_other_and_groups_are_reported_as_asked() {
         outcome.groups.iter().map(|group| group.ways[&Way::Read].bytes).collect::<Vec<_>>(),
         [122_880, 81_920]
     );
+    let (slowest, fastest) = outcome.groups[0].ways[&Way::Read].rates;
+    assert!(slowest == fastest, "as one: {slowest} to {fastest}");
 }
 
 #[test]
@@ -250,6 +252,28 @@ fn limits_that_are_broken_fail_the_job() {
     let options = "filename=null: rw=read bs=4k thinktime=10ms rate_iops_min=90000 rate_cycle=200ms time_based runtime=5";
     let few = run(&[options]).jobs.remove(0).failure.expect("few");
     assert!(few.first.contains("rate_iops_min=90000"), "{}", few.first);
+}
+
+#[test]
+fn a_minimum_rate_is_none_for_what_the_job_does_not_do() {
+    let options = "filename=null: rw=read bs=4k rate_min=4k rate_iops_min=10 rate_cycle=100ms time_based runtime=500ms";
+    let job = run(&[options]).jobs.remove(0);
+    assert!(job.failure.is_none(), "{:?}", job.failure);
+}
+
+#[test]
+fn a_synchronous_path_has_no_depth_and_says_so() {
+    let file = std::env::temp_dir().join(format!("adit-bench-depth-{}", std::process::id()));
+    let run_at = |depth: u32| {
+        run(&[&format!("filename=psync:{} rw=write bs=4k size=1m iodepth={depth}", file.display())])
+    };
+    let has = |outcome: &RunOutcome, code: &str| {
+        outcome.warnings.iter().any(|warning| warning.code == code)
+    };
+    let deep = run_at(16);
+    assert!(has(&deep, "synchronous") && !has(&deep, "generator-limited"), "{:?}", deep.warnings);
+    assert!(!has(&run_at(1), "synchronous"));
+    std::fs::remove_file(&file).expect("was made");
 }
 
 #[test]

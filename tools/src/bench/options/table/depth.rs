@@ -48,7 +48,7 @@ pub(super) const OPTIONS: &[OptionSpec] = &[
         name: "iodepth_batch_complete_max",
         aliases: &[],
         value: "N",
-        help: "Takes in at most so many at once [default: the minimum]",
+        help: "Takes in at most so many at once [default: all that are done]",
         kind: Value,
         group: Depth,
         set: |draft, text| {

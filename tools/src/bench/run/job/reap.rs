@@ -218,7 +218,10 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
             PerWay(Way::ALL.map(|way| (self.outcome.ways[way].ios, self.outcome.ways[way].bytes)));
         let before = std::mem::replace(&mut self.cycle.counted, counted);
         self.cycle.start = self.now;
-        for way in Way::ALL {
+        // A rate for all ways is none for those that the job does not do.
+        let rw = self.options.rw;
+        let does = |way: &Way| [rw.reads, rw.writes, rw.trims][*way as usize];
+        for way in Way::ALL.into_iter().filter(does) {
             let per_second = |count: u64| (count as f64 / took.as_secs_f64()) as u64;
             let (ios, bytes) = (
                 per_second(counted[way].0 - before[way].0),

@@ -27,6 +27,7 @@ pub(crate) struct Watch<'a> {
     start: Instant,
     last: Instant,
     ticks: u32,
+    last_look: Instant,
     shown: Shown,
     eta_interval: Duration,
     last_shown: Instant,
@@ -98,6 +99,7 @@ impl<'a> Watch<'a> {
             start: now,
             last: now,
             ticks: 0,
+            last_look: now,
             shown,
             eta_interval: run.eta_interval,
             last_shown: now,
@@ -131,6 +133,9 @@ impl<'a> Watch<'a> {
     }
 
     fn look_for_steady_states(&mut self) {
+        // About a second: a watcher that was kept from looking must not make a job look faster.
+        let took = self.last_look.elapsed();
+        self.last_look = Instant::now();
         for (group, watched) in &mut self.groups {
             for (key, (steady, seen)) in &mut watched.steady {
                 let members: Vec<&Watched<'_>> = (0..)
@@ -145,10 +150,11 @@ impl<'a> Watch<'a> {
                     continue;
                 };
                 let total = members.iter().flat_map(|member| member.seen.0).fold((0, 0), sum);
-                let second = (total.0.saturating_sub(seen.0), total.1.saturating_sub(seen.1));
+                let second = [(total.0, seen.0), (total.1, seen.1)]
+                    .map(|(now, then)| in_a_second(now.saturating_sub(then), took));
                 *seen = total;
                 if members.iter().any(|member| member.progress.is_running())
-                    && steady.push(began.elapsed(), second.0, second.1)
+                    && steady.push(began.elapsed(), second[0], second[1])
                 {
                     members.iter().for_each(|member| member.progress.stop());
                 }
@@ -239,6 +245,11 @@ fn sum(a: (u64, u64), b: (u64, u64)) -> (u64, u64) {
     (a.0 + b.0, a.1 + b.1)
 }
 
+/// What `count` in a time comes to in a second.
+fn in_a_second(count: u64, took: Duration) -> u64 {
+    (count as f64 / took.as_secs_f64()).round() as u64
+}
+
 /// A group's line, as fio writes it, with the 99th percentile of all latencies so far.
 fn line(members: &[&Watched<'_>], interval: Duration) -> String {
     let done = members.iter().map(|member| member.done()).fold(1.0, f64::min);
@@ -325,6 +336,12 @@ mod tests {
         );
         let samples = &watch.finish()[0].0[Way::Read];
         assert_eq!((samples.points.len(), samples.points[0].iops), (1, 250.0));
+    }
+
+    #[test]
+    fn a_second_that_took_longer_counts_as_one() {
+        assert_eq!(in_a_second(1500, Duration::from_millis(1500)), 1000);
+        assert_eq!(in_a_second(7, Duration::from_secs(1)), 7);
     }
 
     #[test]

@@ -26,6 +26,8 @@ pub(crate) struct VerifyState {
     options: Vec<(String, String)>,
     /// What the generator was seeded with.
     pub(crate) seed: u64,
+    /// What told its writes from those of other runs.
+    pub(crate) stamp: u64,
     /// The pass that was under way.
     pub(crate) pass: u64,
     /// How many of its steps were taken.
@@ -43,6 +45,7 @@ impl VerifyState {
             thread,
             options: options_of(job, region),
             seed,
+            stamp: 0,
             pass: 0,
             position: 0,
             in_flight: Vec::new(),

@@ -193,6 +193,8 @@ impl Fleet {
         let job = thread.job();
         let earlier = earlier(thread, index as u32, planned.region)?;
         let seed = earlier.as_ref().map_or_else(|| seed_of(job, index as u64), |state| state.seed);
+        let stamp =
+            earlier.as_ref().map_or_else(|| mix(seed ^ self.started_unix_ms), |state| state.stamp);
         let generator = Generator::new(job, planned.region, device.info().lba_bytes, seed)
             .map_err(|why| thread.usage(why))?;
         let mut data = Data::new(job, seed).map_err(|why| thread.usage(why))?;
@@ -208,6 +210,7 @@ impl Fleet {
             thread: index as u32,
             group: thread.group,
             seed,
+            stamp,
             generator,
             region: planned.region,
             data,

@@ -693,3 +693,14 @@ fn a_step_that_was_not_due_before_the_end_is_not_expected_back() {
     let (reads, writes) = (job.ways[Way::Read].ios, job.ways[Way::Write].ios);
     assert!((10..20).contains(&writes) && reads == writes, "{writes} written, {reads} read");
 }
+
+#[test]
+fn a_write_lost_is_not_excused_by_the_same_run_before() {
+    let (bus, request) = (bus(), request(&[&format!("{VERIFIED} rw=randwrite bs=4k")]));
+    assert!(run_on(&bus, &request).jobs[0].failure.is_none());
+    std::thread::sleep(Duration::from_millis(2));
+    some_writes(&bus, Verdict::Fail(Status::SUCCESS), |number| number == 500);
+    let again = run_on(&bus, &request).jobs.remove(0);
+    let failure = again.failure.expect("a write was lost");
+    assert!(failure.count == 1 && failure.first.contains("is stale"), "{failure:?}");
+}

@@ -88,6 +88,8 @@ pub(crate) struct Setting<'a> {
     pub(crate) thread: u32,
     pub(crate) group: u32,
     pub(crate) seed: u64,
+    /// Tells what this run writes from what an earlier one with the same seed wrote.
+    pub(crate) stamp: u64,
     pub(crate) generator: Generator,
     pub(crate) region: Region,
     pub(crate) data: Data,
@@ -138,6 +140,8 @@ pub(crate) struct Job<'a, Q> {
     /// What is still to be read back, in a verify phase.
     to_verify: Option<read_back::ToVerify>,
     unwritten: Unwritten,
+    /// Whether it is known which write each block is from; not of an earlier run that left no state.
+    knows_writer: bool,
     /// Blocks that were not what was written, where all are looked at before the job fails.
     mismatches: Option<JobFailure>,
     bytes_issued: u64,
@@ -207,6 +211,7 @@ impl<'a, Q: CommandQueue<Owned>> Job<'a, Q> {
             in_flight_writes: serializes.then(|| Vec::with_capacity(depth)),
             to_verify: None,
             unwritten: Unwritten::new(),
+            knows_writer: true,
             mismatches: None,
             bytes_issued: 0,
             ios_issued: 0,

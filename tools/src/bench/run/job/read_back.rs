@@ -78,6 +78,7 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
             }
             None => {
                 self.take_all_steps();
+                self.knows_writer = false;
                 Vec::new()
             }
         };
@@ -117,7 +118,8 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
         }
         let unwritten = &self.unwritten;
         let step = self.to_verify.as_mut()?.find(|step| !unwritten.contains(&step.offset))?;
-        let expected = Some(Identity { offset: step.offset, writer: Some(self.writer(step)) });
+        let writer = self.knows_writer.then(|| self.writer(step));
+        let expected = Some(Identity { offset: step.offset, writer });
         Some(Work { what: What::Step(Step { way: Way::Read, ..step }), expected, retried: None })
     }
 
@@ -160,6 +162,7 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
         }
         let mut state =
             VerifyState::new(self.options, self.set.thread, self.set.region, self.set.seed);
+        state.stamp = self.set.stamp;
         (state.pass, state.position) = (self.set.generator.pass(), self.set.generator.position());
         state.in_flight = self.unknown();
         match state.save(Path::new(".")) {

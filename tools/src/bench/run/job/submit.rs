@@ -102,8 +102,9 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
     /// The next I/O that is due.
     #[inline]
     fn take_work(&mut self) -> Option<Work> {
+        // What is sent again has no rate, and does not wait behind what has.
         let work =
-            self.held.take().or_else(|| self.again.take(self.now)).or_else(|| self.next_work())?;
+            self.again.take(self.now).or_else(|| self.held.take()).or_else(|| self.next_work())?;
         if self.may_go(&work) {
             return Some(work);
         }
@@ -314,7 +315,7 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
     }
 
     pub(super) fn writer(&self, step: Step) -> Writer {
-        Writer { seed: self.set.seed, generation: step.number }
+        Writer { seed: self.set.stamp, generation: step.number }
     }
 }
 

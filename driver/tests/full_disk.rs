@@ -24,6 +24,7 @@ fn a_file_that_does_not_fit_is_refused_when_it_is_made() {
         };
         let refused = open(4 * LIMIT).expect_err("it is too large").to_string();
         assert!(refused.contains("ulimit -f"), "{refused}");
+        assert!(!file.exists(), "{path}: nothing is left of what did not fit");
         assert_eq!(open(LIMIT).expect("it fits").info().bytes, LIMIT, "{path}");
         std::fs::remove_file(&file).expect("removing it");
     }

@@ -1,6 +1,6 @@
 //! The regular file or block device at the end of a kernel path: opened, sized, made longer where asked.
 
-use std::fs::{File, OpenOptions};
+use std::fs::{File, Metadata, OpenOptions};
 use std::io;
 use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
@@ -51,6 +51,12 @@ pub(super) fn open(target: &KernelTarget, options: &DeviceOptions) -> Result<Ope
     if let Some(bytes) = options.file_bytes {
         lay_out(target, bytes)?;
     }
+    let no_file = || Error::invalid(&device, "neither a regular file nor a block device");
+    // Opening some of the others would wait for somebody at the other end.
+    let is_other = |about: Metadata| !(about.is_file() || about.file_type().is_block_device());
+    if target.file.metadata().is_ok_and(is_other) {
+        return Err(no_file());
+    }
     let file = open_as(target, options.writes).map_err(|error| refusal(target, options, error))?;
     let about = file.metadata().map_err(|error| refusal(target, options, error))?;
     let kind = about.file_type();
@@ -60,8 +66,7 @@ pub(super) fn open(target: &KernelTarget, options: &DeviceOptions) -> Result<Ope
     } else if kind.is_file() {
         (Kind::Regular, about.len())
     } else {
-        let why = "neither a regular file nor a block device";
-        return Err(Error::invalid(device, why));
+        return Err(no_file());
     };
     let lba_bytes = lba_bytes(&file, &kind, target.direct);
     let bytes = bytes & !u64::from(lba_bytes - 1);
@@ -204,20 +209,33 @@ fn lay_out(target: &KernelTarget, bytes: u64) -> Result<()> {
         };
         Error::refused(target.device(), what, why, fix)
     };
-    if target.file.metadata().is_ok_and(|about| !about.is_file() || about.len() >= bytes) {
+    let before = target.file.metadata();
+    if before.as_ref().is_ok_and(|about| !about.is_file() || about.len() >= bytes) {
         return Ok(());
     }
     let mut options = OpenOptions::new();
     let file = options.read(true).write(true).create(true).truncate(false).open(&target.file);
     let file = file.map_err(|why| refused("create it", why))?;
     let len = file.metadata().map_err(|why| refused("look at it", why))?.len();
-    let what = format!("make it {bytes} bytes long");
-    match file_io::set_aside(&file, len, bytes - len) {
-        Err(why) if why.raw_os_error() == Some(libc::EOPNOTSUPP) => {
-            file.set_len(bytes).map_err(|why| refused(&what, why))
+    let Some(missing) = bytes.checked_sub(len).filter(|missing| *missing > 0) else {
+        // Somebody else made it longer meanwhile.
+        return Ok(());
+    };
+    let laid_out = match file_io::set_aside(&file, len, missing) {
+        Err(why) if why.raw_os_error() == Some(libc::EOPNOTSUPP) => file.set_len(bytes),
+        other => other,
+    };
+    laid_out.map_err(|why| {
+        // What there was room for would be left behind, and the disk full.
+        let taken_back = match before {
+            Err(_) if len == 0 => std::fs::remove_file(&target.file),
+            _ => file.set_len(len),
+        };
+        if let Err(error) = taken_back {
+            tracing::warn!("{}: giving its space back: {error}", target.device());
         }
-        other => other.map_err(|why| refused(&what, why)),
-    }
+        refused(&format!("make it {bytes} bytes long"), why)
+    })
 }
 
 fn refusal(target: &KernelTarget, options: &DeviceOptions, error: io::Error) -> Error {

@@ -2,7 +2,8 @@
 //!
 //! The ring is enabled by the first call that enters the kernel, and belongs to that call's thread from then on: the
 //! kernel then needs no lock and no interrupt of ours to complete a request. Where the kernel is too old for that, the
-//! ring is a plainer one. Entries are at most as many as the ring has room for, which the queues above see to.
+//! ring is a plainer one. Entries are at most as many as the ring has room for, which the queues above see to. Nothing
+//! waits in the kernel but [`Ring::wait`], which is told for how long at most.
 #![allow(unsafe_code)]
 
 use std::fmt;
@@ -30,10 +31,6 @@ pub(super) const FILE: io_uring::types::Fixed = io_uring::types::Fixed(0);
 const GETEVENTS: u32 = 1;
 /// Most bytes of one registered piece of memory.
 const PIECE_BYTES_MAX: usize = 1 << 30;
-/// Most pieces; kernels before 5.13 take no more.
-const PIECES_MAX: usize = 1024;
-/// The same of later ones.
-const SMALL_PIECES_MAX: usize = 16_384;
 /// How long what is in flight when a queue is dropped may take to end.
 const DRAIN: Duration = Duration::from_secs(10);
 /// How long to sleep between looks meanwhile.
@@ -58,6 +55,8 @@ pub(super) struct Ring<S: squeue::EntryMarker, C: cqueue::EntryMarker> {
     uring: IoUring<S, C>,
     registered: Registered,
     polled: bool,
+    /// Whether a wait of the kernel's can be given an end (5.11): without one, nobody waits there.
+    sleeps: bool,
     is_enabled: bool,
     /// Entries that the kernel has not taken yet.
     pushed: u32,
@@ -86,8 +85,9 @@ impl<S: squeue::EntryMarker, C: cqueue::EntryMarker> Ring<S, C> {
                 .map_err(|error| memory_refusal(shape.device, &registered, error))?;
         }
         let polled = shape.polled;
+        let sleeps = !polled && uring.params().is_feature_ext_arg();
         let (pushed, in_kernel, owes, broken) = (0, 0, false, None);
-        Ok(Ring { uring, registered, polled, is_enabled, pushed, owes, in_kernel, broken })
+        Ok(Ring { uring, registered, polled, sleeps, is_enabled, pushed, owes, in_kernel, broken })
     }
 
     /// Where registered memory has all of `len` bytes at `at`: its index.
@@ -142,10 +142,12 @@ impl<S: squeue::EntryMarker, C: cqueue::EntryMarker> Ring<S, C> {
         }
     }
 
-    /// Sleeps in the kernel until an entry completes, or `at_most`. False where there is nothing to wait for, or where
-    /// completions are looked for on the device: nothing wakes whoever sleeps then.
+    /// Sleeps in the kernel until an entry completes, or `at_most`. False, and no sleep, where there is nothing to wait
+    /// for or no time to, where completions are looked for on the device (nothing wakes whoever sleeps then), and
+    /// where the kernel is too old to end a sleep by itself.
     pub(super) fn wait(&mut self, at_most: Duration) -> bool {
-        if self.polled || self.in_kernel == 0 || self.pushed > 0 || !self.is_usable() {
+        let is_due = self.in_kernel > 0 && self.pushed == 0 && !at_most.is_zero();
+        if !self.sleeps || !is_due || !self.is_usable() {
             return false;
         }
         let until = Timespec::from(at_most);
@@ -153,7 +155,7 @@ impl<S: squeue::EntryMarker, C: cqueue::EntryMarker> Ring<S, C> {
             Err(error) if error.raw_os_error() != Some(libc::ETIME) => self.note(&error),
             _ => {}
         }
-        true
+        self.broken.is_none()
     }
 
     #[inline]
@@ -247,6 +249,16 @@ impl<S: squeue::EntryMarker, C: cqueue::EntryMarker> Ring<S, C> {
     }
 }
 
+/// Closing a ring frees its memory some time later; the next ring may need the user's share of locked memory now.
+impl<S: squeue::EntryMarker, C: cqueue::EntryMarker> Drop for Ring<S, C> {
+    fn drop(&mut self) {
+        if self.in_kernel == 0 && !self.registered.pieces.is_empty() {
+            // Refused to another thread than the ring's, for which closing has to do.
+            let _ = self.uring.submitter().unregister_buffers();
+        }
+    }
+}
+
 impl<S: squeue::EntryMarker, C: cqueue::EntryMarker> fmt::Debug for Ring<S, C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Ring({} pushed, {} in the kernel)", self.pushed, self.in_kernel)
@@ -308,8 +320,19 @@ fn refusal(device: &str, error: io::Error) -> Error {
 
 fn memory_refusal(device: &str, registered: &Registered, error: io::Error) -> Error {
     let bytes: usize = registered.pieces.iter().map(|piece| piece.end - piece.start).sum();
-    let fix = "raise the limit on locked memory (ulimit -l), or do without (fixed=off)";
-    Error::refused(device, format!("register {bytes} bytes of memory with io_uring"), error, fix)
+    let fix = match error.raw_os_error() {
+        // A part of it would be registered and a part not, and what is measured neither.
+        Some(libc::EINVAL) => {
+            "these are more pieces than the kernel takes (16384, before 5.13 1024): ask for less depth or shorter \
+             requests, or do without (fixed=off)"
+        }
+        _ => "raise the limit on locked memory (ulimit -l), or do without (fixed=off)",
+    };
+    let what = format!(
+        "register {bytes} bytes of memory in {} pieces with io_uring",
+        registered.pieces.len()
+    );
+    Error::refused(device, what, error, fix)
 }
 
 /// Memory that the kernel keeps pinned for a ring.
@@ -345,8 +368,8 @@ impl Registered {
             buffers.iter().filter(|buffer| !buffer.is_empty()).map(place).collect();
         places.sort_unstable();
         let pieces = match piece_bytes {
-            Some(bytes) => cut(places, bytes as usize).take(SMALL_PIECES_MAX).collect(),
-            None => cut(merged(places), PIECE_BYTES_MAX).take(PIECES_MAX).collect(),
+            Some(bytes) => cut(places, bytes as usize).collect(),
+            None => cut(merged(places), PIECE_BYTES_MAX).collect(),
         };
         Registered { pieces, keep: regions(buffers) }
     }
@@ -432,6 +455,28 @@ mod tests {
         assert!(text.contains("register 8192 bytes") && text.contains("fixed=off"), "{text}");
     }
 
+    /// More than 1024, which is what kernels before 5.13 stop at; more than 16384 are refused by all.
+    #[test]
+    fn all_memory_is_registered_or_none() {
+        let file = std::fs::File::open("/dev/zero").expect("a device");
+        let mut all = allocate_for_host(20_000 * 1024).expect("memory");
+        let mut pieces: Vec<Buffer> =
+            (0..20_000).rev().map(|at| all.split_off(at * 1024)).collect();
+        // With gaps between them, which are nobody's.
+        pieces.iter_mut().for_each(|piece| drop(piece.split_off(512)));
+        let ring = |count: usize| {
+            let memory: Vec<&Buffer> = pieces.iter().take(count).collect();
+            let fd = std::os::fd::AsRawFd::as_raw_fd(&file);
+            Ring::<squeue::Entry, cqueue::Entry>::new(&Shape { memory: &memory, ..one_entry(fd) })
+        };
+        // Not more than a user may lock, a page for each.
+        let some = ring(1200).expect("a ring");
+        let is_known = |piece: &Buffer| some.fixed(piece.as_ptr(), 512).is_some();
+        assert_eq!(pieces.iter().filter(|piece| is_known(piece)).count(), 1200);
+        let refused = ring(20_000).map(drop).expect_err("too many").to_string();
+        assert!(refused.contains("20000 pieces") && refused.contains("fixed=off"), "{refused}");
+    }
+
     #[test]
     fn a_long_piece_is_cut_into_what_can_be_registered() {
         let long = Piece { start: 4096, end: 4096 + 2 * PIECE_BYTES_MAX + 5 };
@@ -439,5 +484,85 @@ mod tests {
         assert_eq!(pieces.len(), 3);
         assert_eq!((pieces[0].start, pieces[2].end), (long.start, long.end));
         assert!(pieces.windows(2).all(|pair| pair[0].end == pair[1].start));
+    }
+
+    /// Processor time of this thread.
+    fn busy() -> Duration {
+        let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        // SAFETY: the call writes its argument.
+        let result = unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) };
+        assert_eq!(result, 0);
+        Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+    }
+
+    /// A ring that reads a byte into `memory` from a pipe: the read ends when the test writes to the other end.
+    fn reading(
+        memory: &Buffer,
+    ) -> (Ring<squeue::Entry, cqueue::Entry>, io::PipeReader, io::PipeWriter) {
+        let (pipe, other_end) = io::pipe().expect("a pipe");
+        let fd = std::os::fd::AsRawFd::as_raw_fd(&pipe);
+        let mut ring = Ring::new(&one_entry(fd)).expect("a ring");
+        let read = io_uring::opcode::Read::new(FILE, memory.pointer(0).as_ptr(), 1).build();
+        // SAFETY: the tests keep the memory until the read was seen to end.
+        unsafe { ring.push(&read) };
+        ring.submit();
+        (ring, pipe, other_end)
+    }
+
+    fn one_entry(fd: RawFd) -> Shape<'static> {
+        Shape { device: "a test", fd, depth: 1, polled: false, memory: &[], piece_bytes: None }
+    }
+
+    #[test]
+    fn waiting_sleeps_as_long_as_asked_and_is_woken_by_a_completion() {
+        let memory = allocate_for_host(4096).expect("memory");
+        let (mut ring, _pipe, mut other_end) = reading(&memory);
+        let (start, before) = (Instant::now(), busy());
+        let nap = Duration::from_millis(50);
+        assert!(ring.wait(nap) && start.elapsed() >= nap, "nothing comes");
+        ring.reap(|_, _| panic!("nobody wrote"));
+        let writer = std::thread::spawn(move || {
+            std::thread::sleep(nap);
+            io::Write::write_all(&mut other_end, b"x").expect("a reader");
+        });
+        let mut results = Vec::new();
+        while results.is_empty() {
+            assert!(ring.wait(Duration::from_secs(30)), "a read is in flight");
+            ring.reap(|_, result| results.push(result));
+        }
+        assert_eq!((results, memory[0]), (vec![1], b'x'));
+        assert!((2 * nap..Duration::from_secs(20)).contains(&start.elapsed()), "woken in time");
+        assert!(busy() - before < nap, "it slept meanwhile");
+        writer.join().expect("the writer");
+    }
+
+    #[test]
+    fn draining_cancels_what_would_never_end() {
+        let memory = allocate_for_host(4096).expect("memory");
+        let (mut ring, mut pipe, mut other_end) = reading(&memory);
+        let start = Instant::now();
+        assert_eq!((ring.drain(), ring.in_kernel), (0, 0));
+        assert!(start.elapsed() < DRAIN, "nobody had to wait for it");
+        io::Write::write_all(&mut other_end, b"x").expect("a reader");
+        let mut byte = [0];
+        io::Read::read_exact(&mut pipe, &mut byte).expect("nobody else reads it");
+        assert_eq!((byte, memory[0]), ([b'x'], 0));
+    }
+
+    #[test]
+    fn who_cannot_be_woken_or_cannot_stop_sleeping_does_not_sleep() {
+        let file = std::fs::File::open("/dev/zero").expect("a device");
+        let shape = one_entry(std::os::fd::AsRawFd::as_raw_fd(&file));
+        let mut ring = Ring::<squeue::Entry, cqueue::Entry>::new(&shape).expect("a ring");
+        let nop = io_uring::opcode::Nop::new().build();
+        // SAFETY: it names no memory.
+        unsafe { ring.push(&nop) };
+        ring.submit();
+        ring.sleeps = false;
+        assert!(!ring.wait(Duration::from_secs(30)), "as on a kernel before 5.11");
+        assert!(ring.check("nothing").is_ok(), "which is nobody's failure");
+        ring.sleeps = true;
+        assert!(!ring.wait(Duration::ZERO), "no time to sleep is no reason to enter the kernel");
+        assert!(ring.wait(Duration::from_secs(30)));
     }
 }

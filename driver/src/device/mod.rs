@@ -76,7 +76,8 @@ pub enum Operation {
 ///
 /// `post` takes a request, `ring` tells the device of everything posted since the last, `poll` gives back what
 /// finished. One thread owns a queue. Nothing on the way allocates or locks; a kernel path makes the system calls
-/// it is made of, at most one for each `ring` and each empty `poll` where it is io_uring.
+/// it is made of, at most one for each `ring` and each empty `poll` where it is io_uring. Who finds nothing may poll
+/// again at once, or `wait` and leave the processor to others.
 pub trait CommandQueue<B: IoBuffer>: Send {
     /// Takes a request, which the device learns of at the next `ring`.
     ///
@@ -96,8 +97,10 @@ pub trait CommandQueue<B: IoBuffer>: Send {
     /// Gives each request that finished to `done`, without waiting; returns how many there were.
     fn poll(&mut self, now: Time, done: impl FnMut(Completion<B>)) -> usize;
 
-    /// Lets time pass until something finished, or `at_most`. True if it slept, as the kernel's paths do; a
-    /// queue pair of the driver's is polled and returns at once.
+    /// Lets time pass until something finished, or `at_most`, and some microseconds more as sleeps do. True if it
+    /// slept, in the kernel, as io_uring's queues do with something in flight that was rung. All others return
+    /// false at once and are to be polled: a queue pair of the driver's, io_uring whose completions are polled for,
+    /// and the paths where what was posted is done already.
     fn wait(&mut self, at_most: Duration) -> bool {
         let _ = at_most;
         false

@@ -106,6 +106,7 @@ mod tests {
     use super::*;
     use crate::memory::allocate_for_host;
     use crate::spec::Status;
+    use proptest::prelude::*;
 
     #[test]
     fn a_long_request_is_cut_into_commands_that_cover_it_once() {
@@ -119,6 +120,38 @@ mod tests {
         let sizes: Vec<u64> = pieces.iter().map(|piece| piece.bytes / 512).collect();
         assert_eq!(sizes, [5, 5, 3, 5, 5, 1], "cut at the limit and where a segment ends");
         assert_eq!(pieces[4].data(&buffers).addr(), buffers[1].as_ptr().addr() + 5 * 512);
+    }
+
+    proptest! {
+        #[test]
+        fn commands_cover_every_byte_once_and_none_is_too_long(
+            at in 0u64..1000,
+            max in 1u64..9,
+            segments in proptest::collection::vec(1usize..20, 1..6),
+        ) {
+            let cutter = Cutter { lba_bytes: 512, command_bytes_max: max * 512 };
+            let mut rest = allocate_for_host(100 * 512).expect("memory");
+            let buffers: Vec<_> = segments
+                .iter()
+                .map(|lbas| {
+                    let tail = rest.split_off(lbas * 512);
+                    std::mem::replace(&mut rest, tail)
+                })
+                .collect();
+            let bytes = buffers
+                .iter()
+                .flat_map(|buffer| (0..buffer.len()).map(|at| buffer.as_ptr().addr() + at));
+            let expected: Vec<(u64, usize)> = (at * 512..).zip(bytes).collect();
+            let mut found = Vec::new();
+            for piece in cutter.pieces(at * 512, &buffers) {
+                prop_assert!((1..=max).contains(&(piece.bytes / 512)) && piece.bytes % 512 == 0);
+                let data = piece.data(&buffers).addr();
+                found.extend((0..piece.bytes).map(|byte| (piece.at + byte, data + byte as usize)));
+            }
+            prop_assert_eq!(found, expected);
+            let count = cutter.pieces(at * 512, &buffers).count();
+            prop_assert_eq!(cutter.count(&buffers).expect("whole LBAs"), count);
+        }
     }
 
     #[test]

@@ -155,7 +155,8 @@ impl<B: IoBuffer> UringQueue<B> {
             return Err(RejectReason::TooLarge { what: "commands", needs, has: self.commands });
         }
         let in_flight = self.slots().in_flight() + self.done_at_once.len();
-        let has_pieces = buffer.segment_count() < 2 || self.make_room(buffer.segment_count());
+        let segments = if moves { buffer.segment_count() } else { 0 };
+        let has_pieces = segments < 2 || self.make_room(segments);
         if in_flight >= self.depth || needs > self.free_commands || !has_pieces {
             return Err(RejectReason::Full);
         }

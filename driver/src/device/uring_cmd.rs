@@ -8,7 +8,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::FileTypeExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -77,7 +77,7 @@ pub(super) fn open(target: &KernelTarget, options: &DeviceOptions) -> Result<Uri
                    block devices)";
         return Err(Error::invalid(device, why));
     }
-    let queue = queue_of(&target.file);
+    let queue = queue_of(&file);
     let namespace = identify(&file, &device, queue.as_deref(), options.writes)?;
     let polls = attribute(queue.as_deref(), "io_poll") == Some(1);
     if target.polled == Some(true) && !polls {
@@ -125,9 +125,16 @@ fn command_bytes_max(mdts: u8, queue: Option<&Path>, lba_bytes: u32) -> u64 {
     (most & !u64::from(lba_bytes - 1)).max(u64::from(lba_bytes))
 }
 
-/// Where the kernel describes the queue of the block device beside a character device.
-fn queue_of(file: &Path) -> Option<PathBuf> {
-    let path = file.canonicalize().ok()?;
+/// Where the kernel describes the queue of the block device beside a character device, whose node may have any name.
+fn queue_of(file: &File) -> Option<PathBuf> {
+    let number = file.metadata().ok()?.rdev();
+    let (major, minor) = (libc::major(number), libc::minor(number));
+    queue_beside(Path::new(&format!("/sys/dev/char/{major}:{minor}")))
+}
+
+/// The same for where the kernel describes the character device, which it calls `ng0n1` beside `nvme0n1`.
+fn queue_beside(character: &Path) -> Option<PathBuf> {
+    let path = character.canonicalize().ok()?;
     let numbers = path.file_name()?.to_str()?.strip_prefix("ng")?;
     Some(PathBuf::from(format!("/sys/block/nvme{numbers}/queue")))
 }
@@ -469,6 +476,18 @@ mod tests {
         std::fs::write(queue.join("max_segments"), "127\n").expect("a file");
         assert_eq!(command_bytes_max(0, Some(&queue), 4096), 126 * 4096);
         std::fs::remove_dir_all(&queue).expect("removing it");
+    }
+
+    #[test]
+    fn limits_are_found_by_what_the_kernel_calls_a_device() {
+        let sys = std::env::temp_dir().join(format!("adit-char-{}", std::process::id()));
+        std::fs::create_dir_all(sys.join("devices/ng3n2")).expect("a directory");
+        std::os::unix::fs::symlink("devices/ng3n2", sys.join("240:7")).expect("a link");
+        let queue = queue_beside(&sys.join("240:7"));
+        assert_eq!(queue.as_deref(), Some(Path::new("/sys/block/nvme3n2/queue")));
+        std::fs::remove_dir_all(&sys).expect("removing it");
+        let null = File::open("/dev/null").expect("a device");
+        assert_eq!(queue_of(&null), None, "no namespace");
     }
 
     #[test]

@@ -323,11 +323,12 @@ impl CommandError {
         matches!(self, CommandError::System(errno) if errno.is_gone())
     }
 
-    /// Whether there is no room for more data: the disk is full, or the namespace's capacity is used up.
+    /// Whether there is no room for more data: the disk is full, or the user's share of it, or the namespace's
+    /// capacity is used up.
     pub fn is_no_space(&self) -> bool {
         match self {
             CommandError::Status(status) => *status == Status::CAPACITY_EXCEEDED,
-            CommandError::System(errno) => errno.0 == libc::ENOSPC,
+            CommandError::System(errno) => matches!(errno.0, libc::ENOSPC | libc::EDQUOT),
             CommandError::Short { .. } => true,
             CommandError::TimedOut { .. } | CommandError::Reset { .. } => false,
         }
@@ -405,4 +406,25 @@ pub enum RejectReason {
     /// The data of a raw command cannot be expressed as PRPs.
     #[error("the data of a raw command must be contiguous, or pieces of whole 4 KiB pages")]
     Scattered,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_full_disk_says_is_told_from_what_may_pass() {
+        let of = |errno| CommandError::System(Errno(errno));
+        for full in [of(libc::ENOSPC), of(libc::EDQUOT), CommandError::Short { moved: 1, asked: 2 }]
+        {
+            assert!(full.is_no_space() && !full.is_retryable() && !full.is_gone(), "{full}");
+        }
+        for passing in [of(libc::EAGAIN), of(libc::EINTR), of(libc::ENOMEM), of(libc::EBUSY)] {
+            assert!(passing.is_retryable() && !passing.is_no_space(), "{passing}");
+        }
+        for gone in [of(libc::ENODEV), of(libc::ENXIO)] {
+            assert!(gone.is_gone() && !gone.is_retryable(), "{gone}");
+        }
+        assert!(!of(libc::EIO).is_retryable() && !of(libc::EIO).is_gone());
+    }
 }

@@ -8,7 +8,7 @@
 use std::io;
 use std::mem::MaybeUninit;
 use std::ptr::NonNull;
-use std::sync::OnceLock;
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 // In: where to, where from, how many bytes. Out: how many bytes are left.
 #[cfg(target_arch = "x86_64")]
@@ -76,28 +76,32 @@ unsafe impl Send for Before {}
 // SAFETY: as above.
 unsafe impl Sync for Before {}
 
-/// Puts the handler in place, once for the process.
+/// Whether the handler is in place. Whoever comes second waits until it is: its copies need it.
+static CATCHES: Mutex<bool> = Mutex::new(false);
+
+/// Puts the handler in place, once for the process; it is there when this returns.
 ///
 /// # Errors
 /// What the system says.
 pub(crate) fn catch() -> io::Result<()> {
-    if BEFORE.get().is_some() {
+    let mut catches = CATCHES.lock().unwrap_or_else(PoisonError::into_inner);
+    if *catches {
         return Ok(());
     }
     let mut before = MaybeUninit::<libc::sigaction>::zeroed();
     // SAFETY: asks for the present action, for which there is room.
     checked(unsafe { libc::sigaction(libc::SIGBUS, std::ptr::null(), before.as_mut_ptr()) })?;
-    // SAFETY: all zeros are a valid action, and the call wrote one.
-    if BEFORE.set(Before(unsafe { before.assume_init() })).is_err() {
-        return Ok(());
-    }
+    // SAFETY: all zeros are a valid action, and the call wrote one. The handler finds it from its first call on.
+    BEFORE.get_or_init(|| Before(unsafe { before.assume_init() }));
     // SAFETY: all zeros are a valid action.
     let mut action: libc::sigaction = unsafe { MaybeUninit::zeroed().assume_init() };
     let handler: extern "C" fn(i32, *mut libc::siginfo_t, *mut libc::c_void) = on_bus_error;
     action.sa_sigaction = handler as usize;
     action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
     // SAFETY: the handler only looks at its arguments and at what never changes again.
-    checked(unsafe { libc::sigaction(libc::SIGBUS, &raw const action, std::ptr::null_mut()) })
+    checked(unsafe { libc::sigaction(libc::SIGBUS, &raw const action, std::ptr::null_mut()) })?;
+    *catches = true;
+    Ok(())
 }
 
 /// Copies `len` bytes; false where a bus error stopped it on the way. [`catch`] was called.

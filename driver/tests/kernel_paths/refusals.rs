@@ -34,6 +34,10 @@ fn what_is_no_file_is_refused() {
     let options = DeviceOptions { writes: false, ..DeviceOptions::default() };
     let zero = refusal(&of("psync:/dev/zero,direct=off"), &options);
     assert!(zero.contains("neither a regular file nor a block device"), "{zero}");
+    let pipe = TestFile::new();
+    nix::unistd::mkfifo(pipe.path(), nix::sys::stat::Mode::S_IRWXU).expect("a pipe");
+    let nobody_writes = refusal(&pipe.target("psync:FILE,direct=off"), &options);
+    assert!(nobody_writes.contains("neither a regular file"), "{nobody_writes}");
     let file = TestFile::new();
     std::fs::write(file.path(), b"short").expect("a file");
     let short = refusal(&file.target("psync:FILE"), &options);

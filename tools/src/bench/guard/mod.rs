@@ -138,9 +138,13 @@ fn place(root: &Root, target: &Target) -> Place {
             None if kernel.path == KernelPath::UringCmd => Place::Opaque,
             None => Place::Free,
         },
-        Target::Soft { options, .. } => match options.parse::<soft::Options>() {
-            Ok(options) if !matches!(options.storage, Storage::File { .. }) => Place::Free,
-            _ => Place::Opaque,
+        Target::Soft { options, .. } => match options.parse::<soft::Options>().map(|o| o.storage) {
+            // The software controller keeps its data where it is told, which may be a disk of the kernel's.
+            Ok(Storage::File { path, .. }) => {
+                disk_of_file(root, &path).map_or(Place::Opaque, Place::Disk)
+            }
+            Ok(_) => Place::Free,
+            Err(_) => Place::Opaque,
         },
         // Vfio, vfio-user, and what else there may be one day.
         _ => Place::Opaque,

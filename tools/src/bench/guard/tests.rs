@@ -209,3 +209,11 @@ fn text_that_others_chose_does_nothing_to_a_terminal() {
     let text = refusal_of(&with(&label), &drive());
     assert!(text.contains("a?[2Jb"), "{text:?}");
 }
+
+#[test]
+fn a_disk_behind_a_software_controller_is_looked_at_as_a_disk() {
+    let target = "soft:file=/dev/nvme0n1".parse().expect("a target");
+    let refusal = refusal_of(&with(MOUNTED), &target);
+    assert!(refusal.contains("/mnt"), "{refusal}");
+    assert_eq!(judged(EMPTY, &target, false).expect("empty"), []);
+}

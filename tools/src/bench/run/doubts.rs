@@ -12,6 +12,8 @@ const DRIFT_PPM: f64 = 1000.0;
 const SPEED_PERCENT: f64 = 10.0;
 /// Preemptions a second that show in the tail of latencies.
 const PREEMPTIONS_PER_SECOND: f64 = 50.0;
+/// One or two happen to everybody, and say nothing of a run of milliseconds.
+const PREEMPTIONS_LEAST: i64 = 10;
 /// Reads that found only zeroes, in percent.
 const ZERO_PERCENT: f64 = 5.0;
 
@@ -93,7 +95,8 @@ fn of_job(job: &JobOutcome) -> Vec<Warning> {
         warnings.push(Warning { code: "synchronous", text });
     } else if job.busy_percent > BUSY_PERCENT
         && !is_null
-        && job.section.job.iodepth > 1
+        // With one I/O at a time, nothing is left waiting; paths that block have no more, whatever is asked for.
+        && job.depths.depth_percent()[0] < 100.0
         && job.completes.total() > 100
     {
         let text = format!(
@@ -105,7 +108,7 @@ fn of_job(job: &JobOutcome) -> Vec<Warning> {
     }
     let preemptions =
         job.cpu.preemptions as f64 / job.elapsed.as_secs_f64().max(1e-3) / f64::from(job.threads);
-    if preemptions > PREEMPTIONS_PER_SECOND {
+    if preemptions > PREEMPTIONS_PER_SECOND && job.cpu.preemptions >= PREEMPTIONS_LEAST {
         let text = format!(
             "{name}: it was interrupted {preemptions:.0} times a second by other work on its core: the tail of its \
              latencies is the machine's"

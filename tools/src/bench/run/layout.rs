@@ -49,6 +49,15 @@ pub(crate) fn makes(
         .then_some(length..wanted)
 }
 
+/// Makes a file as long as it was before.
+pub(crate) fn shorten(target: &Target, length: u64) {
+    let Target::Kernel(kernel) = target else { return };
+    let file = fs::OpenOptions::new().write(true).open(&kernel.file);
+    if let Err(error) = file.and_then(|file| file.set_len(length)) {
+        tracing::warn!("{}: it stays as it is, laid out by half: {error}", target.device());
+    }
+}
+
 /// Writes `range` of a device, with data that no drive can shrink.
 ///
 /// # Errors
@@ -69,7 +78,8 @@ pub(crate) fn fill(
     let options = QueueOptions { depth, timeout, abort_timeout: timeout };
     let mut idle: Vec<Buffer> =
         (0..depth).map(|_| device.allocate(CHUNK as usize)).collect::<adit_driver::Result<_>>()?;
-    let mut queue = device.create_queue::<Buffer>(&options, &idle.iter().collect::<Vec<_>>())?;
+    // Nothing is measured, and the memory that a user may lock is little: none of it is registered.
+    let mut queue = device.create_queue::<Buffer>(&options, &[])?;
     let lba = u64::from(info.lba_bytes);
     let mut offset = range.start / lba * lba;
     let mut failure = None;
@@ -96,6 +106,8 @@ pub(crate) fn fill(
             idle.push(completion.buffer);
         });
         if found == 0 && idle.len() < depth as usize {
+            // What a lost device still has never ends.
+            queue.check()?;
             queue.wait(std::time::Duration::from_millis(10));
         }
     }

@@ -189,7 +189,10 @@ impl Run<'_> {
             match receiver.recv_timeout(watch.until_next().min(supervisor::LOOK_EVERY)) {
                 Ok((index, outcome)) => {
                     if self.threads[index].job().exitall {
-                        self.progress.iter().for_each(Progress::stop);
+                        let group = self.threads[index].group;
+                        let all = self.threads.iter().zip(self.progress);
+                        all.filter(|(thread, _)| thread.group == group)
+                            .for_each(|(_, progress)| progress.stop());
                     }
                     outcomes[index] = Some(outcome);
                 }

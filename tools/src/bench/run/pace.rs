@@ -16,6 +16,8 @@ use crate::bench::workload::random::mix;
 #[derive(Clone, Debug)]
 pub(crate) struct Pace {
     rates: PerWay<Option<Rate>>,
+    /// When the last I/O was due that had a rate: those after it in the workload's order are due no earlier.
+    last_due_ns: f64,
     process: RateProcess,
     noise: u64,
     think: Option<Think>,
@@ -41,6 +43,8 @@ struct Think {
     options: ThinkTime,
     ios: u32,
     since: Time,
+    /// A pause is to begin.
+    is_wanted: bool,
     until: Time,
 }
 
@@ -56,15 +60,67 @@ impl Pace {
             options: job.thinktime,
             ios: 0,
             since: start,
+            is_wanted: false,
             until: start,
         });
-        Pace { rates: PerWay(Way::ALL.map(rate)), process: job.rate_process, noise: seed, think }
+        Pace {
+            rates: PerWay(Way::ALL.map(rate)),
+            last_due_ns: start.as_ns() as f64,
+            process: job.rate_process,
+            noise: seed,
+            think,
+        }
     }
 
     /// When an I/O of this way is due; not in the future if there is no rate.
     #[inline]
     pub(crate) fn due(&self, way: Way) -> Option<Time> {
-        self.rates[way].as_ref().map(|rate| Time::from_ns(rate.due_ns as u64))
+        let rate = self.rates[way].as_ref()?;
+        Some(Time::from_ns(rate.due_ns.max(self.last_due_ns) as u64))
+    }
+
+    /// Whether a read or a write is to be next: what is due first, or what has no rate while the other is not due. None
+    /// where the rates do not care.
+    #[inline]
+    pub(crate) fn way(&self, now: Time) -> Option<Way> {
+        match (self.due(Way::Read), self.due(Way::Write)) {
+            (Some(read), Some(write)) if read <= write => Some(Way::Read),
+            (Some(_), Some(_)) => Some(Way::Write),
+            (Some(read), None) if read > now => Some(Way::Write),
+            (None, Some(write)) if write > now => Some(Way::Read),
+            _ => None,
+        }
+    }
+
+    /// Everything that is to come is due so much later.
+    pub(crate) fn delay(&mut self, time: Duration) {
+        for way in Way::ALL {
+            if let Some(rate) = &mut self.rates[way] {
+                rate.due_ns += time.as_nanos() as f64;
+            }
+        }
+    }
+
+    /// Whether there are pauses.
+    #[inline]
+    pub(crate) fn thinks(&self) -> bool {
+        self.think.is_some()
+    }
+
+    /// Whether a pause is to begin as soon as nothing is in flight.
+    #[inline]
+    pub(crate) fn wants_pause(&self) -> bool {
+        self.think.as_ref().is_some_and(|think| think.is_wanted)
+    }
+
+    /// Begins the pause.
+    pub(crate) fn pause(&mut self, now: Time) {
+        if let Some(think) = &mut self.think {
+            think.is_wanted = false;
+            think.ios = 0;
+            think.until = now + think.options.time;
+            think.since = think.until;
+        }
     }
 
     /// When the pause is over that was begun.
@@ -90,6 +146,7 @@ impl Pace {
                 RateProcess::Linear => gap,
                 RateProcess::Poisson => gap * exponential(&mut self.noise),
             };
+            self.last_due_ns = self.last_due_ns.max(rate.due_ns);
             rate.due_ns += gap;
         }
         if let Some(think) = self.think.as_mut().filter(|think| !think.options.counts_completions) {
@@ -112,11 +169,7 @@ impl Think {
         let iotime = self.options.iotime;
         let by_time = !iotime.is_zero() && now.since(self.since) >= iotime;
         let by_count = iotime.is_zero() && self.ios >= self.options.blocks.max(1);
-        if by_time || by_count {
-            self.ios = 0;
-            self.until = now + self.options.time;
-            self.since = self.until;
-        }
+        self.is_wanted |= by_time || by_count;
     }
 }
 
@@ -188,7 +241,34 @@ mod tests {
             pace.issued(Way::Read, 4096, now);
         }
         assert_eq!(pace.paused_until(), Time::ZERO);
+        assert!(!pace.wants_pause());
         pace.issued(Way::Read, 4096, now);
-        assert_eq!(pace.paused_until(), Time::from_ns(51_000));
+        assert!(pace.wants_pause(), "once nothing is in flight");
+        pace.pause(Time::from_ns(2000));
+        assert!(!pace.wants_pause());
+        assert_eq!(pace.paused_until(), Time::from_ns(52_000));
+    }
+
+    #[test]
+    fn an_io_is_due_no_earlier_than_those_before_it() {
+        let mut rates = PerWay::all(None);
+        (rates[Way::Read], rates[Way::Write]) = (Some(1000), Some(5000));
+        let mut pace = Pace::new(&JobOptions { rate_iops: rates, ..job() }, 1, Time::ZERO);
+        for _ in 0..10 {
+            pace.issued(Way::Read, 4096, Time::ZERO);
+        }
+        let last_read = Time::from_ns(9_000_000);
+        assert_eq!(pace.due(Way::Write), Some(last_read), "its turn came with the last read");
+        pace.issued(Way::Write, 4096, Time::ZERO);
+        assert_eq!(pace.due(Way::Read), Some(Time::from_ns(10_000_000)));
+    }
+
+    #[test]
+    fn what_is_checked_in_between_delays_what_is_due() {
+        let mut pace =
+            Pace::new(&JobOptions { rate_iops: PerWay::all(Some(1000)), ..job() }, 1, Time::ZERO);
+        pace.issued(Way::Write, 4096, Time::ZERO);
+        pace.delay(Duration::from_secs(1));
+        assert_eq!(pace.due(Way::Write), Some(Time::from_ns(1_001_000_000)));
     }
 }

@@ -1,10 +1,14 @@
 //! What the jobs come to on their devices: threads, regions, queues.
 
-use adit_driver::device::{Device, DeviceInfo};
+use std::fs;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+
+use adit_driver::Target;
+use adit_driver::device::DeviceInfo;
 
 use crate::bench::options::{JobOptions, Section};
 use crate::bench::way::Way;
-use crate::bench::workload::Region;
+use crate::bench::workload::{Region, unit_bytes};
 use crate::failure::{Failure, Result};
 use crate::human;
 
@@ -93,6 +97,9 @@ impl Thread<'_> {
     pub(crate) fn bytes_max(&self, info: &DeviceInfo, region: Region) -> Option<u64> {
         let job = self.job();
         let pass = job.io_size.map_or(region.bytes, |size| size.of(info.bytes));
+        // No block is begun that would go beyond the end, as in fio.
+        let unit = unit_bytes(job).unwrap_or(1).max(1);
+        let pass = (pass / unit * unit).max(unit);
         (!job.time_based).then(|| pass.saturating_mul(u64::from(job.loops.max(1))))
     }
 
@@ -184,17 +191,17 @@ fn commands_per_io(bytes: u64, is_aligned: bool, info: &DeviceInfo) -> u64 {
 ///
 /// # Errors
 /// A usage error that says how to keep them apart.
-pub(crate) fn check_apart(threads: &[(&Thread<'_>, &Device, Region)]) -> Result<()> {
-    for (index, (thread, device, region)) in threads.iter().enumerate() {
+pub(crate) fn check_apart(threads: &[(&Thread<'_>, &Target, Region)]) -> Result<()> {
+    for (index, (thread, target, region)) in threads.iter().enumerate() {
         if !(thread.destroys() && thread.job().verify.is_some()) {
             continue;
         }
         let clash =
-            threads.iter().enumerate().find(|(other, (neighbour, its_device, its_region))| {
+            threads.iter().enumerate().find(|(other, (neighbour, its_target, its_region))| {
                 *other != index
                     && neighbour.wave == thread.wave
                     && neighbour.destroys()
-                    && its_device.info().device == device.info().device
+                    && is_same_place(its_target, target)
                     && its_region.start < region.start + region.bytes
                     && region.start < its_region.start + its_region.bytes
             });
@@ -216,6 +223,19 @@ pub(crate) fn check_apart(threads: &[(&Thread<'_>, &Device, Region)]) -> Result<
         }
     }
     Ok(())
+}
+
+/// Whether both lead to the same data, by whatever path and name.
+fn is_same_place(one: &Target, other: &Target) -> bool {
+    let place = |target: &Target| {
+        let Target::Kernel(kernel) = target else { return None };
+        let about = fs::metadata(&kernel.file).ok()?;
+        Some(match about.file_type().is_block_device() {
+            true => (true, about.rdev(), 0),
+            false => (false, about.dev(), about.ino()),
+        })
+    };
+    one.device() == other.device() || place(one).is_some_and(|it| place(other) == Some(it))
 }
 
 #[cfg(test)]

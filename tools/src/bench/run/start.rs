@@ -93,7 +93,10 @@ impl Fleet {
                 .map(|(thread, _)| thread)
                 .collect();
             if let Entry::Vacant(place) = devices.entry(target.to_string()) {
-                place.insert((target.clone(), open_device(target, &users, interrupt)?));
+                place.insert((
+                    target.clone(),
+                    open_device(target, &users, request.run.readonly, interrupt)?,
+                ));
             }
         }
         Fleet::of(request, threads, of_threads, devices)
@@ -133,7 +136,7 @@ impl Fleet {
         let apart: Vec<_> = threads
             .iter()
             .zip(&planned)
-            .map(|(thread, planned)| (thread, device(&planned.target), planned.region))
+            .map(|(thread, planned)| (thread, &planned.target, planned.region))
             .collect();
         plan::check_apart(&apart)?;
         let started = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -244,7 +247,7 @@ impl Ready<'_> {
         if let Some(Err(failure)) = self.cores.as_deref().map(affinity::pin) {
             tracing::warn!("{failure}");
         }
-        sleep(self.delay, self.set.interrupt);
+        sleep(self.delay, || self.set.interrupt.requested() || self.set.progress.is_stopped());
         if self.set.section.job.invalidate && self.set.device.info().is_cached {
             drop_cached(self.target);
         }
@@ -263,13 +266,13 @@ fn run_on<Q: CommandQueue<Owned>>(set: Setting<'_>, queue: Q, buffers: Vec<Buffe
     Job::new(set, queue, buffers).run()
 }
 
-/// Waits for a job's start, or for the user to end it before.
-fn sleep(delay: Duration, interrupt: &Interrupt) {
+/// Waits for a job's start, or for its end before.
+fn sleep(delay: Duration, is_over: impl Fn() -> bool) {
     let until = std::time::Instant::now() + delay;
     while let Some(left) =
         until.checked_duration_since(std::time::Instant::now()).filter(|left| !left.is_zero())
     {
-        if interrupt.requested() {
+        if is_over() {
             return;
         }
         std::thread::sleep(left.min(Duration::from_millis(50)));
@@ -288,11 +291,22 @@ fn target_of(thread: &Thread<'_>) -> Result<Target> {
 }
 
 /// Opens a device for all threads that use it.
-fn open_device(target: &Target, users: &[&Thread<'_>], interrupt: &Interrupt) -> Result<Device> {
+fn open_device(
+    target: &Target,
+    users: &[&Thread<'_>],
+    readonly: bool,
+    interrupt: &Interrupt,
+) -> Result<Device> {
     let writes = users.iter().any(|thread| thread.destroys());
     let file_bytes = users.iter().filter_map(|thread| thread.file_bytes()).max();
     let before = layout::length(target);
     let made = layout::makes(target, before, file_bytes, users);
+    if made.is_some() && readonly {
+        return Err(users[0].usage(format!(
+            "{} is shorter than what is to be read, and --readonly forbids to lay it out; write it first",
+            target.device()
+        )));
+    }
     let queue_count = users.len().min(usize::from(u16::MAX)) as u16;
     // A file that is to be made is written, also for readers.
     let options = DeviceOptions { queue_count, writes: writes || made.is_some(), file_bytes };
@@ -308,7 +322,11 @@ fn open_device(target: &Target, users: &[&Thread<'_>], interrupt: &Interrupt) ->
         )));
     }
     if let Some(range) = made.filter(|_| users.iter().any(|thread| thread.job().rw.reads)) {
-        layout::fill(&device, users[0].job(), range, interrupt)?;
+        let length = range.start;
+        layout::fill(&device, users[0].job(), range, interrupt).inspect_err(|_| {
+            // What is laid out by half would be taken for whole by the next run.
+            layout::shorten(target, length);
+        })?;
     }
     Ok(device)
 }

@@ -490,3 +490,206 @@ fn all_blocks_are_looked_at_before_the_job_fails_unless_the_first_is_fatal() {
         .remove(0);
     assert!(job.failure.expect("a failure").count <= 16 && job.ways[Way::Read].ios < 600);
 }
+
+#[test]
+fn rates_decide_a_mix_and_nothing_is_late_for_the_others_sake() {
+    let options = "filename=null: rw=randrw rwmixread=70 bs=4k time_based runtime=1";
+    let job = run_one(&format!("{options} rate_iops=500,2000"));
+    for (way, expected) in [(Way::Read, 500), (Way::Write, 2000)] {
+        let counted = &job.ways[way];
+        assert!(counted.ios.abs_diff(expected) <= expected / 10, "{way:?}: {}", counted.ios);
+        assert!(
+            counted.lat.percentile_ns(50.0) < 20_000_000,
+            "{} ns",
+            counted.lat.percentile_ns(50.0)
+        );
+    }
+    let one = run_one(&format!("{options} rate_iops=,500"));
+    assert!(one.ways[Way::Write].ios <= 505, "{}", one.ways[Way::Write].ios);
+    assert!(one.ways[Way::Read].ios > 5000, "it has no rate: {}", one.ways[Way::Read].ios);
+}
+
+#[test]
+fn a_mix_that_is_verified_keeps_the_mix_and_its_latencies() {
+    let job = run_one(
+        "filename=soft:mem=8M iodepth=8 verify=crc32c rw=randrw rwmixread=80 bs=4k rate_iops=1000 runtime=1 do_verify=0",
+    );
+    let write = &job.ways[Way::Write];
+    assert!(write.ios < 400, "a fifth, though they might be as many: {}", write.ios);
+    assert!(write.lat.percentile_ns(50.0) < 50_000_000, "{} ns", write.lat.percentile_ns(50.0));
+}
+
+#[test]
+fn thinking_begins_when_nothing_is_in_flight_whatever_the_depth() {
+    let options = "filename=null: rw=read bs=4k number_ios=10 thinktime=10ms iodepth=8";
+    let job = run_one(options);
+    assert!(job.elapsed >= Duration::from_millis(90), "{:?}", job.elapsed);
+    let job = run_one(&format!("{options} thinktime_blocks=5"));
+    assert!(job.elapsed >= Duration::from_millis(10), "{:?}", job.elapsed);
+    assert!(job.elapsed < Duration::from_millis(80), "{:?}", job.elapsed);
+}
+
+#[test]
+fn a_job_that_thinks_checks_and_flushes_what_it_wrote_at_its_end() {
+    for end in ["number_ios=5", "runtime=60ms"] {
+        let job = run_one(&format!("{VERIFIED} rw=write bs=4k thinktime=20ms end_fsync=1 {end}"));
+        let (reads, writes) = (job.ways[Way::Read].ios, job.ways[Way::Write].ios);
+        assert!(writes > 0, "{end}");
+        assert_eq!((reads, job.sync.count()), (writes, 1), "{end}");
+    }
+}
+
+#[test]
+fn what_a_rate_left_no_time_for_is_neither_written_nor_expected() {
+    for _ in 0..5 {
+        let job = run_one(&format!("{VERIFIED} rw=randwrite bs=4k rate_iops=100 runtime=55ms"));
+        let (reads, writes) = (job.ways[Way::Read].ios, job.ways[Way::Write].ios);
+        assert!((4..=7).contains(&writes), "{writes}");
+        assert_eq!(reads, writes);
+    }
+}
+
+#[test]
+fn checking_in_between_makes_nothing_late() {
+    // Without thoughts of what is checked, all writes of the second pass were due before it began.
+    let job = run_one(
+        "filename=soft:mem=1M iodepth=8 verify=crc32c rw=write bs=4k loops=3 rate_iops=1000",
+    );
+    let write = &job.ways[Way::Write];
+    assert_eq!(write.ios, 768);
+    assert!(write.lat.percentile_ns(90.0) < 20_000_000, "{} ns", write.lat.percentile_ns(90.0));
+}
+
+#[test]
+fn a_backlog_does_not_expect_what_was_overwritten_since() {
+    for depth in [1, 16] {
+        let job = run_one(&format!(
+            "filename=soft:mem=256k verify=crc32c rw=randwrite bs=4k norandommap=1 verify_backlog=32 iodepth={depth}"
+        ));
+        assert!(job.ways[Way::Read].ios > 16, "{}", job.ways[Way::Read].ios);
+    }
+}
+
+#[test]
+fn a_job_whose_write_fails_ends_also_with_a_backlog() {
+    let options = "rw=write bs=4k verify_backlog=1";
+    let fault = Verdict::Fail(Status::WRITE_FAULT);
+    let job = run_with(options, false, fault, |number| number == 20).jobs.remove(0);
+    assert!(job.failure.expect("a failure").first.contains("Write Fault"));
+}
+
+#[test]
+fn what_was_written_in_several_passes_or_in_part_is_checked_by_itself() {
+    for options in ["loops=3", "number_ios=100", "io_size=6m", "loops=2 number_ios=600"] {
+        let file = std::env::temp_dir().join(format!("adit-only-{}", std::process::id()));
+        let job =
+            format!("filename=psync:{} rw=randwrite bs=4k size=4m verify=crc32c", file.display());
+        let written = run_one(&format!("{job} {options}"));
+        assert!(written.ways[Way::Write].ios > 0);
+        let checked = run_one(&format!("{job} {options} verify_only=1"));
+        std::fs::remove_file(&file).expect("it was there");
+        assert!(checked.ways[Way::Read].ios > 0, "{options}");
+    }
+}
+
+#[test]
+fn flushes_after_so_many_writes_come_by_either_count() {
+    let job = run_one("filename=null: rw=write bs=4k number_ios=16 fsync=4 fdatasync=3");
+    assert_eq!(job.sync.count(), 7, "after 3, 4, 6, 8, 9, 12 and 15, as in fio");
+}
+
+#[test]
+fn no_block_goes_beyond_what_was_asked_for() {
+    for (options, ios) in [
+        ("size=10k", 2),
+        ("size=64k io_size=18k", 4),
+        ("size=64k number_ios=3 loops=2", 6),
+        ("size=10k rw=randread", 2),
+    ] {
+        let job = run_one(&format!("filename=null: rw=read bs=4k {options}"));
+        assert_eq!(job.ways[Way::Read].ios, ios, "{options}");
+    }
+}
+
+#[test]
+fn a_job_ends_those_of_its_group_and_no_others() {
+    let outcome = run(&[
+        "name=a filename=null: rw=read number_ios=10 exitall=1",
+        "name=b filename=null: rw=read startdelay=60 number_ios=10",
+        "name=c filename=null: rw=read number_ios=20 stonewall=1",
+    ]);
+    let ios: Vec<u64> = outcome.jobs.iter().map(|job| job.ways[Way::Read].ios).collect();
+    assert_eq!(ios, [10, 0, 20]);
+}
+
+#[test]
+fn nothing_is_laid_out_where_nothing_may_be_written() {
+    let file = std::env::temp_dir().join(format!("adit-readonly-{}", std::process::id()));
+    let mut request = request(&[&format!("filename={} rw=read bs=4k size=1m", file.display())]);
+    request.run.readonly = true;
+    let refused = super::run(&request, &Interrupt::default(), &mut |_| Ok(()));
+    let refused = refused.expect_err("refused").to_string();
+    assert!(refused.contains("--readonly"), "{refused}");
+    assert!(!file.exists());
+}
+
+#[test]
+fn a_path_that_blocks_is_not_called_limited_by_its_thread() {
+    let file = std::env::temp_dir().join(format!("adit-blocks-{}", std::process::id()));
+    let outcome =
+        run(&[&format!("filename=psync:{} rw=randread bs=4k size=1m iodepth=32", file.display())]);
+    std::fs::remove_file(&file).expect("it was there");
+    let codes: Vec<_> = outcome.warnings.iter().map(|warning| warning.code).collect();
+    assert!(!codes.contains(&"generator-limited"), "{codes:?}");
+}
+
+#[test]
+fn a_path_that_blocks_has_no_submission_latency_but_all_of_it_at_completion() {
+    let file = std::env::temp_dir().join(format!("adit-slat-{}", std::process::id()));
+    for path in ["psync", "mmap"] {
+        let job =
+            run_one(&format!("filename={path}:{} rw=randwrite bs=4k size=1m", file.display()));
+        let write = &job.ways[Way::Write];
+        assert_eq!((write.slat.count(), write.clat.count()), (0, 256), "{path}");
+        assert!(
+            write.clat.mean_ns() > write.lat.mean_ns() * 0.9,
+            "{path}: {}",
+            write.clat.mean_ns()
+        );
+    }
+    std::fs::remove_file(&file).expect("it was there");
+}
+
+#[test]
+fn verified_writers_do_not_share_a_file_by_two_paths() {
+    let file = std::env::temp_dir().join(format!("adit-two-{}", std::process::id()));
+    let job = |path: &str| {
+        format!("filename={path}:{} rw=randwrite bs=4k size=1m verify=crc32c", file.display())
+    };
+    let refused = refusal(&[&job("psync"), &job("uring")]);
+    std::fs::remove_file(&file).expect("it was there");
+    assert!(refused.contains("writes the same blocks"), "{refused}");
+}
+
+#[test]
+fn a_file_that_was_laid_out_by_half_is_as_long_as_before() {
+    let file = std::env::temp_dir().join(format!("adit-half-{}", std::process::id()));
+    std::fs::write(&file, [1; 8192]).expect("room");
+    let job = format!("filename={} rw=read bs=4k size=64m", file.display());
+    let interrupt = Interrupt::default();
+    interrupt.request();
+    let outcome = super::run(&request(&[&job]), &interrupt, &mut |_| Ok(()));
+    assert!(outcome.expect_err("interrupted").to_string().contains("laid out"));
+    let length = std::fs::metadata(&file).expect("it is there").len();
+    std::fs::remove_file(&file).expect("it was there");
+    assert_eq!(length, 8192);
+}
+
+#[test]
+fn a_step_that_was_not_due_before_the_end_is_not_expected_back() {
+    let job = run_one(&format!(
+        "{VERIFIED} rw=randwrite bs=4k rate_iops=40 time_based runtime=330ms end_fsync=1"
+    ));
+    let (reads, writes) = (job.ways[Way::Read].ios, job.ways[Way::Write].ios);
+    assert!((10..20).contains(&writes) && reads == writes, "{writes} written, {reads} read");
+}

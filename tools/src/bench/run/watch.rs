@@ -313,7 +313,9 @@ mod tests {
         progress.set_running(true);
         progress.store(Way::Read, 5, 20_480);
         progress.set_p99_ns(84_700);
-        watch.threads[0].sample(500, Duration::from_millis(500));
+        // It has to be at it for the whole interval.
+        std::thread::sleep(Duration::from_millis(20));
+        watch.threads[0].sample(500, Duration::from_millis(20));
         let line = line(&[&watch.threads[0]], Duration::from_millis(500));
         assert!(
             line.starts_with(
@@ -322,7 +324,7 @@ mod tests {
             "{line}"
         );
         let samples = &watch.finish()[0].0[Way::Read];
-        assert_eq!((samples.points.len(), samples.points[0].iops), (1, 10.0));
+        assert_eq!((samples.points.len(), samples.points[0].iops), (1, 250.0));
     }
 
     #[test]

@@ -125,9 +125,20 @@ impl Generator {
     /// The next step of this pass; `None` at its end.
     #[inline]
     pub(crate) fn next_step(&mut self) -> Option<Step> {
+        self.step_of(None)
+    }
+
+    /// The same, of a mixed workload with a way that somebody else chose. Its writes cannot be listed again then.
+    pub(crate) fn next_step_of(&mut self, way: Way) -> Option<Step> {
+        debug_assert!(matches!(self.ways, Ways::Mixed(_)));
+        self.step_of(Some(way))
+    }
+
+    #[inline]
+    fn step_of(&mut self, way: Option<Way>) -> Option<Step> {
         let (way, span) = match self.trimmed.take() {
             Some(span) => (Way::Write, span),
-            None => self.next_place()?,
+            None => self.next_place(way)?,
         };
         let number = self.pass * self.pass_steps + self.position;
         self.position += 1;
@@ -138,11 +149,11 @@ impl Generator {
     }
 
     #[inline]
-    fn next_place(&mut self) -> Option<(Way, Span)> {
+    fn next_place(&mut self, way: Option<Way>) -> Option<(Way, Span)> {
         if self.moved >= self.pass_bytes {
             return None;
         }
-        let way = self.ways.pick(self.streams.way, self.position);
+        let way = way.unwrap_or_else(|| self.ways.pick(self.streams.way, self.position));
         let span = self.place_for(way)?;
         self.moved += span.bytes;
         self.ends[way] = span.end();
@@ -221,6 +232,13 @@ impl Generator {
     /// Whether two writes or trims of one pass may touch the same bytes.
     pub(crate) fn may_overlap(&self) -> bool {
         self.may_overlap
+    }
+
+    /// Whether no step that was taken since changes any of what this one wrote.
+    pub(crate) fn is_intact(&self, step: &Step) -> bool {
+        self.latest.as_ref().is_none_or(|latest| {
+            latest.is_intact(step.offset - self.start, step.bytes, step.number)
+        })
     }
 
     /// Goes to where it would be after `position` steps of `pass`, in a time that grows with them.

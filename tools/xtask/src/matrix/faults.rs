@@ -26,6 +26,8 @@ macro_rules! load {
 macro_rules! under_load {
     ($load:expr, $then:literal) => {
         concat!(
+            // What an earlier step's load said must not be taken for this one's.
+            ": >/tmp/said; ",
             $load,
             " >/tmp/said 2>&1 & load=$!\n",
             "until grep -q '\\[r=' /tmp/said; do sleep 0.1; done\n",
@@ -75,11 +77,14 @@ pub(super) const CASES: &[Case] = &[
             "--qmp",
             "[r= => pcie_aer_inject_error rp0 DLP",
             "--qmp",
-            "second: (g=0) => pcie_aer_inject_error rp0 DLP",
+            "(second): [ => pcie_aer_inject_error rp0 DLP",
         ],
         steps: &[
             good(
-                load!("{0}", "--runtime=4 --verify=crc32c --recover --numjobs=2 --group_reporting"),
+                load!(
+                    "{0}",
+                    "--runtime=4 --verify=crc32c --recover --numjobs=2 --offset_increment=64M --group_reporting"
+                ),
                 &["error that it cannot correct (AER)", "err= 0", "recoveries=1"],
             ),
             refused(
@@ -97,7 +102,7 @@ pub(super) const CASES: &[Case] = &[
                 under_load!(
                     load!(
                         "{0},queues=cmb",
-                        "--runtime=4 --verify=crc32c --recover --numjobs=2 --group_reporting"
+                        "--runtime=4 --verify=crc32c --recover --numjobs=2 --offset_increment=64M --group_reporting"
                     ),
                     "echo 1 >/sys/bus/pci/devices/${TARGET_0#vfio:}/reset"
                 ),

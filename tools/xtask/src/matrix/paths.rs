@@ -17,6 +17,8 @@ macro_rules! guest {
 macro_rules! under_way {
     ($job:expr, $then:literal) => {
         concat!(
+            // What an earlier step's job said must not be taken for this one's.
+            ": >/tmp/said; ",
             $job,
             " --time_based --runtime=60 --eta=always >/tmp/said 2>&1 & job=$!\n",
             "until grep -q '\\[r=' /tmp/said; do kill -0 $job || break; sleep 0.1; done\n",

@@ -38,7 +38,7 @@ use crate::bench::data::{Data, Identity};
 use crate::bench::errors::{Errors, Unwritten};
 use crate::bench::logs::JobLogs;
 use crate::bench::measure::{Latency, Levels};
-use crate::bench::options::{JobOptions, Section};
+use crate::bench::options::{Disabled, JobOptions, Section};
 use crate::bench::outcome::{JobFailure, JobOutcome, WayOutcome};
 use crate::bench::way::{PerWay, Way};
 use crate::bench::workload::{Generator, Region, Step};
@@ -120,6 +120,10 @@ pub(crate) struct Job<'a, Q> {
     depth: usize,
     /// When each slot's I/O had been told to the device.
     told: Vec<Time>,
+    /// The path carries an I/O out while it is submitted: all of its time is completion latency, as in fio.
+    blocks: bool,
+    /// What is not measured: with such a path, no submission latency either.
+    disabled: Disabled,
     /// Slots posted since the last ring.
     fresh: Vec<u32>,
     done: Vec<(Owned, Result<u32, CommandError>)>,
@@ -138,7 +142,11 @@ pub(crate) struct Job<'a, Q> {
     mismatches: Option<JobFailure>,
     bytes_issued: u64,
     ios_issued: u64,
-    writes_since_flush: u64,
+    /// I/Os after which it ends.
+    ios_max: Option<u64>,
+    writes_issued: u64,
+    /// How many of them there were at the last Flush.
+    flushed_at: u64,
     /// Written and not checked yet, with `verify_backlog`.
     backlog: Vec<Step>,
     /// How many of them are checked together; 0 where the whole pass is.
@@ -147,6 +155,8 @@ pub(crate) struct Job<'a, Q> {
     is_full: bool,
     /// The queue was full and is let drain to `iodepth_low`.
     is_draining: bool,
+    /// The rates decide whether a read or a write is next.
+    is_mixed_by_rates: bool,
     /// Single I/Os matter to somebody: a log, a limit, a pause.
     is_watched: bool,
     is_down: bool,
@@ -174,6 +184,7 @@ impl<'a, Q: CommandQueue<Owned>> Job<'a, Q> {
     pub(crate) fn new(set: Setting<'a>, queue: Q, buffers: Vec<Buffer>) -> Job<'a, Q> {
         let depth = buffers.len();
         let options = &set.section.job;
+        let blocks = set.device.info().queue_depth_max == 1;
         let backlog_max = read_back::backlog_of(options);
         let serializes =
             options.verify.is_some() && options.rw.writes && set.generator.may_overlap();
@@ -185,6 +196,8 @@ impl<'a, Q: CommandQueue<Owned>> Job<'a, Q> {
             idle: (0..).zip(buffers).collect(),
             depth,
             told: vec![Time::ZERO; depth],
+            blocks,
+            disabled: Disabled { slat: options.disable.slat || blocks, ..options.disable },
             fresh: Vec::with_capacity(depth),
             done: Vec::with_capacity(depth),
             pace: Pace::new(options, set.seed, Time::ZERO),
@@ -197,12 +210,19 @@ impl<'a, Q: CommandQueue<Owned>> Job<'a, Q> {
             mismatches: None,
             bytes_issued: 0,
             ios_issued: 0,
-            writes_since_flush: 0,
+            // With time_based it is time alone that ends it, as in fio.
+            ios_max: options
+                .number_ios
+                .filter(|_| !options.time_based)
+                .map(|ios| ios.saturating_mul(u64::from(options.loops.max(1)))),
+            writes_issued: 0,
+            flushed_at: 0,
             // Those that were chosen before it was full are written as well.
             backlog: Vec::with_capacity(backlog_max + depth),
             backlog_max,
             is_full: false,
             is_draining: false,
+            is_mixed_by_rates: is_mixed_by_rates(options),
             is_watched: is_watched(&set),
             is_down: false,
             now: Time::ZERO,
@@ -267,7 +287,7 @@ impl<'a, Q: CommandQueue<Owned>> Job<'a, Q> {
             if self.reads_back() && !self.is_stopped() {
                 self.read_back_pass();
             }
-            if is_amid {
+            if is_amid && !self.is_stopped() {
                 continue;
             }
             if self.mismatches.is_some()
@@ -296,23 +316,27 @@ impl<'a, Q: CommandQueue<Owned>> Job<'a, Q> {
                 break;
             }
         }
-        self.outcome.ways = self.with_runtimes();
+        self.drop_held();
+        self.set_runtimes();
         (self.phase_start, self.phase_before) = (self.now, self.ios());
     }
 
-    /// What was counted, with the time of the present phase for each way that something was done in.
-    fn with_runtimes(&self) -> PerWay<WayOutcome> {
-        let took = self.now.since(self.phase_start.max(self.counts_from));
-        let mut ways = self.outcome.ways.clone();
-        for way in Way::ALL {
-            // After a ramp the count began anew.
-            let before =
-                if self.counts_from > self.phase_start { 0 } else { self.phase_before[way] };
-            if ways[way].ios > before {
-                ways[way].runtime += took;
-            }
+    /// Adds the time of the present phase to each way that something was done in.
+    fn set_runtimes(&mut self) {
+        for (way, took) in Way::ALL.into_iter().zip(self.phase_runtimes().0) {
+            self.outcome.ways[way].runtime += took;
         }
-        ways
+    }
+
+    /// How long something has been done in each way since the present phase began.
+    fn phase_runtimes(&self) -> PerWay<Duration> {
+        let took = self.now.since(self.phase_start.max(self.counts_from));
+        let is_fresh = self.counts_from > self.phase_start;
+        PerWay(Way::ALL.map(|way| {
+            // After a ramp the count began anew.
+            let before = if is_fresh { 0 } else { self.phase_before[way] };
+            if self.outcome.ways[way].ios > before { took } else { Duration::ZERO }
+        }))
     }
 
     fn ios(&self) -> PerWay<u64> {
@@ -321,11 +345,12 @@ impl<'a, Q: CommandQueue<Owned>> Job<'a, Q> {
 
     /// Whether there is something to wait for though nothing is in flight.
     fn goes_on(&self) -> bool {
-        (self.is_down
-            || self.held.is_some()
-            || !self.again.is_empty()
-            || self.now < self.pace.paused_until())
-            && !self.is_over()
+        // What was begun is brought to its end, also when no more is to begin.
+        let must_end_well = self.is_down || !self.again.is_empty();
+        let ends = if self.to_verify.is_some() { self.is_stopped() } else { self.is_over() };
+        let thinks = self.to_verify.is_none()
+            && (self.pace.wants_pause() || self.now < self.pace.paused_until());
+        (must_end_well && !self.is_stopped()) || ((self.held.is_some() || thinks) && !ends)
     }
 
     /// Whether nothing more is to be submitted, not even to verify.
@@ -338,7 +363,7 @@ impl<'a, Q: CommandQueue<Owned>> Job<'a, Q> {
     fn is_over(&self) -> bool {
         self.is_full
             || self.end.is_some_and(|end| self.now >= end)
-            || self.options.number_ios.is_some_and(|most| self.ios_issued >= most)
+            || self.ios_max.is_some_and(|most| self.ios_issued >= most)
             || self.set.progress.is_stopped()
             || self.is_stopped()
     }
@@ -346,7 +371,9 @@ impl<'a, Q: CommandQueue<Owned>> Job<'a, Q> {
     /// What was counted so far.
     fn snapshot(&self) -> JobOutcome {
         let mut outcome = self.outcome.clone();
-        outcome.ways = self.with_runtimes();
+        for (way, took) in Way::ALL.into_iter().zip(self.phase_runtimes().0) {
+            outcome.ways[way].runtime += took;
+        }
         outcome.elapsed = self.clock.now().since(self.counts_from);
         outcome.cpu = Cpu::of_this_thread().since(&self.cpu_before);
         outcome.stats = self.queue.stats();
@@ -364,6 +391,15 @@ impl<'a, Q: CommandQueue<Owned>> Job<'a, Q> {
             self.fail(EIO, failure.to_string());
         }
     }
+}
+
+/// Whether there is a mix, and its parts have rates of their own.
+fn is_mixed_by_rates(job: &JobOptions) -> bool {
+    let has_rate = |way: Way| job.rate[way].is_some() || job.rate_iops[way].is_some();
+    job.rw.reads
+        && job.rw.writes
+        && job.verify.is_none()
+        && (has_rate(Way::Read) || has_rate(Way::Write))
 }
 
 /// Whether anything looks at single I/Os.

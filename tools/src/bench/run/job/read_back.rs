@@ -55,7 +55,8 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
     /// Reads back what the pass wrote, or what of it was not checked yet.
     pub(super) fn read_back_pass(&mut self) {
         let steps = if self.backlog_max > 0 {
-            let steps: Vec<Step> = self.backlog.drain(..).collect();
+            let mut steps: Vec<Step> = self.backlog.drain(..).collect();
+            steps.retain(|step| self.set.generator.is_intact(step));
             ToVerify::Backlog(steps.into_iter())
         } else {
             ToVerify::Pass(Box::new(self.set.generator.written()), Vec::new())
@@ -83,20 +84,30 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
         self.read_back(ToVerify::Pass(Box::new(self.set.generator.written()), unknown));
     }
 
-    /// Takes the steps of the first pass without doing anything.
+    /// Takes all steps up to the end of the job, or of the first pass where only time ends it, without doing anything.
     fn take_all_steps(&mut self) {
-        let most = self.set.bytes_max.unwrap_or(u64::MAX);
-        let mut bytes = 0;
-        while bytes < most {
-            let Some(step) = self.set.generator.next_step() else { return };
+        let most = (self.set.bytes_max.unwrap_or(u64::MAX), self.ios_max.unwrap_or(u64::MAX));
+        let (mut bytes, mut ios) = (0, 0);
+        let generator = &mut self.set.generator;
+        while bytes < most.0 && ios < most.1 {
+            let mut step = generator.next_step();
+            if step.is_none() && self.set.bytes_max.is_some() {
+                generator.next_pass();
+                step = generator.next_step();
+            }
+            let Some(step) = step else { return };
             bytes += step.bytes;
+            ios += 1;
         }
     }
 
     pub(super) fn read_back(&mut self, steps: ToVerify) {
         self.to_verify = Some(steps);
+        let start = self.clock.now();
         self.phase();
         self.to_verify = None;
+        // Nothing was due meanwhile.
+        self.pace.delay(self.now.since(start));
     }
 
     /// The next block to check.
@@ -138,7 +149,12 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
 
     /// Of an interrupted job that verifies, keeps how far it came, so that what it wrote can still be checked.
     pub(super) fn save_state(&mut self) {
-        let wants = self.options.verify.as_ref().is_some_and(|verify| verify.state_save);
+        // A run that only checks leaves the state of the one that wrote.
+        let wants = self
+            .options
+            .verify
+            .as_ref()
+            .is_some_and(|verify| verify.state_save && !verify.state_load && !verify.only);
         if !wants || !self.reads_back() || !self.set.interrupt.requested() {
             return;
         }

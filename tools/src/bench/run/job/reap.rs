@@ -102,7 +102,7 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
             clat: ns(told, self.now),
             lat: ns(tag.since, self.now),
         };
-        run.add(&mut self.outcome.ways, step, latency, self.options.disable);
+        run.add(&mut self.outcome.ways, step, latency, self.disabled);
         if self.is_watched {
             self.count_for_others(tag, step, latency);
         }

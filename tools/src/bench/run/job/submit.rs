@@ -18,7 +18,7 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
     /// Posts whatever is due and has a buffer, and rings.
     #[inline]
     pub(super) fn submit(&mut self) {
-        if self.is_down || self.now < self.pace.paused_until() {
+        if self.is_down || self.is_thinking() {
             return;
         }
         let in_flight = self.depth - self.idle.len();
@@ -35,6 +35,22 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
                 break;
             }
         }
+    }
+
+    /// Whether it is a time to think; one that is to come begins when nothing is in flight any more, as in fio. Nobody
+    /// thinks before what is only to be finished.
+    #[inline]
+    fn is_thinking(&mut self) -> bool {
+        if !self.pace.thinks() || self.to_verify.is_some() || self.is_over() {
+            return false;
+        }
+        if self.pace.wants_pause() {
+            if self.idle.len() < self.depth {
+                return true;
+            }
+            self.pace.pause(self.now);
+        }
+        self.now < self.pace.paused_until()
     }
 
     /// Whether a queue that was full is to be emptied to `iodepth_low` first.
@@ -69,12 +85,13 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
     }
 
     fn ring(&mut self) {
+        let before = self.now;
         self.queue.ring();
-        let told = self.clock.now();
+        self.now = self.clock.now();
+        let told = if self.blocks { before } else { self.now };
         for slot in &self.fresh {
             self.told[*slot as usize] = told;
         }
-        self.now = told;
         let posted = self.fresh.len();
         self.fresh.clear();
         // The device sees a batch at once: each of its I/Os had all the others beside it.
@@ -90,8 +107,38 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
         if self.may_go(&work) {
             return Some(work);
         }
-        self.held = Some(work);
+        self.put_off(work);
         None
+    }
+
+    /// Keeps work for later; what would come after the end is not done at all.
+    fn put_off(&mut self, work: Work) {
+        let What::Step(step) = work.what else { return self.held = Some(work) };
+        if self.to_verify.is_none() && work.retried.is_none() && self.is_over() {
+            // The generator counts it among what was written.
+            self.forgo(step);
+        } else {
+            self.held = Some(work);
+        }
+    }
+
+    /// What was chosen for a phase is not done in the next.
+    pub(super) fn drop_held(&mut self) {
+        let Some(Work { what: What::Step(step), retried: None, .. }) = self.held.take() else {
+            return;
+        };
+        if self.to_verify.is_none() {
+            self.forgo(step);
+        }
+    }
+
+    /// A step that is not taken after all.
+    fn forgo(&mut self, step: Step) {
+        self.bytes_issued -= step.bytes;
+        self.ios_issued -= 1;
+        if step.way != Way::Read {
+            self.unwritten.insert(step.offset);
+        }
     }
 
     /// Whether it is due, and overlaps nothing that is to be checked.
@@ -191,7 +238,7 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
         if self.to_verify.is_none() {
             self.pace.issued(step.way, step.bytes, self.now);
             if step.way == Way::Write {
-                self.writes_since_flush += 1;
+                self.writes_issued += 1;
                 self.note_for_check(step);
             }
         }
@@ -217,11 +264,11 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
         if self.to_verify.is_some() {
             return self.next_check();
         }
-        if self.is_over() {
+        if self.is_over() || self.pace.wants_pause() {
             return None;
         }
         if self.wants_flush() {
-            self.writes_since_flush = 0;
+            self.flushed_at = self.writes_issued;
             return Some(Work { what: What::Flush, expected: None, retried: None });
         }
         let step = self.next_step()?;
@@ -235,8 +282,10 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
     }
 
     fn wants_flush(&self) -> bool {
-        let every = self.options.fsync.or(self.options.fdatasync);
-        every.is_some_and(|every| every > 0 && self.writes_since_flush >= u64::from(every))
+        let is_multiple =
+            |every: u32| every > 0 && self.writes_issued.is_multiple_of(u64::from(every));
+        self.writes_issued > self.flushed_at
+            && [self.options.fsync, self.options.fdatasync].into_iter().flatten().any(is_multiple)
     }
 
     #[inline]
@@ -245,12 +294,23 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
         {
             return None;
         }
-        let step = self.set.generator.next_step();
+        let step = self.generate();
         if step.is_some() || self.reads_back() {
             return step;
         }
         self.set.generator.next_pass();
-        self.set.generator.next_step()
+        self.generate()
+    }
+
+    /// A step that goes the way that the rates want, if they do; as in fio, they come before the mix. What is verified
+    /// has to follow from the seed, and keeps the mix.
+    #[inline]
+    fn generate(&mut self) -> Option<Step> {
+        let way = if self.is_mixed_by_rates { self.pace.way(self.now) } else { None };
+        match way {
+            Some(way) => self.set.generator.next_step_of(way),
+            None => self.set.generator.next_step(),
+        }
     }
 
     pub(super) fn writer(&self, step: Step) -> Writer {

@@ -148,9 +148,13 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
         }
     }
 
-    /// How long the queue may sleep at most with I/Os in flight.
+    /// How long the queue may sleep at most with I/Os in flight: not into the time when the next is due, whose
+    /// latency counts from then. With all in flight, only an end can bring the next.
     pub(super) fn wait_at_most(&self) -> Duration {
-        NAP.min(if self.has_later() { self.until_due() } else { NAP })
+        if self.idle.is_empty() || !self.has_later() {
+            return NAP;
+        }
+        NAP.min(self.until_due().saturating_sub(SLEEP_SLACK))
     }
 
     fn has_later(&self) -> bool {

@@ -211,6 +211,18 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
     /// Ends the job when a minimum rate was not kept over the last cycle.
     fn check_rates(&mut self) {
         let took = self.now.since(self.cycle.start.max(self.start));
+        if self.to_verify.is_some() {
+            // What is read back is not what the rates are of.
+            self.cycle = Cycle {
+                start: self.now,
+                percentile_at: self.cycle.percentile_at,
+                ..Cycle::default()
+            };
+            self.cycle.counted = PerWay(
+                Way::ALL.map(|way| (self.outcome.ways[way].ios, self.outcome.ways[way].bytes)),
+            );
+            return;
+        }
         if self.is_ramping || took < self.options.rate_cycle {
             return;
         }

@@ -232,9 +232,10 @@ impl Watched<'_> {
     fn done(&self) -> f64 {
         let job = self.thread.job();
         let time = job.runtime.map(|runtime| runtime + job.ramp_time);
-        let by_time = time
-            .zip(self.began)
-            .map_or(0.0, |(time, began)| began.elapsed().as_secs_f64() / time.as_secs_f64());
+        // A job that counted anew has its ramp behind it.
+        let ramp = if self.restarts > 0 { job.ramp_time } else { Duration::ZERO };
+        let spent = self.began.map_or(Duration::ZERO, |began| began.elapsed() + ramp);
+        let by_time = time.map_or(0.0, |time| spent.as_secs_f64() / time.as_secs_f64());
         let bytes = self.seen.0.iter().map(|(_, bytes)| *bytes).sum::<u64>() as f64;
         let by_bytes = self.bytes_max.map_or(0.0, |most| bytes / most.max(1) as f64);
         by_time.max(by_bytes).min(1.0)
@@ -342,6 +343,25 @@ mod tests {
     fn a_second_that_took_longer_counts_as_one() {
         assert_eq!(in_a_second(1500, Duration::from_millis(1500)), 1000);
         assert_eq!(in_a_second(7, Duration::from_secs(1)), 7);
+    }
+
+    #[test]
+    fn what_warms_up_is_a_part_of_what_is_to_be_done() {
+        let job = JobOptions {
+            runtime: Some(Duration::from_secs(1000)),
+            ramp_time: Duration::from_secs(1000),
+            ..JobOptions::default()
+        };
+        let section = Section { job, given: Vec::new() };
+        let (thread, progress) =
+            (Thread { section: &section, number: 0, group: 0, wave: 0 }, Progress::default());
+        let mut watch = Watch::new(&RunOptions::default(), vec![(&thread, &progress, None)]);
+        progress.set_running(true);
+        watch.threads[0].sample(500, Duration::from_millis(500));
+        assert!(watch.threads[0].done() < 0.1, "it has just begun");
+        progress.restart();
+        watch.threads[0].sample(1000, Duration::from_millis(500));
+        assert!((0.5..0.6).contains(&watch.threads[0].done()), "the ramp is over");
     }
 
     #[test]

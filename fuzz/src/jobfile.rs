@@ -185,9 +185,9 @@ fn check(text: &[u8]) {
     match jobs {
         Ok((jobs, sections)) if !jobs.is_empty() => {
             let words = written::words(&[], &sections).concat();
-            let line = Line::try_parse_from(
-                std::iter::once("bench").chain(words.iter().map(String::as_str)),
-            );
+            // Shown and not run: jobs on several files are understood, and only refused when they are to run.
+            let line = ["bench", "--showcmd"].into_iter().chain(words.iter().map(String::as_str));
+            let line = Line::try_parse_from(line);
             let line = line.unwrap_or_else(|why| panic!("{words:?}: {why}"));
             let again = line.bench.request().unwrap_or_else(|why| panic!("{words:?}: {why}"));
             let shown: Vec<_> = again.sections.into_iter().map(|section| section.job).collect();

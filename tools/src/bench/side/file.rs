@@ -31,10 +31,9 @@ impl Report {
     /// A usage error when there is none, or when what is there is no report in JSON.
     pub(super) fn open(path: &Path) -> Result<Report> {
         let name = path.display().to_string();
-        let text =
-            fs::read_to_string(path).map_err(|why| Failure::usage(format!("{name}: {why}")))?;
+        let bytes = fs::read(path).map_err(|why| Failure::usage(format!("{name}: {why}")))?;
         let report: Value =
-            serde_json::from_str(&text).map_err(|why| refused(&name, &why.to_string()))?;
+            serde_json::from_slice(&bytes).map_err(|why| refused(&name, &why.to_string()))?;
         Report::of(name, &report)
     }
 

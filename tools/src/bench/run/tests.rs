@@ -704,3 +704,18 @@ fn a_write_lost_is_not_excused_by_the_same_run_before() {
     let failure = again.failure.expect("a write was lost");
     assert!(failure.count == 1 && failure.first.contains("is stale"), "{failure:?}");
 }
+
+#[test]
+fn checking_a_block_is_no_latency_of_the_next() {
+    // Thirty-two blocks that are there at once: the last is not slower for what checking the others took.
+    let options =
+        "filename=null: rw=randwrite bs=1m size=32m iodepth=32 verify=md5 continue_on_error=verify";
+    let read = run(&[options]).jobs.remove(0).ways[Way::Read].lat.clone();
+    assert_eq!(read.count(), 32);
+    assert!(
+        read.max_ns() < 4 * read.min_ns() + 1_000_000,
+        "{} to {}",
+        read.min_ns(),
+        read.max_ns()
+    );
+}

@@ -85,7 +85,7 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
                     self.check(&buffer[..step.bytes as usize], &tag.work);
                 }
             }
-            (Ok(_), What::Flush) => self.outcome.sync.record(ns(tag.since, self.now)),
+            (Ok(_), What::Flush) => self.outcome.sync.record(ns(tag.since, self.last_finish)),
             (Err(error), _) => self.io_failed(tag.work, tag.since, error),
         }
         if let (Some(writes), What::Step(step)) = (&mut self.in_flight_writes, tag.work.what) {
@@ -99,8 +99,9 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
         let told = self.told[tag.slot as usize];
         let latency = Latencies {
             slat: ns(tag.posted, told),
-            clat: ns(told, self.now),
-            lat: ns(tag.since, self.now),
+            // When the batch was seen, not when those before it in the batch were checked.
+            clat: ns(told, self.last_finish),
+            lat: ns(tag.since, self.last_finish),
         };
         run.add(&mut self.outcome.ways, step, latency, self.disabled);
         if self.is_watched {
@@ -208,26 +209,23 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
         self.cycle = Cycle { start: self.now, ..Cycle::default() };
     }
 
+    /// I/Os and bytes of each way so far.
+    fn counted(&self) -> PerWay<(u64, u64)> {
+        PerWay(Way::ALL.map(|way| (self.outcome.ways[way].ios, self.outcome.ways[way].bytes)))
+    }
+
     /// Ends the job when a minimum rate was not kept over the last cycle.
     fn check_rates(&mut self) {
         let took = self.now.since(self.cycle.start.max(self.start));
         if self.to_verify.is_some() {
             // What is read back is not what the rates are of.
-            self.cycle = Cycle {
-                start: self.now,
-                percentile_at: self.cycle.percentile_at,
-                ..Cycle::default()
-            };
-            self.cycle.counted = PerWay(
-                Way::ALL.map(|way| (self.outcome.ways[way].ios, self.outcome.ways[way].bytes)),
-            );
+            (self.cycle.start, self.cycle.counted) = (self.now, self.counted());
             return;
         }
         if self.is_ramping || took < self.options.rate_cycle {
             return;
         }
-        let counted =
-            PerWay(Way::ALL.map(|way| (self.outcome.ways[way].ios, self.outcome.ways[way].bytes)));
+        let counted = self.counted();
         let before = std::mem::replace(&mut self.cycle.counted, counted);
         self.cycle.start = self.now;
         // A rate for all ways is none for those that the job does not do.

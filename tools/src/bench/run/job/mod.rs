@@ -56,10 +56,8 @@ pub(crate) struct Tag {
     /// Which of the job's buffers it is.
     slot: u32,
     work: Work,
-    /// When the I/O was due, or else posted: its latency counts from then.
-    since: Time,
-    /// When it was posted.
-    posted: Time,
+    /// When it was due by its rate, or first sent: its latency counts from then, else from when it was posted.
+    since: Option<Time>,
 }
 
 /// One I/O.
@@ -120,8 +118,12 @@ pub(crate) struct Job<'a, Q> {
     /// Buffers that are not in flight, by slot.
     idle: Vec<(u32, Buffer)>,
     depth: usize,
-    /// When each slot's I/O had been told to the device.
+    /// When each slot's I/O was ready to be told to the device.
+    posted: Vec<Time>,
+    /// When it had been.
     told: Vec<Time>,
+    /// Data was made for an I/O that the device has not been told of: that took time that is no latency of it.
+    is_stamped: bool,
     /// The path carries an I/O out while it is submitted: all of its time is completion latency, as in fio.
     blocks: bool,
     /// What is not measured: with such a path, no submission latency either.
@@ -199,7 +201,9 @@ impl<'a, Q: CommandQueue<Owned>> Job<'a, Q> {
             queue,
             idle: (0..).zip(buffers).collect(),
             depth,
+            posted: vec![Time::ZERO; depth],
             told: vec![Time::ZERO; depth],
+            is_stamped: false,
             blocks,
             disabled: Disabled { slat: options.disable.slat || blocks, ..options.disable },
             fresh: Vec::with_capacity(depth),

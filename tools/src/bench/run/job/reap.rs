@@ -78,15 +78,16 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
     #[inline]
     fn finish(&mut self, (buffer, tag): Owned, result: Result<u32, CommandError>, run: &mut Run) {
         let buffer = buffer.into_buffer();
+        let since = tag.since.unwrap_or(self.posted[tag.slot as usize]);
         match (result, tag.work.what) {
             (Ok(_), What::Step(step)) => {
-                self.count(&tag, step, run);
+                self.count(&tag, since, step, run);
                 if tag.work.expected.is_some() {
                     self.check(&buffer[..step.bytes as usize], &tag.work);
                 }
             }
-            (Ok(_), What::Flush) => self.outcome.sync.record(ns(tag.since, self.last_finish)),
-            (Err(error), _) => self.io_failed(tag.work, tag.since, error),
+            (Ok(_), What::Flush) => self.outcome.sync.record(ns(since, self.last_finish)),
+            (Err(error), _) => self.io_failed(tag.work, since, error),
         }
         if let (Some(writes), What::Step(step)) = (&mut self.in_flight_writes, tag.work.what) {
             forget_write(writes, step);
@@ -95,13 +96,14 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
     }
 
     #[inline]
-    fn count(&mut self, tag: &Tag, step: Step, run: &mut Run) {
-        let told = self.told[tag.slot as usize];
+    fn count(&mut self, tag: &Tag, since: Time, step: Step, run: &mut Run) {
+        let slot = tag.slot as usize;
+        let told = self.told[slot];
         let latency = Latencies {
-            slat: ns(tag.posted, told),
+            slat: ns(self.posted[slot], told),
             // When the batch was seen, not when those before it in the batch were checked.
             clat: ns(told, self.last_finish),
-            lat: ns(tag.since, self.last_finish),
+            lat: ns(since, self.last_finish),
         };
         run.add(&mut self.outcome.ways, step, latency, self.disabled);
         if self.is_watched {

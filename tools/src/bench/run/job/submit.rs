@@ -85,12 +85,13 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
     }
 
     fn ring(&mut self) {
-        let before = self.now;
+        let stamped = std::mem::take(&mut self.is_stamped);
+        let posted = if stamped { self.clock.now() } else { self.now };
         self.queue.ring();
         self.now = self.clock.now();
-        let told = if self.blocks { before } else { self.now };
+        let told = if self.blocks { posted } else { self.now };
         for slot in &self.fresh {
-            self.told[*slot as usize] = told;
+            (self.posted[*slot as usize], self.told[*slot as usize]) = (posted, told);
         }
         let posted = self.fresh.len();
         self.fresh.clear();
@@ -177,13 +178,18 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
         {
             let writer = self.writer(step);
             self.set.data.before_write(&mut buffer[..bytes], step.offset, writer);
-            self.now = self.clock.now();
+            if self.blocks {
+                // What follows is the I/O itself.
+                self.now = self.clock.now();
+            } else {
+                self.is_stamped = true;
+            }
         }
         let since = self.since(&work);
         let bytes =
             if matches!(operation, Operation::Deallocate(..)) { RANGE_BYTES } else { bytes };
         let buffer = Prefix::new(buffer, bytes);
-        let owned = (buffer, Tag { slot, work, since, posted: self.now });
+        let owned = (buffer, Tag { slot, work, since });
         let request = Request { operation, buffer: owned };
         let posted = match work.retried {
             None => self.queue.post(self.now, request),
@@ -211,13 +217,13 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
         }
     }
 
-    /// From when on its latency counts.
+    /// From when on its latency counts, if that is not when it is posted.
     #[inline]
-    fn since(&self, work: &Work) -> Time {
+    fn since(&self, work: &Work) -> Option<Time> {
         match (work.retried, work.what) {
-            (Some((_, first)), _) => first,
-            (None, What::Step(step)) => self.due(work, step).unwrap_or(self.now),
-            (None, What::Flush) => self.now,
+            (Some((_, first)), _) => Some(first),
+            (None, What::Step(step)) => self.due(work, step),
+            (None, What::Flush) => None,
         }
     }
 

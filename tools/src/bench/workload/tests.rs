@@ -336,38 +336,3 @@ fn what_does_not_fit_is_refused_with_what_does() {
     let sizes = PerWay([4096, 4096, 8192].map(BlockSizes::Fixed));
     assert!(refused(&JobOptions { bs: sizes, ..of("trimwrite") }).contains("same bs"));
 }
-
-/// Not a test of behaviour: `cargo test --release -- --ignored --nocapture a_step_takes` prints what a step costs.
-#[test]
-#[ignore = "measures"]
-fn a_step_takes_nanoseconds() {
-    let count = 20_000_000u64;
-    let zipf = Distribution::Zipf { theta: 1.2, center: None };
-    let jobs = [
-        ("randread", of("randread")),
-        ("read", of("read")),
-        ("randrw", of("randrw")),
-        ("lfsr", JobOptions { random_generator: RandomGenerator::Lfsr, ..of("randread") }),
-        ("norandommap", JobOptions { norandommap: true, ..of("randread") }),
-        ("zipf", JobOptions { random_distribution: PerWay::all(zipf), ..of("randread") }),
-        (
-            "bsrange",
-            JobOptions { bs: PerWay::all(BlockSizes::Range(4096, 16384)), ..of("randread") },
-        ),
-    ];
-    for ((name, job), blocks) in jobs.iter().flat_map(|job| [(job, count), (job, 1 << 25)]) {
-        let region = Region { start: 0, bytes: blocks * 4096 };
-        let mut generator = Generator::new(job, region, LBA, 1).expect("a plan");
-        let best =
-            (0..100).map(|_| nanoseconds(&mut generator, 50_000)).fold(f64::INFINITY, f64::min);
-        println!("{name} of {blocks}: {best:.1} ns");
-    }
-}
-
-fn nanoseconds(generator: &mut Generator, steps: u32) -> f64 {
-    let start = std::time::Instant::now();
-    for _ in 0..steps {
-        std::hint::black_box(generator.next_step());
-    }
-    start.elapsed().as_secs_f64() * 1e9 / f64::from(steps)
-}

@@ -1,0 +1,33 @@
+//! A store of objects on contiguous extents, for KV caches of large language models.
+//!
+//! A hit returns exactly the bytes that were put, or it is a miss: every read that passes through host memory is
+//! checked against checksums that are kept apart from the data. The store is bounded: it evicts. It comes back
+//! after a crash as its [`Durability`] says.
+//!
+//! From the bottom up, one noun per file:
+//!
+//! | file | noun |
+//! |---|---|
+//! | `place`, `key`, `object` | where an object lies, what it is called, what is known of it |
+//! | `extent`, `slab` | free space, and space for KV blocks interleaved layer by layer |
+//! | `index` | which objects there are: at most 64 bytes of memory for each |
+//! | `evict`, `admission`, `expiry`, `tenant`, `lease` | what goes, what comes in, for whom, and what must stay |
+//! | `layout`, `plan` | a model's geometry, and the commands that a batch becomes |
+//! | `geometry`, `superblock`, `record`, `block`, `journal`, `checkpoint`, `recovery` | what is on the media |
+//! | `schedule`, `budget`, `discard` | what goes to a device first, how much is written to it, what it is told to forget |
+//! | `shard` | one owner of a part of the store, and its loop |
+//!
+//! `docs/disk-format.md` has every byte on the media.
+#![forbid(unsafe_code)]
+
+mod error;
+mod key;
+mod object;
+mod options;
+mod place;
+
+pub use error::{Error, Result};
+pub use key::{KEY_BYTES_MAX, Key};
+pub use object::{CHECKSUMS_MAX, LayoutId, Object, ObjectId, TenantId, piece_bytes};
+pub use options::{Durability, PolicyKind, Watermarks};
+pub use place::{Place, UNIT_BYTES, units};

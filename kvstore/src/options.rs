@@ -1,0 +1,129 @@
+//! How a store is opened.
+
+use std::fmt;
+use std::str::FromStr;
+
+use crate::error::{Error, Result};
+
+/// What an acknowledgement promises.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Durability {
+    /// Nothing but data is written. The store is empty after it is opened.
+    Volatile,
+    /// All that was acknowledged before a clean stop comes back, and all but the last instants before a crash. A
+    /// put costs no flush.
+    #[default]
+    Restart,
+    /// What was acknowledged survives a power cut. Those in flight share a flush.
+    Durable,
+}
+
+impl Durability {
+    const NAMES: [(&'static str, Durability); 3] = [
+        ("volatile", Durability::Volatile),
+        ("restart", Durability::Restart),
+        ("durable", Durability::Durable),
+    ];
+}
+
+impl fmt::Display for Durability {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let named = Durability::NAMES.iter().find(|(_, durability)| durability == self);
+        f.write_str(named.expect("each has a name").0)
+    }
+}
+
+impl FromStr for Durability {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Durability> {
+        let named = Durability::NAMES.iter().find(|(name, _)| *name == text);
+        named.map(|(_, durability)| *durability).ok_or_else(|| {
+            Error::invalid("durability", text, "use 'volatile', 'restart' or 'durable'")
+        })
+    }
+}
+
+/// Which objects go first when room is needed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum PolicyKind {
+    /// The least recently used.
+    #[default]
+    Lru,
+    /// S3-FIFO: a small queue that most objects leave again, a main one for those that were hit.
+    S3Fifo,
+}
+
+impl fmt::Display for PolicyKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            PolicyKind::Lru => "lru",
+            PolicyKind::S3Fifo => "s3fifo",
+        })
+    }
+}
+
+impl FromStr for PolicyKind {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<PolicyKind> {
+        match text {
+            "lru" => Ok(PolicyKind::Lru),
+            "s3fifo" => Ok(PolicyKind::S3Fifo),
+            _ => Err(Error::invalid("policy", text, "use 'lru' or 's3fifo'")),
+        }
+    }
+}
+
+/// How full a store may be: above `high` objects are evicted until no more than `low` is in use. Both in
+/// thousandths of the capacity.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Watermarks {
+    /// Where eviction begins.
+    pub high: u16,
+    /// Where it ends.
+    pub low: u16,
+}
+
+impl Default for Watermarks {
+    fn default() -> Watermarks {
+        Watermarks { high: 980, low: 960 }
+    }
+}
+
+impl Watermarks {
+    /// Checks the order.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] unless 0 < low <= high <= 1000.
+    pub fn check(self) -> Result<Watermarks> {
+        if self.low == 0 || self.low > self.high || self.high > 1000 {
+            let text = format!("{}/{}", self.high, self.low);
+            return Err(Error::invalid("watermarks", text, "0 < low <= high <= 1000 must hold"));
+        }
+        Ok(self)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_prints_parses_to_the_same() {
+        for durability in [Durability::Volatile, Durability::Restart, Durability::Durable] {
+            assert_eq!(durability.to_string().parse::<Durability>().expect("a name"), durability);
+        }
+        for policy in [PolicyKind::Lru, PolicyKind::S3Fifo] {
+            assert_eq!(policy.to_string().parse::<PolicyKind>().expect("a name"), policy);
+        }
+        assert!("fast".parse::<Durability>().is_err() && "mru".parse::<PolicyKind>().is_err());
+    }
+
+    #[test]
+    fn watermarks_are_in_order() {
+        let check = |high, low| Watermarks { high, low }.check().is_ok();
+        assert!(check(1000, 1000) && check(900, 1));
+        assert!(!check(900, 901) && !check(1001, 5) && !check(10, 0));
+    }
+}

@@ -178,6 +178,19 @@ impl Buffer {
         tail
     }
 
+    /// Undoes [`Buffer::split_off`]: appends what lies right behind this one.
+    ///
+    /// # Errors
+    /// `tail` back if it lies elsewhere.
+    pub fn join(&mut self, tail: Buffer) -> Result<(), Buffer> {
+        let is_next = self.iova.0 + self.len as u64 == tail.iova.0;
+        if !is_next || !Arc::ptr_eq(&self.region, &tail.region) {
+            return Err(tail);
+        }
+        self.len += tail.len;
+        Ok(())
+    }
+
     /// Where this process finds the first byte.
     #[inline(always)]
     fn at(&self) -> NonNull<u8> {
@@ -570,4 +583,23 @@ fn near(bus: &Arc<dyn Bus>, len: usize) -> Result<HostMemory> {
         return HostMemory::allocate_anywhere(len, bus.backing());
     }
     HostMemory::allocate(len, bus.backing(), &crate::locality::place_near(&locality))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_split_off_joins_again_and_nothing_else_does() {
+        let mut buffer = allocate_for_host(64 << 10).expect("memory");
+        buffer[8191] = 7;
+        let mut tail = buffer.split_off(4096);
+        let end = tail.split_off(4096);
+        let end = buffer.join(end).expect_err("not what lies behind it");
+        let tail = allocate_for_host(4096).expect("memory").join(tail).expect_err("another region");
+        buffer.join(tail).expect("what lies behind it");
+        assert_eq!((buffer.len(), buffer[8191]), (8192, 7));
+        buffer.join(end).expect("what lies behind it");
+        assert_eq!(buffer.len(), 64 << 10);
+    }
 }

@@ -238,6 +238,14 @@ impl Device {
         }
     }
 
+    /// Whether `buffer` is memory that its queues can use: other controllers' is not.
+    pub fn accepts<B: IoBuffer>(&self, buffer: &B) -> bool {
+        match &self.path {
+            Path::Nvme(nvme) => buffer.is_in(nvme.domain()),
+            _ => true,
+        }
+    }
+
     /// Memory of at least `len` bytes for its requests, as [`Controller::allocate`] gives it.
     ///
     /// # Errors

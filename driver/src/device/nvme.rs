@@ -7,7 +7,7 @@ use super::{
     CommandQueue, Device, DeviceInfo, DeviceOptions, Operation, Path, QueueOptions, Request,
 };
 use crate::error::Result;
-use crate::memory::IoBuffer;
+use crate::memory::{DomainId, IoBuffer};
 use crate::queue_pair::{Body, Bounds, Command, Completion, Rejected, Stats};
 use crate::spec::{DsmRange, Lba, RangeCount, Sqe};
 use crate::target::{QueueMemory, Target};
@@ -48,6 +48,10 @@ pub(super) fn device(controller: Controller, namespace: Namespace, target: &Targ
 }
 
 impl NvmeDevice {
+    pub(super) fn domain(&self) -> DomainId {
+        self.namespace.domain()
+    }
+
     pub(super) fn create_queue<B: IoBuffer>(&self, options: &QueueOptions) -> Result<NvmeQueue<B>> {
         let placement = match self.queues {
             QueueMemory::Host => Placement::Host,

@@ -25,6 +25,7 @@ mod key;
 mod object;
 mod options;
 mod place;
+pub mod shard;
 
 pub use error::{Error, Result};
 pub use key::{KEY_BYTES_MAX, Key};

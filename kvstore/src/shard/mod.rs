@@ -4,6 +4,7 @@
 //! [`Request`]s and calls [`Shard::poll`], which never waits, never reads a clock and does a bounded amount of work.
 
 mod lane;
+mod memory;
 mod request;
 
 use std::time::Duration;

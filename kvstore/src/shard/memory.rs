@@ -1,0 +1,261 @@
+//! The memory of an item while commands use parts of it.
+//!
+//! What is here is idle; what was taken is in flight, and comes back at the offset it had. Buffers that were cut are
+//! joined again, so that the caller gets back what it gave.
+
+use adit_driver::memory::{AnyBuffer, Buffer};
+use smallvec::SmallVec;
+
+use crate::checksum;
+
+/// Runs of memory by their offsets in the item, in order.
+type Parts = SmallVec<[(u64, Buffer); 2]>;
+
+/// Runs of an item's memory that are checked, each by a checksum of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Pieces {
+    /// How many.
+    pub(super) count: u32,
+    /// From the start of one to the start of the next, in bytes.
+    pub(super) stride_bytes: u64,
+    /// Bytes of each but the last.
+    pub(super) piece_bytes: u64,
+    /// Bytes of the last.
+    pub(super) last_bytes: u64,
+}
+
+impl Pieces {
+    /// The run of piece `index`: its first byte and its length.
+    fn run(&self, index: u32) -> (u64, u64) {
+        let is_last = index + 1 == self.count;
+        let len = if is_last { self.last_bytes } else { self.piece_bytes };
+        (u64::from(index) * self.stride_bytes, len)
+    }
+}
+
+/// The memory of an item.
+#[derive(Debug, Default)]
+pub(super) struct Memory {
+    parts: Parts,
+}
+
+impl Memory {
+    pub(super) fn of(memory: AnyBuffer) -> Memory {
+        let mut parts = Parts::new();
+        let mut end = 0;
+        let mut add = |buffer: Buffer| {
+            let len = buffer.len() as u64;
+            parts.push((end, buffer));
+            end += len;
+        };
+        match memory {
+            AnyBuffer::None => {}
+            AnyBuffer::One(buffer) => add(buffer),
+            AnyBuffer::Many(buffers) => buffers.into_iter().for_each(add),
+        }
+        Memory { parts }
+    }
+
+    /// Bytes that are idle.
+    pub(super) fn bytes(&self) -> u64 {
+        self.parts.iter().map(|(_, buffer)| buffer.len() as u64).sum()
+    }
+
+    /// Whether each buffer but the last has whole units: commands can then begin anywhere.
+    pub(super) fn is_whole(&self, unit_bytes: u64) -> bool {
+        self.parts.iter().all(|(_, buffer)| (buffer.len() as u64).is_multiple_of(unit_bytes))
+    }
+
+    /// Takes the `bytes` from `offset` on out, in order.
+    ///
+    /// # Panics
+    /// If they are not all idle.
+    pub(super) fn take(&mut self, offset: u64, bytes: u64, into: &mut Vec<Buffer>) {
+        let (mut from, end) = (offset, offset + bytes);
+        while from < end {
+            let at = self.parts.partition_point(|(start, buffer)| start + buffer.len() as u64 <= from);
+            assert!(at < self.parts.len() && self.parts[at].0 <= from, "only what is idle is taken");
+            if self.parts[at].0 < from {
+                self.split(at, from);
+                continue;
+            }
+            if self.parts[at].0 + self.parts[at].1.len() as u64 > end {
+                self.split(at, end);
+            }
+            let (_, buffer) = self.parts.remove(at);
+            from += buffer.len() as u64;
+            into.push(buffer);
+        }
+    }
+
+    /// Cuts part `at` in two at `offset`.
+    fn split(&mut self, at: usize, offset: u64) {
+        let (start, buffer) = &mut self.parts[at];
+        let tail = buffer.split_off((offset - *start) as usize);
+        self.parts.insert(at + 1, (offset, tail));
+    }
+
+    /// Puts back what was taken from `offset` on.
+    pub(super) fn put(&mut self, offset: u64, buffer: Buffer) {
+        let at = self.parts.partition_point(|(start, _)| *start < offset);
+        self.parts.insert(at, (offset, buffer));
+    }
+
+    /// The caller's memory again, everything being idle.
+    pub(super) fn into_any(self) -> AnyBuffer {
+        let mut parts = self.parts.into_iter().map(|(_, buffer)| buffer);
+        let Some(first) = parts.next() else { return AnyBuffer::None };
+        let mut last = first;
+        let mut before = Vec::new();
+        for next in parts {
+            if let Err(next) = last.join(next) {
+                before.push(std::mem::replace(&mut last, next));
+            }
+        }
+        if before.is_empty() {
+            return AnyBuffer::One(last);
+        }
+        before.push(last);
+        AnyBuffer::Many(before)
+    }
+
+    /// Calls `f` with what is idle of the `bytes` from `offset` on, in order.
+    fn each_slice(&self, offset: u64, bytes: u64, mut f: impl FnMut(&[u8])) {
+        for (start, buffer) in &self.parts {
+            let from = offset.max(*start);
+            let to = (offset + bytes).min(start + buffer.len() as u64);
+            if from < to {
+                f(&buffer[(from - start) as usize..(to - start) as usize]);
+            }
+        }
+    }
+
+    /// The checksum of a run.
+    fn checksum(&self, offset: u64, bytes: u64) -> u32 {
+        let mut running = checksum::Running::new();
+        self.each_slice(offset, bytes, |slice| running.update(slice));
+        running.finish()
+    }
+
+    /// Appends the checksum of each piece.
+    pub(super) fn checksums(&self, pieces: &Pieces, sums: &mut Vec<u32>) {
+        for index in 0..pieces.count {
+            let (offset, bytes) = pieces.run(index);
+            sums.push(self.checksum(offset, bytes));
+        }
+    }
+
+    /// Whether each piece has its checksum.
+    pub(super) fn is_intact(&self, pieces: &Pieces, mut sums: impl Iterator<Item = u32>) -> bool {
+        (0..pieces.count).all(|index| {
+            let (offset, bytes) = pieces.run(index);
+            sums.next() == Some(self.checksum(offset, bytes))
+        })
+    }
+
+    /// Zeroes the `bytes` from `offset` on, so that nothing but the object reaches a device.
+    pub(super) fn zero(&mut self, offset: u64, bytes: u64) {
+        for (start, buffer) in &mut self.parts {
+            let from = offset.max(*start);
+            let to = (offset + bytes).min(*start + buffer.len() as u64);
+            if from < to {
+                buffer[(from - *start) as usize..(to - *start) as usize].fill(0);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use adit_driver::{Device, DeviceOptions};
+    use proptest::prelude::*;
+
+    fn memory(buffers: &[usize]) -> AnyBuffer {
+        let device = Device::open(&"null:".parse().expect("a target"), &DeviceOptions::default());
+        let device = device.expect("nothing");
+        let buffer = |len: &usize| device.allocate(*len).expect("memory");
+        AnyBuffer::Many(buffers.iter().map(buffer).collect())
+    }
+
+    fn numbered(memory: &mut Memory) {
+        for (start, buffer) in &mut memory.parts {
+            for (at, byte) in buffer.iter_mut().enumerate() {
+                *byte = ((*start as usize + at) / 512) as u8;
+            }
+        }
+    }
+
+    #[test]
+    fn memory_comes_back_as_it_was_given() {
+        let mut item = Memory::of(memory(&[8192, 4096]));
+        let mut taken = Vec::new();
+        item.take(4096, 8192, &mut taken);
+        assert_eq!(taken.iter().map(|buffer| buffer.len()).collect::<Vec<_>>(), [4096, 4096]);
+        assert_eq!(item.bytes(), 4096);
+        let last = taken.pop().expect("two");
+        item.put(8192, last);
+        item.put(4096, taken.pop().expect("one"));
+        let AnyBuffer::Many(buffers) = item.into_any() else { panic!("two buffers were given") };
+        assert_eq!(buffers.iter().map(|buffer| buffer.len()).collect::<Vec<_>>(), [8192, 4096]);
+    }
+
+    #[test]
+    fn a_flipped_byte_is_found_wherever_pieces_meet_buffers() {
+        let mut item = Memory::of(memory(&[4096, 8192, 4096]));
+        numbered(&mut item);
+        let pieces = Pieces { count: 3, stride_bytes: 6144, piece_bytes: 6000, last_bytes: 100 };
+        let mut sums = Vec::new();
+        item.checksums(&pieces, &mut sums);
+        assert!(item.is_intact(&pieces, sums.iter().copied()));
+        for (offset, is_checked) in [(0, true), (5999, true), (6000, false), (12_387, true), (12_388, false)] {
+            let mut taken = Vec::new();
+            item.take(offset, 1, &mut taken);
+            taken[0][0] ^= 1;
+            item.put(offset, taken.pop().expect("a byte"));
+            assert_eq!(item.is_intact(&pieces, sums.iter().copied()), !is_checked, "at {offset}");
+            item.take(offset, 1, &mut taken);
+            taken[0][0] ^= 1;
+            item.put(offset, taken.pop().expect("a byte"));
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn cuts_in_any_order_lose_nothing(
+            buffers in proptest::collection::vec(1usize..5, 1..4),
+            cuts in proptest::collection::vec(any::<u64>(), 0..6),
+        ) {
+            let lens: Vec<usize> = buffers.iter().map(|units| units * 4096).collect();
+            let mut item = Memory::of(memory(&lens));
+            numbered(&mut item);
+            let total = item.bytes();
+            let mut ends: Vec<u64> = cuts.iter().map(|cut| cut % total).chain([0, total]).collect();
+            ends.sort_unstable();
+            ends.dedup();
+            let runs: Vec<(u64, u64)> = ends.windows(2).map(|w| (w[0], w[1] - w[0])).collect();
+            let mut out = Vec::new();
+            for (offset, bytes) in runs.iter().rev() {
+                let mut taken = Vec::new();
+                item.take(*offset, *bytes, &mut taken);
+                prop_assert_eq!(taken.iter().map(|b| b.len() as u64).sum::<u64>(), *bytes);
+                out.push((*offset, taken));
+            }
+            prop_assert_eq!(item.bytes(), 0);
+            for (mut offset, taken) in out {
+                for buffer in taken {
+                    let len = buffer.len() as u64;
+                    item.put(offset, buffer);
+                    offset += len;
+                }
+            }
+            let AnyBuffer::Many(back) = item.into_any() else {
+                prop_assert_eq!(lens.len(), 1);
+                return Ok(());
+            };
+            prop_assert_eq!(back.iter().map(|b| b.len()).collect::<Vec<_>>(), lens);
+            let first = back.iter().flat_map(|b| b.iter().copied());
+            prop_assert!(first.enumerate().all(|(at, byte)| byte == (at / 512) as u8));
+        }
+    }
+}

@@ -20,12 +20,16 @@
 //! `docs/disk-format.md` has every byte on the media.
 #![forbid(unsafe_code)]
 
+pub mod checksum;
+pub mod discard;
 mod error;
+pub mod extent;
 mod key;
 mod object;
 mod options;
 mod place;
 pub mod shard;
+mod runs;
 
 pub use error::{Error, Result};
 pub use key::{KEY_BYTES_MAX, Key};

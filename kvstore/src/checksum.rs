@@ -1,0 +1,106 @@
+//! Checksums: CRC-32C (Castagnoli, as in RFC 3720), by the machine's instructions where it has them.
+//!
+//! A checksum finds bit flips, torn and misplaced data. It is no defence against someone who writes to the device on
+//! purpose.
+
+use crc_fast::{CrcAlgorithm, Digest, checksum_combine};
+
+/// The checksum of `bytes`.
+#[inline]
+pub fn of(bytes: &[u8]) -> u32 {
+    crc_fast::crc32_iscsi(bytes)
+}
+
+/// The checksum of two parts in a row by the checksums of each; the second has `second_bytes`.
+pub fn combine(first: u32, second: u32, second_bytes: u64) -> u32 {
+    let crc = CrcAlgorithm::Crc32Iscsi;
+    low(checksum_combine(crc, u64::from(first), u64::from(second), second_bytes))
+}
+
+/// The checksums of `bytes`, cut into pieces of `piece_bytes`; the last may be shorter.
+///
+/// # Panics
+/// If a piece has no bytes.
+pub fn pieces(bytes: &[u8], piece_bytes: usize) -> impl Iterator<Item = u32> {
+    bytes.chunks(piece_bytes).map(of)
+}
+
+/// The checksum of what comes in parts.
+#[derive(Clone, Copy, Debug)]
+pub struct Running(Digest);
+
+impl Default for Running {
+    fn default() -> Running {
+        Running(Digest::new(CrcAlgorithm::Crc32Iscsi))
+    }
+}
+
+impl Running {
+    /// Of nothing yet.
+    pub fn new() -> Running {
+        Running::default()
+    }
+
+    /// Adds the next bytes.
+    #[inline]
+    pub fn update(&mut self, bytes: &[u8]) {
+        self.0.update(bytes);
+    }
+
+    /// The checksum of all that was added.
+    #[inline]
+    pub fn finish(&self) -> u32 {
+        low(self.0.finalize())
+    }
+}
+
+/// The 32 bits of a checksum that the library keeps in 64.
+fn low(crc: u64) -> u32 {
+    u32::try_from(crc).expect("a CRC-32C has 32 bits")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// Bit by bit, from the polynomial alone.
+    fn slowly(bytes: &[u8]) -> u32 {
+        let divide = |crc: u32| crc >> 1 ^ if crc & 1 == 1 { 0x82f6_3b78 } else { 0 };
+        let byte = |crc: u32, byte: &u8| (0..8).fold(crc ^ u32::from(*byte), |crc, _| divide(crc));
+        !bytes.iter().fold(!0, byte)
+    }
+
+    #[test]
+    fn the_vectors_of_rfc_3720_hold() {
+        let up: Vec<u8> = (0..32).collect();
+        let down: Vec<u8> = (0..32).rev().collect();
+        assert_eq!(of(&[0; 32]), 0x8a91_36aa);
+        assert_eq!(of(&[0xff; 32]), 0x62a8_ab43);
+        assert_eq!(of(&up), 0x46dd_794e);
+        assert_eq!(of(&down), 0x113f_db5c);
+        assert_eq!(of(b"123456789"), 0xe306_9283);
+        assert_eq!(of(&[]), 0);
+    }
+
+    #[test]
+    fn pieces_are_checked_one_by_one() {
+        let found: Vec<u32> = pieces(b"aabbc", 2).collect();
+        assert_eq!(found, [of(b"aa"), of(b"bb"), of(b"c")]);
+    }
+
+    proptest! {
+        #[test]
+        fn parts_make_the_checksum_of_the_whole(
+            bytes in prop::collection::vec(any::<u8>(), 0..3000), at in any::<prop::sample::Index>()
+        ) {
+            let (first, second) = bytes.split_at(at.index(bytes.len() + 1));
+            let mut running = Running::new();
+            running.update(first);
+            running.update(second);
+            prop_assert_eq!(of(&bytes), slowly(&bytes));
+            prop_assert_eq!(running.finish(), of(&bytes));
+            prop_assert_eq!(combine(of(first), of(second), second.len() as u64), of(&bytes));
+        }
+    }
+}

@@ -1,0 +1,174 @@
+//! Free space against a map of units, and the figures by which the fit was chosen.
+
+use super::*;
+use proptest::prelude::*;
+
+const RANGE: Range<u64> = 100..400;
+
+#[derive(Clone, Debug)]
+enum Step {
+    Allocate { units: u64, near: Option<u64> },
+    Take { start: u64, units: u64 },
+    Free(prop::sample::Index),
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let unit = RANGE.start - 5..RANGE.end + 5;
+    let step = prop_oneof![
+        3 => (1..40u64, prop::option::of(unit.clone()))
+            .prop_map(|(units, near)| Step::Allocate { units, near }),
+        1 => (unit, 0..40u64).prop_map(|(start, units)| Step::Take { start, units }),
+        3 => any::<prop::sample::Index>().prop_map(Step::Free),
+    ];
+    prop::collection::vec(step, 0..200)
+}
+
+/// What is free, unit by unit.
+struct Model {
+    free: Vec<bool>,
+    used: Vec<Range<u64>>,
+}
+
+impl Model {
+    fn runs(&self) -> Vec<Range<u64>> {
+        let mut runs: Vec<Range<u64>> = Vec::new();
+        for unit in RANGE.filter(|&unit| self.free[(unit - RANGE.start) as usize]) {
+            match runs.last_mut() {
+                Some(run) if run.end == unit => run.end += 1,
+                _ => runs.push(unit..unit + 1),
+            }
+        }
+        runs
+    }
+
+    fn is_free(&self, range: &Range<u64>) -> bool {
+        self.runs().iter().any(|run| run.start <= range.start && range.end <= run.end)
+            && !range.is_empty()
+    }
+
+    fn set(&mut self, range: Range<u64>, free: bool) {
+        for unit in range {
+            self.free[(unit - RANGE.start) as usize] = free;
+        }
+    }
+
+    fn take(&mut self, range: Range<u64>) {
+        self.set(range.clone(), false);
+        self.used.push(range);
+    }
+
+    fn step(&mut self, extents: &mut Extents, step: Step) {
+        match step {
+            Step::Allocate { units, near } => {
+                let expected = near
+                    .filter(|&unit| self.is_free(&(unit..unit + units)))
+                    .or_else(|| self.best_fit(units));
+                assert_eq!(extents.allocate(units, near), expected);
+                expected.into_iter().for_each(|unit| self.take(unit..unit + units));
+            }
+            Step::Take { start, units } => {
+                let free = self.is_free(&(start..start + units));
+                assert_eq!(extents.take(start..start + units), free);
+                if free {
+                    self.take(start..start + units);
+                }
+            }
+            Step::Free(index) if !self.used.is_empty() => {
+                let extent = self.used.swap_remove(index.index(self.used.len()));
+                extents.free(extent.clone());
+                self.set(extent, true);
+            }
+            Step::Free(_) => {}
+        }
+    }
+
+    fn best_fit(&self, units: u64) -> Option<u64> {
+        let mut runs = self.runs();
+        runs.retain(|run| run.end - run.start >= units);
+        runs.iter().min_by_key(|run| (run.end - run.start, run.start)).map(|run| run.start)
+    }
+}
+
+fn check(extents: &Extents, model: &Model) {
+    let runs = model.runs();
+    let longest = runs.iter().map(|run| run.end - run.start).max().unwrap_or(0);
+    assert_eq!(extents.runs().collect::<Vec<_>>(), runs);
+    assert_eq!((extents.run_count(), extents.largest()), (runs.len(), longest));
+    assert_eq!(extents.free_units(), runs.iter().map(|run| run.end - run.start).sum::<u64>());
+}
+
+proptest! {
+    #[test]
+    fn free_space_is_what_a_map_of_units_says(steps in steps()) {
+        let mut extents = Extents::new(RANGE);
+        let mut model = Model { free: vec![true; 300], used: Vec::new() };
+        for step in steps {
+            model.step(&mut extents, step);
+            check(&extents, &model);
+        }
+        let (rebuilt, refused) = Extents::from_used(RANGE, model.used.iter().cloned());
+        check(&rebuilt, &model);
+        prop_assert!(refused.is_empty());
+    }
+
+    #[test]
+    fn what_overlaps_or_leaves_the_range_is_refused_and_the_rest_is_taken(
+        used in prop::collection::vec((90..410u64, 0..200u64), 0..40)
+    ) {
+        let used: Vec<_> = used.into_iter().map(|(start, units)| start..start + units).collect();
+        let mut model = Model { free: vec![true; 300], used: Vec::new() };
+        let mut expected = Vec::new();
+        for (position, extent) in used.iter().enumerate() {
+            match model.is_free(extent) {
+                true => model.take(extent.clone()),
+                false => expected.push(position),
+            }
+        }
+        let (extents, refused) = Extents::from_used(RANGE, used.into_iter());
+        prop_assert_eq!(refused, expected);
+        check(&extents, &model);
+    }
+}
+
+#[test]
+fn a_freed_extent_joins_its_neighbours() {
+    let mut extents = Extents::new(0..30);
+    let starts: Vec<_> = (0..3).map(|_| extents.allocate(10, None)).collect();
+    assert_eq!(starts, [Some(0), Some(10), Some(20)]);
+    assert_eq!((extents.allocate(1, None), extents.fragmentation()), (None, 0.0));
+    extents.free(0..10);
+    extents.free(20..30);
+    assert_eq!((extents.run_count(), extents.fragmentation()), (2, 0.5));
+    extents.free(10..20);
+    assert_eq!((extents.largest_run(), extents.fragmentation()), (Some(0..30), 0.0));
+}
+
+#[test]
+fn an_extent_goes_behind_its_neighbour_while_there_is_room() {
+    let mut extents = Extents::new(0..100);
+    assert_eq!(extents.allocate(10, Some(50)), Some(50));
+    assert_eq!(extents.allocate(10, Some(60)), Some(60));
+    assert_eq!(extents.allocate(10, Some(55)), Some(70), "the shortest that holds it");
+    assert_eq!(extents.allocate(10, Some(u64::MAX)), Some(80));
+}
+
+#[test]
+#[should_panic(expected = "is free already")]
+fn a_double_free_is_a_bug() {
+    let mut extents = Extents::new(0..10);
+    extents.allocate(4, None);
+    extents.free(2..6);
+}
+
+#[test]
+#[should_panic(expected = "is not in")]
+fn an_extent_of_another_range_is_a_bug() {
+    Extents::new(5..10).free(4..5);
+}
+
+#[test]
+fn a_range_of_nothing_has_nothing_free() {
+    let mut extents = Extents::new(7..7);
+    assert_eq!((extents.allocate(1, None), extents.free_units(), extents.largest()), (None, 0, 0));
+    assert_eq!(Extents::from_used(7..7, std::iter::once(7..8)).1, [0]);
+}

@@ -21,6 +21,7 @@
 #![forbid(unsafe_code)]
 
 mod error;
+pub mod index;
 mod key;
 mod object;
 mod options;

@@ -24,6 +24,7 @@ pub mod checksum;
 pub mod discard;
 mod error;
 pub mod extent;
+pub mod index;
 mod key;
 mod object;
 mod options;

@@ -27,7 +27,10 @@ mod cut;
 mod devices;
 mod local;
 mod open;
+mod pending;
+mod pool;
 mod route;
+mod runs;
 
 pub use local::{Local, LocalLease};
 pub use open::{FormatStore, OpenOptions, Store};

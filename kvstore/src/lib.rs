@@ -25,10 +25,13 @@ pub mod discard;
 mod error;
 pub mod extent;
 mod key;
+pub mod layout;
 mod object;
 mod options;
 mod place;
+pub mod plan;
 mod runs;
+pub mod slab;
 
 pub use error::{Error, Result};
 pub use key::{KEY_BYTES_MAX, Key};

@@ -87,6 +87,11 @@ impl Extents {
         self.range.clone()
     }
 
+    /// Whether a unit is free.
+    pub fn is_free(&self, unit: u64) -> bool {
+        self.free.around(unit).is_some()
+    }
+
     /// Free units.
     pub fn free_units(&self) -> u64 {
         self.free.units()

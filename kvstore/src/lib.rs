@@ -26,11 +26,14 @@ mod error;
 pub mod extent;
 pub mod index;
 mod key;
+pub mod layout;
 mod object;
 mod options;
 mod place;
 pub mod shard;
+pub mod plan;
 mod runs;
+pub mod slab;
 
 pub use error::{Error, Result};
 pub use key::{KEY_BYTES_MAX, Key};

@@ -21,6 +21,7 @@
 #![forbid(unsafe_code)]
 
 mod error;
+pub mod evict;
 pub mod index;
 mod key;
 mod object;

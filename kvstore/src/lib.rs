@@ -22,11 +22,15 @@
 
 mod error;
 pub mod evict;
+pub mod expiry;
 pub mod index;
 mod key;
+pub mod lease;
+mod number_hash;
 mod object;
 mod options;
 mod place;
+pub mod tenant;
 
 pub use error::{Error, Result};
 pub use key::{KEY_BYTES_MAX, Key};

@@ -20,6 +20,7 @@
 //! `docs/disk-format.md` has every byte on the media.
 #![forbid(unsafe_code)]
 
+pub mod admission;
 mod error;
 pub mod evict;
 pub mod expiry;

@@ -290,6 +290,7 @@ impl Index {
         let Walk::Found { position, .. } = self.slots.find(hash, |other| other == id.0) else {
             panic!("object {} is not in the table", id.0)
         };
+        self.touch_run(position);
         let Index { slots, entries, hash_key, long_keys, .. } = self;
         let (entries, _) = entries.as_chunks();
         slots.remove(position, |other| hash_of(&entries[other as usize], long_keys, *hash_key));
@@ -344,6 +345,13 @@ impl Index {
             }
             Walk::Empty { .. } => sum,
         });
+        std::hint::black_box(touched);
+    }
+
+    /// Loads the entries that a removal from the table hashes, so that it does not wait for each of them.
+    fn touch_run(&self, position: usize) {
+        let entries = self.entries();
+        let touched = self.slots.run(position).fold(0, |sum, id| sum ^ entries[id as usize][0]);
         std::hint::black_box(touched);
     }
 

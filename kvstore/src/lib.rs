@@ -34,6 +34,18 @@ pub mod shard;
 pub mod plan;
 mod runs;
 pub mod slab;
+pub mod admission;
+mod error;
+pub mod evict;
+pub mod expiry;
+pub mod index;
+mod key;
+pub mod lease;
+mod number_hash;
+mod object;
+mod options;
+mod place;
+pub mod tenant;
 
 pub use error::{Error, Result};
 pub use key::{KEY_BYTES_MAX, Key};

@@ -20,11 +20,14 @@
 //! `docs/disk-format.md` has every byte on the media.
 #![forbid(unsafe_code)]
 
+pub mod block;
+mod bytes;
 mod error;
 mod key;
 mod object;
 mod options;
 mod place;
+pub mod record;
 
 pub use error::{Error, Result};
 pub use key::{KEY_BYTES_MAX, Key};

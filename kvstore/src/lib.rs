@@ -22,12 +22,15 @@
 
 pub mod block;
 mod bytes;
+pub mod checkpoint;
 mod error;
+pub mod journal;
 mod key;
 mod object;
 mod options;
 mod place;
 pub mod record;
+pub mod recovery;
 
 pub use error::{Error, Result};
 pub use key::{KEY_BYTES_MAX, Key};

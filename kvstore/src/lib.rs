@@ -37,6 +37,7 @@ mod object;
 mod options;
 mod place;
 pub mod media;
+pub mod prometheus;
 pub mod shard;
 pub mod plan;
 pub mod store;

@@ -124,6 +124,11 @@ impl<J> Mailbox<J> {
         Some(job)
     }
 
+    /// Whether it has no room now.
+    pub(super) fn is_full(&self) -> bool {
+        self.jobs.is_full()
+    }
+
     pub(super) fn is_empty(&self) -> bool {
         self.jobs.is_empty() && !self.has_endings.load(Ordering::Acquire)
     }

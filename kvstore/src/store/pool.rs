@@ -185,6 +185,11 @@ impl Pools {
         most.expect("there is at least one device")
     }
 
+    /// Has `waker` called once some memory comes back, whichever pool's.
+    pub(super) fn want(&self, waker: &Waker) {
+        self.pools.iter().for_each(|pool| pool.want(waker));
+    }
+
     /// Whether `len` bytes can ever be had.
     ///
     /// # Errors

@@ -21,41 +21,34 @@
 //! `docs/disk-format.md` has every byte on the media.
 #![forbid(unsafe_code)]
 
-pub mod checksum;
-pub mod discard;
-mod error;
-pub mod extent;
-pub mod index;
+pub mod admission;
 pub mod block;
 mod bytes;
 pub mod checkpoint;
-mod error;
-pub mod journal;
-mod key;
-pub mod layout;
-mod object;
-mod options;
-mod place;
-pub mod media;
-pub mod shard;
-pub mod plan;
-pub mod store;
-mod runs;
-pub mod slab;
-pub mod admission;
+pub mod checksum;
+pub mod discard;
 mod error;
 pub mod evict;
 pub mod expiry;
+pub mod extent;
 pub mod index;
+pub mod journal;
 mod key;
+pub mod layout;
 pub mod lease;
+pub mod media;
 mod number_hash;
 mod object;
 mod options;
 mod place;
-pub mod tenant;
+pub mod plan;
 pub mod record;
 pub mod recovery;
+mod runs;
+pub mod shard;
+pub mod slab;
+pub mod store;
+pub mod tenant;
 
 pub use error::{Error, Result};
 pub use key::{KEY_BYTES_MAX, Key};

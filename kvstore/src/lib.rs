@@ -20,6 +20,7 @@
 //! `docs/disk-format.md` has every byte on the media.
 #![forbid(unsafe_code)]
 
+pub mod budget;
 pub mod checksum;
 pub mod discard;
 mod error;
@@ -31,6 +32,7 @@ mod options;
 mod place;
 pub mod plan;
 mod runs;
+pub mod schedule;
 pub mod slab;
 
 pub use error::{Error, Result};

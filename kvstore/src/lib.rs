@@ -13,7 +13,7 @@
 //! | `index` | which objects there are: at most 64 bytes of memory for each |
 //! | `evict`, `admission`, `expiry`, `tenant`, `lease` | what goes, what comes in, for whom, and what must stay |
 //! | `layout`, `plan` | a model's geometry, and the commands that a batch becomes |
-//! | `geometry`, `superblock`, `record`, `block`, `journal`, `checkpoint`, `recovery` | what is on the media |
+//! | `geometry`, `superblock`, `device_set`, `record`, `block`, `journal`, `checkpoint`, `recovery` | what is on the media |
 //! | `schedule`, `budget`, `discard` | what goes to a device first, how much is written to it, what it is told to forget |
 //! | `shard` | one owner of a part of the store, and its loop |
 //! | `store` | the handle that servers hold, and the threads behind it |
@@ -33,6 +33,9 @@ pub mod evict;
 pub mod expiry;
 pub mod extent;
 pub mod index;
+pub mod device_set;
+mod error;
+pub mod geometry;
 pub mod journal;
 mod key;
 pub mod layout;
@@ -51,6 +54,7 @@ pub mod schedule;
 pub mod slab;
 pub mod store;
 pub mod tenant;
+pub mod superblock;
 
 pub use error::{Error, Result};
 pub use key::{KEY_BYTES_MAX, Key};

@@ -31,6 +31,7 @@ mod number_hash;
 mod object;
 mod options;
 mod place;
+mod recent;
 pub mod tenant;
 
 pub use error::{Error, Result};

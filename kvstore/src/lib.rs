@@ -53,6 +53,7 @@ pub mod shard;
 pub mod schedule;
 pub mod slab;
 pub mod store;
+mod recent;
 pub mod tenant;
 pub mod superblock;
 

@@ -31,22 +31,32 @@ const METRICS: &[Metric] = &[
         |s| s.misses_corrupt,
     ),
     counter("adit_kv_puts_total", "Puts.", |s| s.puts),
-    counter("adit_kv_puts_declined_total", "Puts that admission or the write budget was against.", |s| {
-        s.declined
-    }),
+    counter(
+        "adit_kv_puts_declined_total",
+        "Puts that admission or the write budget was against.",
+        |s| s.declined,
+    ),
     counter("adit_kv_deletes_total", "Objects removed on request.", |s| s.deletes),
     counter("adit_kv_evictions_total", "Objects removed for room.", |s| s.evictions),
     counter("adit_kv_expirations_total", "Objects whose time was over.", |s| s.expirations),
     counter("adit_kv_read_bytes_total", "Bytes that hits gave to callers.", |s| s.bytes_read),
-    counter("adit_kv_written_bytes_total", "Bytes of objects that were stored.", |s| s.bytes_written),
-    counter("adit_kv_device_written_bytes_total", "Bytes written to the devices, whatever for.", |s| {
-        s.bytes_to_device
+    counter("adit_kv_written_bytes_total", "Bytes of objects that were stored.", |s| {
+        s.bytes_written
     }),
+    counter(
+        "adit_kv_device_written_bytes_total",
+        "Bytes written to the devices, whatever for.",
+        |s| s.bytes_to_device,
+    ),
     counter("adit_kv_journal_bytes_total", "Bytes of the journal written.", |s| s.journal_bytes),
-    counter("adit_kv_checkpoint_bytes_total", "Bytes of checkpoints written.", |s| s.checkpoint_bytes),
-    counter("adit_kv_copied_bytes_total", "Bytes copied between slices and registered memory.", |s| {
-        s.copied_bytes
+    counter("adit_kv_checkpoint_bytes_total", "Bytes of checkpoints written.", |s| {
+        s.checkpoint_bytes
     }),
+    counter(
+        "adit_kv_copied_bytes_total",
+        "Bytes copied between slices and registered memory.",
+        |s| s.copied_bytes,
+    ),
     counter("adit_kv_deallocated_bytes_total", "Bytes that devices were told hold nothing.", |s| {
         s.discards_bytes
     }),
@@ -58,7 +68,9 @@ const METRICS: &[Metric] = &[
     gauge("adit_kv_objects", "Objects there are.", |s| s.objects),
     gauge("adit_kv_leased_objects", "Objects that are leased.", |s| s.leased),
     gauge("adit_kv_used_bytes", "Bytes in use, padding included.", |s| s.used_units * UNIT_BYTES),
-    gauge("adit_kv_capacity_bytes", "Bytes that objects may take.", |s| s.capacity_units * UNIT_BYTES),
+    gauge("adit_kv_capacity_bytes", "Bytes that objects may take.", |s| {
+        s.capacity_units * UNIT_BYTES
+    }),
     gauge("adit_kv_free_runs", "Runs of free space.", |s| s.free_runs),
     gauge("adit_kv_largest_free_bytes", "Bytes of the longest of them.", |s| {
         s.largest_free_units * UNIT_BYTES

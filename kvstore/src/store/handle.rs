@@ -28,7 +28,9 @@ use super::writer::Writer;
 use crate::error::{Error, Result};
 use crate::key::Key;
 use crate::media::{Recovery, Set};
-use crate::shard::{Failure, GetItem, Info, LeaseId, Part, PutItem, PutOptions, ReserveItem, Stats};
+use crate::shard::{
+    Failure, GetItem, Info, LeaseId, Part, PutItem, PutOptions, ReserveItem, Stats,
+};
 
 /// A store, from any thread. Clones are the same store; with the last the store closes, and whoever drops that waits
 /// for it: [`Store::close`] says what came of it.

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use adit_driver::Time;
 use adit_driver::memory::AnyBuffer;
 
-use super::devices::DeviceShard;
 use super::core::Core;
+use super::devices::DeviceShard;
 use super::pending::{Answer, Reply, Unfinished};
 use super::pool::{Pool, PoolBuffer};
 use super::value::{Put, Read, Value};
@@ -117,7 +117,8 @@ impl Aim {
         }
         let wanted = range.start..range.end.min(object_bytes);
         let piece = piece_bytes(object_bytes);
-        let pieces = wanted.start / piece * piece..wanted.end.next_multiple_of(piece).min(object_bytes);
+        let pieces =
+            wanted.start / piece * piece..wanted.end.next_multiple_of(piece).min(object_bytes);
         let is_plain = info.layout == crate::LayoutId::PLAIN;
         let (part, read) = if is_plain && pieces != (0..object_bytes) {
             (Part::Bytes(pieces.clone()), pieces)
@@ -178,7 +179,8 @@ impl Fetch {
     pub(super) fn begin(mut self, aim: Aim, buffer: PoolBuffer) -> (GetItem, Waiter) {
         let (run, pool) = buffer.into_parts();
         self.attempts += 1;
-        let item = GetItem { key: self.key.clone(), part: aim.part.clone(), into: AnyBuffer::One(run) };
+        let item =
+            GetItem { key: self.key.clone(), part: aim.part.clone(), into: AnyBuffer::One(run) };
         (item, Waiter::Fetching(Fetching { fetch: self, pool: Some(pool), aim }))
     }
 

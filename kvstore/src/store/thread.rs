@@ -144,7 +144,11 @@ impl Rounds {
     }
 
     fn sleep(&self, now: Time, nap: Duration, turn: Turn) {
-        let due = self.desk.waiting.front().map_or(turn.next, |first| turn.next.min(first.fetch.deadline));
+        let due = self
+            .desk
+            .waiting
+            .front()
+            .map_or(turn.next, |first| turn.next.min(first.fetch.deadline));
         let is_ending = !matches!(self.ending, Ending::No);
         // Completions wake nobody, and neither does the end of a drain.
         let at_most = if turn.in_flight > 0 || is_ending { nap } else { Duration::from_secs(3600) };

@@ -43,8 +43,7 @@ pub(super) fn start(options: &OpenOptions) -> Result<(Arc<Core>, Arc<Threads>)> 
         patience: options.timeout + options.command_timeout * 4,
         copied_bytes: Default::default(),
     });
-    let threads =
-        Threads { core: Arc::clone(&core), handles: Mutex::default(), recoveries };
+    let threads = Threads { core: Arc::clone(&core), handles: Mutex::default(), recoveries };
     for (worker, number) in workers(options, &core, shards, &cores).into_iter().zip(0..) {
         threads.spawn(number, worker)?;
     }

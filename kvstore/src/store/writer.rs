@@ -86,4 +86,3 @@ impl fmt::Debug for Writer {
         write!(f, "Writer({} bytes, {:?} of shard {})", self.bytes, self.id, self.shard)
     }
 }
-

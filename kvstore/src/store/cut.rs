@@ -10,7 +10,7 @@ use crate::key::Key;
 use crate::media::Set;
 use crate::object::TenantId;
 use crate::shard::{
-    Action, Done, Failure, FillItem, GetItem, Info, Outcome, PutItem, PutOptions, Request,
+    Action, Done, Failure, FillItem, Info, Outcome, PutItem, PutOptions, Request,
     ReserveItem, WriterId,
 };
 

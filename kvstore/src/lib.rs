@@ -34,7 +34,6 @@ pub mod expiry;
 pub mod extent;
 pub mod index;
 pub mod device_set;
-mod error;
 pub mod geometry;
 pub mod journal;
 mod key;

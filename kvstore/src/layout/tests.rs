@@ -30,8 +30,8 @@ fn neighbours(layout: &Layout, before: usize) -> Vec<u64> {
     let mut put = || {
         let units = layout.block_units();
         let unit = match layout.slab() {
-            Some(shape) => slabs.allocate(&mut extents, LAYOUT, shape, near),
-            None => extents.allocate(units, near.map(|unit| unit + units)),
+            Some(shape) => slabs.allocate(&mut extents, LAYOUT, shape, near, 64),
+            None => extents.allocate(units, near.map(|unit| unit + units), 1),
         };
         near = unit;
         unit.expect("there is room")

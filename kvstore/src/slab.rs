@@ -110,8 +110,8 @@ impl Slabs {
 
     /// The unit of a new slot's first run; nothing if there is no free slot and no room for a slab.
     ///
-    /// `near` is the slot of the block before it in its sequence, if that is still there. `ahead` is how many blocks the
-    /// sequence is about to get, this one included: 4 if that is not known.
+    /// `near` is the slot of the block before it in its sequence, if that is still there. `ahead` is how many blocks
+    /// the sequence is about to get, this one included: 4 if that is not known.
     ///
     /// # Panics
     /// If a part of the shape is 0, or the layout's slabs have another shape.

@@ -92,6 +92,18 @@ fn slabs_have_the_slots_that_keep_a_layer_hit_within_its_goal() {
 }
 
 #[test]
+fn slabs_can_be_kept_small() {
+    let layout = Layout::new(BLOCK, Order::LayerMajor { slots: 20 }).expect("a layout");
+    let slots = |blocks: u64| {
+        let units = blocks * layout.block_units();
+        layout.with_slabs_up_to(units).slab().expect("slabs").slots
+    };
+    assert_eq!([0, 1, 7, 19, 20, 99].map(slots), [1, 1, 4, 16, 20, 20]);
+    let block_major = Layout::new(BLOCK, Order::BlockMajor).expect("a layout");
+    assert_eq!(block_major.with_slabs_up_to(1), block_major);
+}
+
+#[test]
 fn named_models_have_their_published_sizes() {
     let kib = |model: &str, tokens| {
         let layout = Layout::named(model, tokens).expect("a model");

@@ -89,6 +89,14 @@ fn a_unit_inside_a_run_is_no_slot() {
 }
 
 #[test]
+#[should_panic(expected = "a slot starts at the unit")]
+fn a_second_run_is_no_slot() {
+    let (mut extents, mut slabs) = (Extents::new(0..100), Slabs::new());
+    slabs.allocate(&mut extents, A.0, A.1, None, 1);
+    slabs.base_of(A.1.stride_units());
+}
+
+#[test]
 #[should_panic(expected = "is free already")]
 fn a_slot_freed_twice_is_a_bug() {
     let (mut extents, mut slabs) = (Extents::new(0..100), Slabs::new());

@@ -34,8 +34,6 @@ mod error;
 pub mod evict;
 pub mod expiry;
 pub mod extent;
-pub mod index;
-pub mod device_set;
 pub mod geometry;
 pub mod index;
 pub mod journal;

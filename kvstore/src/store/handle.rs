@@ -20,16 +20,18 @@ use super::payload::{Payload, PutWith, RefuseReason, Refused};
 use super::pending::{Pending, Unfinished};
 use super::pool::PoolBuffer;
 use super::route;
-use super::tenant::Tenant;
+use super::names::{DefinedLayout, Tenant};
 use super::threads::{self, Threads};
 use super::value::{Put, Read, Value};
 use super::wait;
 use super::writer::Writer;
 use crate::error::{Error, Result};
 use crate::key::Key;
-use crate::media::{Recovery, Set};
+use crate::layout::Layout;
+use crate::media::Set;
 use crate::shard::{
-    Failure, GetItem, Info, LeaseId, Part, PutItem, PutOptions, ReserveItem, Stats,
+    Failure, GetItem, Info, LeaseId, Part, PutItem, PutOptions, Recovery,
+    ReserveItem, Stats,
 };
 
 /// A store, from any thread. Clones are the same store; with the last the store closes, and whoever drops that waits
@@ -337,7 +339,22 @@ impl Store {
         });
         for number in 0..shards {
             let name = name.to_owned();
-            self.gather(number, &gather, move |shard, _| shard.tenant(&name, share));
+            self.gather(number, &gather, move |shard, now| shard.tenant(now, &name, share));
+        }
+        pending
+    }
+
+    /// A model's layout of KV blocks, defined if it is new, for [`PutWith::layout`].
+    pub fn layout(&self, layout: Layout) -> Pending<DefinedLayout> {
+        let shards = self.core.set.shards();
+        let (reply, pending) = self.core.pair();
+        let known = layout.clone();
+        let gather = Gather::new(usize::from(shards), reply, |ids: Vec<(u16, _)>| {
+            DefinedLayout::new(ids.into_iter().map(|(_, id)| id).collect(), known)
+        });
+        for number in 0..shards {
+            let layout = layout.clone();
+            self.gather(number, &gather, move |shard, now| shard.layout(now, layout));
         }
         pending
     }
@@ -354,7 +371,7 @@ impl Store {
             sum
         });
         for number in 0..shards {
-            self.gather(number, &gather, |shard, _| Ok(*shard.stats()));
+            self.gather(number, &gather, |shard, _| Ok(shard.stats()));
         }
         pending
     }
@@ -494,8 +511,9 @@ impl Store {
 /// A shard's names for what is meant.
 fn options(shard: u16, with: &PutWith) -> PutOptions {
     let tenant = with.tenant.as_ref().map(|tenant| tenant.in_shard(shard)).unwrap_or_default();
+    let layout = with.layout.as_ref().map(|layout| layout.in_shard(shard)).unwrap_or_default();
     let ttl_s = with.ttl.map(|ttl| ttl.as_secs() + u64::from(ttl.subsec_nanos() > 0));
-    PutOptions { tenant, ttl_s, after: with.after.clone(), layout: with.layout }
+    PutOptions { tenant, ttl_s, after: with.after.clone(), layout }
 }
 
 /// A put that found the mailbox full, as it was before.

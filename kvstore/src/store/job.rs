@@ -105,12 +105,16 @@ pub(super) struct Aim {
 }
 
 impl Aim {
-    /// Whole pieces around `range`; all of an object that has a layout, whose pieces are others.
+    /// Whole pieces around `range`. Of a KV block, whose pieces are others, all its `block_bytes`, padding included.
     ///
     /// # Errors
     /// [`Failure::Part`] where the range begins behind the object's end.
-    pub(super) fn of(info: &Info, range: Option<&Range<u64>>) -> Result<Aim, Failure> {
-        let object_bytes = info.bytes;
+    pub(super) fn of(
+        info: &Info,
+        range: Option<&Range<u64>>,
+        block_bytes: Option<u64>,
+    ) -> Result<Aim, Failure> {
+        let object_bytes = block_bytes.unwrap_or(info.bytes);
         let range = range.cloned().unwrap_or(0..object_bytes);
         if range.start >= object_bytes || range.is_empty() {
             return Err(Failure::Part("the range is empty, or begins behind the object's end"));
@@ -119,8 +123,7 @@ impl Aim {
         let piece = piece_bytes(object_bytes);
         let pieces =
             wanted.start / piece * piece..wanted.end.next_multiple_of(piece).min(object_bytes);
-        let is_plain = info.layout == crate::LayoutId::PLAIN;
-        let (part, read) = if is_plain && pieces != (0..object_bytes) {
+        let (part, read) = if block_bytes.is_none() && pieces != (0..object_bytes) {
             (Part::Bytes(pieces.clone()), pieces)
         } else {
             (Part::All, 0..object_bytes)
@@ -372,7 +375,7 @@ mod tests {
             len in 0u64..(1 << 21),
         ) {
             let range = start..start + len;
-            match Aim::of(&info(bytes, LayoutId::PLAIN), Some(&range)) {
+            match Aim::of(&info(bytes, LayoutId::PLAIN), Some(&range), None) {
                 Err(_) => prop_assert!(start >= bytes || len == 0),
                 Ok(aim) => {
                     let read = match &aim.part {
@@ -392,8 +395,9 @@ mod tests {
     }
 
     #[test]
-    fn an_object_with_a_layout_is_read_whole() {
-        let aim = Aim::of(&info(1 << 20, LayoutId(1)), Some(&(5..6))).expect("inside");
+    fn a_block_is_read_whole_with_its_padding() {
+        let block = info((1 << 20) - 5, LayoutId(1));
+        let aim = Aim::of(&block, Some(&(5..6)), Some(1 << 20)).expect("inside");
         assert_eq!((aim.part, aim.len, aim.wanted), (Part::All, 1 << 20, 5..6));
     }
 }

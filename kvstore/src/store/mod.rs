@@ -22,7 +22,7 @@
 //! |---|---|
 //! | `handle` | what callers hold: [`Store`] |
 //! | `open`, `devices` | how a store is formatted and opened |
-//! | `payload`, `value`, `tenant`, `batch`, `writer`, `lease`, `pending` | what goes in and what comes out |
+//! | `payload`, `value`, `names`, `batch`, `writer`, `lease`, `pending` | what goes in and what comes out |
 //! | `pool`, `runs` | registered memory that is used over and over |
 //! | `core`, `mailbox`, `job`, `wait` | the way to the threads |
 //! | `threads`, `thread`, `flights`, `gather` | the threads, and the way back |
@@ -45,7 +45,7 @@ mod pending;
 mod pool;
 mod route;
 mod runs;
-mod tenant;
+mod names;
 mod thread;
 mod threads;
 mod value;
@@ -60,6 +60,6 @@ pub use open::{FormatStore, OpenOptions};
 pub use payload::{Payload, PutWith, RefuseReason, Refused};
 pub use pending::{Answer, Pending, Unfinished};
 pub use pool::PoolBuffer;
-pub use tenant::Tenant;
+pub use names::{DefinedLayout, Tenant};
 pub use value::{Put, Read, Value};
 pub use writer::Writer;

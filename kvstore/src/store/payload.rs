@@ -8,10 +8,9 @@ use adit_driver::Buffer;
 use adit_driver::memory::{AnyBuffer, IoBuffer};
 
 use super::pool::PoolBuffer;
-use super::tenant::Tenant;
+use super::names::{DefinedLayout, Tenant};
 use crate::error::Error;
 use crate::key::Key;
-use crate::object::LayoutId;
 
 /// The data of an object.
 #[derive(Debug)]
@@ -104,8 +103,8 @@ pub struct PutWith {
     pub ttl: Option<Duration>,
     /// The object it follows in its sequence, next to which it is placed where one shard has both.
     pub after: Option<Key>,
-    /// How it lies; [`LayoutId::PLAIN`] for one contiguous extent.
-    pub layout: LayoutId,
+    /// How it lies; in one contiguous extent, cut into pieces by length, where not given.
+    pub layout: Option<DefinedLayout>,
 }
 
 /// A request that was not taken, with its data.

@@ -22,6 +22,7 @@ use super::pending::{Answer, Unfinished};
 use super::pool::{Pool, PoolBuffer, Pools};
 use super::wait;
 use crate::error::{Error, Result};
+use crate::place::UNIT_BYTES;
 use crate::shard::{Action, Done, Failure, GetItem, Request, Shard, Stats, Turn};
 
 /// What a thread is made of.
@@ -270,7 +271,7 @@ impl Worker {
 
     fn stats(&self) -> Stats {
         let mut sum = Stats::default();
-        self.shards.iter().for_each(|shard| sum += *shard.stats());
+        self.shards.iter().for_each(|shard| sum += shard.stats());
         sum
     }
 }
@@ -392,7 +393,9 @@ impl Begin<'_> {
             fetch.reply.send(Err(Unfinished::new(error)));
             Prepared::Over
         };
-        let aim = match Aim::of(&info, fetch.range.as_ref()) {
+        let layout = self.worker.shards[self.shard].layout_of(info.layout);
+        let block_bytes = layout.map(|layout| layout.block_units() * UNIT_BYTES);
+        let aim = match Aim::of(&info, fetch.range.as_ref(), block_bytes) {
             Ok(aim) => aim,
             Err(failure) => return refuse(fetch, failure.into()),
         };

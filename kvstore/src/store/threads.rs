@@ -13,8 +13,7 @@ use super::open::{self, OpenOptions, Opened};
 use super::pool::{self, Pools};
 use super::thread::Worker;
 use crate::error::{Error, Result};
-use crate::media::Recovery;
-use crate::shard::{Failure, Stats};
+use crate::shard::{Failure, Recovery, Stats};
 
 /// See the module. Dropped, it closes the store.
 pub(super) struct Threads {

@@ -46,6 +46,7 @@ mod object;
 mod options;
 mod place;
 pub mod plan;
+pub mod prometheus;
 mod recent;
 pub mod record;
 pub mod recovery;

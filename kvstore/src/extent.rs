@@ -3,14 +3,20 @@
 //! Invariants: free runs are disjoint, lie in the range and never touch (they are joined). Every operation but the
 //! building after a restart is O(log n) in the number of free runs.
 //!
-//! An extent goes right behind its neighbour of the sequence if there is room; else into the shortest run that holds
-//! it, at the run's start.
+//! An extent goes right behind its neighbour of the sequence if there is room. Where a sequence starts, it goes into the
+//! shortest run with room for three, or the longest; what is in no sequence goes into the shortest run that holds it.
+//! Percent of the space in use and of neighbours that are contiguous, under churn that keeps 2^18 units 97 % full (see
+//! `churn`): all in the shortest run 93.9 and 25.1, in the first run 93.0 and 32.3, sequences in the longest run 92.9 and
+//! 48.4; as it is, 93.9 and 44.6.
 //!
 //! It does not know what is in an extent, nor that a device has to be told of one that is free: see `discard`.
 
 use std::ops::Range;
 
 use crate::runs::Runs;
+
+/// A sequence starts where there is room for so many of its extents.
+const ROOM: u64 = 3;
 
 /// Free space of a range of units.
 #[derive(Clone, Debug)]
@@ -49,20 +55,31 @@ impl Extents {
 
     /// The first unit of a new extent, or nothing if no free run holds it.
     ///
-    /// `near` is the unit right behind the neighbour that is read together with it.
+    /// `near` is the unit right behind its neighbour of the sequence; nothing if it is in none, and for the first of
+    /// a sequence see [`Extents::allocate_first`].
     ///
     /// # Panics
     /// If `units` is 0.
     pub fn allocate(&mut self, units: u64, near: Option<u64>) -> Option<u64> {
         assert!(units > 0, "an extent has units");
-        if let Some(unit) = near
-            && unit.checked_add(units).is_some_and(|end| self.take(unit..end))
-        {
-            return Some(unit);
-        }
-        let start = self.free.best_fit(units)?.start;
-        assert!(self.free.remove(start..start + units), "a fit holds the extent");
-        Some(start)
+        let Some(unit) = near else {
+            let run = self.free.best_fit(units)?;
+            return Some(self.take_first(run, units));
+        };
+        let behind = unit.checked_add(units).is_some_and(|end| self.take(unit..end));
+        if behind { Some(unit) } else { self.allocate_first(units) }
+    }
+
+    /// The first unit of an extent with which a sequence starts, where there is room for more behind it; nothing if
+    /// no free run holds it.
+    ///
+    /// # Panics
+    /// If `units` is 0.
+    pub fn allocate_first(&mut self, units: u64) -> Option<u64> {
+        assert!(units > 0, "an extent has units");
+        let roomy = self.free.best_fit(units.saturating_mul(ROOM));
+        let run = roomy.or_else(|| self.free.longest())?;
+        (run.end - run.start >= units).then(|| self.take_first(run, units))
     }
 
     /// Takes exactly this extent; false, and nothing changes, unless all of it is free.
@@ -72,7 +89,12 @@ impl Extents {
         self.free.remove(extent)
     }
 
-    /// Gives an extent back.
+    fn take_first(&mut self, run: Range<u64>, units: u64) -> u64 {
+        assert!(self.take(run.start..run.start + units), "the run holds the extent");
+        run.start
+    }
+
+    /// Gives an extent back. It may be a part of one that was allocated, or several in a row.
     ///
     /// # Panics
     /// If it is empty, leaves the range or any of it is free already: a double free is a bug of the store's.
@@ -140,7 +162,17 @@ impl Map {
 
     /// Takes the units; false, and nothing changes, if there are none or one is taken.
     fn take(&mut self, units: Range<u64>) -> bool {
-        if units.is_empty() || Map::masks(&units).any(|(at, mask)| self.words[at] & mask != 0) {
+        if units.is_empty() {
+            return false;
+        }
+        let words = (units.start / 64) as usize..units.end.div_ceil(64) as usize;
+        if let [word] = &mut self.words[words] {
+            let mask = u64::MAX >> (64 - (units.end - units.start)) << (units.start % 64);
+            let free = *word & mask == 0;
+            *word |= if free { mask } else { 0 };
+            return free;
+        }
+        if Map::masks(&units).any(|(at, mask)| self.words[at] & mask != 0) {
             return false;
         }
         for (at, mask) in Map::masks(&units) {
@@ -188,5 +220,7 @@ impl Map {
     }
 }
 
+#[cfg(test)]
+mod churn;
 #[cfg(test)]
 mod tests;

@@ -16,6 +16,7 @@
 //! | `geometry`, `superblock`, `record`, `block`, `journal`, `checkpoint`, `recovery` | what is on the media |
 //! | `schedule`, `budget`, `discard` | what goes to a device first, how much is written to it, what it is told to forget |
 //! | `shard` | one owner of a part of the store, and its loop |
+//! | `store` | the handle that servers hold, and the threads behind it |
 //!
 //! `docs/disk-format.md` has every byte on the media.
 #![forbid(unsafe_code)]
@@ -25,18 +26,40 @@ pub mod discard;
 mod error;
 pub mod extent;
 pub mod index;
+pub mod block;
+mod bytes;
+pub mod checkpoint;
+mod error;
+pub mod journal;
 mod key;
 pub mod layout;
 mod object;
 mod options;
 mod place;
+pub mod media;
 pub mod shard;
 pub mod plan;
+pub mod store;
 mod runs;
 pub mod slab;
+pub mod admission;
+mod error;
+pub mod evict;
+pub mod expiry;
+pub mod index;
+mod key;
+pub mod lease;
+mod number_hash;
+mod object;
+mod options;
+mod place;
+pub mod tenant;
+pub mod record;
+pub mod recovery;
 
 pub use error::{Error, Result};
 pub use key::{KEY_BYTES_MAX, Key};
 pub use object::{CHECKSUMS_MAX, LayoutId, Object, ObjectId, TenantId, piece_bytes};
 pub use options::{Durability, PolicyKind, Watermarks};
 pub use place::{Place, UNIT_BYTES, units};
+pub use store::{FormatStore, Local, OpenOptions, Store};

@@ -60,9 +60,11 @@ impl Model {
     fn step(&mut self, extents: &mut Extents, step: Step) {
         match step {
             Step::Allocate { units, near } => {
-                let expected = near
-                    .filter(|&unit| self.is_free(&(unit..unit + units)))
-                    .or_else(|| self.best_fit(units));
+                let expected = match near {
+                    None => self.best_fit(units),
+                    Some(unit) if self.is_free(&(unit..unit + units)) => Some(unit),
+                    Some(_) => self.roomy_fit(units),
+                };
                 assert_eq!(extents.allocate(units, near), expected);
                 expected.into_iter().for_each(|unit| self.take(unit..unit + units));
             }
@@ -80,6 +82,12 @@ impl Model {
             }
             Step::Free(_) => {}
         }
+    }
+
+    fn roomy_fit(&self, units: u64) -> Option<u64> {
+        let longest = self.runs().into_iter().max_by_key(|run| (run.end - run.start, run.start));
+        let fits = longest.filter(|run| run.end - run.start >= units).map(|run| run.start);
+        self.best_fit(units * ROOM).or(fits)
     }
 
     fn best_fit(&self, units: u64) -> Option<u64> {
@@ -148,8 +156,11 @@ fn an_extent_goes_behind_its_neighbour_while_there_is_room() {
     let mut extents = Extents::new(0..100);
     assert_eq!(extents.allocate(10, Some(50)), Some(50));
     assert_eq!(extents.allocate(10, Some(60)), Some(60));
-    assert_eq!(extents.allocate(10, Some(55)), Some(70), "the shortest that holds it");
-    assert_eq!(extents.allocate(10, Some(u64::MAX)), Some(80));
+    assert_eq!(extents.allocate(10, Some(55)), Some(70), "the shortest with room for three");
+    assert_eq!(extents.allocate(10, Some(u64::MAX)), Some(0));
+    assert_eq!(extents.allocate(10, None), Some(80), "the shortest that holds it");
+    assert_eq!(extents.allocate_first(20), Some(10), "the longest");
+    assert_eq!(extents.allocate_first(21), None);
 }
 
 #[test]

@@ -93,6 +93,11 @@ impl Machine {
         self.cut_at = command;
     }
 
+    /// The power goes now.
+    pub(crate) fn cut_now(&mut self) {
+        self.is_off = true;
+    }
+
     pub(crate) fn is_off(&self) -> bool {
         self.is_off
     }

@@ -139,6 +139,11 @@ impl Model {
         self.is_excused
     }
 
+    /// Bytes of the longest version that a key ever had; 1 if it had none.
+    pub(crate) fn longest(&self, key: usize) -> u64 {
+        self.keys[key].ever.iter().map(|version| version.bytes).max().unwrap_or(1)
+    }
+
     /// A version that nobody has put yet.
     pub(crate) fn version(&mut self, bytes: u64, expires: Option<Time>) -> Version {
         self.versions += 1;
@@ -254,13 +259,26 @@ impl Model {
         ever.any(|version| history.may_be(Some(*version), begin, self.moment))
     }
 
-    /// Holds a miss against what must be there, by a read that began then and ended at `now`.
+    /// Whether a put or delete of the key is not over.
+    pub(crate) fn is_being_written(&self, key: usize) -> bool {
+        self.keys[key].writes.iter().any(|write| write.end.is_none())
+    }
+
+    /// Holds a miss against what must be there, by a read that began then and ended at `now`. What is leased was not
+    /// evicted.
     ///
     /// # Errors
     /// Why the object should have been found.
-    pub(crate) fn miss(&self, key: usize, begin: Moment, now: Time) -> Result<(), String> {
+    pub(crate) fn miss(
+        &self,
+        key: usize,
+        begin: Moment,
+        now: Time,
+        is_leased: bool,
+    ) -> Result<(), String> {
         let history = &self.keys[key];
-        if self.is_excused || self.may_evict || history.may_be_absent(begin, self.moment, now) {
+        let may_be_evicted = self.may_evict && !is_leased;
+        if self.is_excused || may_be_evicted || history.may_be_absent(begin, self.moment, now) {
             return Ok(());
         }
         Err(format!("{} is missing: {}", history.key, history.describe()))
@@ -430,10 +448,10 @@ mod tests {
         assert!(hit(&mut model, 1, &bytes).expect_err("another key").contains("version 2 of"));
         let begin = model.tick();
         assert!(
-            model.miss(0, begin, Time::ZERO).is_err() && model.miss(1, begin, Time::ZERO).is_ok()
+            model.miss(0, begin, Time::ZERO, false).is_err() && model.miss(1, begin, Time::ZERO, false).is_ok()
         );
         model.excuse();
-        assert!(model.miss(0, begin, Time::ZERO).is_ok());
+        assert!(model.miss(0, begin, Time::ZERO, false).is_ok());
     }
 
     #[test]
@@ -462,7 +480,7 @@ mod tests {
         assert_eq!(hit(&mut model, 0, &bytes), Ok(third));
         model.settle(0, Some(third)).expect("one moment");
         assert!(hit(&mut model, 0, &second).is_err());
-        assert!(model.miss(0, Moment::MAX, Time::ZERO).is_err());
+        assert!(model.miss(0, Moment::MAX, Time::ZERO, false).is_err());
     }
 
     #[test]
@@ -491,8 +509,8 @@ mod tests {
         let begin = model.begin(0, Some(version));
         model.end(0, begin, Ended::Acknowledged, Some(Time::from_ns(60)));
         let begin = model.tick();
-        assert!(model.miss(0, begin, Time::from_ns(49)).is_err());
-        assert!(model.miss(0, begin, Time::from_ns(50)).is_ok());
+        assert!(model.miss(0, begin, Time::from_ns(49), false).is_err());
+        assert!(model.miss(0, begin, Time::from_ns(50), false).is_ok());
         let mut bytes = vec![0; 100];
         model.fill(version, &mut bytes, 0);
         let found = Found { bytes: &bytes, offset: 0, until: u64::MAX };

@@ -12,7 +12,7 @@ use std::collections::BTreeSet;
 use adit_driver::Time;
 
 use crate::number_hash::NumberMap;
-use crate::object::ObjectId;
+use crate::place::Place;
 
 /// Names a lease; never used again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -36,14 +36,14 @@ pub struct LeasesFull {
 #[derive(Debug)]
 struct Lease {
     until: Time,
-    ids: Box<[ObjectId]>,
+    ids: Box<[Place]>,
 }
 
 /// The leases and pins of a shard.
 #[derive(Debug)]
 pub struct Leases {
     /// By how many leases and pins each object is held.
-    holds: NumberMap<ObjectId, u32>,
+    holds: NumberMap<Place, u32>,
     leases: NumberMap<LeaseId, Lease>,
     /// The leases by the ends of their times.
     ends: BTreeSet<(Time, LeaseId)>,
@@ -54,7 +54,7 @@ pub struct Leases {
 
 impl Lease {
     /// What a lease counts. One of nothing counts, as it takes memory too.
-    fn cost(ids: &[ObjectId]) -> usize {
+    fn cost(ids: &[Place]) -> usize {
         ids.len().max(1)
     }
 }
@@ -79,7 +79,7 @@ impl Leases {
 
     /// Whether a lease or a pin holds an object.
     #[inline]
-    pub fn is_leased(&self, id: ObjectId) -> bool {
+    pub fn is_leased(&self, id: Place) -> bool {
         self.holds.contains_key(&id)
     }
 
@@ -87,7 +87,7 @@ impl Leases {
     ///
     /// # Errors
     /// [`LeasesFull`] if too many are leased.
-    pub fn lease(&mut self, ids: &[ObjectId], until: Time) -> Result<LeaseId, LeasesFull> {
+    pub fn lease(&mut self, ids: &[Place], until: Time) -> Result<LeaseId, LeasesFull> {
         let asked = Lease::cost(ids);
         if asked > self.leased_max - self.leased {
             let Leases { leased, leased_max, .. } = *self;
@@ -103,7 +103,7 @@ impl Leases {
     }
 
     /// Ends a lease. Returns its objects, or `None` if its time was over before.
-    pub fn release(&mut self, lease: LeaseId) -> Option<Box<[ObjectId]>> {
+    pub fn release(&mut self, lease: LeaseId) -> Option<Box<[Place]>> {
         let Lease { until, ids } = self.leases.remove(&lease)?;
         assert!(self.ends.remove(&(until, lease)), "lease {} has an end", lease.0);
         self.leased -= Lease::cost(&ids);
@@ -112,13 +112,13 @@ impl Leases {
     }
 
     /// Ends the lease whose time is over since longest, and returns its objects; `None` if there is none at `now`.
-    pub fn expire(&mut self, now: Time) -> Option<Box<[ObjectId]>> {
+    pub fn expire(&mut self, now: Time) -> Option<Box<[Place]>> {
         let (until, lease) = *self.ends.first()?;
         if until > now { None } else { self.release(lease) }
     }
 
     /// Holds an object until [`Leases::unpin`].
-    pub fn pin(&mut self, id: ObjectId) {
+    pub fn pin(&mut self, id: Place) {
         *self.holds.entry(id).or_insert(0) += 1;
     }
 
@@ -126,7 +126,7 @@ impl Leases {
     ///
     /// # Panics
     /// If nothing holds it.
-    pub fn unpin(&mut self, id: ObjectId) {
+    pub fn unpin(&mut self, id: Place) {
         let holds = self.holds.get_mut(&id).expect("only what is held is let go");
         *holds -= 1;
         if *holds == 0 {
@@ -146,8 +146,8 @@ mod tests {
         Time::from_ns(ns)
     }
 
-    fn ids(numbers: &[u32]) -> Vec<ObjectId> {
-        numbers.iter().copied().map(ObjectId).collect()
+    fn ids(numbers: &[u32]) -> Vec<Place> {
+        numbers.iter().copied().map(Place).collect()
     }
 
     #[test]
@@ -155,12 +155,12 @@ mod tests {
         let mut leases = Leases::new(10);
         let first = leases.lease(&ids(&[1, 2]), at(5)).expect("room");
         let second = leases.lease(&ids(&[2]), at(9)).expect("room");
-        leases.pin(ObjectId(1));
+        leases.pin(Place(1));
         assert_eq!(leases.release(first).as_deref(), Some(&ids(&[1, 2])[..]));
-        assert!(leases.is_leased(ObjectId(1)) && leases.is_leased(ObjectId(2)));
-        leases.unpin(ObjectId(1));
+        assert!(leases.is_leased(Place(1)) && leases.is_leased(Place(2)));
+        leases.unpin(Place(1));
         leases.release(second).expect("it is not over");
-        assert!(!leases.is_leased(ObjectId(1)) && !leases.is_leased(ObjectId(2)));
+        assert!(!leases.is_leased(Place(1)) && !leases.is_leased(Place(2)));
         assert_eq!(leases.leased(), 0);
     }
 
@@ -182,7 +182,7 @@ mod tests {
         leases.lease(&ids(&[1, 2]), at(5)).expect("room");
         let refused = leases.lease(&ids(&[3, 4]), at(5)).expect_err("no room");
         assert_eq!(refused, LeasesFull { leased: 2, leased_max: 3, asked: 2 });
-        assert!(!leases.is_leased(ObjectId(3)));
+        assert!(!leases.is_leased(Place(3)));
         leases.lease(&[], at(5)).expect("room for one");
         leases.lease(&[], at(5)).expect_err("a lease of nothing counts too");
     }
@@ -192,7 +192,7 @@ mod tests {
         #[test]
         fn leases_are_a_list(steps in vec((vec(0_u32..6, 0..4), 0_u64..20, 0..4), 1..100)) {
             let mut leases = Leases::new(12);
-            let mut model: Vec<(LeaseId, u64, Vec<ObjectId>)> = Vec::new();
+            let mut model: Vec<(LeaseId, u64, Vec<Place>)> = Vec::new();
             for (numbers, number, step) in steps {
                 let wanted = ids(&numbers);
                 let leased: usize = model.iter().map(|(_, _, ids)| ids.len().max(1)).sum();
@@ -213,7 +213,7 @@ mod tests {
                         prop_assert_eq!(leases.expire(at(number)), expected);
                     }
                 }
-                for id in (0..6).map(ObjectId) {
+                for id in (0..6).map(Place) {
                     let held = model.iter().any(|(_, _, ids)| ids.contains(&id));
                     prop_assert_eq!(leases.is_leased(id), held);
                 }

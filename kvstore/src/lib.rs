@@ -13,7 +13,7 @@
 //! | `index` | which objects there are: at most 64 bytes of memory for each |
 //! | `evict`, `admission`, `expiry`, `tenant`, `lease` | what goes, what comes in, for whom, and what must stay |
 //! | `layout`, `plan` | a model's geometry, and the commands that a batch becomes |
-//! | `geometry`, `superblock`, `record`, `block`, `journal`, `checkpoint`, `recovery` | what is on the media |
+//! | `geometry`, `superblock`, `device_set`, `record`, `block`, `journal`, `checkpoint`, `recovery` | what is on the media |
 //! | `schedule`, `budget`, `discard` | what goes to a device first, how much is written to it, what it is told to forget |
 //! | `shard` | one owner of a part of the store, and its loop |
 //! | `store` | the handle that servers hold, and the threads behind it |
@@ -21,41 +21,41 @@
 //! `docs/disk-format.md` has every byte on the media.
 #![forbid(unsafe_code)]
 
-pub mod checksum;
-pub mod discard;
-mod error;
-pub mod extent;
-pub mod index;
+pub mod admission;
 pub mod block;
 mod bytes;
 pub mod checkpoint;
-mod error;
-pub mod journal;
-mod key;
-pub mod layout;
-mod object;
-mod options;
-mod place;
-pub mod media;
-pub mod shard;
-pub mod plan;
-pub mod store;
-mod runs;
-pub mod slab;
-pub mod admission;
+pub mod budget;
+pub mod checksum;
+pub mod discard;
 mod error;
 pub mod evict;
 pub mod expiry;
+pub mod extent;
 pub mod index;
+pub mod device_set;
+mod error;
+pub mod geometry;
+pub mod journal;
 mod key;
+pub mod layout;
 pub mod lease;
+pub mod media;
 mod number_hash;
 mod object;
 mod options;
 mod place;
-pub mod tenant;
+pub mod plan;
 pub mod record;
 pub mod recovery;
+mod runs;
+pub mod shard;
+pub mod schedule;
+pub mod slab;
+pub mod store;
+mod recent;
+pub mod tenant;
+pub mod superblock;
 
 pub use error::{Error, Result};
 pub use key::{KEY_BYTES_MAX, Key};

@@ -6,7 +6,6 @@
 //!
 //! Memory is 8 bytes an object, used as ids are; S3-FIFO has one byte more.
 
-mod ghost;
 mod links;
 mod lru;
 mod s3fifo;

@@ -8,9 +8,9 @@
 //! through the small queue once, then through the main one four times, as hits are counted to three.
 
 use super::Policy;
-use super::ghost::Ghost;
 use super::links::{Links, Queue};
 use crate::object::ObjectId;
+use crate::recent::Recent;
 
 const SMALL: Queue = 0;
 const MAIN: Queue = 1;
@@ -29,13 +29,20 @@ pub struct S3Fifo {
     links: Links,
     /// How many objects are in each queue.
     lens: [u32; 2],
-    ghost: Ghost,
+    /// What was evicted from the small queue: half as many keys as the capacity, a byte for each of that.
+    ghosts: Recent,
+    objects_max: u32,
 }
 
 impl S3Fifo {
     /// Empty queues for ids below `objects_max`.
     pub fn new(objects_max: u32) -> S3Fifo {
-        S3Fifo { links: Links::new(objects_max, 2), lens: [0; 2], ghost: Ghost::new(objects_max) }
+        S3Fifo {
+            links: Links::new(objects_max, 2),
+            lens: [0; 2],
+            ghosts: Recent::new(objects_max as usize),
+            objects_max,
+        }
     }
 
     fn hits(&self, id: ObjectId) -> u32 {
@@ -94,8 +101,11 @@ impl S3Fifo {
 
 impl Policy for S3Fifo {
     fn inserted(&mut self, id: ObjectId, key_hash: u64) {
-        let objects = self.lens[SMALL as usize] + self.lens[MAIN as usize];
-        let queue = if self.ghost.take(key_hash, objects) { MAIN } else { SMALL };
+        // Ghosts go as far back as fits what is there: a store of few large objects would otherwise remember many
+        // times what it holds.
+        let objects = u64::from(self.lens[SMALL as usize]) + u64::from(self.lens[MAIN as usize]);
+        let thousandths = (objects * 1000 / u64::from(self.objects_max)) as u32;
+        let queue = if self.ghosts.take(key_hash, thousandths) { MAIN } else { SMALL };
         self.push(queue, id, 0);
     }
 
@@ -113,7 +123,7 @@ impl Policy for S3Fifo {
 
     fn evicted(&mut self, id: ObjectId, key_hash: u64) {
         if self.take(id) == SMALL {
-            self.ghost.remember(key_hash);
+            self.ghosts.remember(key_hash);
         }
     }
 
@@ -129,6 +139,6 @@ impl Policy for S3Fifo {
     }
 
     fn memory_bytes(&self) -> usize {
-        self.links.memory_bytes() + self.ghost.memory_bytes()
+        self.links.memory_bytes() + self.ghosts.memory_bytes()
     }
 }

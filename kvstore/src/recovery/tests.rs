@@ -318,10 +318,17 @@ impl Shard {
     /// The power goes; then the store is opened again.
     fn cut(&mut self, seed: u64) {
         let mut dice = seed | 1;
-        self.device.cut(|| {
+        let mut dice = || {
             dice = dice.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
             (dice >> 40) as u8
-        });
+        };
+        self.take_writes();
+        for (write, bytes) in std::mem::take(&mut self.in_flight) {
+            if dice() % 2 == 0 {
+                self.device.write(write.unit, &bytes);
+            }
+        }
+        self.device.cut(dice);
         let durable_end = self.journal.durable_end();
         let (state, found) = open(&mut self.device);
         assert!(found.next.sequence >= durable_end, "nothing durable is lost: {found:?}");

@@ -30,11 +30,16 @@ pub(super) enum Evicted {
 impl<Q: CommandQueue<Load>> Shard<Q> {
     /// Removes an object; the sequence of the record that says so. There is room for the record.
     pub(super) fn remove(&mut self, now: Time, id: ObjectId) -> u64 {
+        self.policy.removed(id);
+        self.take_out(now, id)
+    }
+
+    /// The same, for one that the policy knows is gone.
+    fn take_out(&mut self, now: Time, id: ObjectId) -> u64 {
         let object = self.index.object(id);
         let key = self.index.key_bytes(id);
         let sequence = self.log.append(now, &Record::Delete { key, place: object.place });
         self.index.remove(id);
-        self.policy.removed(id);
         self.expiry.clear(id);
         self.tenants.credit(object.tenant, self.spaces.units_of(&object));
         self.spaces.bury(sequence, object);
@@ -50,7 +55,9 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
         let (index, leases) = (&self.index, &self.leases);
         let victim = self.policy.victim(&mut |id| leases.is_leased(&index.object(id).place));
         let Some(victim) = victim else { return self.what_else() };
-        self.remove(now, victim);
+        let hash = self.index.hash(self.index.key_bytes(victim));
+        self.policy.evicted(victim, hash);
+        self.take_out(now, victim);
         self.stats.evictions += 1;
         Evicted::Some
     }

@@ -56,7 +56,6 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
         item: u32,
     ) -> Result<Option<(Object, Extract, SmallVec<[u32; 4]>)>, Failure> {
         let hash = self.index.hash(key.as_bytes());
-        self.admission.asked(hash);
         let Some(id) = self.lookup(now, hash, key) else { return Ok(None) };
         let object = self.index.object(id);
         let before = self.parts.len();
@@ -75,6 +74,9 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
         let checksums = SmallVec::from_slice(sums);
         self.spaces.pin(object.place);
         self.policy.touched(id);
+        if let Some(admission) = &mut self.admission {
+            admission.touched(hash);
+        }
         Ok(Some((object, extract, checksums)))
     }
 

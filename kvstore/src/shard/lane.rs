@@ -10,12 +10,14 @@ use adit_driver::device::{CommandQueue, Operation, Request};
 use adit_driver::memory::{AnyBuffer, Buffer};
 use adit_driver::{CommandError, RejectReason, Time};
 
-use crate::schedule::{Class, Schedule};
+use crate::schedule::{Class, Limits, Schedule};
 
 /// Bytes of memory that a lane needs for metadata, in buffers of [`LANE_BUFFER_BYTES`].
 pub const LANE_MEMORY_BYTES: usize = 4 << 20;
 /// Bytes of each buffer of a lane's memory.
 pub const LANE_BUFFER_BYTES: usize = 256 << 10;
+/// The least depth that the schedule divides; a shorter queue is filled as far as it goes.
+const DEPTH_MIN: u32 = 4;
 /// How often a command is sent at most.
 const ATTEMPTS: u8 = 4;
 
@@ -106,7 +108,7 @@ pub struct LaneInfo {
     /// Whether it can be told that LBAs hold nothing of value.
     pub deallocates: bool,
     /// Whether its queue can use this memory.
-    pub accepts: Box<dyn Fn(&AnyBuffer) -> bool + Send>,
+    pub accepts: Box<dyn Fn(&Buffer) -> bool + Send>,
 }
 
 /// The way to one device.
@@ -115,13 +117,211 @@ pub struct Lane<Q> {
     pub(super) info: LaneInfo,
     /// Idle memory for metadata.
     pub(super) memory: Vec<Buffer>,
+    /// Pieces of it that were cut from what is in flight.
+    pieces: Vec<Buffer>,
     waiting: Schedule<Command>,
-    again: VecDeque<Command>,
-    attempts: VecDeque<u8>,
+    /// What there is no place for among those that wait.
+    overflow: VecDeque<Command>,
+    /// What failed for a passing reason.
+    again: VecDeque<Load>,
     in_flight: usize,
     /// Why it is out of service.
     failure: Option<String>,
     /// Whether it has data that no flush was sent after.
     pub(super) is_dirty: bool,
-    finished: Vec<Finished>,
+}
+
+impl<Q: CommandQueue<Load>> Lane<Q> {
+    /// A lane over `queue`. `memory` is [`LANE_MEMORY_BYTES`] that the device can use, in one piece.
+    ///
+    /// # Panics
+    /// If there is less memory.
+    pub fn new(queue: Q, info: LaneInfo, mut memory: Buffer) -> Lane<Q> {
+        assert!(memory.len() >= LANE_MEMORY_BYTES, "a lane has memory for metadata");
+        let count = LANE_MEMORY_BYTES / LANE_BUFFER_BYTES;
+        let cut = |index| memory.split_off(index * LANE_BUFFER_BYTES);
+        let limits = Limits { depth: info.depth.max(DEPTH_MIN), ..Limits::default() };
+        Lane {
+            queue,
+            info,
+            memory: (0..count).rev().map(cut).collect(),
+            pieces: Vec::new(),
+            waiting: Schedule::new(limits),
+            overflow: VecDeque::new(),
+            again: VecDeque::new(),
+            in_flight: 0,
+            failure: None,
+            is_dirty: false,
+        }
+    }
+
+    /// Why it is out of service, if it is.
+    pub(super) fn failure(&self) -> Option<&str> {
+        self.failure.as_deref()
+    }
+
+    /// Has a command sent when its turn comes.
+    pub(super) fn push(&mut self, now: Time, command: Command) {
+        if !self.overflow.is_empty() {
+            return self.overflow.push_back(command);
+        }
+        let (class, bytes, deadline) = (command.class, command.bytes, command.deadline);
+        if let Err(command) = self.waiting.push(now, class, bytes, deadline, command) {
+            self.overflow.push_back(command);
+        }
+    }
+
+    /// Has what there was no place for wait in order.
+    fn refill(&mut self, now: Time) {
+        while let Some(command) = self.overflow.pop_front() {
+            let (class, bytes, deadline) = (command.class, command.bytes, command.deadline);
+            if let Err(command) = self.waiting.push(now, class, bytes, deadline, command) {
+                return self.overflow.push_front(command);
+            }
+        }
+    }
+
+    /// Keeps a piece of memory for metadata until the rest of its buffer is back.
+    pub(super) fn keep(&mut self, mut piece: Buffer) {
+        let mut at = 0;
+        while at < self.pieces.len() {
+            let other = self.pieces.swap_remove(at);
+            match joined(piece, other) {
+                Ok(both) => {
+                    piece = both;
+                    at = 0;
+                }
+                Err((one, other)) => {
+                    piece = one;
+                    self.pieces.push(other);
+                    let last = self.pieces.len() - 1;
+                    self.pieces.swap(at, last);
+                    at += 1;
+                }
+            }
+        }
+        match piece.len() {
+            0 => {}
+            LANE_BUFFER_BYTES => self.memory.push(piece),
+            _ => self.pieces.push(piece),
+        }
+    }
+
+    /// The device does not do what it must: it is treated as out of service.
+    pub(super) fn fail(&mut self, why: &str) {
+        if self.failure.is_none() {
+            tracing::error!("{}: {why}; its objects are misses until it is re-attached", self.info.device);
+            self.failure = Some(why.to_owned());
+        }
+    }
+
+    /// Whether nothing waits and nothing is in flight.
+    pub(super) fn is_idle(&self) -> bool {
+        self.waiting.is_idle() && self.again.is_empty() && self.overflow.is_empty()
+    }
+
+    pub(super) fn in_flight(&self) -> usize {
+        self.in_flight
+    }
+
+    /// Takes what the device has finished, and adds it to `finished`.
+    pub(super) fn poll(&mut self, now: Time, finished: &mut Vec<Finished>) {
+        let Lane { queue, waiting, again, in_flight, .. } = self;
+        queue.poll(now, |completion| {
+            *in_flight -= 1;
+            let (memory, tag) = completion.buffer;
+            let result = completion.result.map(drop).map_err(Fault::Command);
+            let may_pass = matches!(&result, Err(Fault::Command(error)) if error.is_retryable());
+            if may_pass && tag.attempts < ATTEMPTS {
+                again.push_back((memory, tag));
+            } else {
+                waiting.finished(tag.class, tag.bytes);
+                finished.push(Finished { purpose: tag.purpose, memory, result });
+            }
+        });
+        self.note_failure();
+        if self.failure.is_some() {
+            self.fail_all(now, finished);
+        }
+        while let Some(Command { purpose, memory, .. }) = self.waiting.expired(now) {
+            finished.push(Finished { purpose, memory, result: Err(Fault::Expired) });
+        }
+    }
+
+    fn note_failure(&mut self) {
+        if let Err(error) = self.queue.check() {
+            self.fail(&error.to_string());
+        }
+    }
+
+    /// What was not sent comes back failed.
+    fn fail_all(&mut self, now: Time, finished: &mut Vec<Finished>) {
+        let gone = |purpose, memory| Finished { purpose, memory, result: Err(Fault::Gone) };
+        for (memory, tag) in self.again.drain(..) {
+            self.waiting.finished(tag.class, tag.bytes);
+            finished.push(gone(tag.purpose, memory));
+        }
+        self.refill(now);
+        // What is over the budgets of those in flight goes when they are back.
+        while let Some(start) = self.waiting.pop(now) {
+            self.waiting.finished(start.class, start.bytes);
+            finished.push(gone(start.payload.purpose, start.payload.memory));
+        }
+    }
+
+    /// Sends what may be sent, and tells the device of it; how many there were. What no queue takes is `finished`.
+    pub(super) fn send(&mut self, now: Time, finished: &mut Vec<Finished>) -> usize {
+        let mut sent = 0;
+        self.refill(now);
+        while self.in_flight < self.info.depth as usize {
+            let Some((load, operation)) = self.next(now) else { break };
+            match self.queue.post(now, Request { operation, buffer: load }) {
+                Ok(()) => {
+                    self.in_flight += 1;
+                    sent += 1;
+                }
+                Err(rejected) => {
+                    let (memory, mut tag) = rejected.buffer;
+                    if rejected.reason == RejectReason::Full {
+                        tag.attempts -= 1;
+                        self.again.push_front((memory, tag));
+                        break;
+                    }
+                    self.waiting.finished(tag.class, tag.bytes);
+                    let result = Err(Fault::Rejected(rejected.reason));
+                    finished.push(Finished { purpose: tag.purpose, memory, result });
+                }
+            }
+        }
+        if sent > 0 {
+            self.queue.ring();
+        }
+        sent
+    }
+
+    /// The next command: first those that are sent again.
+    fn next(&mut self, now: Time) -> Option<(Load, Operation)> {
+        if self.failure.is_some() {
+            return None;
+        }
+        if let Some((memory, mut tag)) = self.again.pop_front() {
+            tag.attempts += 1;
+            return Some(((memory, tag), tag.operation));
+        }
+        let Command { purpose, operation, class, memory, bytes, .. } = self.waiting.pop(now)?.payload;
+        Some(((memory, Tag { purpose, operation, class, bytes, attempts: 1 }), operation))
+    }
+}
+
+/// Two runs of memory as one, if one lies right behind the other and both are of one buffer.
+fn joined(mut one: Buffer, mut other: Buffer) -> Result<Buffer, (Buffer, Buffer)> {
+    if one.len() + other.len() > LANE_BUFFER_BYTES {
+        return Err((one, other));
+    }
+    let Err(back) = one.join(other) else { return Ok(one) };
+    other = back;
+    match other.join(one) {
+        Ok(()) => Ok(other),
+        Err(one) => Err((one, other)),
+    }
 }

@@ -10,6 +10,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use adit_driver::Time;
+use adit_driver::memory::AnyBuffer;
 
 use super::batch::NewObject;
 use super::request::{Failure, Outcome};
@@ -29,8 +30,8 @@ pub(super) struct Waiter {
 /// What then happens.
 #[derive(Debug)]
 pub(super) enum Event {
-    /// An object appears, and its put is answered.
-    Put(Box<NewObject>, Answer),
+    /// An object appears, and its put is answered, if it was not answered with a failure before.
+    Put(Box<NewObject>, Option<Answer>),
     /// An answer is given.
     Answer(Answer),
 }
@@ -41,7 +42,14 @@ pub(super) struct Answer {
     pub(super) tag: u64,
     pub(super) item: u32,
     pub(super) result: Result<Outcome, Failure>,
-    pub(super) memory: adit_driver::memory::AnyBuffer,
+    pub(super) memory: AnyBuffer,
+}
+
+impl Default for Answer {
+    /// Of something that is closed.
+    fn default() -> Answer {
+        Answer { tag: 0, item: 0, result: Err(Failure::Closed), memory: AnyBuffer::None }
+    }
 }
 
 /// A flush under way.
@@ -153,10 +161,20 @@ impl Log {
     }
 
     /// The next whose turn has come.
-    pub(super) fn next_due(&mut self) -> Option<Event> {
+    pub(super) fn next_due(&mut self) -> Option<Waiter> {
         let end = self.durable_end();
-        let is_due = self.waiters.front().is_some_and(|waiter| waiter.sequence < end);
-        if is_due { self.waiters.pop_front().map(|waiter| waiter.event) } else { None }
+        self.waiters.pop_front_if(|waiter| waiter.sequence < end)
+    }
+
+    /// Whether somebody waits for blocks that were written.
+    pub(super) fn is_awaited(&self) -> bool {
+        let end = self.journal.as_ref().map_or(0, Journal::written_end);
+        self.waiters.front().is_some_and(|waiter| waiter.sequence < end)
+    }
+
+    /// Whether no block is on its way to be durable for somebody who waits.
+    pub(super) fn is_quiet(&self) -> bool {
+        self.writes.is_empty() && self.flush.is_none()
     }
 
     /// Whether there is a put of this key whose turn has not come.
@@ -171,9 +189,18 @@ impl Log {
         self.waiters.len()
     }
 
-    /// All who wait, since it is not going to happen.
-    pub(super) fn take_waiters(&mut self) -> VecDeque<Waiter> {
-        std::mem::take(&mut self.waiters)
+    /// Takes all answers that wait, since nothing will be durable for now. Puts still appear if it is later.
+    pub(super) fn take_answers(&mut self, mut each: impl FnMut(Answer)) {
+        self.waiters.retain_mut(|waiter| match &mut waiter.event {
+            Event::Put(_, answer) => {
+                answer.take().into_iter().for_each(&mut each);
+                true
+            }
+            Event::Answer(answer) => {
+                each(std::mem::take(answer));
+                false
+            }
+        });
     }
 
     /// Seals the open block, if it has waited long enough or somebody waits for it; the mark behind it.

@@ -128,7 +128,12 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
 
     /// Why it is better not to take an object.
     fn declines(&mut self, now: Time, key: &Key, bytes: u64) -> Option<Decline> {
-        if !self.admission.admits(self.index.hash(key.as_bytes()), self.index.find(key.as_bytes()).is_some()) {
+        let hash = self.index.hash(key.as_bytes());
+        let is_new = self.index.find_hashed(hash, key.as_bytes()).is_none();
+        if let Some(admission) = &mut self.admission
+            && is_new
+            && !admission.admit(hash)
+        {
             return Some(Decline::Admission);
         }
         let allowed = self.budget.as_mut().is_none_or(|budget| budget.allow(now, bytes));
@@ -280,7 +285,7 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
         let record = put_record(key.as_bytes(), *object, *slab_base, *expires_s, checksums);
         let sequence = self.log.append(now, &record);
         if self.log.is_strict() {
-            return self.log.wait(sequence, Event::Put(new, answer));
+            return self.log.wait(sequence, Event::Put(new, Some(answer)));
         }
         self.apply(sequence, &new);
         self.give(answer);

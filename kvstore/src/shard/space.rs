@@ -3,13 +3,13 @@
 //! An extent whose object is gone is *buried* until two things hold: the record that says so is durable, so that no
 //! crash brings an object back whose space has another's data; and nobody reads it any more. Only then is it free.
 
-use std::collections::{HashMap, VecDeque};
-use std::hash::{BuildHasherDefault, Hasher};
+use std::collections::VecDeque;
 use std::ops::Range;
 
 use crate::discard::Discards;
 use crate::extent::Extents;
 use crate::layout::Layout;
+use crate::number_hash::NumberMap;
 use crate::object::{LayoutId, Object};
 use crate::place::{Place, units};
 use crate::slab::Slabs;
@@ -48,24 +48,6 @@ struct Pin {
     gone: Option<Object>,
 }
 
-/// Hashes places: they are numbers that nobody chooses.
-#[derive(Debug, Default)]
-struct PlaceHasher(u64);
-
-impl Hasher for PlaceHasher {
-    fn write(&mut self, _bytes: &[u8]) {
-        unreachable!("only packed places are hashed")
-    }
-
-    fn write_u64(&mut self, bits: u64) {
-        self.0 = bits.wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(32);
-    }
-
-    fn finish(&self) -> u64 {
-        self.0
-    }
-}
-
 /// All of them.
 #[derive(Debug)]
 pub(super) struct Spaces {
@@ -73,7 +55,7 @@ pub(super) struct Spaces {
     layouts: Vec<Layout>,
     discards: Discards,
     graves: VecDeque<Grave>,
-    pins: HashMap<u64, Pin, BuildHasherDefault<PlaceHasher>>,
+    pins: NumberMap<u64, Pin>,
     /// Units of objects, of those being written and of those that are buried.
     used_units: u64,
     /// Units of those that are buried.
@@ -92,7 +74,7 @@ impl Spaces {
             layouts: Vec::new(),
             discards: Discards::new(DISCARD_RUNS_MAX),
             graves: VecDeque::new(),
-            pins: HashMap::default(),
+            pins: NumberMap::default(),
             used_units: 0,
             buried_units: 0,
             capacity_units: capacity_units.min(all),

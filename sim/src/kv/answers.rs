@@ -34,7 +34,10 @@ impl StoreWorld {
             violated(4, format_args!("an answer to request {tag}, which is over: {result:?}"));
         };
         let Some(what) = pending.items.get_mut(item as usize).and_then(Option::take) else {
-            violated(4, format_args!("a second answer to item {item} of request {tag}: {result:?}"));
+            violated(
+                4,
+                format_args!("a second answer to item {item} of request {tag}: {result:?}"),
+            );
         };
         let Pending { shard, begin, since, has_deadline, .. } = *pending;
         if pending.items.iter().all(Option::is_none) {
@@ -64,7 +67,9 @@ impl StoreWorld {
             Item::Get { key, offset, until, .. } => {
                 self.take_get(&answer, key, offset..until, &mut memory);
             }
-            Item::Reserve { key, version, ttl_s } => self.take_reserve(&answer, key, version, ttl_s),
+            Item::Reserve { key, version, ttl_s } => {
+                self.take_reserve(&answer, key, version, ttl_s)
+            }
             Item::Fill { writer, .. } => self.take_fill(&answer, writer),
             Item::Delete { key, begin } => self.take_delete(&answer, key, begin),
             Item::Commit => self.take_commit(&answer),
@@ -211,7 +216,8 @@ impl StoreWorld {
     }
 
     fn take_fill(&mut self, answer: &Answer, id: WriterId) {
-        let found = self.writers.iter().position(|writer| writer.id == id && writer.shard == answer.shard);
+        let found =
+            self.writers.iter().position(|writer| writer.id == id && writer.shard == answer.shard);
         match (&answer.result, found) {
             (Ok(Outcome::Filled), Some(index)) => self.writers[index].unanswered -= 1,
             // It was abandoned meanwhile.

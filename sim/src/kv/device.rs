@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use adit_driver::device::{CommandQueue, Operation, Request};
-use adit_driver::memory::{AnyBuffer, IoBuffer};
+use adit_driver::memory::AnyBuffer;
 use adit_driver::spec::Status;
 use adit_driver::transfer::Unplannable;
 use adit_driver::{CommandError, Completion, Error, RejectReason, Rejected, Result, Stats, Time};
@@ -16,6 +16,7 @@ use super::canary::StoreCanary;
 use super::faults::{Fault, Kind};
 use super::machine::{Machine, Shared, lock};
 use super::media::WriteId;
+use super::pool::{length, pieces, pieces_mut};
 use crate::world::violated;
 
 /// What a device is able to do.
@@ -89,8 +90,8 @@ impl<T> SimulatedQueue<T> {
         let machine = lock(&self.machine);
         let media = &machine.media[self.device];
         let (lbas, lba_bytes) = (media.lbas(), media.lba_bytes() as u64);
-        let bytes = length(&request.buffer.0);
-        if !machine.accepts(&request.buffer.0) {
+        let bytes = length(&request.buffer.0) as u64;
+        if !pieces(&request.buffer.0).all(|piece| machine.accepts(piece)) {
             return Some(RejectReason::Foreign);
         }
         let (lba, count) = match request.operation {
@@ -292,31 +293,16 @@ fn kind(operation: Operation) -> Kind {
     }
 }
 
-fn length(memory: &AnyBuffer) -> u64 {
-    (0..memory.segment_count()).map(|index| memory.segment(index).len).sum()
-}
-
 /// The bytes of a request, in order.
-pub(crate) fn gather(memory: &AnyBuffer) -> Vec<u8> {
-    match memory {
-        AnyBuffer::None => Vec::new(),
-        AnyBuffer::One(buffer) => buffer.to_vec(),
-        AnyBuffer::Many(buffers) => {
-            buffers.iter().flat_map(|buffer| buffer.iter()).copied().collect()
-        }
-    }
+fn gather(memory: &AnyBuffer) -> Vec<u8> {
+    pieces(memory).flat_map(|piece| piece.iter()).copied().collect()
 }
 
 /// Puts bytes into the memory of a request.
-pub(crate) fn scatter(memory: &mut AnyBuffer, mut bytes: &[u8]) {
-    let buffers = match memory {
-        AnyBuffer::None => return,
-        AnyBuffer::One(buffer) => std::slice::from_mut(buffer),
-        AnyBuffer::Many(buffers) => buffers,
-    };
-    for buffer in buffers {
-        let len = buffer.len().min(bytes.len());
-        buffer[..len].copy_from_slice(&bytes[..len]);
+fn scatter(memory: &mut AnyBuffer, mut bytes: &[u8]) {
+    for piece in pieces_mut(memory) {
+        let len = piece.len().min(bytes.len());
+        piece[..len].copy_from_slice(&bytes[..len]);
         bytes = &bytes[len..];
     }
 }
@@ -358,7 +344,7 @@ fn read(
     fault: Option<Fault>,
     into: &mut AnyBuffer,
 ) -> Result<u32, CommandError> {
-    let bytes = length(into) as usize;
+    let bytes = length(into);
     let random = &mut machine.random;
     let media = &mut machine.media[device];
     let lba_bytes = media.lba_bytes();
@@ -448,6 +434,7 @@ fn deallocate(machine: &mut Machine, device: usize, lba: u64, lbas: u64) {
 
 #[cfg(test)]
 mod tests {
+    use adit_driver::memory::IoBuffer;
     use adit_driver::spec::Lba;
 
     use super::super::faults::Faults;

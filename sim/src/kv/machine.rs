@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use adit_driver::Time;
-use adit_driver::memory::{AnyBuffer, IoBuffer};
+use adit_driver::memory::Buffer;
 
 use super::canary::StoreCanary;
 use super::faults::Faults;
@@ -73,9 +73,8 @@ impl Machine {
     }
 
     /// Whether the devices can use this memory.
-    pub(crate) fn accepts(&self, memory: &AnyBuffer) -> bool {
-        let mut segments = (0..memory.segment_count()).map(|index| memory.segment(index));
-        segments.all(|segment| !self.foreign.contains(&segment.iova.0))
+    pub(crate) fn accepts(&self, memory: &Buffer) -> bool {
+        !self.foreign.contains(&memory.iova().0)
     }
 
     /// Counts a command that a device is told of; at the one that was chosen the power goes.

@@ -448,7 +448,8 @@ mod tests {
         assert!(hit(&mut model, 1, &bytes).expect_err("another key").contains("version 2 of"));
         let begin = model.tick();
         assert!(
-            model.miss(0, begin, Time::ZERO, false).is_err() && model.miss(1, begin, Time::ZERO, false).is_ok()
+            model.miss(0, begin, Time::ZERO, false).is_err()
+                && model.miss(1, begin, Time::ZERO, false).is_ok()
         );
         model.excuse();
         assert!(model.miss(0, begin, Time::ZERO, false).is_ok());

@@ -89,9 +89,9 @@ fn report(world: &mut StoreWorld) -> Report<StoreCounts> {
 }
 
 fn excerpt(world: &mut StoreWorld) -> (String, Vec<String>) {
-    let kinds: Vec<String> =
-        world.shape.faults.kinds().map(|fault| format!("{fault:?}")).collect();
+    let kinds: Vec<String> = world.shape.faults.kinds().map(|fault| format!("{fault:?}")).collect();
     let shape = &world.shape;
-    let what = format!("{}; {} store of {} shards", kinds.join(" "), shape.durability, shape.shards);
+    let what =
+        format!("{}; {} store of {} shards", kinds.join(" "), shape.durability, shape.shards);
     (what, world.trace.take_lines())
 }

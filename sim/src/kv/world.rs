@@ -7,9 +7,7 @@ use std::time::Duration;
 
 use adit_driver::Time;
 use adit_kvstore::media::Set;
-use adit_kvstore::shard::{
-    LANE_MEMORY_BYTES, Lane, LeaseId, Shard, ShardOptions, Tag, WriterId,
-};
+use adit_kvstore::shard::{LANE_MEMORY_BYTES, Lane, LeaseId, Shard, ShardOptions, Tag, WriterId};
 use adit_kvstore::{Key, TenantId};
 
 use super::canary::StoreCanary;

@@ -182,7 +182,8 @@ impl Geometry {
             "device {device} needs {bytes} bytes or more, and no more than 2^52: take fewer objects or shards, \
              or a larger device"
         );
-        Err(Error::invalid("the size of a device", format!("{} bytes", has * UNIT_BYTES), fix))
+        let has_bytes = has.saturating_mul(UNIT_BYTES);
+        Err(Error::invalid("the size of a device", format!("{has_bytes} bytes"), fix))
     }
 }
 

@@ -9,7 +9,8 @@
 //! | file | noun |
 //! |---|---|
 //! | `place`, `key`, `object` | where an object lies, what it is called, what is known of it |
-//! | `extent`, `slab` | free space, and space for KV blocks interleaved layer by layer |
+//! | `checksum` | CRC-32C, in hardware |
+//! | `runs`, `extent`, `slab` | free space, and space for KV blocks interleaved layer by layer |
 //! | `index` | which objects there are: at most 64 bytes of memory for each |
 //! | `evict`, `admission`, `expiry`, `tenant`, `lease` | what goes, what comes in, for whom, and what must stay |
 //! | `layout`, `plan` | a model's geometry, and the commands that a batch becomes |
@@ -34,7 +35,6 @@ pub mod expiry;
 pub mod extent;
 pub mod index;
 pub mod device_set;
-mod error;
 pub mod geometry;
 pub mod journal;
 mod key;

@@ -1,6 +1,7 @@
 //! What goes to one device first: a queue of requests of four classes, and what of each is in flight.
 //!
-//! 1. Metadata (the journal) goes before all else, and has places of its own: it never waits for data.
+//! 1. Metadata (the journal) goes before all else, and has places of its own: it never waits for data. Nothing bounds
+//!    it but that a journal has few writes in flight.
 //! 2. Reads go before writes.
 //! 3. Large reads and large writes are not mixed: a drive that reads 29 GB/s and writes 12 GB/s alone does 12 GB/s of
 //!    both together. While reads wait or are in flight, at most [`Limits::write_bytes_max`] of writes are in flight, or
@@ -10,10 +11,9 @@
 //!    before its turn like this, so reads go on too.
 //! 5. Background work goes when nothing else waits, at most [`Limits::background_max`] requests at a time.
 //!
-//! Invariants: at most [`Limits::depth`] requests are in flight and [`Limits::queued_max`] wait; what is popped leaves in
-//! the order of its class; a ticket names one request for ever. Pushing, popping and cancelling are O(1), but for the
-//! deadlines, which are O(log n) amortised. Nothing is allocated after the queue is made, but for deadlines when more
-//! of them are set than ever before.
+//! Invariants: at most [`Limits::depth`] requests are in flight and [`Limits::queued_max`] wait; what is popped leaves
+//! in the order of its class; a ticket names one request for ever. Pushing, popping and cancelling are O(1), but for
+//! deadlines, which are O(log n) amortised. Nothing is allocated after the queue is made.
 //!
 //! It sends nothing and reads no clock: the shard pops what it sends, and says what is finished.
 
@@ -44,6 +44,9 @@ pub enum Class {
 const CLASSES: usize = 4;
 /// Places of the depth that are left to metadata.
 const METADATA_DEPTH: u32 = 2;
+
+/// Deadlines of requests that are gone are kept while they are few.
+const SPARE_DEADLINES: usize = 64;
 
 /// How much of what goes to the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -123,7 +126,9 @@ impl<T> Schedule<T> {
         Schedule {
             limits,
             lists: Lists::new(limits.queued_max),
-            deadlines: BinaryHeap::with_capacity(limits.queued_max as usize),
+            deadlines: BinaryHeap::with_capacity(
+                2 * limits.queued_max as usize + SPARE_DEADLINES + 1,
+            ),
             flight: [Flight::default(); CLASSES],
             jumped: false,
         }
@@ -176,8 +181,8 @@ impl<T> Schedule<T> {
         self.lists.take(ticket).map(|entry| entry.payload)
     }
 
-    /// Takes out a request whose deadline has passed and that was never sent, the most overdue first. To be called until
-    /// there is none.
+    /// Takes out a request whose deadline has passed and that was never sent, the most overdue first. To be called
+    /// until there is none.
     pub fn expired(&mut self, now: Time) -> Option<T> {
         while let Some(&Reverse((deadline, ticket))) = self.deadlines.peek() {
             if deadline > now {
@@ -270,7 +275,7 @@ impl<T> Schedule<T> {
     /// Drops the deadlines of requests that are gone, once they are more than half of all.
     fn sweep(&mut self) {
         let waiting = self.lists.len() as usize;
-        if self.deadlines.len() >= 2 * waiting + 64 {
+        if self.deadlines.len() > 2 * waiting + SPARE_DEADLINES {
             let lists = &self.lists;
             self.deadlines.retain(|Reverse((_, ticket))| lists.waits(*ticket));
         }

@@ -123,11 +123,13 @@ fn a_full_queue_gives_the_request_back() {
 #[test]
 fn deadlines_of_requests_that_are_gone_do_not_pile_up() {
     let mut schedule = Schedule::new(LIMITS);
+    let room = schedule.deadlines.capacity();
     for turn in 0..10_000 {
         let ticket = schedule.push(at(0), Class::Read, 1, at(1000), turn).expect("there is room");
         schedule.cancel(ticket);
     }
     assert!(schedule.deadlines.len() < 100, "{} are kept", schedule.deadlines.len());
+    assert_eq!(schedule.deadlines.capacity(), room, "nothing is allocated");
 }
 
 #[test]

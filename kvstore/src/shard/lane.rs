@@ -10,6 +10,7 @@ use adit_driver::device::{CommandQueue, Operation, Request};
 use adit_driver::memory::{AnyBuffer, Buffer};
 use adit_driver::{CommandError, RejectReason, Time};
 
+use crate::place::UNIT_BYTES;
 use crate::schedule::{Class, Limits, Schedule};
 
 /// Bytes of memory that a lane needs for metadata, in buffers of [`LANE_BUFFER_BYTES`].
@@ -34,9 +35,15 @@ pub struct Tag {
     attempts: u8,
 }
 
+impl Tag {
+    fn finished(self, memory: AnyBuffer, result: Result<(), Fault>) -> Finished {
+        Finished { purpose: self.purpose, operation: self.operation, memory, result }
+    }
+}
+
 /// What a command is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Purpose {
+pub(crate) enum Purpose {
     /// Command `command` of a request's batch.
     Batch { batch: u32, command: u32 },
     /// Blocks of the journal up to this one.
@@ -48,27 +55,35 @@ pub(super) enum Purpose {
     /// A checkpoint's header.
     Header,
     /// Advice that units hold nothing of value.
-    Discard,
+    Discard { unit: u64, units: u64 },
     /// A read or write of opening, which waits for it.
     Opening { index: u32 },
 }
 
 /// A command to be sent.
 #[derive(Debug)]
-pub(super) struct Command {
-    pub(super) purpose: Purpose,
-    pub(super) operation: Operation,
-    pub(super) class: Class,
-    pub(super) memory: AnyBuffer,
+pub(crate) struct Command {
+    pub(crate) purpose: Purpose,
+    pub(crate) operation: Operation,
+    pub(crate) class: Class,
+    pub(crate) memory: AnyBuffer,
     /// Bytes that it moves.
-    pub(super) bytes: u64,
+    pub(crate) bytes: u64,
     /// When it is too late to send it.
-    pub(super) deadline: Time,
+    pub(crate) deadline: Time,
+}
+
+impl Command {
+    /// Of one that was never sent.
+    fn finished(self, fault: Fault) -> Finished {
+        let Command { purpose, operation, memory, .. } = self;
+        Finished { purpose, operation, memory, result: Err(fault) }
+    }
 }
 
 /// Why a command failed for good.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub(super) enum Fault {
+pub(crate) enum Fault {
     /// It was never sent, since its deadline passed.
     #[error("its deadline passed before it was sent")]
     Expired,
@@ -85,10 +100,11 @@ pub(super) enum Fault {
 
 /// A command that is over.
 #[derive(Debug)]
-pub(super) struct Finished {
-    pub(super) purpose: Purpose,
-    pub(super) memory: AnyBuffer,
-    pub(super) result: Result<(), Fault>,
+pub(crate) struct Finished {
+    pub(crate) purpose: Purpose,
+    pub(crate) operation: Operation,
+    pub(crate) memory: AnyBuffer,
+    pub(crate) result: Result<(), Fault>,
 }
 
 /// What a shard must know of a device.
@@ -113,12 +129,14 @@ pub struct LaneInfo {
 
 /// The way to one device.
 pub struct Lane<Q> {
-    pub(super) queue: Q,
-    pub(super) info: LaneInfo,
+    pub(crate) queue: Q,
+    pub(crate) info: LaneInfo,
     /// Idle memory for metadata.
-    pub(super) memory: Vec<Buffer>,
+    pub(crate) memory: Vec<Buffer>,
     /// Pieces of it that were cut from what is in flight.
     pieces: Vec<Buffer>,
+    /// Where all of it starts.
+    base: u64,
     waiting: Schedule<Command>,
     /// What there is no place for among those that wait.
     overflow: VecDeque<Command>,
@@ -128,7 +146,7 @@ pub struct Lane<Q> {
     /// Why it is out of service.
     failure: Option<String>,
     /// Whether it has data that no flush was sent after.
-    pub(super) is_dirty: bool,
+    pub(crate) is_dirty: bool,
 }
 
 impl<Q: CommandQueue<Load>> Lane<Q> {
@@ -138,6 +156,7 @@ impl<Q: CommandQueue<Load>> Lane<Q> {
     /// If there is less memory.
     pub fn new(queue: Q, info: LaneInfo, mut memory: Buffer) -> Lane<Q> {
         assert!(memory.len() >= LANE_MEMORY_BYTES, "a lane has memory for metadata");
+        let base = memory.iova().0;
         let count = LANE_MEMORY_BYTES / LANE_BUFFER_BYTES;
         let cut = |index| memory.split_off(index * LANE_BUFFER_BYTES);
         let limits = Limits { depth: info.depth.max(DEPTH_MIN), ..Limits::default() };
@@ -146,6 +165,7 @@ impl<Q: CommandQueue<Load>> Lane<Q> {
             info,
             memory: (0..count).rev().map(cut).collect(),
             pieces: Vec::new(),
+            base,
             waiting: Schedule::new(limits),
             overflow: VecDeque::new(),
             again: VecDeque::new(),
@@ -155,13 +175,18 @@ impl<Q: CommandQueue<Load>> Lane<Q> {
         }
     }
 
+    /// How long the device is, in units.
+    pub(crate) fn units(&self) -> u64 {
+        self.info.bytes / UNIT_BYTES
+    }
+
     /// Why it is out of service, if it is.
-    pub(super) fn failure(&self) -> Option<&str> {
+    pub(crate) fn failure(&self) -> Option<&str> {
         self.failure.as_deref()
     }
 
     /// Has a command sent when its turn comes.
-    pub(super) fn push(&mut self, now: Time, command: Command) {
+    pub(crate) fn push(&mut self, now: Time, command: Command) {
         if !self.overflow.is_empty() {
             return self.overflow.push_back(command);
         }
@@ -182,11 +207,11 @@ impl<Q: CommandQueue<Load>> Lane<Q> {
     }
 
     /// Keeps a piece of memory for metadata until the rest of its buffer is back.
-    pub(super) fn keep(&mut self, mut piece: Buffer) {
+    pub(crate) fn keep(&mut self, mut piece: Buffer) {
         let mut at = 0;
         while at < self.pieces.len() {
             let other = self.pieces.swap_remove(at);
-            match joined(piece, other) {
+            match joined(piece, other, self.base) {
                 Ok(both) => {
                     piece = both;
                     at = 0;
@@ -208,7 +233,7 @@ impl<Q: CommandQueue<Load>> Lane<Q> {
     }
 
     /// The device does not do what it must: it is treated as out of service.
-    pub(super) fn fail(&mut self, why: &str) {
+    pub(crate) fn fail(&mut self, why: &str) {
         if self.failure.is_none() {
             tracing::error!("{}: {why}; its objects are misses until it is re-attached", self.info.device);
             self.failure = Some(why.to_owned());
@@ -216,16 +241,16 @@ impl<Q: CommandQueue<Load>> Lane<Q> {
     }
 
     /// Whether nothing waits and nothing is in flight.
-    pub(super) fn is_idle(&self) -> bool {
+    pub(crate) fn is_idle(&self) -> bool {
         self.waiting.is_idle() && self.again.is_empty() && self.overflow.is_empty()
     }
 
-    pub(super) fn in_flight(&self) -> usize {
+    pub(crate) fn in_flight(&self) -> usize {
         self.in_flight
     }
 
     /// Takes what the device has finished, and adds it to `finished`.
-    pub(super) fn poll(&mut self, now: Time, finished: &mut Vec<Finished>) {
+    pub(crate) fn poll(&mut self, now: Time, finished: &mut Vec<Finished>) {
         let Lane { queue, waiting, again, in_flight, .. } = self;
         queue.poll(now, |completion| {
             *in_flight -= 1;
@@ -236,15 +261,15 @@ impl<Q: CommandQueue<Load>> Lane<Q> {
                 again.push_back((memory, tag));
             } else {
                 waiting.finished(tag.class, tag.bytes);
-                finished.push(Finished { purpose: tag.purpose, memory, result });
+                finished.push(tag.finished(memory, result));
             }
         });
         self.note_failure();
         if self.failure.is_some() {
             self.fail_all(now, finished);
         }
-        while let Some(Command { purpose, memory, .. }) = self.waiting.expired(now) {
-            finished.push(Finished { purpose, memory, result: Err(Fault::Expired) });
+        while let Some(command) = self.waiting.expired(now) {
+            finished.push(command.finished(Fault::Expired));
         }
     }
 
@@ -256,21 +281,20 @@ impl<Q: CommandQueue<Load>> Lane<Q> {
 
     /// What was not sent comes back failed.
     fn fail_all(&mut self, now: Time, finished: &mut Vec<Finished>) {
-        let gone = |purpose, memory| Finished { purpose, memory, result: Err(Fault::Gone) };
         for (memory, tag) in self.again.drain(..) {
             self.waiting.finished(tag.class, tag.bytes);
-            finished.push(gone(tag.purpose, memory));
+            finished.push(tag.finished(memory, Err(Fault::Gone)));
         }
         self.refill(now);
         // What is over the budgets of those in flight goes when they are back.
         while let Some(start) = self.waiting.pop(now) {
             self.waiting.finished(start.class, start.bytes);
-            finished.push(gone(start.payload.purpose, start.payload.memory));
+            finished.push(start.payload.finished(Fault::Gone));
         }
     }
 
     /// Sends what may be sent, and tells the device of it; how many there were. What no queue takes is `finished`.
-    pub(super) fn send(&mut self, now: Time, finished: &mut Vec<Finished>) -> usize {
+    pub(crate) fn send(&mut self, now: Time, finished: &mut Vec<Finished>) -> usize {
         let mut sent = 0;
         self.refill(now);
         while self.in_flight < self.info.depth as usize {
@@ -288,8 +312,7 @@ impl<Q: CommandQueue<Load>> Lane<Q> {
                         break;
                     }
                     self.waiting.finished(tag.class, tag.bytes);
-                    let result = Err(Fault::Rejected(rejected.reason));
-                    finished.push(Finished { purpose: tag.purpose, memory, result });
+                    finished.push(tag.finished(memory, Err(Fault::Rejected(rejected.reason))));
                 }
             }
         }
@@ -314,8 +337,9 @@ impl<Q: CommandQueue<Load>> Lane<Q> {
 }
 
 /// Two runs of memory as one, if one lies right behind the other and both are of one buffer.
-fn joined(mut one: Buffer, mut other: Buffer) -> Result<Buffer, (Buffer, Buffer)> {
-    if one.len() + other.len() > LANE_BUFFER_BYTES {
+fn joined(mut one: Buffer, mut other: Buffer, base: u64) -> Result<Buffer, (Buffer, Buffer)> {
+    let which = |piece: &Buffer| (piece.iova().0 - base) / LANE_BUFFER_BYTES as u64;
+    if which(&one) != which(&other) {
         return Err((one, other));
     }
     let Err(back) = one.join(other) else { return Ok(one) };

@@ -10,7 +10,7 @@ use crate::discard::Discards;
 use crate::extent::Extents;
 use crate::layout::Layout;
 use crate::number_hash::NumberMap;
-use crate::object::{LayoutId, Object};
+use crate::object::{LayoutId, Object, piece_bytes};
 use crate::place::{Place, units};
 use crate::slab::Slabs;
 
@@ -184,6 +184,44 @@ impl Spaces {
         Some(self.devices[usize::from(object.place.device)].slabs.base_of(object.place.unit))
     }
 
+    /// Whether an object lies in a slab.
+    pub(super) fn is_in_slab(&self, object: &Object) -> bool {
+        self.layout(object.layout).and_then(Layout::slab).is_some()
+    }
+
+    /// How many checksums an object has.
+    pub(super) fn checksums_of(&self, object: &Object) -> usize {
+        match self.layout(object.layout) {
+            Some(layout) => layout.tensors() as usize,
+            None => object.bytes.div_ceil(piece_bytes(object.bytes)) as usize,
+        }
+    }
+
+    /// Takes the slot of an object that was found on the media; false if it cannot be there.
+    pub(super) fn restore(&self, slabs: &mut Slabs, object: &Object, base: u64) -> bool {
+        let Some(shape) = self.layout(object.layout).and_then(Layout::slab) else { return false };
+        let Some(offset) = object.place.unit.checked_sub(base) else { return false };
+        let run_units = u64::from(shape.run_units);
+        let slot = u32::try_from(offset / run_units).ok();
+        let slot = slot.filter(|_| offset.is_multiple_of(run_units));
+        slot.is_some_and(|slot| slabs.restore(base, object.layout, shape, slot))
+    }
+
+    /// What is free and what is not on a device, as it was found on the media.
+    pub(super) fn install(&mut self, device: u8, extents: Extents, slabs: Slabs) {
+        self.devices[usize::from(device)] = Space { extents, slabs };
+    }
+
+    /// Counts an object that was found on the media.
+    pub(super) fn count(&mut self, units: u64) {
+        self.used_units += units;
+    }
+
+    /// Forgets all layouts: where they came from was damaged.
+    pub(super) fn forget_layouts(&mut self) {
+        self.layouts.clear();
+    }
+
     /// Frees what was never an object: nothing on the media speaks of it.
     pub(super) fn give_back(&mut self, object: &Object) {
         let freed = self.units_of(object);
@@ -261,8 +299,21 @@ impl Spaces {
         self.pins.len()
     }
 
-    /// The longest run of units that a device was not told of, if it has so many.
-    pub(super) fn next_discard(&mut self, units_min: u64) -> Option<(u8, Range<u64>)> {
-        self.discards.next(units_min)
+    /// Takes the longest run of units that a device was not told of, if it has at least so many: it is not free until
+    /// [`Spaces::discarded`], so that nothing is written there meanwhile.
+    pub(super) fn next_discard(&mut self, at_least: u64, at_most: u64) -> Option<(u8, Range<u64>)> {
+        let (device, mut units) = self.discards.next(at_least)?;
+        if units.end - units.start > at_most {
+            self.discards.freed(device, units.start + at_most..units.end);
+            units.end = units.start + at_most;
+        }
+        let is_free = self.devices[usize::from(device)].extents.take(units.clone());
+        assert!(is_free, "what is to be discarded is free");
+        Some((device, units))
+    }
+
+    /// The device was told, or would not hear.
+    pub(super) fn discarded(&mut self, device: u8, units: Range<u64>) {
+        self.devices[usize::from(device)].extents.free(units);
     }
 }

@@ -147,11 +147,11 @@ impl StoreWorld {
 
     fn define_tenants(&mut self) {
         self.tenants.clear();
-        let quota = self.shape.has_quotas.then_some(QUOTA_BYTES);
+        let (now, quota) = (self.now, self.shape.has_quotas.then_some(QUOTA_BYTES));
         for shard in &mut self.shards {
             let mut tenants = vec![adit_kvstore::TenantId::default()];
             for (name, quota) in [("guest", quota), ("a second tenant", None)] {
-                let tenant = shard.tenant(name, quota);
+                let tenant = shard.tenant(now, name, quota);
                 tenants.push(tenant.unwrap_or_else(|failure| {
                     violated(2, format_args!("tenant {name}: {failure}"))
                 }));

@@ -53,7 +53,7 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
             return Evicted::NotYet;
         }
         let (index, leases) = (&self.index, &self.leases);
-        let victim = self.policy.victim(&mut |id| leases.is_leased(&index.object(id).place));
+        let victim = self.policy.victim(&mut |id| leases.is_leased(index.object(id).place));
         let Some(victim) = victim else { return self.what_else() };
         let hash = self.index.hash(self.index.key_bytes(victim));
         self.policy.evicted(victim, hash);

@@ -113,7 +113,7 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
         if is_done || device != self.home {
             return self.log.flushed();
         }
-        self.fail_lane(device, "it cannot flush");
+        self.lanes[device].fail("it cannot flush");
         self.log.abandon_flush();
     }
 

@@ -172,6 +172,11 @@ impl Log {
         self.waiters.front().is_some_and(|waiter| waiter.sequence < end)
     }
 
+    /// Whether every put that was recorded before block `sequence` has appeared.
+    pub(super) fn has_settled(&self, sequence: u64) -> bool {
+        self.waiters.front().is_none_or(|waiter| waiter.sequence >= sequence)
+    }
+
     /// Whether no block is on its way to be durable for somebody who waits.
     pub(super) fn is_quiet(&self) -> bool {
         self.writes.is_empty() && self.flush.is_none()

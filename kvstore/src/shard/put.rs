@@ -238,7 +238,7 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
     ) -> SmallVec<[super::space::Room; 1]> {
         let mut rooms = SmallVec::new();
         let mut near: SmallVec<[Option<Object>; 4]> = SmallVec::from_elem(None, self.lanes.len());
-        for (shape, devices, after) in wanted {
+        for (at, (shape, devices, after)) in wanted.iter().enumerate() {
             let before = after.as_ref().and_then(|key| self.index.find(key.as_bytes()));
             if let Some(before) = before.map(|id| self.index.object(id)) {
                 near[usize::from(before.place.device)] = Some(before);
@@ -248,7 +248,7 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
             let usable = |device: u8| {
                 devices & 1 << device != 0 && lanes[usize::from(device)].failure().is_none()
             };
-            let Some(room) = self.spaces.allocate(shape, &near, usable) else { break };
+            let Some(room) = self.spaces.allocate(shape, &near, (wanted.len() - at) as u32, usable) else { break };
             near[usize::from(room.place.device)] = Some(Object { place: room.place, ..*shape });
             rooms.push(room);
         }

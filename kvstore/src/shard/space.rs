@@ -128,12 +128,13 @@ impl Spaces {
         (count, extents().map(Extents::largest).max().unwrap_or(0))
     }
 
-    /// Room for an object of this shape on one of the devices that are `usable`, behind `near` if that device comes
-    /// first or is the only one.
+    /// Room for an object of this shape on one of the devices that are `usable`, behind what is `near` on that device.
+    /// `ahead` is how many objects of its sequence are to come, this one included.
     pub(super) fn allocate(
         &mut self,
         shape: &Object,
         near: &[Option<Object>],
+        ahead: u32,
         usable: impl Fn(u8) -> bool,
     ) -> Option<Room> {
         let needs = self.units_of(shape);
@@ -147,7 +148,7 @@ impl Spaces {
                 continue;
             }
             let after = near.get(device).copied().flatten().filter(|o| o.layout == shape.layout);
-            if let Some(room) = self.allocate_on(device as u8, shape, after) {
+            if let Some(room) = self.allocate_on(device as u8, shape, after, ahead) {
                 self.next_device = (device + 1) % count;
                 self.used_units += needs;
                 return Some(room);
@@ -161,18 +162,24 @@ impl Spaces {
         self.next_device = (usize::from(object.place.device) + 1) % self.devices.len();
     }
 
-    fn allocate_on(&mut self, device: u8, shape: &Object, after: Option<Object>) -> Option<Room> {
+    fn allocate_on(
+        &mut self,
+        device: u8,
+        shape: &Object,
+        after: Option<Object>,
+        ahead: u32,
+    ) -> Option<Room> {
         let needs = self.units_of(shape);
         let slab = self.layout(shape.layout).and_then(Layout::slab);
         let space = &mut self.devices[usize::from(device)];
         let Some(slab) = slab else {
             let near = after.map(|object| object.place.unit + needs);
-            let unit = space.extents.allocate(needs, near)?;
+            let unit = space.extents.allocate(needs, near, ahead)?;
             self.discards.taken(device, unit..unit + needs);
             return Some(Room { place: Place { device, unit }, slab_base: None });
         };
         let near = after.map(|object| object.place.unit);
-        let unit = space.slabs.allocate(&mut space.extents, shape.layout, slab, near)?;
+        let unit = space.slabs.allocate(&mut space.extents, shape.layout, slab, near, ahead)?;
         let base = space.slabs.base_of(unit);
         self.discards.taken(device, base..base + slab.units());
         Some(Room { place: Place { device, unit }, slab_base: Some(base) })

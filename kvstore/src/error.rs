@@ -1,6 +1,9 @@
 //! What can go wrong, each with what to do about it.
 
+use std::time::Duration;
+
 use crate::key::KEY_BYTES_MAX;
+use crate::shard::Failure;
 
 /// The result of a call of the store's.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -27,6 +30,19 @@ pub enum Error {
         value: String,
         /// What to give.
         fix: String,
+    },
+    /// What was asked for did not come about.
+    #[error(transparent)]
+    Failed(#[from] Failure),
+    /// A deadline passed.
+    #[error("waited {} ms for {waited_for}; {fix}", .after.as_millis())]
+    Timeout {
+        /// What should have happened.
+        waited_for: &'static str,
+        /// How long it was given.
+        after: Duration,
+        /// What to do.
+        fix: &'static str,
     },
     /// What is on a device is no store of ours, or not one this version can open.
     #[error("{device}: {why}; {fix}")]

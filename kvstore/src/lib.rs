@@ -16,6 +16,7 @@
 //! | `geometry`, `superblock`, `record`, `block`, `journal`, `checkpoint`, `recovery` | what is on the media |
 //! | `schedule`, `budget`, `discard` | what goes to a device first, how much is written to it, what it is told to forget |
 //! | `shard` | one owner of a part of the store, and its loop |
+//! | `store` | the handle that servers hold, and the threads behind it |
 //!
 //! `docs/disk-format.md` has every byte on the media.
 #![forbid(unsafe_code)]
@@ -30,8 +31,10 @@ pub mod layout;
 mod object;
 mod options;
 mod place;
+pub mod media;
 pub mod shard;
 pub mod plan;
+pub mod store;
 mod runs;
 pub mod slab;
 
@@ -40,3 +43,4 @@ pub use key::{KEY_BYTES_MAX, Key};
 pub use object::{CHECKSUMS_MAX, LayoutId, Object, ObjectId, TenantId, piece_bytes};
 pub use options::{Durability, PolicyKind, Watermarks};
 pub use place::{Place, UNIT_BYTES, units};
+pub use store::{FormatStore, Local, OpenOptions, Store};

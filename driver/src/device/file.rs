@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use super::extent::{Extent, Run, TRANSFER_BYTES_MAX};
 use super::pieces::Cutter;
-use super::{DeviceInfo, DeviceOptions};
+use super::{DeviceInfo, DeviceOptions, exclusive};
 use crate::error::{Error, Result};
 use crate::memory::allocate_for_host;
 use crate::queue_pair::{CommandError, Errno};
@@ -57,7 +57,10 @@ pub(super) fn open(target: &KernelTarget, options: &DeviceOptions) -> Result<Ope
     if target.file.metadata().is_ok_and(is_other) {
         return Err(no_file());
     }
-    let file = open_as(target, options.writes).map_err(|error| refusal(target, options, error))?;
+    let file = open_as(target, options).map_err(|error| refusal(target, options, error))?;
+    if options.exclusive {
+        exclusive::lock(&file, &device)?;
+    }
     let about = file.metadata().map_err(|error| refusal(target, options, error))?;
     let kind = about.file_type();
     let (kind, bytes) = if kind.is_block_device() {
@@ -190,9 +193,12 @@ impl OpenFile {
     }
 }
 
-fn open_as(target: &KernelTarget, writes: bool) -> io::Result<File> {
-    let flags = if target.direct { libc::O_DIRECT } else { 0 };
-    OpenOptions::new().read(true).write(writes).custom_flags(flags).open(&target.file)
+fn open_as(target: &KernelTarget, options: &DeviceOptions) -> io::Result<File> {
+    let direct = if target.direct { libc::O_DIRECT } else { 0 };
+    // Of a block device: not while the kernel itself uses it. Means nothing for a regular file.
+    let alone = if options.exclusive { libc::O_EXCL } else { 0 };
+    let mut how = OpenOptions::new();
+    how.read(true).write(options.writes).custom_flags(direct | alone).open(&target.file)
 }
 
 /// Creates a regular file, or makes it longer, with the space set aside where the file system can: a full disk shall

@@ -16,6 +16,7 @@
 //! The kernel's paths need no privileges beyond those of the file. They are what the driver is compared with, and
 //! what is left where VFIO is not allowed.
 
+mod exclusive;
 mod extent;
 mod file;
 mod kernel_ring;
@@ -126,11 +127,15 @@ pub struct DeviceOptions {
     /// A regular file is created where there is none, and extended to so many bytes where it is shorter. Block
     /// devices and controllers are as large as they are. Default none: the file must be there.
     pub file_bytes: Option<u64>,
+    /// Whether it is opened for this handle alone: refused where another process or handle has opened it so, and of a
+    /// block device where the kernel uses it, as for a mounted file system. A controller reached through VFIO has one
+    /// user in any case, one behind a vfio-user socket as its server says. Default false.
+    pub exclusive: bool,
 }
 
 impl Default for DeviceOptions {
     fn default() -> DeviceOptions {
-        DeviceOptions { queue_count: 1, writes: true, file_bytes: None }
+        DeviceOptions { queue_count: 1, writes: true, file_bytes: None, exclusive: false }
     }
 }
 
@@ -222,7 +227,7 @@ impl Device {
 
     /// A namespace of a controller that is open.
     pub fn of_namespace(controller: Controller, namespace: Namespace, target: &Target) -> Device {
-        nvme::device(controller, namespace, target)
+        nvme::device(controller, namespace, target, None)
     }
 
     /// What it is.

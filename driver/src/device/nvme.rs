@@ -1,14 +1,19 @@
 //! The driver's own queue pairs as a path like the others.
 #![allow(unsafe_code)]
 
+use std::fs::File;
+use std::sync::Arc;
+
 use zerocopy::IntoBytes;
 
 use super::{
     CommandQueue, Device, DeviceInfo, DeviceOptions, Operation, Path, QueueOptions, Request,
+    exclusive,
 };
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::memory::{DomainId, IoBuffer};
 use crate::queue_pair::{Body, Bounds, Command, Completion, Rejected, Stats};
+use crate::soft::{self, Storage};
 use crate::spec::{DsmRange, Lba, RangeCount, Sqe};
 use crate::target::{QueueMemory, Target};
 use crate::time::Time;
@@ -19,17 +24,39 @@ pub(super) struct NvmeDevice {
     pub(super) controller: Controller,
     namespace: Namespace,
     queues: QueueMemory,
+    /// Keeps others off a software controller's file.
+    lock: Option<Arc<File>>,
 }
 
 pub(super) fn open(target: &Target, options: &DeviceOptions) -> Result<Device> {
-    let options =
+    let about =
         ControllerOptions { io_queues: options.queue_count, ..ControllerOptions::default() };
-    let controller = Controller::open(target, &options)?;
+    let controller = Controller::open(target, &about)?;
+    let lock = if options.exclusive { lock(target)? } else { None };
     let namespace = controller.namespace_of(target)?;
-    Ok(device(controller, namespace, target))
+    Ok(device(controller, namespace, target, lock))
 }
 
-pub(super) fn device(controller: Controller, namespace: Namespace, target: &Target) -> Device {
+/// The lock of the file that a software controller keeps its data in; nothing for any other.
+fn lock(target: &Target) -> Result<Option<Arc<File>>> {
+    let Target::Soft { options, .. } = target else { return Ok(None) };
+    let Storage::File { path, .. } = options.parse::<soft::Options>()?.storage else {
+        return Ok(None);
+    };
+    let device = target.device();
+    let file = File::open(path).map_err(|why| {
+        Error::refused(&device, "open its file to lock it", why, "check the path and its rights")
+    })?;
+    exclusive::lock(&file, &device)?;
+    Ok(Some(Arc::new(file)))
+}
+
+pub(super) fn device(
+    controller: Controller,
+    namespace: Namespace,
+    target: &Target,
+    lock: Option<Arc<File>>,
+) -> Device {
     let (limits, about) = (namespace.limits(), controller.info());
     let info = DeviceInfo {
         device: target.device(),
@@ -43,7 +70,7 @@ pub(super) fn device(controller: Controller, namespace: Namespace, target: &Targ
         is_cached: false,
     };
     let queues = target.settings().queues;
-    let path = Path::Nvme(NvmeDevice { controller, namespace, queues });
+    let path = Path::Nvme(NvmeDevice { controller, namespace, queues, lock });
     Device::new(info, path)
 }
 
@@ -66,7 +93,7 @@ impl NvmeDevice {
             ..QueuePairOptions::default()
         };
         let queue = self.controller.create_queue_pair(options)?;
-        Ok(NvmeQueue { queue, namespace: self.namespace.clone() })
+        Ok(NvmeQueue { queue, namespace: self.namespace.clone(), _lock: self.lock.clone() })
     }
 }
 
@@ -75,6 +102,7 @@ impl NvmeDevice {
 pub struct NvmeQueue<B: IoBuffer> {
     queue: QueuePair<B>,
     namespace: Namespace,
+    _lock: Option<Arc<File>>,
 }
 
 impl<B: IoBuffer> CommandQueue<B> for NvmeQueue<B> {

@@ -20,7 +20,9 @@ use super::extent::{Extent, Run};
 use super::kernel_ring::{COMMANDS_MIN, COMMANDS_PER_REQUEST, DEPTH_MAX, FILE, Ring, Shape};
 use super::passthrough::{self, Passthrough};
 use super::pieces::{Cutter, Join, Piece};
-use super::{CommandQueue, DeviceInfo, DeviceOptions, Operation, QueueOptions, Request};
+use super::{
+    CommandQueue, DeviceInfo, DeviceOptions, Operation, QueueOptions, Request, exclusive,
+};
 use crate::error::{Error, Result};
 use crate::memory::{Buffer, IoBuffer};
 use crate::queue_pair::{CommandError, Completion, Errno, RejectReason, Rejected, Stats};
@@ -76,6 +78,9 @@ pub(super) fn open(target: &KernelTarget, options: &DeviceOptions) -> Result<Uri
         let why = "not a character device; NVMe commands go to /dev/ng0n1 and its like ('uring:' takes files and \
                    block devices)";
         return Err(Error::invalid(device, why));
+    }
+    if options.exclusive {
+        exclusive::lock(&file, &device)?;
     }
     let queue = queue_of(&file);
     let namespace = identify(&file, &device, queue.as_deref(), options.writes)?;

@@ -6,6 +6,7 @@
 mod lane;
 mod memory;
 mod request;
+mod stats;
 
 use std::time::Duration;
 
@@ -18,7 +19,10 @@ pub use request::{
     ReserveItem, WriterId,
 };
 
+pub use stats::Stats;
+
 use crate::error::Result;
+use crate::media::{Recovery, Set};
 use crate::key::Key;
 use crate::object::{LayoutId, TenantId};
 use crate::options::{Durability, PolicyKind, Watermarks};
@@ -106,6 +110,36 @@ pub struct Shard<Q> {
 }
 
 impl<Q: CommandQueue<Load>> Shard<Q> {
+    /// Opens a shard.
+    ///
+    /// # Errors
+    /// What is wrong.
+    pub fn open(
+        shard: u16,
+        lanes: Vec<Lane<Q>>,
+        set: &Set,
+        options: ShardOptions,
+        clock: &mut dyn FnMut() -> Time,
+    ) -> Result<(Shard<Q>, Recovery)> {
+        let _ = (shard, set, options, clock);
+        Ok((Shard { lanes }, Recovery {}))
+    }
+
+    /// Whether nothing is going on.
+    pub fn is_idle(&self) -> bool {
+        true
+    }
+
+    /// Ends.
+    pub fn into_lanes(self) -> Vec<Lane<Q>> {
+        self.lanes
+    }
+
+    /// What it counted.
+    pub fn stats(&self) -> &Stats {
+        unimplemented!()
+    }
+
     /// Takes a request; it is answered by [`Shard::poll`]. There is no limit but the caller's: see
     /// [`Shard::waiting`].
     pub fn submit(&mut self, now: Time, request: Request) {

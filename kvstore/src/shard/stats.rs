@@ -1,0 +1,134 @@
+//! What a shard counted.
+
+use std::ops::AddAssign;
+
+/// Counters and sizes of a shard, or the sums over several. Counters only grow while a store is open; those behind
+/// `objects` are sizes of the moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stats {
+    /// Items of gets, hits and misses.
+    pub gets: u64,
+    /// Gets that found their object.
+    pub hits: u64,
+    /// Gets that did not, whyever.
+    pub misses: u64,
+    /// Misses of objects that were there, but whose bytes on the device were not those that were put.
+    pub misses_corrupt: u64,
+    /// Items of puts, and objects sealed.
+    pub puts: u64,
+    /// Puts that were not taken: admission or the write budget was against them.
+    pub declined: u64,
+    /// Objects removed on request.
+    pub deletes: u64,
+    /// Objects removed for room.
+    pub evictions: u64,
+    /// Objects removed because their time was over.
+    pub expirations: u64,
+    /// Bytes that hits gave to callers.
+    pub bytes_read: u64,
+    /// Bytes of objects that were stored, without padding.
+    pub bytes_written: u64,
+    /// Bytes written to the devices, whatever for.
+    pub bytes_to_device: u64,
+    /// Of these, blocks of the journal.
+    pub journal_bytes: u64,
+    /// Of these, checkpoints.
+    pub checkpoint_bytes: u64,
+    /// Flushes sent.
+    pub flushes: u64,
+    /// Bytes that devices were told hold nothing of value.
+    pub discards_bytes: u64,
+    /// Read commands sent.
+    pub commands_read: u64,
+    /// Write commands sent.
+    pub commands_write: u64,
+    /// Bytes copied between callers' slices and registered memory.
+    pub copied_bytes: u64,
+    /// Checkpoints completed.
+    pub checkpoints: u64,
+    /// Devices that failed.
+    pub device_failures: u64,
+    /// Objects there are.
+    pub objects: u64,
+    /// Units of 4 KiB in use.
+    pub used_units: u64,
+    /// Units of 4 KiB that objects may take.
+    pub capacity_units: u64,
+    /// Runs of free units.
+    pub free_runs: u64,
+    /// Units of the largest of them.
+    pub largest_free_units: u64,
+    /// Objects that are leased.
+    pub leased: u64,
+    /// Bytes of memory that tables take.
+    pub memory_bytes: u64,
+}
+
+impl Stats {
+    const FIELDS: usize = 28;
+
+    fn fields(self) -> [u64; Stats::FIELDS] {
+        let mut copy = self;
+        copy.fields_mut().map(|field| *field)
+    }
+
+    fn fields_mut(&mut self) -> [&mut u64; Stats::FIELDS] {
+        [
+            &mut self.gets,
+            &mut self.hits,
+            &mut self.misses,
+            &mut self.misses_corrupt,
+            &mut self.puts,
+            &mut self.declined,
+            &mut self.deletes,
+            &mut self.evictions,
+            &mut self.expirations,
+            &mut self.bytes_read,
+            &mut self.bytes_written,
+            &mut self.bytes_to_device,
+            &mut self.journal_bytes,
+            &mut self.checkpoint_bytes,
+            &mut self.flushes,
+            &mut self.discards_bytes,
+            &mut self.commands_read,
+            &mut self.commands_write,
+            &mut self.copied_bytes,
+            &mut self.checkpoints,
+            &mut self.device_failures,
+            &mut self.objects,
+            &mut self.used_units,
+            &mut self.capacity_units,
+            &mut self.free_runs,
+            &mut self.largest_free_units,
+            &mut self.leased,
+            &mut self.memory_bytes,
+        ]
+    }
+}
+
+impl AddAssign for Stats {
+    /// Sums, and of the largest free runs the larger.
+    fn add_assign(&mut self, other: Stats) {
+        let largest = self.largest_free_units.max(other.largest_free_units);
+        for (mine, theirs) in self.fields_mut().into_iter().zip(other.fields()) {
+            *mine += theirs;
+        }
+        self.largest_free_units = largest;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sums_take_every_field_once_and_the_largest_run_is_no_sum() {
+        let mut ones = Stats::default();
+        ones.fields_mut().map(|field| *field = 1);
+        let mut sum = ones;
+        sum += ones;
+        assert_eq!(sum.largest_free_units, 1);
+        sum.largest_free_units = 2;
+        assert_eq!(sum.fields(), [2; Stats::FIELDS]);
+    }
+}

@@ -1,0 +1,250 @@
+//! Requests that concern several shards: cut up on the way in, put together on the way out.
+//!
+//! Each part has a tag of its own, which leads back to the request's and to the places of its items there. Writers
+//! and tenants have numbers of their own in each shard: outside, a writer's has its shard above, and a tenant's is
+//! looked up.
+
+use std::mem;
+
+use crate::key::Key;
+use crate::media::Set;
+use crate::object::TenantId;
+use crate::shard::{
+    Action, Done, Failure, FillItem, GetItem, Info, Outcome, PutItem, PutOptions, Request,
+    ReserveItem, WriterId,
+};
+
+/// Bits of a writer's number in its shard.
+const WRITER_BITS: u32 = 48;
+/// Most tenants, with the one that is nobody.
+const TENANTS_MAX: usize = 256;
+
+/// See the module.
+pub(super) struct Cuts {
+    set: Set,
+    parts: Vec<Option<Part>>,
+    free: Vec<u32>,
+    commits: Vec<Commit>,
+    /// What a tenant is called in each shard.
+    tenants: Vec<Vec<TenantId>>,
+}
+
+/// What is known of a part that a shard has.
+enum Part {
+    /// Some of a request's items.
+    Items { tag: u64, items: Vec<u32>, left: usize },
+    /// One shard's part of a commit.
+    Commit,
+}
+
+/// A commit on its way.
+struct Commit {
+    tag: u64,
+    parts: Vec<u32>,
+    failure: Option<Failure>,
+}
+
+/// Takes the items of a list whose key a shard has, with their places.
+struct Dealt<T> {
+    items: Vec<T>,
+    places: Vec<u32>,
+}
+
+fn deal<T>(shards: u16, list: Vec<T>, shard_of: impl Fn(&T) -> u16) -> Vec<Dealt<T>> {
+    let empty = |_| Dealt { items: Vec::new(), places: Vec::new() };
+    let mut dealt: Vec<Dealt<T>> = (0..shards).map(empty).collect();
+    for (item, place) in list.into_iter().zip(0..) {
+        let to = &mut dealt[usize::from(shard_of(&item))];
+        to.items.push(item);
+        to.places.push(place);
+    }
+    dealt
+}
+
+impl Cuts {
+    pub(super) fn new(set: Set) -> Cuts {
+        let tenants = vec![vec![TenantId::default(); usize::from(set.shards())]];
+        Cuts { set, parts: Vec::new(), free: Vec::new(), commits: Vec::new(), tenants }
+    }
+
+    /// Cuts `request` up, and gives each part to `submit` with its shard.
+    pub(super) fn cut(&mut self, request: Request, mut submit: impl FnMut(u16, Request)) {
+        let Request { tag, deadline, action } = request;
+        let parts = match action {
+            Action::Commit => {
+                return self.commit(tag, |shard, tag| {
+                    submit(shard, Request { tag, deadline, action: Action::Commit });
+                });
+            }
+            Action::PutMany(list) => self.many(list, |item| &item.key, Cuts::put, Action::PutMany),
+            Action::GetMany(list) => {
+                self.many(list, |item| &item.key, |_, _, item| item, Action::GetMany)
+            }
+            Action::Reserve(list) => {
+                self.many(list, |item| &item.key, Cuts::reserve, Action::Reserve)
+            }
+            Action::Fill(list) => self.fill(list),
+            Action::Put(item) => {
+                let shard = self.set.route(&item.key);
+                vec![(shard, Action::Put(self.put(shard, item)), vec![0])]
+            }
+            Action::Get(item) => vec![(self.set.route(&item.key), Action::Get(item), vec![0])],
+            Action::Delete(key) => vec![(self.set.route(&key), Action::Delete(key), vec![0])],
+            Action::Seal(writer) => {
+                let (shard, writer) = self.writer(writer);
+                vec![(shard, Action::Seal(writer), vec![0])]
+            }
+        };
+        for (shard, action, items) in parts {
+            let left = items.len();
+            let tag = self.enter(Part::Items { tag, items, left });
+            submit(shard, Request { tag: u64::from(tag), deadline, action });
+        }
+    }
+
+    /// Gives the answer of shard `shard` to `done`, as the request's.
+    pub(super) fn join(&mut self, shard: u16, answer: Done, done: &mut dyn FnMut(Done)) {
+        let number = u32::try_from(answer.tag).expect("parts have small tags");
+        let part = self.parts[number as usize].as_mut().expect("an answer is to a part");
+        match part {
+            Part::Items { tag, items, left } => {
+                *left -= 1;
+                let (tag, item) = (*tag, items[answer.item as usize]);
+                if *left == 0 {
+                    self.leave(number);
+                }
+                let result = answer.result.map(|outcome| known_outcome(shard, outcome));
+                done(Done { tag, item, result, memory: answer.memory });
+            }
+            Part::Commit => self.committed(number, answer, done),
+        }
+    }
+
+    /// A tenant by what each shard calls it.
+    pub(super) fn tenant(&mut self, ids: Vec<TenantId>) -> Result<TenantId, Failure> {
+        if let [only] = ids.as_slice() {
+            return Ok(*only);
+        }
+        let number = self.tenants.iter().position(|known| *known == ids).unwrap_or_else(|| {
+            self.tenants.push(ids);
+            self.tenants.len() - 1
+        });
+        if number >= TENANTS_MAX {
+            self.tenants.pop();
+            return Err(Failure::Undefined("tenant"));
+        }
+        Ok(TenantId(number as u8))
+    }
+
+    /// What is known of an object of shard `shard`, with the tenant's outer name.
+    pub(super) fn known(&self, shard: u16, info: Info) -> Info {
+        if self.set.shards() == 1 {
+            return info;
+        }
+        let is = |ids: &Vec<TenantId>| ids[usize::from(shard)] == info.tenant;
+        // One that nobody asked for since the store was opened has no name outside.
+        let number = self.tenants.iter().position(is).unwrap_or(0);
+        Info { tenant: TenantId(number as u8), ..info }
+    }
+
+    /// A writer's shard, and its number there.
+    pub(super) fn writer(&self, writer: WriterId) -> (u16, WriterId) {
+        if self.set.shards() == 1 {
+            return (0, writer);
+        }
+        let shard = (writer.0 >> WRITER_BITS) as u16;
+        // One that no shard gave is no writer of the first, which says so.
+        let shard = if shard < self.set.shards() { shard } else { 0 };
+        (shard, WriterId(writer.0 & ((1 << WRITER_BITS) - 1)))
+    }
+
+    fn many<T>(
+        &mut self,
+        list: Vec<T>,
+        key: impl Fn(&T) -> &Key,
+        known: impl Fn(&Cuts, u16, T) -> T,
+        action: impl Fn(Vec<T>) -> Action,
+    ) -> Vec<(u16, Action, Vec<u32>)> {
+        let dealt = deal(self.set.shards(), list, |item| self.set.route(key(item)));
+        let parts = dealt.into_iter().zip(0..).filter(|(dealt, _)| !dealt.items.is_empty());
+        parts
+            .map(|(Dealt { items, places }, shard)| {
+                let items = items.into_iter().map(|item| known(self, shard, item)).collect();
+                (shard, action(items), places)
+            })
+            .collect()
+    }
+
+    fn fill(&mut self, list: Vec<FillItem>) -> Vec<(u16, Action, Vec<u32>)> {
+        let dealt = deal(self.set.shards(), list, |item| self.writer(item.writer).0);
+        let parts = dealt.into_iter().zip(0..).filter(|(dealt, _)| !dealt.items.is_empty());
+        parts
+            .map(|(Dealt { mut items, places }, shard)| {
+                items.iter_mut().for_each(|item| item.writer = self.writer(item.writer).1);
+                (shard, Action::Fill(items), places)
+            })
+            .collect()
+    }
+
+    fn put(&self, shard: u16, item: PutItem) -> PutItem {
+        PutItem { options: self.options(shard, item.options), ..item }
+    }
+
+    fn reserve(&self, shard: u16, item: ReserveItem) -> ReserveItem {
+        ReserveItem { options: self.options(shard, item.options), ..item }
+    }
+
+    fn options(&self, shard: u16, options: PutOptions) -> PutOptions {
+        let names = self.tenants.get(usize::from(options.tenant.0));
+        // What was never defined is undefined in the shard as well.
+        let tenant = names.map_or(TenantId(u8::MAX), |ids| ids[usize::from(shard)]);
+        PutOptions { tenant, ..options }
+    }
+
+    fn commit(&mut self, tag: u64, mut submit: impl FnMut(u16, u64)) {
+        let parts: Vec<u32> = (0..self.set.shards()).map(|_| self.enter(Part::Commit)).collect();
+        self.commits.push(Commit { tag, parts: parts.clone(), failure: None });
+        for (part, shard) in parts.into_iter().zip(0..) {
+            submit(shard, u64::from(part));
+        }
+    }
+
+    fn committed(&mut self, number: u32, answer: Done, done: &mut dyn FnMut(Done)) {
+        self.leave(number);
+        let is = |commit: &Commit| commit.parts.contains(&number);
+        let at = self.commits.iter().position(is).expect("a part of a commit has its commit");
+        let commit = &mut self.commits[at];
+        commit.parts.retain(|part| *part != number);
+        commit.failure = commit.failure.take().or(answer.result.err());
+        if commit.parts.is_empty() {
+            let Commit { tag, failure, .. } = self.commits.swap_remove(at);
+            let result = failure.map_or(Ok(Outcome::Committed), Err);
+            done(Done { tag, item: 0, result, memory: answer.memory });
+        }
+    }
+
+    fn enter(&mut self, part: Part) -> u32 {
+        if let Some(number) = self.free.pop() {
+            let before = mem::replace(&mut self.parts[number as usize], Some(part));
+            assert!(before.is_none(), "a free place is empty");
+            return number;
+        }
+        self.parts.push(Some(part));
+        u32::try_from(self.parts.len() - 1).expect("fewer than 2^32 parts are on their way")
+    }
+
+    fn leave(&mut self, number: u32) {
+        self.parts[number as usize] = None;
+        self.free.push(number);
+    }
+}
+
+fn known_outcome(shard: u16, outcome: Outcome) -> Outcome {
+    match outcome {
+        Outcome::Reserved(WriterId(number)) => {
+            assert!(number < 1 << WRITER_BITS, "a writer's number has 48 bits");
+            Outcome::Reserved(WriterId(u64::from(shard) << WRITER_BITS | number))
+        }
+        other => other,
+    }
+}

@@ -1,0 +1,159 @@
+//! The devices of a store, opened: queues and memory for its shards, and one clock.
+
+use std::fs::File;
+use std::io::Read;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use adit_driver::device::{DeviceQueue, QueueOptions};
+use adit_driver::{Buffer, Device, DeviceOptions, Target, Time};
+
+use super::open::OpenOptions;
+use crate::error::{Error, Result};
+use crate::shard::{LANE_MEMORY_BYTES, Lane, LaneInfo, Load, Shard};
+
+/// A shard on the queues of opened devices.
+pub(super) type DeviceShard = Shard<DeviceQueue<Load>>;
+pub(super) type DeviceLane = Lane<DeviceQueue<Load>>;
+
+/// The least memory for data: an object of a megabyte passes.
+pub(super) const MEMORY_BYTES_MIN: usize = 1 << 20;
+/// Queues that are asked for: the most shards on a controller that grants them.
+const QUEUES: u16 = 64;
+
+/// See the module. There is at least one device.
+pub(super) struct Devices(Vec<Device>);
+
+impl Devices {
+    /// Those that are open, or else opens `targets`, for this process alone.
+    pub(super) fn open(
+        targets: &[Target],
+        devices: &[Device],
+        file_bytes: Option<u64>,
+    ) -> Result<Devices> {
+        if !devices.is_empty() {
+            return Ok(Devices(devices.to_vec()));
+        }
+        if targets.is_empty() {
+            return Err(Error::invalid("targets", "", "name at least one device of the store"));
+        }
+        let options = DeviceOptions {
+            queue_count: QUEUES,
+            exclusive: true,
+            file_bytes,
+            ..DeviceOptions::default()
+        };
+        let open = |target| Device::open(target, &options);
+        Ok(Devices(targets.iter().map(open).collect::<Result<_, _>>()?))
+    }
+
+    pub(super) fn as_slice(&self) -> &[Device] {
+        &self.0
+    }
+
+    /// Bytes of all.
+    pub(super) fn bytes(&self) -> u64 {
+        self.0.iter().map(|device| device.info().bytes).sum()
+    }
+
+    /// The present, on the first device's clock.
+    pub(super) fn now(&self) -> Time {
+        self.0[0].now()
+    }
+
+    /// The clock of a wait: gives the processor away each time it is asked.
+    pub(super) fn clock(&self) -> impl FnMut() -> Time {
+        let device = self.0[0].clone();
+        move || {
+            std::thread::yield_now();
+            device.now()
+        }
+    }
+
+    /// Whether each shard can have a queue of each device.
+    pub(super) fn check_shards(&self, shards: u16) -> Result<()> {
+        let Some(device) = self.0.iter().find(|device| device.info().queue_count_max < shards)
+        else {
+            return Ok(());
+        };
+        let about = device.info();
+        let why =
+            format!("the store has {shards} shards and it gives {} queues", about.queue_count_max);
+        let fix = "format it with fewer shards, or allow the controller more queues";
+        Err(Error::Media { device: about.device.clone(), why, fix: fix.to_owned() })
+    }
+
+    /// A lane to each device, for one shard. `memory` is what its requests will use.
+    pub(super) fn lanes(
+        &self,
+        options: &OpenOptions,
+        memory: &[Buffer],
+    ) -> Result<Vec<DeviceLane>> {
+        self.0.iter().map(|device| lane(device, options, memory)).collect()
+    }
+}
+
+fn lane(device: &Device, options: &OpenOptions, memory: &[Buffer]) -> Result<DeviceLane> {
+    let about = device.info().clone();
+    let own = device.allocate(LANE_MEMORY_BYTES)?;
+    let depth = options.queue_depth.min(about.queue_depth_max);
+    let queue = QueueOptions {
+        depth,
+        timeout: options.command_timeout,
+        abort_timeout: options.command_timeout / 5,
+    };
+    let usable = memory.iter().filter(|buffer| device.accepts(*buffer));
+    let memory: Vec<&Buffer> = usable.chain([&own]).collect();
+    let queue = device.create_queue::<Load>(&queue, &memory)?;
+    let accepting = device.clone();
+    let info = LaneInfo {
+        device: about.device,
+        bytes: about.bytes,
+        lba_bytes: about.lba_bytes,
+        command_bytes_max: about.command_bytes_max,
+        boundary_bytes: about.boundary_bytes,
+        depth,
+        deallocates: about.deallocates,
+        accepts: Box::new(move |buffer| accepting.accepts(buffer)),
+    };
+    Ok(Lane::new(queue, info, own))
+}
+
+/// Bytes that nobody can guess.
+pub(super) fn random<const N: usize>() -> Result<[u8; N]> {
+    let mut bytes = [0; N];
+    File::open("/dev/urandom").and_then(|mut file| file.read_exact(&mut bytes)).map_err(|why| {
+        let fix = "make /dev/urandom readable";
+        adit_driver::Error::refused("/dev/urandom", "read random bytes", why, fix)
+    })?;
+    Ok(bytes)
+}
+
+/// A key for the hash of an index.
+pub(super) fn hash_key() -> Result<[u64; 2]> {
+    let bytes: [u8; 16] = random()?;
+    let word = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"));
+    Ok([word(0), word(8)])
+}
+
+/// Unix time in seconds at the origin of the clock that says `now`.
+pub(super) fn wall_s_at_zero(now: Time) -> u64 {
+    let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    wall.as_secs().saturating_sub(now.since(Time::ZERO).as_secs())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn two_keys_of_a_hash_differ() {
+        assert_ne!(hash_key().expect("random"), hash_key().expect("random"));
+    }
+
+    #[test]
+    fn the_wall_clock_stood_earlier_when_this_one_stood_at_zero() {
+        let at_zero = wall_s_at_zero(Time::ZERO);
+        let earlier = wall_s_at_zero(Time::from_ns(1_000_000_000_000));
+        assert!((999..=1001).contains(&(at_zero - earlier)), "{at_zero} {earlier}");
+    }
+}

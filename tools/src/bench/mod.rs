@@ -28,7 +28,7 @@ mod workload;
 
 pub(crate) use command::{BenchCommand, command, verdict};
 pub(crate) use data::noise;
-pub(crate) use guard::{Written, check as check_destruction};
+pub(crate) use guard::{Permission, Written, check as check_destruction};
 pub(crate) use measure::Latency;
 pub(crate) use options::command_line::unknown_option;
 pub(crate) use options::draft::PERCENTILES;

@@ -112,3 +112,14 @@ impl Session {
         Ok(self.local.close(&mut drop)?)
     }
 }
+
+/// The buffer of an answer, where one was given.
+///
+/// # Panics
+/// If it was not one.
+pub(crate) fn one(memory: AnyBuffer) -> Buffer {
+    match memory {
+        AnyBuffer::One(buffer) => buffer,
+        _ => panic!("an answer gives the memory back"),
+    }
+}

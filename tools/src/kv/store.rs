@@ -5,7 +5,7 @@ use adit_driver::target::KernelPath;
 use adit_driver::{Device, DeviceOptions, Target};
 use clap::Args;
 
-use crate::bench::{Written, check_destruction};
+use crate::bench::{Permission, Written, check_destruction};
 use crate::failure::{Failure, Result};
 
 /// I/O queues that are asked for: the most parts that a store can have on a controller that grants them.
@@ -88,7 +88,8 @@ pub(crate) fn guard(targets: &[Target], devices: &[Device], force: bool) -> Resu
     let written = targets.iter().zip(devices);
     let written: Vec<Written<'_>> =
         written.map(|(target, device)| Written { target, device }).collect();
-    for warning in check_destruction(&written, force)? {
+    let permission = Permission { option: "--force", is_given: force };
+    for warning in check_destruction(&written, permission)? {
         tracing::warn!("{}", warning.text);
     }
     Ok(())

@@ -14,6 +14,9 @@ use super::counted::Counted;
 use super::objects::{self, Objects};
 use crate::failure::{Failure, Result};
 
+/// What an answer is judged: why it is wrong, in words.
+type Judged = std::result::Result<(), String>;
+
 /// What is done to an object, in which order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
@@ -267,7 +270,7 @@ impl Answers<'_> {
         flight: Flight,
         result: &Answer,
         latency: std::time::Duration,
-    ) -> Result<(), String> {
+    ) -> Judged {
         self.objects.end_put(flight.object, matches!(result, Ok(Outcome::Stored)));
         match result {
             Ok(Outcome::Stored) => self.counted.put.record(self.object_bytes, latency),
@@ -283,7 +286,7 @@ impl Answers<'_> {
         result: &Answer,
         latency: std::time::Duration,
         buffer: &[u8],
-    ) -> Result<(), String> {
+    ) -> Judged {
         match result {
             Ok(Outcome::Hit { bytes }) if *bytes == self.object_bytes => {
                 self.counted.get.record(*bytes, latency);

@@ -28,6 +28,7 @@ struct Model {
     most_waiting: usize,
     /// Which answer of a get is wrong, counted from 1.
     lies_at: u64,
+    runs: u64,
 }
 
 impl Model {
@@ -43,6 +44,7 @@ impl Model {
             waiting: VecDeque::new(),
             most_waiting: 0,
             lies_at: 0,
+            runs: 0,
         }
     }
 
@@ -82,8 +84,8 @@ impl Model {
 
 impl Bed for Model {
     fn now(&self) -> Time {
-        self.now.set(self.now.get() + 1000);
-        Time::from_ns(self.now.get())
+        self.now.set(self.now.get() + 1);
+        Time::from_ns(self.now.get() * 1_000_000)
     }
 
     fn submit(&mut self, _now: Time, request: Request) {
@@ -120,8 +122,10 @@ fn run(
     looks: u64,
     load: impl FnOnce(&mut Engine<'_, Model>, &mut Watch<'_>),
 ) -> (Counted, Option<Failure>) {
+    model.runs += 1;
+    let objects = Objects::new(model.runs << 32);
     let mut engine =
-        Engine::new(model, BYTES, DEPTH + 99, true, Objects::new(7)).expect("there is memory");
+        Engine::new(model, BYTES, DEPTH + 99, true, objects).expect("there is memory");
     let mut left = looks;
     let mut goes_on = |_: Far| {
         left = left.saturating_sub(1);

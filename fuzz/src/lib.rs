@@ -13,6 +13,7 @@
 //! | [`vfio_user_client`] | what a vfio-user server answers | no panic, no wait beyond the deadline |
 //! | [`soft_host`] | what a host writes to the software controller | no panic, bounded work in each step |
 //! | [`strings`] | target strings and options | no panic; what parses prints as something that parses to the same |
+//! | [`kv_media`], five of them | what is on the media of a KV store, with checksums put right | no panic, bounded work; what decodes encodes to the same; the journal can go on |
 //! | [`jobfile`] | job files of `adit bench` | no panic; what parses is shown as a command line of the same jobs |
 
 // Not in unit tests: those of the modules taken from `adit bench` run there.
@@ -27,6 +28,7 @@ pub mod hostile;
 pub mod input;
 #[cfg(not(test))]
 pub mod jobfile;
+pub mod kv_media;
 pub mod planner;
 pub mod soft_host;
 pub mod spec_bytes;
@@ -58,7 +60,7 @@ pub type Target = (&'static str, fn(&[u8]));
 
 /// All targets.
 #[cfg(not(test))]
-pub const TARGETS: [Target; 8] = [
+pub const TARGETS: [Target; 13] = [
     ("spec_bytes", spec_bytes::target),
     ("hostile_controller", hostile_controller::target),
     ("recovery", recovery::target),
@@ -67,4 +69,9 @@ pub const TARGETS: [Target; 8] = [
     ("soft_host", soft_host::target),
     ("strings", strings::target),
     ("jobfile", jobfile::target),
+    ("kv_superblock", kv_media::superblock),
+    ("kv_record", kv_media::record),
+    ("kv_block", kv_media::block),
+    ("kv_checkpoint", kv_media::checkpoint),
+    ("kv_recovery", kv_media::recovery),
 ];

@@ -112,5 +112,10 @@ exercises!(
     vfio_user_client,
     soft_host,
     strings,
-    jobfile
+    jobfile,
+    kv_superblock,
+    kv_record,
+    kv_block,
+    kv_checkpoint,
+    kv_recovery
 );

@@ -13,7 +13,7 @@
 //! | `index` | which objects there are: at most 64 bytes of memory for each |
 //! | `evict`, `admission`, `expiry`, `tenant`, `lease` | what goes, what comes in, for whom, and what must stay |
 //! | `layout`, `plan` | a model's geometry, and the commands that a batch becomes |
-//! | `geometry`, `superblock`, `record`, `block`, `journal`, `checkpoint`, `recovery` | what is on the media |
+//! | `geometry`, `superblock`, `device_set`, `record`, `block`, `journal`, `checkpoint`, `recovery` | what is on the media |
 //! | `schedule`, `budget`, `discard` | what goes to a device first, how much is written to it, what it is told to forget |
 //! | `shard` | one owner of a part of the store, and its loop |
 //! | `store` | the handle that servers hold, and the threads behind it |
@@ -26,6 +26,13 @@ pub mod discard;
 mod error;
 pub mod extent;
 pub mod index;
+pub mod block;
+mod bytes;
+pub mod checkpoint;
+pub mod device_set;
+mod error;
+pub mod geometry;
+pub mod journal;
 mod key;
 pub mod layout;
 mod object;
@@ -37,6 +44,9 @@ pub mod plan;
 pub mod store;
 mod runs;
 pub mod slab;
+pub mod record;
+pub mod recovery;
+pub mod superblock;
 
 pub use error::{Error, Result};
 pub use key::{KEY_BYTES_MAX, Key};

@@ -1,0 +1,131 @@
+//! Little-endian numbers in bytes: read with checks, written into room that was counted before.
+//!
+//! A [`Reader`] never panics: it gives `None` where bytes are missing. A [`Writer`] panics when its room was
+//! counted wrongly, which is a mistake of the caller's.
+
+use crc_fast::{CrcAlgorithm, checksum};
+
+/// CRC-32C of `bytes`.
+pub(crate) fn crc32c(bytes: &[u8]) -> u32 {
+    checksum(CrcAlgorithm::Crc32Iscsi, bytes) as u32
+}
+
+/// CRC-64/NVME of `bytes`.
+pub(crate) fn crc64(bytes: &[u8]) -> u64 {
+    checksum(CrcAlgorithm::Crc64Nvme, bytes)
+}
+
+/// Takes numbers from the front of bytes that nobody vouches for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Reader<'a>(pub(crate) &'a [u8]);
+
+impl<'a> Reader<'a> {
+    /// The next `count` bytes.
+    pub(crate) fn take(&mut self, count: usize) -> Option<&'a [u8]> {
+        let (taken, rest) = self.0.split_at_checked(count)?;
+        self.0 = rest;
+        Some(taken)
+    }
+
+    /// The next `N` bytes.
+    pub(crate) fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
+        let (taken, rest) = self.0.split_first_chunk::<N>()?;
+        self.0 = rest;
+        Some(*taken)
+    }
+
+    pub(crate) fn u8(&mut self) -> Option<u8> {
+        self.array::<1>().map(|[byte]| byte)
+    }
+
+    pub(crate) fn u16(&mut self) -> Option<u16> {
+        self.array().map(u16::from_le_bytes)
+    }
+
+    pub(crate) fn u32(&mut self) -> Option<u32> {
+        self.array().map(u32::from_le_bytes)
+    }
+
+    pub(crate) fn u64(&mut self) -> Option<u64> {
+        self.array().map(u64::from_le_bytes)
+    }
+
+    /// A number of 40 bits.
+    pub(crate) fn u40(&mut self) -> Option<u64> {
+        let [a, b, c, d, e] = self.array()?;
+        Some(u64::from_le_bytes([a, b, c, d, e, 0, 0, 0]))
+    }
+
+    /// A number of 48 bits.
+    pub(crate) fn u48(&mut self) -> Option<u64> {
+        let [a, b, c, d, e, f] = self.array()?;
+        Some(u64::from_le_bytes([a, b, c, d, e, f, 0, 0]))
+    }
+}
+
+/// Puts numbers one behind the other.
+#[derive(Debug)]
+pub(crate) struct Writer<'a> {
+    bytes: &'a mut [u8],
+    at: usize,
+}
+
+impl<'a> Writer<'a> {
+    /// A writer from the front of `bytes`.
+    pub(crate) fn new(bytes: &'a mut [u8]) -> Writer<'a> {
+        Writer { bytes, at: 0 }
+    }
+
+    /// How many bytes were put.
+    pub(crate) fn len(&self) -> usize {
+        self.at
+    }
+
+    /// Puts bytes as they are.
+    ///
+    /// # Panics
+    /// If there is no room.
+    pub(crate) fn put(&mut self, bytes: &[u8]) -> &mut Self {
+        self.bytes[self.at..self.at + bytes.len()].copy_from_slice(bytes);
+        self.at += bytes.len();
+        self
+    }
+
+    /// Puts a number of 40 bits.
+    ///
+    /// # Panics
+    /// If it is larger, or there is no room.
+    pub(crate) fn u40(&mut self, number: u64) -> &mut Self {
+        assert!(number < 1 << 40, "{number} has more than 40 bits");
+        self.put(&number.to_le_bytes()[..5])
+    }
+
+    /// Puts a number of 48 bits.
+    ///
+    /// # Panics
+    /// If it is larger, or there is no room.
+    pub(crate) fn u48(&mut self, number: u64) -> &mut Self {
+        assert!(number < 1 << 48, "{number} has more than 48 bits");
+        self.put(&number.to_le_bytes()[..6])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_come_back_and_end_where_the_bytes_do() {
+        let mut bytes = [0; 11];
+        Writer::new(&mut bytes).u40((1 << 40) - 2).u48((1 << 48) - 3);
+        let mut reader = Reader(&bytes);
+        assert_eq!((reader.u40(), reader.u48()), (Some((1 << 40) - 2), Some((1 << 48) - 3)));
+        assert_eq!((reader.u8(), reader.u64(), reader.take(1)), (None, None, None));
+    }
+
+    #[test]
+    fn both_checksums_are_the_published_ones() {
+        assert_eq!(crc32c(b"123456789"), 0xe306_9283);
+        assert_eq!(crc64(b"123456789"), 0xae8b_1486_0a79_9888);
+    }
+}

@@ -14,6 +14,7 @@
 //! | `evict`, `admission`, `expiry`, `tenant`, `lease` | what goes, what comes in, for whom, and what must stay |
 //! | `layout`, `plan` | a model's geometry, and the commands that a batch becomes |
 //! | `geometry`, `superblock`, `device_set`, `record`, `block`, `journal`, `checkpoint`, `recovery` | what is on the media |
+//! | `survey` | what is on the media, read without opening the store |
 //! | `schedule`, `budget`, `discard` | what goes to a device first, how much is written to it, what it is told to forget |
 //! | `shard` | one owner of a part of the store, and its loop |
 //! | `store` | the handle that servers hold, and the threads behind it |
@@ -23,7 +24,6 @@
 
 pub mod checksum;
 pub mod discard;
-mod error;
 pub mod extent;
 pub mod index;
 pub mod block;
@@ -47,6 +47,7 @@ pub mod slab;
 pub mod record;
 pub mod recovery;
 pub mod superblock;
+pub mod survey;
 
 pub use error::{Error, Result};
 pub use key::{KEY_BYTES_MAX, Key};

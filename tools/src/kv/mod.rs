@@ -13,8 +13,10 @@
 //! look, and then say that the figures may be moving.
 
 mod bench;
+mod check;
 mod format;
 mod get;
+mod info;
 mod key;
 mod ls;
 mod meter;
@@ -22,7 +24,9 @@ mod put;
 mod rm;
 mod scrub;
 mod session;
+mod stat;
 mod store;
+mod survey;
 
 use clap::{Args, Subcommand};
 
@@ -56,6 +60,9 @@ enum Command {
     Get(get::GetArgs),
     Ls(ls::LsArgs),
     Rm(rm::RmArgs),
+    Info(info::InfoArgs),
+    Stat(stat::StatArgs),
+    Check(check::CheckArgs),
     Scrub(scrub::ScrubArgs),
     Bench(Box<bench::KvBenchArgs>),
 }
@@ -71,6 +78,9 @@ pub(crate) fn run(command: &KvCommand) -> Result<()> {
         Command::Get(args) => get::run(args),
         Command::Ls(args) => ls::run(args),
         Command::Rm(args) => rm::run(args),
+        Command::Info(args) => info::run(args),
+        Command::Stat(args) => stat::run(args),
+        Command::Check(args) => check::run(args),
         Command::Scrub(args) => scrub::run(args),
         Command::Bench(args) => bench::run(args),
     }

@@ -3,8 +3,17 @@
 //! Invariants: free runs are disjoint, lie in the range and never touch (they are joined). Every operation but the
 //! building after a restart is O(log n) in the number of free runs.
 //!
-//! An extent goes right behind its neighbour of the sequence if there is room; else into the shortest run that holds
-//! it, at the run's start.
+//! An extent goes right behind its neighbour of the sequence if there is room; else into the shortest run that has
+//! room for all that is known to follow, or into the longest. Percent of the space in use and of neighbours that are
+//! contiguous, under churn that keeps 2^17 units 97 % full (see `churn`):
+//!
+//! | an extent without its neighbour goes into | in use | contiguous |
+//! |---|---|---|
+//! | the shortest run that holds it | 92.9 | 30.0 |
+//! | the first run that holds it | 92.2 | 37.2 |
+//! | the longest run | 92.1 | 50.1 |
+//! | the shortest with room for four | 92.6 | 47.9 |
+//! | the shortest with room for what follows: chosen | 93.8 | 65.2 |
 //!
 //! It does not know what is in an extent, nor that a device has to be told of one that is free: see `discard`.
 
@@ -38,7 +47,9 @@ impl Extents {
         let mut refused = Vec::new();
         for (position, extent) in used.enumerate() {
             let inside = range.start <= extent.start && extent.end <= range.end;
-            let taken = inside && map.take(extent.start - range.start..extent.end - range.start);
+            let taken = inside
+                && !extent.is_empty()
+                && map.take(extent.start - range.start..extent.end - range.start);
             if !taken {
                 refused.push(position);
             }
@@ -49,20 +60,25 @@ impl Extents {
 
     /// The first unit of a new extent, or nothing if no free run holds it.
     ///
-    /// `near` is the unit right behind the neighbour that is read together with it.
+    /// `near` is the unit right behind its neighbour of the sequence, if it has one. `ahead` is how many such extents
+    /// the sequence is about to get, this one included: 1 if it is in none, 4 if that is not known.
     ///
     /// # Panics
-    /// If `units` is 0.
-    pub fn allocate(&mut self, units: u64, near: Option<u64>) -> Option<u64> {
-        assert!(units > 0, "an extent has units");
+    /// If `units` or `ahead` is 0.
+    pub fn allocate(&mut self, units: u64, near: Option<u64>, ahead: u32) -> Option<u64> {
+        assert!(units > 0 && ahead > 0, "an extent has units, and is one itself");
         if let Some(unit) = near
             && unit.checked_add(units).is_some_and(|end| self.take(unit..end))
         {
             return Some(unit);
         }
-        let start = self.free.best_fit(units)?.start;
-        assert!(self.free.remove(start..start + units), "a fit holds the extent");
-        Some(start)
+        let start = self.fit(units.saturating_mul(u64::from(ahead)))?;
+        self.take(start..start + units).then_some(start)
+    }
+
+    /// Where the shortest free run of at least `units` starts, or else the longest.
+    pub(crate) fn fit(&self, units: u64) -> Option<u64> {
+        self.free.best_fit(units).or_else(|| self.free.longest()).map(|run| run.start)
     }
 
     /// Takes exactly this extent; false, and nothing changes, unless all of it is free.
@@ -72,7 +88,7 @@ impl Extents {
         self.free.remove(extent)
     }
 
-    /// Gives an extent back.
+    /// Gives an extent back. It may be a part of one that was allocated, or several in a row.
     ///
     /// # Panics
     /// If it is empty, leaves the range or any of it is free already: a double free is a bug of the store's.
@@ -140,7 +156,17 @@ impl Map {
 
     /// Takes the units; false, and nothing changes, if there are none or one is taken.
     fn take(&mut self, units: Range<u64>) -> bool {
-        if units.is_empty() || Map::masks(&units).any(|(at, mask)| self.words[at] & mask != 0) {
+        if units.is_empty() {
+            return false;
+        }
+        let words = (units.start / 64) as usize..units.end.div_ceil(64) as usize;
+        if let [word] = &mut self.words[words] {
+            let mask = u64::MAX >> (64 - (units.end - units.start)) << (units.start % 64);
+            let free = *word & mask == 0;
+            *word |= if free { mask } else { 0 };
+            return free;
+        }
+        if Map::masks(&units).any(|(at, mask)| self.words[at] & mask != 0) {
             return false;
         }
         for (at, mask) in Map::masks(&units) {
@@ -188,5 +214,7 @@ impl Map {
     }
 }
 
+#[cfg(test)]
+mod churn;
 #[cfg(test)]
 mod tests;

@@ -167,6 +167,20 @@ impl Layout {
         Ok(layout)
     }
 
+    /// The same layout in slabs of at most `slab_units_max`: with fewer slots, a power of two, if need be. A slab has
+    /// one slot even if that is more.
+    ///
+    /// A small device takes few large slabs: each layout keeps one that is not full, at least.
+    #[must_use]
+    pub fn with_slabs_up_to(self, slab_units_max: u64) -> Layout {
+        let Order::LayerMajor { slots } = self.order else { return self };
+        let most = (slab_units_max / self.block_units()).max(1);
+        if most >= u64::from(slots) {
+            return self;
+        }
+        Layout { order: Order::LayerMajor { slots: 1 << most.ilog2() }, ..self }
+    }
+
     /// What a block holds.
     pub fn block(&self) -> &BlockShape {
         &self.block

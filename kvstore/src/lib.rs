@@ -9,7 +9,8 @@
 //! | file | noun |
 //! |---|---|
 //! | `place`, `key`, `object` | where an object lies, what it is called, what is known of it |
-//! | `extent`, `slab` | free space, and space for KV blocks interleaved layer by layer |
+//! | `checksum` | CRC-32C, in hardware |
+//! | `runs`, `extent`, `slab` | free space, and space for KV blocks interleaved layer by layer |
 //! | `index` | which objects there are: at most 64 bytes of memory for each |
 //! | `evict`, `admission`, `expiry`, `tenant`, `lease` | what goes, what comes in, for whom, and what must stay |
 //! | `layout`, `plan` | a model's geometry, and the commands that a batch becomes |
@@ -26,26 +27,39 @@ pub mod checksum;
 pub mod discard;
 pub mod extent;
 pub mod index;
+pub mod admission;
 pub mod block;
 mod bytes;
 pub mod checkpoint;
-pub mod device_set;
+pub mod budget;
+pub mod checksum;
+pub mod discard;
 mod error;
+pub mod evict;
+pub mod expiry;
+pub mod extent;
+pub mod index;
+pub mod device_set;
 pub mod geometry;
 pub mod journal;
 mod key;
 pub mod layout;
+pub mod lease;
+pub mod media;
+mod number_hash;
 mod object;
 mod options;
 mod place;
-pub mod media;
-pub mod shard;
 pub mod plan;
-pub mod store;
-mod runs;
-pub mod slab;
 pub mod record;
 pub mod recovery;
+mod runs;
+pub mod shard;
+pub mod schedule;
+pub mod slab;
+pub mod store;
+mod recent;
+pub mod tenant;
 pub mod superblock;
 pub mod survey;
 

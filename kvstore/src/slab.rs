@@ -7,9 +7,11 @@
 //! Invariants: slabs are disjoint; a slab has at least one used slot (an empty one goes back to the extents); slots of
 //! a slab have one layout and shape. Every operation is O(log n).
 //!
-//! A block goes behind its neighbour of the sequence if that slot is free. A new sequence starts in the longest row of
-//! free slots, in its middle if the row does not begin its slab: the slots before it are left to the sequence that is
-//! likely to go on there. When that row is shorter than a quarter of a slab, a new slab is made if there is room.
+//! A block goes behind its neighbour of the sequence if that slot is free. Else it goes into the shortest row of free
+//! slots that has room for what is known to follow, into a new slab if there is no such row, or into the longest. A
+//! new slab is made only while no more than a quarter of the layout's slots are free. With
+//! slots kept 97 % full by sequences that grow and go (see `churn`), a layer of a whole sequence takes 1.5 times the
+//! commands that its bytes need; 2.8 times if what follows is not known, and 6.4 times block by block.
 //!
 //! Free slots of a slab are of no use to other layouts until the whole slab is free.
 
@@ -19,8 +21,8 @@ use std::ops::Range;
 use crate::extent::Extents;
 use crate::object::LayoutId;
 
-/// A row of free slots is worth starting in if it is one of so many parts of a slab.
-const ROW_PARTS: u64 = 4;
+/// No slab is made while more than one of so many slots of the layout is free.
+const FREE_PARTS: u64 = 4;
 
 /// The shape of a slab.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -108,7 +110,8 @@ impl Slabs {
 
     /// The unit of a new slot's first run; nothing if there is no free slot and no room for a slab.
     ///
-    /// `near` is the slot of the block before it in its sequence, if that is still there.
+    /// `near` is the slot of the block before it in its sequence, if that is still there. `ahead` is how many blocks
+    /// the sequence is about to get, this one included: 4 if that is not known.
     ///
     /// # Panics
     /// If a part of the shape is 0, or the layout's slabs have another shape.
@@ -118,11 +121,12 @@ impl Slabs {
         layout: LayoutId,
         shape: Shape,
         near: Option<u64>,
+        ahead: u32,
     ) -> Option<u64> {
         let behind = near.and_then(|unit| self.behind(unit, layout));
         let (base, slot) = match behind {
             Some(found) => found,
-            None => self.start(extents, layout, shape)?,
+            None => self.start(extents, layout, shape, ahead)?,
         };
         assert!(self.take(base, shape, slot), "the slot is free");
         Some(shape.slot_unit(base, slot))
@@ -202,33 +206,39 @@ impl Slabs {
         (slab.layout == layout && free).then_some((base, slot + 1))
     }
 
-    /// Where a new sequence starts.
+    /// Where blocks go that have no neighbour: the slab and the slot.
     fn start(
         &mut self,
         extents: &mut Extents,
         layout: LayoutId,
         shape: Shape,
+        ahead: u32,
     ) -> Option<(u64, u32)> {
-        let longest = self.longest(layout);
-        let short = longest.is_none_or(|room| room.longest * ROW_PARTS < u64::from(shape.slots));
-        if short && let Some(base) = extents.allocate(shape.units(), None) {
-            self.add(base, layout, shape);
-            return Some((base, 0));
-        }
-        let base = longest.filter(|room| room.longest > 0)?.base;
-        let row = self.slabs[&base].free.largest_run().expect("a row is free");
-        let slot = if row.start == 0 { 0 } else { row.start + (row.end - row.start) / 2 };
+        let row = ahead.clamp(1, shape.slots).into();
+        let fitting = self.with_row(layout, row).next();
+        let base = fitting
+            .or_else(|| self.grow(extents, layout, shape))
+            .or_else(|| self.with_row(layout, 1).next_back())?;
+        let slot = self.slabs[&base].free.fit(row).expect("the slab has a row");
         Some((base, u32::try_from(slot).expect("a slot is below 2^32")))
     }
 
-    /// The slab of the layout with the longest row of free slots.
-    fn longest(&self, layout: LayoutId) -> Option<Room> {
-        let of_layout = Room { layout, longest: 0, base: 0 }..=Room {
-            layout,
-            longest: u64::MAX,
-            base: u64::MAX,
-        };
-        self.rooms.range(of_layout).next_back().copied()
+    /// The slabs of the layout with a row of at least so many free slots, by their longest.
+    fn with_row(&self, layout: LayoutId, row: u64) -> impl DoubleEndedIterator<Item = u64> {
+        let from = Room { layout, longest: row, base: 0 };
+        let to = Room { layout, longest: u64::MAX, base: u64::MAX };
+        self.rooms.range(from..=to).map(|room| room.base)
+    }
+
+    /// A new slab, unless too many slots are free already.
+    fn grow(&mut self, extents: &mut Extents, layout: LayoutId, shape: Shape) -> Option<u64> {
+        let slots = self.slots(layout);
+        if slots.free * FREE_PARTS > slots.used + slots.free {
+            return None;
+        }
+        let base = extents.allocate(shape.units(), None, 1)?;
+        self.add(base, layout, shape);
+        Some(base)
     }
 
     /// Whether a slab there would overlap none.
@@ -262,5 +272,7 @@ impl Slabs {
     }
 }
 
+#[cfg(test)]
+mod churn;
 #[cfg(test)]
 mod tests;

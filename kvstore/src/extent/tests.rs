@@ -7,7 +7,7 @@ const RANGE: Range<u64> = 100..400;
 
 #[derive(Clone, Debug)]
 enum Step {
-    Allocate { units: u64, near: Option<u64> },
+    Allocate { units: u64, near: Option<u64>, ahead: u32 },
     Take { start: u64, units: u64 },
     Free(prop::sample::Index),
 }
@@ -15,8 +15,8 @@ enum Step {
 fn steps() -> impl Strategy<Value = Vec<Step>> {
     let unit = RANGE.start - 5..RANGE.end + 5;
     let step = prop_oneof![
-        3 => (1..40u64, prop::option::of(unit.clone()))
-            .prop_map(|(units, near)| Step::Allocate { units, near }),
+        3 => (1..40u64, prop::option::of(unit.clone()), 1..5u32)
+            .prop_map(|(units, near, ahead)| Step::Allocate { units, near, ahead }),
         1 => (unit, 0..40u64).prop_map(|(start, units)| Step::Take { start, units }),
         3 => any::<prop::sample::Index>().prop_map(Step::Free),
     ];
@@ -59,11 +59,11 @@ impl Model {
 
     fn step(&mut self, extents: &mut Extents, step: Step) {
         match step {
-            Step::Allocate { units, near } => {
+            Step::Allocate { units, near, ahead } => {
                 let expected = near
                     .filter(|&unit| self.is_free(&(unit..unit + units)))
-                    .or_else(|| self.best_fit(units));
-                assert_eq!(extents.allocate(units, near), expected);
+                    .or_else(|| self.fit(units, ahead));
+                assert_eq!(extents.allocate(units, near, ahead), expected);
                 expected.into_iter().for_each(|unit| self.take(unit..unit + units));
             }
             Step::Take { start, units } => {
@@ -80,6 +80,12 @@ impl Model {
             }
             Step::Free(_) => {}
         }
+    }
+
+    fn fit(&self, units: u64, ahead: u32) -> Option<u64> {
+        let longest = self.runs().into_iter().max_by_key(|run| (run.end - run.start, run.start));
+        let fits = longest.filter(|run| run.end - run.start >= units).map(|run| run.start);
+        self.best_fit(units * u64::from(ahead)).or(fits)
     }
 
     fn best_fit(&self, units: u64) -> Option<u64> {
@@ -133,9 +139,9 @@ proptest! {
 #[test]
 fn a_freed_extent_joins_its_neighbours() {
     let mut extents = Extents::new(0..30);
-    let starts: Vec<_> = (0..3).map(|_| extents.allocate(10, None)).collect();
+    let starts: Vec<_> = (0..3).map(|_| extents.allocate(10, None, 1)).collect();
     assert_eq!(starts, [Some(0), Some(10), Some(20)]);
-    assert_eq!((extents.allocate(1, None), extents.fragmentation()), (None, 0.0));
+    assert_eq!((extents.allocate(1, None, 1), extents.fragmentation()), (None, 0.0));
     extents.free(0..10);
     extents.free(20..30);
     assert_eq!((extents.run_count(), extents.fragmentation()), (2, 0.5));
@@ -146,17 +152,26 @@ fn a_freed_extent_joins_its_neighbours() {
 #[test]
 fn an_extent_goes_behind_its_neighbour_while_there_is_room() {
     let mut extents = Extents::new(0..100);
-    assert_eq!(extents.allocate(10, Some(50)), Some(50));
-    assert_eq!(extents.allocate(10, Some(60)), Some(60));
-    assert_eq!(extents.allocate(10, Some(55)), Some(70), "the shortest that holds it");
-    assert_eq!(extents.allocate(10, Some(u64::MAX)), Some(80));
+    assert_eq!(extents.allocate(10, Some(50), 1), Some(50));
+    assert_eq!(extents.allocate(10, Some(60), 1), Some(60));
+    assert_eq!(extents.allocate(10, Some(55), 1), Some(70), "the shortest run that holds it");
+    assert_eq!(extents.allocate(10, Some(u64::MAX), 1), Some(80));
+}
+
+#[test]
+fn a_sequence_starts_where_there_is_room_for_what_follows() {
+    let mut extents = Extents::new(0..100);
+    assert!(extents.take(20..25) && extents.take(60..65));
+    assert_eq!(extents.allocate(10, None, 3), Some(25), "35 units are enough, and the fewest");
+    assert_eq!(extents.allocate(10, None, 4), Some(65), "none is enough, and this is the longest");
+    assert_eq!(extents.allocate(26, None, 1), None);
 }
 
 #[test]
 #[should_panic(expected = "is free already")]
 fn a_double_free_is_a_bug() {
     let mut extents = Extents::new(0..10);
-    extents.allocate(4, None);
+    extents.allocate(4, None, 1);
     extents.free(2..6);
 }
 
@@ -169,6 +184,15 @@ fn an_extent_of_another_range_is_a_bug() {
 #[test]
 fn a_range_of_nothing_has_nothing_free() {
     let mut extents = Extents::new(7..7);
-    assert_eq!((extents.allocate(1, None), extents.free_units(), extents.largest()), (None, 0, 0));
+    assert_eq!(
+        (extents.allocate(1, None, 1), extents.free_units(), extents.largest()),
+        (None, 0, 0)
+    );
     assert_eq!(Extents::from_used(7..7, std::iter::once(7..8)).1, [0]);
+}
+
+#[test]
+fn a_range_that_ends_before_it_starts_is_refused() {
+    let backwards = Range { start: 10, end: 5 };
+    assert_eq!(Extents::from_used(7..20, std::iter::once(backwards)).1, [0]);
 }

@@ -74,7 +74,8 @@ impl Deref for Checksums<'_> {
 #[derive(Debug)]
 pub struct Index {
     slots: Slots,
-    entries: Vec<Entry>,
+    /// Bytes, not arrays of them: only those are sure to come as zero pages.
+    entries: Vec<u8>,
     /// Ids from here on were never used.
     fresh: u32,
     /// The last freed id plus one; 0 if none.
@@ -101,7 +102,7 @@ impl Index {
         }
         Ok(Index {
             slots: Slots::new(objects_max),
-            entries: vec![[0; entry::ENTRY_BYTES]; objects_max as usize],
+            entries: vec![0; objects_max as usize * entry::ENTRY_BYTES],
             fresh: 0,
             free: 0,
             len: 0,
@@ -124,13 +125,13 @@ impl Index {
 
     /// How many there may be.
     pub fn capacity(&self) -> u32 {
-        self.entries.len() as u32
+        (self.entries.len() / entry::ENTRY_BYTES) as u32
     }
 
     /// Bytes of memory reserved: all arrays in full, and every long key and list of checksums.
     pub fn memory_bytes(&self) -> usize {
         self.slots.memory_bytes()
-            + self.entries.capacity() * entry::ENTRY_BYTES
+            + self.entries.capacity()
             + self.long_keys.memory_bytes()
             + self.sums.memory_bytes()
     }
@@ -177,7 +178,7 @@ impl Index {
     /// Whether this is the id of an object.
     #[inline]
     pub fn contains(&self, id: ObjectId) -> bool {
-        self.entries.get(id.0 as usize).is_some_and(entry::is_live)
+        self.entries().get(id.0 as usize).is_some_and(entry::is_live)
     }
 
     /// The first id from `from` on that is an object's. Whoever walks all ids so sees every object that exists from
@@ -275,7 +276,7 @@ impl Index {
         let was = self.object(id);
         self.free_sums(id);
         let sums = self.keep_sums(checksums);
-        entry::set_object(&mut self.entries[id.0 as usize], object, sums);
+        entry::set_object(self.entry_mut(id), object, sums);
         was
     }
 
@@ -289,27 +290,39 @@ impl Index {
         let Walk::Found { position, .. } = self.slots.find(hash, |other| other == id.0) else {
             panic!("object {} is not in the table", id.0)
         };
+        self.touch_run(position);
         let Index { slots, entries, hash_key, long_keys, .. } = self;
+        let (entries, _) = entries.as_chunks();
         slots.remove(position, |other| hash_of(&entries[other as usize], long_keys, *hash_key));
         self.free_sums(id);
         if let KeyForm::Long(number) = entry::key(self.entry(id)) {
             self.long_keys.remove(number);
         }
-        entry::set_free(&mut self.entries[id.0 as usize], self.free);
-        self.free = id.0 + 1;
+        let free = std::mem::replace(&mut self.free, id.0 + 1);
+        entry::set_free(self.entry_mut(id), free);
         self.len -= 1;
         was
     }
 
+    #[inline]
+    fn entries(&self) -> &[Entry] {
+        self.entries.as_chunks().0
+    }
+
+    fn entry_mut(&mut self, id: ObjectId) -> &mut Entry {
+        &mut self.entries.as_chunks_mut().0[id.0 as usize]
+    }
+
+    #[inline]
     fn entry(&self, id: ObjectId) -> &Entry {
-        let entry = &self.entries[id.0 as usize];
+        let entry = &self.entries()[id.0 as usize];
         assert!(entry::is_live(entry), "there is no object {}", id.0);
         entry
     }
 
     #[inline]
     fn is_key(&self, id: u32, key: &[u8]) -> bool {
-        let entry = &self.entries[id as usize];
+        let entry = &self.entries()[id as usize];
         entry::may_be(entry, key)
             && match entry::key(entry) {
                 KeyForm::Short(_) => true,
@@ -327,11 +340,18 @@ impl Index {
     fn touch_entries(&self, hashes: &[u64]) {
         let touched = hashes.iter().fold(0, |sum, hash| match self.slots.find(*hash, |_| true) {
             Walk::Found { id, .. } => {
-                let entry = &self.entries[id as usize];
+                let entry = &self.entries()[id as usize];
                 sum ^ entry[0] ^ entry[entry::ENTRY_BYTES - 1]
             }
             Walk::Empty { .. } => sum,
         });
+        std::hint::black_box(touched);
+    }
+
+    /// Loads the entries that a removal from the table hashes, so that it does not wait for each of them.
+    fn touch_run(&self, position: usize) {
+        let entries = self.entries();
+        let touched = self.slots.run(position).fold(0, |sum, id| sum ^ entries[id as usize][0]);
         std::hint::black_box(touched);
     }
 
@@ -345,7 +365,7 @@ impl Index {
         let long = new.key.len() > SHORT_BYTES;
         let number = long.then(|| self.long_keys.insert(new.key));
         let sums = self.keep_sums(new.checksums);
-        let entry = &mut self.entries[id as usize];
+        let entry = self.entry_mut(ObjectId(id));
         entry::set_key(entry, new.key, number);
         entry::set_object(entry, new.object, sums);
         self.slots.put(position, hash, id);
@@ -356,7 +376,7 @@ impl Index {
     fn take_id(&mut self) -> Option<u32> {
         if self.free != 0 {
             let id = self.free - 1;
-            self.free = entry::next_free(&self.entries[id as usize]);
+            self.free = entry::next_free(&self.entries()[id as usize]);
             return Some(id);
         }
         if self.fresh == self.capacity() {

@@ -91,6 +91,13 @@ impl Slots {
         self.words[position] = Slots::tag(hash) | (id + 1);
     }
 
+    /// The ids from a slot to the next empty one: those that a removal of the first looks at.
+    pub(super) fn run(&self, position: usize) -> impl Iterator<Item = u32> {
+        let (before, from) = self.words.split_at(position);
+        let words = from.iter().chain(before).take_while(|word| **word != 0);
+        words.map(|word| (word & ID_MASK) - 1)
+    }
+
     /// Empties a slot, and moves those after it back that a walk would otherwise no longer reach.
     pub(super) fn remove(&mut self, position: usize, hash_of: impl Fn(u32) -> u64) {
         assert!(self.words[position] != 0, "an empty slot is removed");

@@ -56,6 +56,18 @@ fn long_keys_and_lists_of_checksums_are_counted_and_given_back() {
 }
 
 #[test]
+fn an_object_replaced_again_and_again_takes_no_more_memory() {
+    let mut index = index(1);
+    let id = index.insert(&[1; 512], object(1), &[0; 512]).expect("room");
+    index.replace(id, object(2), &[1; 512]);
+    let bytes_before = index.memory_bytes();
+    for unit in 0..100 {
+        index.replace(id, object(unit), &[2; 512]);
+    }
+    assert_eq!(index.memory_bytes(), bytes_before);
+}
+
+#[test]
 fn a_full_index_refuses_until_one_is_removed() {
     let mut index = index(2);
     let first = index.insert(b"a", object(1), &[1]).expect("room");

@@ -30,8 +30,8 @@ fn neighbours(layout: &Layout, before: usize) -> Vec<u64> {
     let mut put = || {
         let units = layout.block_units();
         let unit = match layout.slab() {
-            Some(shape) => slabs.allocate(&mut extents, LAYOUT, shape, near),
-            None => extents.allocate(units, near.map(|unit| unit + units)),
+            Some(shape) => slabs.allocate(&mut extents, LAYOUT, shape, near, 64),
+            None => extents.allocate(units, near.map(|unit| unit + units), 1),
         };
         near = unit;
         unit.expect("there is room")
@@ -89,6 +89,18 @@ fn slabs_have_the_slots_that_keep_a_layer_hit_within_its_goal() {
             assert!(found <= (least * 1.2).ceil(), "{tokens} tokens: {found} for {least}");
         }
     }
+}
+
+#[test]
+fn slabs_can_be_kept_small() {
+    let layout = Layout::new(BLOCK, Order::LayerMajor { slots: 20 }).expect("a layout");
+    let slots = |blocks: u64| {
+        let units = blocks * layout.block_units();
+        layout.with_slabs_up_to(units).slab().expect("slabs").slots
+    };
+    assert_eq!([0, 1, 7, 19, 20, 99].map(slots), [1, 1, 4, 16, 20, 20]);
+    let block_major = Layout::new(BLOCK, Order::BlockMajor).expect("a layout");
+    assert_eq!(block_major.with_slabs_up_to(1), block_major);
 }
 
 #[test]

@@ -585,3 +585,48 @@ fn what_contradicts_itself_is_said_to_be_inconsistent() {
     let newest = found.checkpoint.expect("the newest");
     assert_eq!((found.next, found.next_slot), (newest.begin, 1 - newest.slot));
 }
+
+#[test]
+fn an_opening_keeps_the_journal_that_the_older_checkpoint_needs() {
+    let mut shard = busy();
+    let (state, found) = open(&mut shard.device);
+    shard.resume(state, &found);
+    for key in 0.. {
+        let key = vec![key; 300];
+        let said = Said::Put(key, 1);
+        let Ok(block) = said.with(|record| shard.journal.append(record)) else { break };
+        shard.told.push((block, said));
+    }
+    shard.journal.seal();
+    shard.write_all_and_flush();
+    let body = areas().slots[found.checkpoint.expect("a checkpoint").slot].start + 1;
+    shard.device.units.get_mut(&body).expect("a unit")[100] ^= 1;
+    let (state, found) = open(&mut shard.device);
+    assert_eq!((found.passed_over.len(), found.journal_blocks), (1, BLOCKS));
+    assert_eq!(found.cut, None, "the whole ring was replayed");
+    assert_eq!(state, shard.model(u64::MAX));
+}
+
+#[test]
+fn blocks_of_another_shard_never_follow() {
+    let blocks = |shard: u16| {
+        let start = Mark::start(&Lineage { shard, ..LINEAGE });
+        let mut journal = Journal::new(areas().journal, 1, 1, start, FIRST_SEQUENCE);
+        for key in 0..3 {
+            let said = Said::Put(vec![key; 8], 1);
+            said.with(|record| journal.append(record)).expect("room");
+            journal.seal();
+        }
+        let mut memory = vec![0; 3 * JOURNAL_BLOCK_BYTES];
+        (journal.take(&mut memory).expect("blocks").unit, memory)
+    };
+    let ((unit, ours), (_, theirs)) = (blocks(0), blocks(1));
+    for misdirected in 0..3 {
+        let mut device = Device::default();
+        device.write(unit, &ours);
+        let at = misdirected as usize * JOURNAL_BLOCK_BYTES;
+        device.write(unit + misdirected, &theirs[at..at + JOURNAL_BLOCK_BYTES]);
+        let (_, found) = open(&mut device);
+        assert_eq!((found.journal_blocks, found.cut), (misdirected, Some(Void::Chain)));
+    }
+}

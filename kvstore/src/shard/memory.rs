@@ -66,6 +66,11 @@ impl Memory {
         self.parts.iter().all(|(_, buffer)| (buffer.len() as u64).is_multiple_of(unit_bytes))
     }
 
+    /// Whether a queue can use all of it.
+    pub(super) fn is_accepted(&self, accepts: impl Fn(&Buffer) -> bool) -> bool {
+        self.parts.iter().all(|(_, buffer)| accepts(buffer))
+    }
+
     /// Takes the `bytes` from `offset` on out, in order.
     ///
     /// # Panics

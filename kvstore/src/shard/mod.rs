@@ -3,29 +3,76 @@
 //! A shard has some of the keys, a share of every device, and a queue to each. One thread owns it: it hands in
 //! [`Request`]s and calls [`Shard::poll`], which never waits, never reads a clock and does a bounded amount of work.
 
-mod lane;
-mod memory;
-mod request;
-mod stats;
+//!
+//! | file | noun |
+//! |---|---|
+//! | `request` | what is asked and answered |
+//! | `lane` | the way to one device |
+//! | `batch`, `memory`, `parts` | a request under way: its items, their memory, where its bytes lie |
+//! | `put`, `get`, `writers`, `evicting` | objects that come, are read, are written in parts, and go |
+//! | `space` | what is free, and what may not be overwritten yet |
+//! | `log`, `journaling`, `checkpointing` | what is told to the media, and when it is durable |
+//! | `opening` | how it comes back |
+//!
+//! Invariants: nobody sees an object before its data are written, nor its bytes before they were checked; an extent is
+//! used again only when the record that supersedes its object is durable and nobody reads it; every item is answered
+//! once and gets its memory back.
 
+mod batch;
+mod checkpointing;
+mod evicting;
+mod get;
+mod journaling;
+mod lane;
+mod log;
+mod memory;
+mod opening;
+mod parts;
+mod put;
+mod request;
+mod space;
+mod stats;
+mod turn;
+mod writers;
+
+use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use adit_driver::Time;
 use adit_driver::device::CommandQueue;
+use adit_driver::memory::{AnyBuffer, Buffer};
+use smallvec::SmallVec;
 
+pub(crate) use lane::{Command, Fault, Finished, Purpose};
 pub use lane::{LANE_BUFFER_BYTES, LANE_MEMORY_BYTES, Lane, LaneInfo, Load, Tag};
+pub use opening::Recovery;
 pub use request::{
     Action, Decline, Done, Failure, FillItem, GetItem, Outcome, Part, PutItem, PutOptions, Request,
     ReserveItem, WriterId,
 };
-
 pub use stats::Stats;
 
-use crate::error::Result;
-use crate::media::{Recovery, Set};
+use self::batch::Batches;
+use self::checkpointing::Checkpoints;
+use self::log::{Answer, Log};
+use self::put::Putting;
+use self::space::Spaces;
+use self::writers::{Reserving, Sealing, Writer};
+use crate::admission::Admission;
+use crate::budget::Budget;
+use crate::evict::Policy;
+use crate::expiry::Expiry;
+use crate::index::Index;
 use crate::key::Key;
-use crate::object::{LayoutId, TenantId};
+use crate::layout::Layout;
+pub use crate::lease::LeaseId;
+use crate::lease::Leases;
+use crate::object::{LayoutId, ObjectId, TenantId};
 use crate::options::{Durability, PolicyKind, Watermarks};
+use crate::place::UNIT_BYTES;
+use crate::plan;
+use crate::record::Record;
+use crate::tenant::Tenants;
 
 /// How a shard works. The defaults are a store's.
 #[derive(Clone, Debug)]
@@ -100,73 +147,113 @@ pub struct Info {
     pub device: u8,
 }
 
-/// A promise that objects stay readable.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct LeaseId(pub u64);
-
 /// A part of the store.
 pub struct Shard<Q> {
+    number: u16,
+    /// The device with the journal and the checkpoints.
+    home: usize,
+    options: ShardOptions,
+    /// What one command may be, on any of the devices.
+    limits: plan::Limits,
     lanes: Vec<Lane<Q>>,
+    index: Index,
+    policy: Box<dyn Policy>,
+    expiry: Expiry,
+    tenants: Tenants,
+    spaces: Spaces,
+    leases: Leases,
+    admission: Option<Admission>,
+    budget: Option<Budget>,
+    objects_max: u32,
+    /// Bytes of the records of all objects, which a checkpoint has to hold.
+    record_bytes: u64,
+    record_bytes_max: u64,
+    log: Log,
+    checkpoints: Option<Checkpoints>,
+    wants_checkpoint: bool,
+    batches: Batches,
+    /// What waits for room, in order.
+    stalled: VecDeque<Stalled>,
+    writers: BTreeMap<WriterId, Writer>,
+    writers_made: u64,
+    /// Blocks of the journal that could not be written, up to which each, and where.
+    unwritten: Vec<Finished>,
+    answers: VecDeque<Done>,
+    stats: Stats,
+    /// Whether a device is being told what to forget.
+    discarding: bool,
+    parts: Vec<plan::Part>,
+    buffers: Vec<Buffer>,
+    complete: Vec<usize>,
+    finished: Vec<Finished>,
+}
+
+/// Something that may have to wait for room.
+#[derive(Debug)]
+struct Stalled {
+    tag: u64,
+    deadline: Time,
+    work: Work,
+}
+
+/// What it is.
+#[derive(Debug)]
+enum Work {
+    Put(SmallVec<[Putting; 1]>),
+    Reserve(Vec<Reserving>),
+    Seal(Sealing),
+    Delete(Key),
 }
 
 impl<Q: CommandQueue<Load>> Shard<Q> {
-    /// Opens a shard.
-    ///
-    /// # Errors
-    /// What is wrong.
-    pub fn open(
-        shard: u16,
-        lanes: Vec<Lane<Q>>,
-        set: &Set,
-        options: ShardOptions,
-        clock: &mut dyn FnMut() -> Time,
-    ) -> Result<(Shard<Q>, Recovery)> {
-        let _ = (shard, set, options, clock);
-        Ok((Shard { lanes }, Recovery {}))
-    }
-
-    /// Whether nothing is going on.
-    pub fn is_idle(&self) -> bool {
-        true
-    }
-
-    /// Ends.
-    pub fn into_lanes(self) -> Vec<Lane<Q>> {
-        self.lanes
-    }
-
-    /// What it counted.
-    pub fn stats(&self) -> &Stats {
-        unimplemented!()
-    }
-
     /// Takes a request; it is answered by [`Shard::poll`]. There is no limit but the caller's: see
     /// [`Shard::waiting`].
     pub fn submit(&mut self, now: Time, request: Request) {
-        let _ = (now, request);
-        panic!("comes with the next commit");
-    }
-
-    /// Does what there is to do, without waiting, and gives each answer to `done`.
-    pub fn poll(&mut self, now: Time, done: &mut dyn FnMut(Done)) -> Turn {
-        let _ = (now, done);
-        Turn { moved: 0, in_flight: 0, next: Time::NEVER }
+        let Request { tag, deadline, action } = request;
+        match action {
+            Action::Put(item) => self.put(now, tag, deadline, std::iter::once(item)),
+            Action::PutMany(items) => self.put(now, tag, deadline, items.into_iter()),
+            Action::Get(item) => self.get(now, tag, deadline, std::iter::once(item)),
+            Action::GetMany(items) => self.get(now, tag, deadline, items.into_iter()),
+            Action::Reserve(items) => self.reserve(now, tag, deadline, items),
+            Action::Fill(items) => self.fill(now, tag, deadline, items),
+            Action::Seal(writer) => {
+                self.enter(now, Stalled { tag, deadline, work: Work::Seal(Sealing { writer }) });
+            }
+            Action::Delete(key) => {
+                self.enter(now, Stalled { tag, deadline, work: Work::Delete(key) })
+            }
+            Action::Commit => self.commit(tag),
+        }
     }
 
     /// Requests that were not begun yet: back-pressure for whoever hands them in.
     pub fn waiting(&self) -> usize {
-        self.lanes.len()
+        self.stalled.len()
     }
 
     /// Whether there is such an object.
     pub fn exists(&self, now: Time, key: &Key) -> bool {
-        self.info(now, key).is_some()
+        self.lookup(now, self.index.hash(key.as_bytes()), key).is_some()
     }
 
     /// What is known of an object.
     pub fn info(&self, now: Time, key: &Key) -> Option<Info> {
-        let _ = (now, key);
-        None
+        let id = self.lookup(now, self.index.hash(key.as_bytes()), key)?;
+        Some(self.info_of(now, id))
+    }
+
+    fn info_of(&self, now: Time, id: ObjectId) -> Info {
+        let object = self.index.object(id);
+        let left = |at_s: u64| at_s.saturating_sub(self.wall_s(now));
+        Info {
+            key: self.index.key(id),
+            bytes: object.bytes,
+            layout: object.layout,
+            tenant: object.tenant,
+            ttl_s: self.expiry.get(id).map(left),
+            device: object.place.device,
+        }
     }
 
     /// How many of `keys` there are before the first that is missing.
@@ -177,8 +264,18 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
     /// At most `limit` objects from a cursor on, and the next cursor while there are more. Starts at 0. Objects that
     /// come or go meanwhile are seen or not.
     pub fn scan(&self, now: Time, from: u32, limit: usize) -> (Vec<Info>, Option<u32>) {
-        let _ = (now, from, limit);
-        (Vec::new(), None)
+        let (mut found, mut next) = (Vec::new(), from);
+        while let Some(id) = self.index.next_live(next) {
+            if found.len() == limit {
+                return (found, Some(id.0));
+            }
+            next = id.0 + 1;
+            let is_there = self.expiry.get(id).is_none_or(|at_s| at_s > self.wall_s(now));
+            if is_there {
+                found.push(self.info_of(now, id));
+            }
+        }
+        (found, None)
     }
 
     /// Keeps the objects of `keys` before the first that is missing readable until `until`, and says how many they
@@ -192,26 +289,127 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
         keys: &[Key],
         until: Time,
     ) -> Result<(LeaseId, usize), Failure> {
-        let _ = (now, keys, until);
-        Err(Failure::Full)
+        let find = |key: &Key| self.lookup(now, self.index.hash(key.as_bytes()), key);
+        let ids = keys.iter().map_while(find);
+        let places: Vec<_> = ids.map(|id| self.index.object(id).place).collect();
+        let lease = self.leases.lease(&places, until).map_err(|_| Failure::Full)?;
+        places.iter().for_each(|place| self.spaces.pin(*place));
+        Ok((lease, places.len()))
     }
 
     /// Ends a lease. One that is over already is ignored.
     pub fn release(&mut self, lease: LeaseId) {
-        let _ = lease;
-    }
-
-    /// Gives up a writer's object and its room.
-    pub fn abandon(&mut self, writer: WriterId) {
-        let _ = writer;
+        for place in self.leases.release(lease).into_iter().flatten() {
+            self.spaces.unpin(place);
+        }
     }
 
     /// The tenant of this name, made if it is new; its quota is set where one is given.
     ///
     /// # Errors
-    /// [`Failure::Undefined`] when there are 255 already, or the name is empty or longer than 64 bytes.
-    pub fn tenant(&mut self, name: &str, quota_bytes: Option<u64>) -> Result<TenantId, Failure> {
-        let _ = (name, quota_bytes);
-        Err(Failure::Undefined("tenant"))
+    /// [`Failure::Undefined`] when there are 255 already, or the name is empty or longer than 64 bytes;
+    /// [`Failure::Device`] when it cannot be told to the journal.
+    pub fn tenant(
+        &mut self,
+        now: Time,
+        name: &str,
+        quota_bytes: Option<u64>,
+    ) -> Result<TenantId, Failure> {
+        self.check_definable()?;
+        let quota_units = quota_bytes.map(|bytes| bytes / UNIT_BYTES);
+        let id = match self.tenants.find(name) {
+            Some(id) if quota_units.is_none() => return Ok(id),
+            Some(id) => {
+                self.tenants.set_quota(id, quota_units);
+                id
+            }
+            None => {
+                let added = self.tenants.add(name, quota_units);
+                added.map_err(|_| Failure::Undefined("tenant"))?
+            }
+        };
+        self.log.append(now, &Record::Tenant { id, name, quota_units });
+        Ok(id)
+    }
+
+    /// The number of this layout, which is defined if it is new.
+    ///
+    /// # Errors
+    /// [`Failure::Undefined`] when there are 255 already; [`Failure::Device`] when it cannot be told to the journal.
+    pub fn layout(&mut self, now: Time, layout: Layout) -> Result<LayoutId, Failure> {
+        let known = self.spaces.layouts().iter().position(|known| *known == layout);
+        if let Some(at) = known {
+            return Ok(LayoutId((at + 1) as u8));
+        }
+        self.check_definable()?;
+        if self.spaces.layouts().len() == usize::from(u8::MAX) {
+            return Err(Failure::Undefined("layout"));
+        }
+        let id = self.spaces.define(layout);
+        self.log.append(now, &Record::Layout { id, bytes: &layout.encode() });
+        Ok(id)
+    }
+
+    /// Whether a definition can be told to the journal.
+    fn check_definable(&self) -> Result<(), Failure> {
+        self.check_home()?;
+        if self.log.has_room(1) { Ok(()) } else { Err(Failure::Full) }
+    }
+
+    /// The layout of this number.
+    pub fn layout_of(&self, id: LayoutId) -> Option<&Layout> {
+        self.spaces.layout(id)
+    }
+
+    /// Whether nothing is going on, so that without another request [`Shard::poll`] need not be called but for the
+    /// clock's sake.
+    pub fn is_idle(&self) -> bool {
+        self.batches.open_count() == 0
+            && self.stalled.is_empty()
+            && self.answers.is_empty()
+            && self.log.is_idle()
+            && !self.is_checkpointing()
+            && self.lanes.iter().all(Lane::is_idle)
+    }
+
+    /// Gives the ways to the devices back. Nothing is written any more: what was not committed is as after a crash.
+    pub fn into_lanes(self) -> Vec<Lane<Q>> {
+        self.lanes
+    }
+
+    /// What it counted, and how large things are now.
+    pub fn stats(&self) -> Stats {
+        let (free_runs, largest_free_units) = self.spaces.runs();
+        let memory = self.index.memory_bytes() + self.policy.memory_bytes();
+        Stats {
+            objects: u64::from(self.index.len()),
+            used_units: self.spaces.used_units() - self.spaces.buried_units(),
+            capacity_units: self.spaces.capacity_units(),
+            free_runs,
+            largest_free_units,
+            leased: self.leases.leased() as u64,
+            memory_bytes: memory as u64,
+            ..self.stats
+        }
+    }
+
+    /// Unix time in seconds.
+    fn wall_s(&self, now: Time) -> u64 {
+        self.options.wall_s_at_zero + now.since(Time::ZERO).as_secs()
+    }
+
+    fn answer(
+        &mut self,
+        tag: u64,
+        item: u32,
+        result: Result<Outcome, Failure>,
+        memory: AnyBuffer,
+    ) {
+        self.answers.push_back(Done { tag, item, result, memory });
+    }
+
+    fn give(&mut self, answer: Answer) {
+        let Answer { tag, item, result, memory } = answer;
+        self.answer(tag, item, result, memory);
     }
 }

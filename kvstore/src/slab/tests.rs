@@ -16,9 +16,9 @@ fn slot_units(unit: u64, shape: Shape) -> impl Iterator<Item = u64> {
 fn the_same_layer_of_neighbours_is_contiguous() {
     let (layout, shape) = A;
     let (mut extents, mut slabs) = (Extents::new(10..100), Slabs::new());
-    let first = slabs.allocate(&mut extents, layout, shape, None);
-    let second = slabs.allocate(&mut extents, layout, shape, first);
-    let third = slabs.allocate(&mut extents, layout, shape, second);
+    let first = slabs.allocate(&mut extents, layout, shape, None, 1);
+    let second = slabs.allocate(&mut extents, layout, shape, first, 1);
+    let third = slabs.allocate(&mut extents, layout, shape, second, 1);
     assert_eq!((first, second, third), (Some(10), Some(12), Some(14)));
     assert_eq!(slabs.base_of(14), 10);
     assert_eq!(slot_units(12, shape).collect::<Vec<_>>(), [12, 13, 28, 29, 44, 45]);
@@ -27,21 +27,25 @@ fn the_same_layer_of_neighbours_is_contiguous() {
 }
 
 #[test]
-fn a_new_sequence_leaves_room_to_the_one_before() {
+fn a_sequence_starts_where_there_is_room_for_what_follows() {
     let (layout, shape) = A;
-    let (mut extents, mut slabs) = (Extents::new(0..48), Slabs::new());
-    let mut put = |near| slabs.allocate(&mut extents, layout, shape, near);
-    assert_eq!((put(None), put(Some(0))), (Some(0), Some(2)));
-    assert_eq!(put(None), Some(10), "slot 5: the middle of 2 to 8");
-    assert_eq!((put(Some(2)), put(Some(10))), (Some(4), Some(12)));
+    let (mut extents, mut slabs) = (Extents::new(0..200), Slabs::new());
+    let mut put = |near, ahead| slabs.allocate(&mut extents, layout, shape, near, ahead);
+    assert_eq!((put(None, 5), put(Some(0), 4)), (Some(0), Some(2)));
+    assert_eq!(put(None, 6), Some(4), "six are enough, and a new slab is not needed");
+    assert_eq!(put(None, 8), Some(6), "too many are free for a new slab");
+    let last = [(6, 4), (8, 3), (10, 2)].map(|(near, ahead)| put(Some(near), ahead));
+    assert_eq!(last, [Some(8), Some(10), Some(12)]);
+    assert_eq!(put(None, 2), Some(48), "one is not enough, and few are free");
+    assert_eq!(put(Some(12), 1), Some(14), "it is still the next");
 }
 
 #[test]
 fn an_empty_slab_goes_back_to_the_extents() {
     let (layout, shape) = A;
     let (mut extents, mut slabs) = (Extents::new(0..50), Slabs::new());
-    let first = slabs.allocate(&mut extents, layout, shape, None).expect("room");
-    let second = slabs.allocate(&mut extents, layout, shape, Some(first)).expect("room");
+    let first = slabs.allocate(&mut extents, layout, shape, None, 1).expect("room");
+    let second = slabs.allocate(&mut extents, layout, shape, Some(first), 1).expect("room");
     assert_eq!((extents.free_units(), slabs.ranges().next()), (2, Some(0..48)));
     slabs.free(&mut extents, first);
     assert_eq!((extents.free_units(), slabs.slots(layout).used), (2, 1));
@@ -54,7 +58,7 @@ fn an_empty_slab_goes_back_to_the_extents() {
 fn without_room_for_a_slab_every_slot_is_used_before_it_is_full() {
     let (layout, shape) = A;
     let (mut extents, mut slabs) = (Extents::new(0..60), Slabs::new());
-    let put = |_| slabs.allocate(&mut extents, layout, shape, None);
+    let put = |_| slabs.allocate(&mut extents, layout, shape, None, 1);
     let found: Vec<_> = (0..9).map(put).collect();
     assert!(found[..8].iter().all(Option::is_some) && found[8].is_none(), "{found:?}");
 }
@@ -80,23 +84,31 @@ fn what_comes_back_from_a_device_is_checked() {
 #[should_panic(expected = "a slot starts at the unit")]
 fn a_unit_inside_a_run_is_no_slot() {
     let (mut extents, mut slabs) = (Extents::new(0..100), Slabs::new());
-    slabs.allocate(&mut extents, A.0, A.1, None);
+    slabs.allocate(&mut extents, A.0, A.1, None, 1);
     slabs.free(&mut extents, 1);
+}
+
+#[test]
+#[should_panic(expected = "a slot starts at the unit")]
+fn a_second_run_is_no_slot() {
+    let (mut extents, mut slabs) = (Extents::new(0..100), Slabs::new());
+    slabs.allocate(&mut extents, A.0, A.1, None, 1);
+    slabs.base_of(A.1.stride_units());
 }
 
 #[test]
 #[should_panic(expected = "is free already")]
 fn a_slot_freed_twice_is_a_bug() {
     let (mut extents, mut slabs) = (Extents::new(0..100), Slabs::new());
-    let first = slabs.allocate(&mut extents, A.0, A.1, None);
-    slabs.allocate(&mut extents, A.0, A.1, first);
+    let first = slabs.allocate(&mut extents, A.0, A.1, None, 1);
+    slabs.allocate(&mut extents, A.0, A.1, first, 1);
     slabs.free(&mut extents, 0);
     slabs.free(&mut extents, 0);
 }
 
 #[derive(Clone, Debug)]
 enum Step {
-    Put { b: bool, near: Option<prop::sample::Index> },
+    Put { b: bool, near: Option<prop::sample::Index>, ahead: u32 },
     Extent(u64),
     Free(prop::sample::Index),
 }
@@ -104,7 +116,8 @@ enum Step {
 fn steps() -> impl Strategy<Value = Vec<Step>> {
     let near = prop::option::of(any::<prop::sample::Index>());
     let step = prop_oneof![
-        4 => (any::<bool>(), near).prop_map(|(b, near)| Step::Put { b, near }),
+        4 => (any::<bool>(), near, 1..9u32)
+            .prop_map(|(b, near, ahead)| Step::Put { b, near, ahead }),
         1 => (1..30u64).prop_map(Step::Extent),
         4 => any::<prop::sample::Index>().prop_map(Step::Free),
     ];
@@ -135,14 +148,14 @@ impl Used {
 
 fn step(step: Step, extents: &mut Extents, slabs: &mut Slabs, used: &mut Vec<Used>) {
     match step {
-        Step::Put { b, near } => {
+        Step::Put { b, near, ahead } => {
             let kind = if b { B } else { A };
             let near = near.filter(|_| !used.is_empty()).map(|at| used[at.index(used.len())]);
-            let unit = slabs.allocate(extents, kind.0, kind.1, near.map(Used::unit));
+            let unit = slabs.allocate(extents, kind.0, kind.1, near.map(Used::unit), ahead);
             used.extend(unit.map(|unit| Used::Slot(unit, kind)));
         }
         Step::Extent(units) => {
-            let unit = extents.allocate(units, None);
+            let unit = extents.allocate(units, None, 1);
             used.extend(unit.map(|unit| Used::Extent(unit, units)));
         }
         Step::Free(at) if !used.is_empty() => match used.swap_remove(at.index(used.len())) {

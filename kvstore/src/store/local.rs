@@ -14,10 +14,10 @@ use super::open::{OpenOptions, Opened};
 use super::route;
 use crate::error::{Error, Result};
 use crate::key::Key;
-use crate::media::{Recovery, Set};
+use crate::media::Set;
 use crate::object::TenantId;
 use crate::shard::{
-    Action, Done, Failure, Info, LeaseId, Outcome, Request, Shard, Stats, Turn, WriterId,
+    Action, Done, Failure, Info, LeaseId, Outcome, Recovery, Request, Shard, Stats, Turn, WriterId,
 };
 
 /// A store that the calling thread drives. Call [`Local::poll`] over and over while anything is to be done.
@@ -208,9 +208,9 @@ impl Local {
     ///
     /// # Errors
     /// [`Failure::Undefined`] when there are 255 already, or the name is empty or longer than 64 bytes.
-    pub fn tenant(&mut self, name: &str, quota_bytes: Option<u64>) -> Result<TenantId, Failure> {
+    pub fn tenant(&mut self, now: Time, name: &str, quota_bytes: Option<u64>) -> Result<TenantId, Failure> {
         let share = quota_bytes.map(|bytes| bytes.div_ceil(self.shards.len() as u64));
-        let of = |shard: &mut DeviceShard| shard.tenant(name, share);
+        let of = |shard: &mut DeviceShard| shard.tenant(now, name, share);
         let ids = self.shards.iter_mut().map(of).collect::<Result<Vec<_>, _>>()?;
         self.cuts.tenant(ids)
     }
@@ -218,7 +218,7 @@ impl Local {
     /// What the shards counted, in sum.
     pub fn stats(&self) -> Stats {
         let mut sum = Stats::default();
-        self.shards.iter().for_each(|shard| sum += *shard.stats());
+        self.shards.iter().for_each(|shard| sum += shard.stats());
         sum
     }
 

@@ -8,9 +8,9 @@ use adit_driver::{Device, Target};
 use super::devices::{self, Devices, MEMORY_BYTES_MIN};
 use super::local::Local;
 use crate::error::{Error, Result};
-use crate::media::{self, FormatOptions, Recovery, Set};
+use crate::media::{self, FormatOptions, Set};
 use crate::options::{Durability, PolicyKind, Watermarks};
-use crate::shard::{Shard, ShardOptions};
+use crate::shard::{Recovery, Shard, ShardOptions};
 
 /// How a store is opened.
 #[derive(Clone, Debug)]

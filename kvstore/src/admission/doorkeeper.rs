@@ -1,0 +1,143 @@
+//! Which keys were seen of late, in a few bits each.
+//!
+//! Two Bloom filters: the younger one takes what is seen, and when it has taken as many keys as it is for, the older
+//! one is forgotten and becomes the younger. So what was seen is known for at least as many other keys as one is for,
+//! and forgotten after twice as many. The keys of a chain that were seen together are forgotten together, which is
+//! why this is no ring of fingerprints: a chain with a hole is of no use from there on.
+//!
+//! A key has four bits in one cache line; one that was not seen is taken for one that was about three times in 100.
+//! Each line says of which generation it is, and counts as empty in any other: so to forget a filter takes no time.
+
+/// Bits of a filter for each key that it is for.
+const KEY_BITS: usize = 8;
+/// Words of a line.
+const LINE: usize = 8;
+/// Bits of a line that keys have; the highest of its last word are the generation.
+const LINE_BITS: u64 = 496;
+/// Where the generation is in the last word of a line.
+const GENERATION_SHIFT: u32 = 48;
+/// Bits of a key.
+const PROBES: u32 = 4;
+
+/// The memory of keys, by their hashes.
+#[derive(Debug)]
+pub(super) struct Doorkeeper {
+    /// The filters of even and odd generations.
+    filters: [Vec<u64>; 2],
+    /// That of the younger filter; the older is of the one before.
+    generation: u64,
+    /// Keys that the younger filter has taken.
+    keys: u32,
+    keys_max: u32,
+}
+
+impl Doorkeeper {
+    /// Filters for `keys_max` keys each.
+    pub(super) fn new(keys_max: u32) -> Doorkeeper {
+        assert!(keys_max > 0, "a filter is for some keys");
+        let words = (keys_max as usize * KEY_BITS).div_ceil(64 * LINE) * LINE;
+        // Fresh lines are of generation 0 and empty.
+        Doorkeeper { filters: [vec![0; words], vec![0; words]], generation: 1, keys: 0, keys_max }
+    }
+
+    pub(super) fn memory_bytes(&self) -> usize {
+        self.filters.iter().map(|filter| filter.capacity() * size_of::<u64>()).sum()
+    }
+
+    /// Whether a key was seen before; it is from now on.
+    pub(super) fn see(&mut self, hash: u64) -> bool {
+        if self.holds(self.generation, hash) {
+            return true;
+        }
+        let older = self.holds(self.generation - 1, hash);
+        self.take(hash);
+        self.keys += 1;
+        if self.keys == self.keys_max {
+            self.generation += 1;
+            self.keys = 0;
+        }
+        older
+    }
+
+    /// Whether the filter of a generation has a key.
+    fn holds(&self, generation: u64, hash: u64) -> bool {
+        let (lines, _) = self.filters[(generation % 2) as usize].as_chunks::<LINE>();
+        let line = &lines[position(lines.len(), hash)];
+        is_of(line, generation) && bits(hash).all(|(word, bit)| line[word] & bit != 0)
+    }
+
+    /// Puts a key into the younger filter.
+    fn take(&mut self, hash: u64) {
+        let (lines, _) = self.filters[(self.generation % 2) as usize].as_chunks_mut::<LINE>();
+        let line = &mut lines[position(lines.len(), hash)];
+        if !is_of(line, self.generation) {
+            *line = [0; LINE];
+            line[LINE - 1] = self.generation << GENERATION_SHIFT;
+        }
+        for (word, bit) in bits(hash) {
+            line[word] |= bit;
+        }
+    }
+}
+
+/// Whether a line is of a generation, of which it has the low 16 bits.
+fn is_of(line: &[u64; LINE], generation: u64) -> bool {
+    line[LINE - 1] >> GENERATION_SHIFT == generation & 0xffff
+}
+
+/// The line of a key: its hash's high bits choose.
+fn position(lines: usize, hash: u64) -> usize {
+    ((u128::from(hash) * lines as u128) >> 64) as usize
+}
+
+/// The bits of a key in its line, each by its word. They depend on the hash's low bits.
+fn bits(hash: u64) -> impl Iterator<Item = (usize, u64)> {
+    let mixed = hash.wrapping_mul(0xff51_afd7_ed55_8ccd) >> 28;
+    (0..PROBES).map(move |probe| {
+        let bit = (((mixed >> (9 * probe)) & 511) * LINE_BITS) >> 9;
+        ((bit >> 6) as usize, 1 << (bit & 63))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn hash(number: u64) -> u64 {
+        let mixed = (number + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        (mixed ^ mixed >> 31).wrapping_mul(0xbf58_476d_1ce4_e5b9)
+    }
+
+    proptest! {
+        #[test]
+        fn what_was_seen_is_known_for_as_many_keys_as_a_filter_is_for(
+            numbers in vec(0_u64..40, 1..200),
+        ) {
+            let mut doorkeeper = Doorkeeper::new(16);
+            for (at, number) in numbers.iter().enumerate() {
+                let lately = numbers[at.saturating_sub(16)..at].contains(number);
+                prop_assert!(doorkeeper.see(hash(*number)) || !lately);
+            }
+        }
+    }
+
+    #[test]
+    fn what_was_not_seen_is_seldom_taken_for_seen() {
+        let mut doorkeeper = Doorkeeper::new(1000);
+        let mistaken = (0..100_000).filter(|number| doorkeeper.see(hash(*number))).count();
+        assert!(mistaken < 5000, "{mistaken} of 100,000");
+    }
+
+    #[test]
+    fn what_was_seen_is_forgotten_after_two_filters_of_others() {
+        let mut doorkeeper = Doorkeeper::new(1000);
+        let _ = (0..3200).filter(|number| doorkeeper.see(hash(*number))).count();
+        let generations = [doorkeeper.generation, doorkeeper.generation - 1];
+        let is_known = |n: &u64| generations.iter().any(|of| doorkeeper.holds(*of, hash(*n)));
+        let known = (0..1000).filter(is_known).count();
+        assert!(known < 50, "{known} of 1,000");
+    }
+}

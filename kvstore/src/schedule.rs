@@ -1,0 +1,286 @@
+//! What goes to one device first: a queue of requests of four classes, and what of each is in flight.
+//!
+//! 1. Metadata (the journal) goes before all else, and has places of its own: it never waits for data. Nothing bounds
+//!    it but that a journal has few writes in flight.
+//! 2. Reads go before writes.
+//! 3. Large reads and large writes are not mixed: a drive that reads 29 GB/s and writes 12 GB/s alone does 12 GB/s of
+//!    both together. While reads wait or are in flight, at most [`Limits::write_bytes_max`] of writes are in flight, or
+//!    one write if that is larger.
+//! 4. Nothing starves. A write that has waited for [`Limits::write_wait_max`] goes before the next read, within that
+//!    budget; so does background work after [`Limits::background_wait_max`]. At most every other request of data goes
+//!    before its turn like this, so reads go on too.
+//! 5. Background work goes when nothing else waits, at most [`Limits::background_max`] requests at a time.
+//!
+//! Invariants: at most [`Limits::depth`] requests are in flight and [`Limits::queued_max`] wait; what is popped leaves
+//! in the order of its class; a ticket names one request for ever. Pushing, popping and cancelling are O(1), but for
+//! deadlines, which are O(log n) amortised. Nothing is allocated after the queue is made.
+//!
+//! It sends nothing and reads no clock: the shard pops what it sends, and says what is finished.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::time::Duration;
+
+use adit_driver::Time;
+
+mod list;
+
+use list::{Entry, Lists};
+
+/// What a request is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Class {
+    /// Someone waits for the bytes.
+    Read,
+    /// Data of an object.
+    Write,
+    /// The journal, and what else an acknowledgement waits for.
+    Metadata,
+    /// Discards, scrubs, bodies of checkpoints.
+    Background,
+}
+
+/// How many classes there are.
+const CLASSES: usize = 4;
+/// Places of the depth that are left to metadata.
+const METADATA_DEPTH: u32 = 2;
+
+/// Deadlines of requests that are gone are kept while they are few.
+const SPARE_DEADLINES: usize = 64;
+
+/// How much of what goes to the device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Most requests in flight, at least 4; the last two places are for metadata.
+    pub depth: u32,
+    /// Most requests that wait.
+    pub queued_max: u32,
+    /// Most bytes of writes in flight while reads wait or are in flight.
+    pub write_bytes_max: u64,
+    /// How long a write waits behind reads.
+    pub write_wait_max: Duration,
+    /// Most background requests in flight, at least 1.
+    pub background_max: u32,
+    /// How long background work waits behind all else.
+    pub background_wait_max: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Limits {
+        Limits {
+            depth: 128,
+            queued_max: 4096,
+            write_bytes_max: 1 << 20,
+            write_wait_max: Duration::from_millis(20),
+            background_max: 2,
+            background_wait_max: Duration::from_millis(200),
+        }
+    }
+}
+
+/// A request that waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Ticket {
+    entry: u32,
+    generation: u64,
+}
+
+/// A request that is to be sent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Start<T> {
+    /// Its class, for [`Schedule::finished`].
+    pub class: Class,
+    /// Its bytes, for [`Schedule::finished`].
+    pub bytes: u64,
+    /// What was pushed.
+    pub payload: T,
+}
+
+/// What is in flight of a class.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Flight {
+    requests: u32,
+    bytes: u64,
+}
+
+/// The queue before one device.
+#[derive(Debug)]
+pub struct Schedule<T> {
+    limits: Limits,
+    lists: Lists<T>,
+    /// Deadlines of requests that wait, and of some that do not any more.
+    deadlines: BinaryHeap<Reverse<(Time, Ticket)>>,
+    flight: [Flight; CLASSES],
+    /// The last request of data went before its turn: the next one does not.
+    jumped: bool,
+}
+
+impl<T> Schedule<T> {
+    /// An empty queue.
+    ///
+    /// # Panics
+    /// If the depth is below 4, or nothing may wait or be in flight in the background.
+    pub fn new(limits: Limits) -> Schedule<T> {
+        assert!(limits.depth >= 2 * METADATA_DEPTH, "metadata and data both have places");
+        assert!(limits.queued_max > 0 && limits.background_max > 0, "something can wait and go");
+        Schedule {
+            limits,
+            lists: Lists::new(limits.queued_max),
+            deadlines: BinaryHeap::with_capacity(
+                2 * limits.queued_max as usize + SPARE_DEADLINES + 1,
+            ),
+            flight: [Flight::default(); CLASSES],
+            jumped: false,
+        }
+    }
+
+    /// Adds a request that is of no use after `deadline` ([`Time::NEVER`] for none).
+    ///
+    /// # Errors
+    /// The payload comes back if [`Limits::queued_max`] wait.
+    pub fn push(
+        &mut self,
+        now: Time,
+        class: Class,
+        bytes: u64,
+        deadline: Time,
+        payload: T,
+    ) -> Result<Ticket, T> {
+        let ticket = self.lists.push(Entry { class, bytes, pushed: now, payload })?;
+        if deadline < Time::NEVER {
+            self.sweep();
+            self.deadlines.push(Reverse((deadline, ticket)));
+        }
+        Ok(ticket)
+    }
+
+    /// The next request to send, which is in flight from now on; nothing if none waits that may go.
+    pub fn pop(&mut self, now: Time) -> Option<Start<T>> {
+        let class = self.next(now)?;
+        let entry = self.lists.pop(class).expect("the class was chosen because one waits");
+        let flight = &mut self.flight[class as usize];
+        flight.requests += 1;
+        flight.bytes += entry.bytes;
+        Some(Start { class, bytes: entry.bytes, payload: entry.payload })
+    }
+
+    /// A request that was popped is no longer in flight, whatever came of it.
+    ///
+    /// # Panics
+    /// If none such is in flight: a bug of the caller's.
+    pub fn finished(&mut self, class: Class, bytes: u64) {
+        let flight = &mut self.flight[class as usize];
+        let known = flight.requests > 0 && flight.bytes >= bytes;
+        assert!(known, "no request of class {class:?} with {bytes} bytes is in flight");
+        flight.requests -= 1;
+        flight.bytes -= bytes;
+    }
+
+    /// Takes out a request that waits; nothing if it was sent, expired or cancelled.
+    pub fn cancel(&mut self, ticket: Ticket) -> Option<T> {
+        self.lists.take(ticket).map(|entry| entry.payload)
+    }
+
+    /// Takes out a request whose deadline has passed and that was never sent, the most overdue first. To be called
+    /// until there is none.
+    pub fn expired(&mut self, now: Time) -> Option<T> {
+        while let Some(&Reverse((deadline, ticket))) = self.deadlines.peek() {
+            if deadline > now {
+                return None;
+            }
+            self.deadlines.pop();
+            if let Some(entry) = self.lists.take(ticket) {
+                return Some(entry.payload);
+            }
+        }
+        None
+    }
+
+    /// Requests of a class that wait.
+    pub fn waiting(&self, class: Class) -> u32 {
+        self.lists.waiting(class)
+    }
+
+    /// Requests of a class in flight.
+    pub fn in_flight(&self, class: Class) -> u32 {
+        self.flight[class as usize].requests
+    }
+
+    /// Whether nothing waits or is in flight.
+    pub fn is_idle(&self) -> bool {
+        self.lists.is_empty() && self.depth() == 0
+    }
+
+    /// Requests in flight.
+    fn depth(&self) -> u32 {
+        self.flight.iter().map(|flight| flight.requests).sum()
+    }
+
+    /// The class whose first request goes next.
+    fn next(&mut self, now: Time) -> Option<Class> {
+        let depth = self.depth();
+        if depth >= self.limits.depth {
+            return None;
+        }
+        if self.waiting(Class::Metadata) > 0 {
+            return Some(Class::Metadata);
+        }
+        if depth - self.in_flight(Class::Metadata) >= self.limits.depth - METADATA_DEPTH {
+            return None;
+        }
+        let overdue = if self.jumped { None } else { self.overdue(now) };
+        let class = overdue.or_else(|| self.in_turn())?;
+        self.jumped = overdue.is_some();
+        Some(class)
+    }
+
+    /// The class that goes before its turn: the one whose first request should have gone the longest ago.
+    fn overdue(&self, now: Time) -> Option<Class> {
+        let due = |class, wait_max| {
+            let due = self.lists.first(class).map(|entry| entry.pushed + wait_max);
+            due.filter(|due| *due <= now).map(|due| (due, class))
+        };
+        let write = due(Class::Write, self.limits.write_wait_max).filter(|_| self.write_fits());
+        let background = due(Class::Background, self.limits.background_wait_max)
+            .filter(|_| self.background_fits());
+        let first = write.into_iter().chain(background).min_by_key(|(due, _)| *due);
+        first.map(|(_, class)| class)
+    }
+
+    /// The class whose turn it is.
+    fn in_turn(&self) -> Option<Class> {
+        let waits = |class| self.waiting(class) > 0;
+        if waits(Class::Read) {
+            return Some(Class::Read);
+        }
+        if waits(Class::Write) {
+            return self.write_fits().then_some(Class::Write);
+        }
+        (waits(Class::Background) && self.background_fits()).then_some(Class::Background)
+    }
+
+    /// Whether the first write may go beside what is in flight.
+    fn write_fits(&self) -> bool {
+        let Some(write) = self.lists.first(Class::Write) else { return false };
+        let reads = self.waiting(Class::Read) + self.in_flight(Class::Read);
+        let flight = self.flight[Class::Write as usize];
+        let fits = flight.bytes.saturating_add(write.bytes) <= self.limits.write_bytes_max;
+        reads == 0 || flight.requests == 0 || fits
+    }
+
+    fn background_fits(&self) -> bool {
+        self.in_flight(Class::Background) < self.limits.background_max
+    }
+
+    /// Drops the deadlines of requests that are gone, once they are more than half of all.
+    fn sweep(&mut self) {
+        let waiting = self.lists.len() as usize;
+        if self.deadlines.len() > 2 * waiting + SPARE_DEADLINES {
+            let lists = &self.lists;
+            self.deadlines.retain(|Reverse((_, ticket))| lists.waits(*ticket));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

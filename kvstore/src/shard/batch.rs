@@ -1,0 +1,254 @@
+//! Requests under way: their items, the commands they became, and the memory in between.
+
+use std::mem;
+
+use adit_driver::Time;
+use adit_driver::memory::{AnyBuffer, Buffer};
+use smallvec::SmallVec;
+
+use super::memory::Memory;
+use super::parts::Extract;
+use super::request::{Failure, WriterId};
+use crate::key::Key;
+use crate::object::Object;
+use crate::plan::{Plan, Slice, Transfer};
+
+/// Whether data go to or come from the devices.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Direction {
+    Read,
+    Write,
+}
+
+/// An object whose data are being written, or were.
+#[derive(Debug)]
+pub(super) struct NewObject {
+    pub(super) key: Key,
+    pub(super) object: Object,
+    pub(super) slab_base: Option<u64>,
+    /// Unix time in seconds.
+    pub(super) expires_s: Option<u64>,
+    pub(super) checksums: Vec<u32>,
+}
+
+/// What an item is for.
+#[derive(Debug)]
+pub(super) enum Job {
+    Put(Box<NewObject>),
+    Get(Box<Reading>),
+    Fill(Filling),
+    /// It was answered.
+    Over,
+}
+
+/// A read.
+#[derive(Debug)]
+pub(super) struct Reading {
+    pub(super) key: Key,
+    pub(super) object: Object,
+    pub(super) extract: Extract,
+    pub(super) checksums: SmallVec<[u32; 4]>,
+}
+
+/// A write of a part of an object that is not there yet.
+#[derive(Debug)]
+pub(super) struct Filling {
+    pub(super) writer: WriterId,
+    pub(super) extract: Extract,
+    pub(super) checksums: Vec<u32>,
+}
+
+/// One item of a request.
+#[derive(Debug)]
+pub(super) struct Item {
+    /// Which one of the request's.
+    pub(super) number: u32,
+    pub(super) job: Job,
+    pub(super) memory: Memory,
+    /// Slices of it that are in flight.
+    slices_left: u32,
+    /// The first thing that went wrong.
+    pub(super) failure: Option<Trouble>,
+}
+
+/// What went wrong with a command.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Trouble {
+    /// It was not sent in time.
+    Expired,
+    /// The device cannot do it, though it still works: these LBAs are bad.
+    Unreadable(Failure),
+    /// The device is out of service.
+    Gone(Failure),
+}
+
+impl Trouble {
+    pub(super) fn into_failure(self) -> Failure {
+        match self {
+            Trouble::Expired => Failure::Deadline,
+            Trouble::Unreadable(failure) | Trouble::Gone(failure) => failure,
+        }
+    }
+}
+
+impl Item {
+    pub(super) fn new(number: u32, job: Job, memory: Memory) -> Item {
+        Item { number, job, memory, slices_left: 0, failure: None }
+    }
+}
+
+/// A request under way.
+#[derive(Debug)]
+pub(super) struct Batch {
+    pub(super) tag: u64,
+    pub(super) direction: Direction,
+    pub(super) deadline: Time,
+    pub(super) items: SmallVec<[Item; 1]>,
+    pub(super) plan: Plan,
+    items_left: usize,
+}
+
+impl Default for Batch {
+    fn default() -> Batch {
+        Batch {
+            tag: 0,
+            direction: Direction::Read,
+            deadline: Time::NEVER,
+            items: SmallVec::new(),
+            plan: Plan::default(),
+            items_left: 0,
+        }
+    }
+}
+
+impl Batch {
+    /// Counts what is to come back. The plan and the items are there.
+    pub(super) fn begin(&mut self) {
+        for slice in self.plan.all_slices() {
+            self.items[slice.item as usize].slices_left += 1;
+        }
+        self.items_left = self.items.len();
+        assert!(self.items.iter().all(|item| item.slices_left > 0), "each item has data");
+    }
+
+    /// Takes the memory of a command out of its items.
+    pub(super) fn load(&mut self, transfer: &Transfer, scratch: &mut Vec<Buffer>) -> AnyBuffer {
+        let start = transfer.slices_start as usize;
+        for at in start..start + transfer.slice_count as usize {
+            let Slice { item, offset, bytes } = self.plan.all_slices()[at];
+            self.items[item as usize].memory.take(offset, bytes, scratch);
+        }
+        match scratch.len() {
+            1 => AnyBuffer::One(scratch.pop().expect("one")),
+            _ => AnyBuffer::Many(mem::take(scratch)),
+        }
+    }
+
+    /// Puts the memory of command `command` back, with what went wrong; `complete` are the items that are now whole.
+    pub(super) fn unload(
+        &mut self,
+        command: u32,
+        memory: AnyBuffer,
+        trouble: Option<&Trouble>,
+        complete: &mut Vec<usize>,
+    ) {
+        let transfer = self.plan.transfers()[command as usize];
+        let start = transfer.slices_start as usize;
+        let mut buffers = Buffers::of(memory);
+        for at in start..start + transfer.slice_count as usize {
+            let Slice { item: index, mut offset, bytes } = self.plan.all_slices()[at];
+            let end = offset + bytes;
+            let item = &mut self.items[index as usize];
+            while offset < end {
+                let buffer = buffers.next().expect("a command gives back what it was given");
+                let len = buffer.len() as u64;
+                item.memory.put(offset, buffer);
+                offset += len;
+            }
+            assert_eq!(offset, end, "buffers end where slices do");
+            if item.failure.is_none() {
+                item.failure = trouble.cloned();
+            }
+            item.slices_left -= 1;
+            if item.slices_left == 0 {
+                complete.push(index as usize);
+            }
+        }
+    }
+
+    /// Takes a complete item out to be answered.
+    pub(super) fn finish(&mut self, index: usize) -> Item {
+        self.items_left -= 1;
+        let number = self.items[index].number;
+        mem::replace(&mut self.items[index], Item::new(number, Job::Over, Memory::default()))
+    }
+
+    /// Whether all items were answered.
+    pub(super) fn is_over(&self) -> bool {
+        self.items_left == 0
+    }
+
+    /// Empties it; its memory stays for the next.
+    fn clear(&mut self) {
+        self.items.clear();
+    }
+}
+
+/// The buffers of a command, one after another.
+enum Buffers {
+    One(Option<Buffer>),
+    Many(std::vec::IntoIter<Buffer>),
+}
+
+impl Buffers {
+    fn of(memory: AnyBuffer) -> Buffers {
+        match memory {
+            AnyBuffer::None => Buffers::One(None),
+            AnyBuffer::One(buffer) => Buffers::One(Some(buffer)),
+            AnyBuffer::Many(buffers) => Buffers::Many(buffers.into_iter()),
+        }
+    }
+}
+
+impl Iterator for Buffers {
+    type Item = Buffer;
+
+    fn next(&mut self) -> Option<Buffer> {
+        match self {
+            Buffers::One(buffer) => buffer.take(),
+            Buffers::Many(buffers) => buffers.next(),
+        }
+    }
+}
+
+/// All requests under way. Places are used again, and so is their memory.
+#[derive(Debug, Default)]
+pub(super) struct Batches {
+    batches: Vec<Batch>,
+    idle: Vec<u32>,
+}
+
+impl Batches {
+    /// An empty one, and its number.
+    pub(super) fn open(&mut self) -> (u32, &mut Batch) {
+        let number = self.idle.pop().unwrap_or_else(|| {
+            self.batches.push(Batch::default());
+            (self.batches.len() - 1) as u32
+        });
+        (number, &mut self.batches[number as usize])
+    }
+
+    pub(super) fn get(&mut self, number: u32) -> &mut Batch {
+        &mut self.batches[number as usize]
+    }
+
+    pub(super) fn close(&mut self, number: u32) {
+        self.batches[number as usize].clear();
+        self.idle.push(number);
+    }
+
+    /// How many are under way.
+    pub(super) fn open_count(&self) -> usize {
+        self.batches.len() - self.idle.len()
+    }
+}

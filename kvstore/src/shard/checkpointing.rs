@@ -1,0 +1,316 @@
+//! Checkpoints taken under load.
+//!
+//! The index is walked by ids while it changes: whatever changes after the walk began is in the journal behind the
+//! checkpoint's begin, and replayed over what was taken. Steps, one after the other, with requests in between:
+//!
+//! 1. *Settling*: the begin is marked; puts recorded before it appear.
+//! 2. *Taking*: tenants, layouts and objects, a block at a time, written in the background.
+//! 3. *Ending*: a flush that began after the last block was written, and that covers the journal up to now.
+//! 4. *Heading*: the header is written, and flushed. Only now is there a new checkpoint, and the journal's tail moves
+//!    to where the one before begins, so that the older still serves should the newer be damaged.
+
+use adit_driver::Time;
+use adit_driver::device::CommandQueue;
+use adit_driver::memory::Buffer;
+
+use super::Shard;
+use super::lane::{Load, Purpose};
+use super::log::put_record;
+use crate::block::{BODY_BLOCK_BYTES, Lineage};
+use crate::checkpoint::{CHECKPOINT_HEADER_BYTES, CheckpointWriter, Pushed};
+use crate::journal::Mark;
+use crate::object::{LayoutId, ObjectId, TenantId};
+use crate::record::Record;
+use crate::recovery::Areas;
+use crate::schedule::Class;
+
+/// A checkpoint is begun when the journal since the last is one part in so many of the ring.
+const JOURNAL_PARTS: u64 = 3;
+/// Blocks of a body in flight at most.
+const BODY_WRITES_MAX: u32 = 2;
+/// Records that are taken in one turn at most: a turn is bounded.
+const RECORDS_PER_TURN: usize = 512;
+
+/// Where the walk is.
+#[derive(Clone, Copy, Debug)]
+enum Cursor {
+    Tenant(u8),
+    Layout(u8),
+    Object(u32),
+    End,
+}
+
+/// What is being done.
+#[derive(Debug)]
+enum State {
+    Idle,
+    Settling { begin: Mark },
+    Taking { writer: CheckpointWriter, cursor: Cursor },
+    Ending { writer: CheckpointWriter, end: Mark, flush: u64 },
+    Heading { begin: Mark, flush: Option<u64> },
+}
+
+/// The checkpoints of a shard.
+#[derive(Debug)]
+pub(super) struct Checkpoints {
+    state: State,
+    areas: Areas,
+    lineage: Lineage,
+    session: u64,
+    next_number: u64,
+    next_slot: usize,
+    /// Where the newest complete one begins.
+    newest_begin: u64,
+    /// The journal since here is what the next is begun for.
+    since: u64,
+    writes: u32,
+    is_broken: bool,
+}
+
+impl Checkpoints {
+    pub(super) fn new(
+        areas: Areas,
+        lineage: Lineage,
+        session: u64,
+        (next_number, next_slot): (u64, usize),
+        newest_begin: u64,
+    ) -> Checkpoints {
+        Checkpoints {
+            state: State::Idle,
+            areas,
+            lineage,
+            session,
+            next_number,
+            next_slot,
+            newest_begin,
+            since: newest_begin,
+            writes: 0,
+            is_broken: false,
+        }
+    }
+
+    fn writer(&self, begin: Mark) -> CheckpointWriter {
+        let slot = self.areas.slots[self.next_slot].clone();
+        CheckpointWriter::begin(slot, self.lineage, self.session, self.next_number, begin)
+    }
+
+    fn is_idle(&self) -> bool {
+        matches!(self.state, State::Idle)
+    }
+}
+
+impl<Q: CommandQueue<Load>> Shard<Q> {
+    /// Whether the checkpoint under way waits for a flush that has not begun.
+    pub(super) fn checkpoint_wants_flush(&self) -> bool {
+        let begun = self.log.flush_numbers().0;
+        let Some(checkpoints) = &self.checkpoints else { return false };
+        match &checkpoints.state {
+            State::Ending { end, flush, .. } => {
+                let written = self.log.journal().is_some_and(|j| j.written_end() >= end.sequence);
+                written && begun < *flush
+            }
+            State::Heading { flush: Some(flush), .. } => begun < *flush,
+            _ => false,
+        }
+    }
+
+    /// Whether a checkpoint is being taken.
+    pub(super) fn is_checkpointing(&self) -> bool {
+        self.checkpoints.as_ref().is_some_and(|checkpoints| !checkpoints.is_idle())
+    }
+
+    /// Goes on with the checkpoint under way, or begins one if it is time.
+    pub(super) fn checkpoint_step(&mut self, now: Time) {
+        let Some(mut checkpoints) = self.checkpoints.take() else { return };
+        if self.lanes[self.home].failure().is_none() {
+            self.advance(now, &mut checkpoints);
+        }
+        self.checkpoints = Some(checkpoints);
+    }
+
+    fn advance(&mut self, now: Time, checkpoints: &mut Checkpoints) {
+        let state = std::mem::replace(&mut checkpoints.state, State::Idle);
+        checkpoints.state = match state {
+            State::Idle if self.is_checkpoint_due(checkpoints) => {
+                self.wants_checkpoint = false;
+                State::Settling { begin: self.log.mark().expect("there is a journal") }
+            }
+            State::Settling { begin } if self.log.has_settled(begin.sequence) => {
+                State::Taking { writer: checkpoints.writer(begin), cursor: Cursor::Tenant(1) }
+            }
+            State::Taking { writer, cursor } => self.take(now, checkpoints, writer, cursor),
+            State::Ending { writer, end, flush } if self.log.flush_numbers().1 >= flush => {
+                self.head(now, checkpoints, writer, end)
+            }
+            State::Heading { begin, flush: Some(flush) }
+                if self.log.flush_numbers().1 >= flush =>
+            {
+                self.complete(checkpoints, begin);
+                State::Idle
+            }
+            other => other,
+        };
+    }
+
+    fn is_checkpoint_due(&self, checkpoints: &Checkpoints) -> bool {
+        let Some(journal) = self.log.journal() else { return false };
+        let since = journal.mark().sequence - checkpoints.since;
+        since > journal.blocks() / JOURNAL_PARTS || (self.wants_checkpoint && since > 0)
+    }
+
+    fn take(
+        &mut self,
+        now: Time,
+        checkpoints: &mut Checkpoints,
+        mut writer: CheckpointWriter,
+        mut cursor: Cursor,
+    ) -> State {
+        for _ in 0..RECORDS_PER_TURN {
+            if checkpoints.writes >= BODY_WRITES_MAX {
+                return State::Taking { writer, cursor };
+            }
+            match self.push_record(&mut writer, cursor) {
+                Some((Pushed::Taken, next)) => cursor = next,
+                Some((Pushed::BlockFull, _)) => {
+                    if !self.write_body(now, checkpoints, &mut writer) {
+                        return State::Taking { writer, cursor };
+                    }
+                }
+                Some((Pushed::SlotFull, _)) => {
+                    tracing::error!("a checkpoint does not fit its slot: objects have longer keys or more parts than the store was formatted for");
+                    checkpoints.since = writer.begin_mark().sequence;
+                    return State::Idle;
+                }
+                None => return self.end(now, checkpoints, writer),
+            }
+        }
+        State::Taking { writer, cursor }
+    }
+
+    /// Has the writer take the record at the cursor; none at the end.
+    fn push_record(&self, writer: &mut CheckpointWriter, cursor: Cursor) -> Option<(Pushed, Cursor)> {
+        match cursor {
+            Cursor::Tenant(number) => {
+                let id = TenantId(number);
+                let Some(tenant) = self.tenants.get(id) else {
+                    return self.push_record(writer, Cursor::Layout(1));
+                };
+                let (name, quota_units) = (&*tenant.name, tenant.quota_units);
+                let pushed = writer.push(&Record::Tenant { id, name, quota_units });
+                Some((pushed, number.checked_add(1).map_or(Cursor::Layout(1), Cursor::Tenant)))
+            }
+            Cursor::Layout(number) => {
+                let id = LayoutId(number);
+                let Some(layout) = self.spaces.layout(id) else {
+                    return self.push_record(writer, Cursor::Object(0));
+                };
+                let bytes = layout.encode();
+                let pushed = writer.push(&Record::Layout { id, bytes: &bytes });
+                Some((pushed, number.checked_add(1).map_or(Cursor::Object(0), Cursor::Layout)))
+            }
+            Cursor::Object(from) => {
+                let Some(id) = self.index.next_live(from) else {
+                    return None;
+                };
+                Some((self.push_object(writer, id), Cursor::Object(id.0 + 1)))
+            }
+            Cursor::End => None,
+        }
+    }
+
+    fn push_object(&self, writer: &mut CheckpointWriter, id: ObjectId) -> Pushed {
+        let object = self.index.object(id);
+        let checksums = self.index.checksums(id);
+        let (slab_base, expires_s) = (self.spaces.slab_base(&object), self.expiry.get(id));
+        let key = self.index.key_bytes(id);
+        writer.push(&put_record(key, object, slab_base, expires_s, (&*checksums).into()))
+    }
+
+    /// Writes the block that is full; false if there is no memory for it now.
+    fn write_body(
+        &mut self,
+        now: Time,
+        checkpoints: &mut Checkpoints,
+        writer: &mut CheckpointWriter,
+    ) -> bool {
+        let Some(mut memory) = self.lanes[self.home].memory.pop() else { return false };
+        let block = memory.first_chunk_mut::<BODY_BLOCK_BYTES>().expect("a buffer has a block");
+        let Some(unit) = writer.block(block) else {
+            self.lanes[self.home].memory.push(memory);
+            return true;
+        };
+        self.stats.checkpoint_bytes += BODY_BLOCK_BYTES as u64;
+        let class = Class::Background;
+        checkpoints.writes +=
+            self.write_home(now, Purpose::Body, class, unit, memory, BODY_BLOCK_BYTES);
+        true
+    }
+
+    /// Everything was taken: what is left of the last block, then the flush.
+    fn end(
+        &mut self,
+        now: Time,
+        checkpoints: &mut Checkpoints,
+        mut writer: CheckpointWriter,
+    ) -> State {
+        if !self.write_body(now, checkpoints, &mut writer) || checkpoints.writes > 0 {
+            return State::Taking { writer, cursor: Cursor::End };
+        }
+        let end = self.log.mark().expect("there is a journal");
+        let flush = self.log.flush_numbers().0 + 1;
+        State::Ending { writer, end, flush }
+    }
+
+    fn head(
+        &mut self,
+        now: Time,
+        checkpoints: &mut Checkpoints,
+        writer: CheckpointWriter,
+        end: Mark,
+    ) -> State {
+        let flush = self.log.flush_numbers().0 + 1;
+        if self.log.durable_end() < end.sequence {
+            return State::Ending { writer, end, flush };
+        }
+        let Some(mut memory): Option<Buffer> = self.lanes[self.home].memory.pop() else {
+            return State::Ending { writer, end, flush: self.log.flush_numbers().1 };
+        };
+        let begin = writer.begin_mark();
+        let header = memory.first_chunk_mut::<CHECKPOINT_HEADER_BYTES>();
+        let unit = writer.finish(end, header.expect("a buffer has a header"));
+        self.stats.checkpoint_bytes += CHECKPOINT_HEADER_BYTES as u64;
+        let class = Class::Metadata;
+        checkpoints.writes +=
+            self.write_home(now, Purpose::Header, class, unit, memory, CHECKPOINT_HEADER_BYTES);
+        State::Heading { begin, flush: None }
+    }
+
+    /// A part of a checkpoint is written, or not.
+    pub(super) fn finish_checkpoint_write(&mut self, purpose: Purpose, is_done: bool) {
+        let next = self.log.flush_numbers().0 + 1;
+        let Some(checkpoints) = &mut self.checkpoints else { return };
+        checkpoints.writes -= 1;
+        if !is_done {
+            checkpoints.is_broken = true;
+        }
+        if let (Purpose::Header, State::Heading { flush, .. }) = (purpose, &mut checkpoints.state) {
+            *flush = Some(next);
+        }
+        if checkpoints.is_broken && checkpoints.writes == 0 {
+            // It is begun anew, in the same slot.
+            tracing::error!("a checkpoint cannot be written; the one before stays");
+            checkpoints.is_broken = false;
+            checkpoints.state = State::Idle;
+        }
+    }
+
+    fn complete(&mut self, checkpoints: &mut Checkpoints, begin: Mark) {
+        // The one before is now the older of two.
+        self.log.release(checkpoints.newest_begin);
+        checkpoints.newest_begin = begin.sequence;
+        checkpoints.since = begin.sequence;
+        checkpoints.next_number += 1;
+        checkpoints.next_slot = 1 - checkpoints.next_slot;
+        self.stats.checkpoints += 1;
+    }
+}

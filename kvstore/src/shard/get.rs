@@ -1,0 +1,132 @@
+//! Objects that are read: found, kept in place while the device reads them, and checked before anybody sees them.
+
+use adit_driver::Time;
+use adit_driver::device::CommandQueue;
+use smallvec::SmallVec;
+
+use super::Shard;
+use super::batch::{Direction, Item, Job, Reading, Trouble};
+use super::lane::Load;
+use super::memory::Memory;
+use super::parts::{Extract, extract};
+use super::request::{Failure, GetItem, Outcome, Part};
+use crate::key::Key;
+use crate::object::{Object, ObjectId};
+use crate::place::UNIT_BYTES;
+
+impl<Q: CommandQueue<Load>> Shard<Q> {
+    /// Reads items, those that are neighbours together.
+    pub(super) fn get(
+        &mut self,
+        now: Time,
+        tag: u64,
+        deadline: Time,
+        asked: impl Iterator<Item = GetItem>,
+    ) {
+        let mut items = SmallVec::<[Item; 1]>::new();
+        for (number, item) in (0u32..).zip(asked) {
+            self.stats.gets += 1;
+            let memory = Memory::of(item.into);
+            let found = self.find_part(now, &item.key, &item.part, &memory, items.len() as u32);
+            match found {
+                Ok(Some((object, extract, checksums))) => {
+                    let reading = Reading { key: item.key, object, extract, checksums };
+                    items.push(Item::new(number, Job::Get(Box::new(reading)), memory));
+                }
+                Ok(None) => {
+                    self.stats.misses += 1;
+                    self.answer(tag, number, Ok(Outcome::Miss), memory.into_any());
+                }
+                Err(failure) => self.answer(tag, number, Err(failure), memory.into_any()),
+            }
+        }
+        if !items.is_empty() {
+            self.launch(now, tag, deadline, Direction::Read, items);
+        }
+    }
+
+    /// Finds what is to be read as `item` of a batch, and pins it.
+    #[allow(clippy::type_complexity)]
+    fn find_part(
+        &mut self,
+        now: Time,
+        key: &Key,
+        part: &Part,
+        memory: &Memory,
+        item: u32,
+    ) -> Result<Option<(Object, Extract, SmallVec<[u32; 4]>)>, Failure> {
+        let hash = self.index.hash(key.as_bytes());
+        let Some(id) = self.lookup(now, hash, key) else { return Ok(None) };
+        let object = self.index.object(id);
+        let before = self.parts.len();
+        let extract = extract(&self.spaces, &object, part, item, &mut self.parts)?;
+        let has = memory.bytes();
+        let fits = has >= extract.padded_bytes && memory.is_whole(UNIT_BYTES);
+        let device = object.place.device;
+        let lane = &self.lanes[usize::from(device)];
+        if !fits || !memory.is_accepted(&lane.info.accepts) {
+            self.parts.truncate(before);
+            let needs = extract.padded_bytes;
+            return Err(if fits { Failure::Foreign { device } } else { Failure::Memory { needs, has } });
+        }
+        let first = extract.first_checksum as usize;
+        let sums = &self.index.checksums(id)[first..first + extract.pieces.count as usize];
+        let checksums = SmallVec::from_slice(sums);
+        self.spaces.pin(object.place);
+        self.policy.touched(id);
+        if let Some(admission) = &mut self.admission {
+            admission.touched(hash);
+        }
+        Ok(Some((object, extract, checksums)))
+    }
+
+    /// The object of a key, if it has not expired and its device works.
+    pub(super) fn lookup(&self, now: Time, hash: u64, key: &Key) -> Option<ObjectId> {
+        let id = self.index.find_hashed(hash, key.as_bytes())?;
+        let has_time = self.expiry.get(id).is_none_or(|at_s| at_s > self.wall_s(now));
+        let device = usize::from(self.index.object(id).place.device);
+        (has_time && self.lanes[device].failure().is_none()).then_some(id)
+    }
+
+    /// The data of a read are here, or not.
+    pub(super) fn finish_get(&mut self, now: Time, tag: u64, mut item: Item, reading: &Reading) {
+        self.spaces.unpin(reading.object.place);
+        let memory = std::mem::take(&mut item.memory);
+        let result = match item.failure {
+            None if memory.is_intact(&reading.extract.pieces, reading.checksums.iter().copied()) => {
+                self.stats.hits += 1;
+                self.stats.bytes_read += reading.extract.bytes;
+                Ok(Outcome::Hit { bytes: reading.extract.bytes })
+            }
+            None | Some(Trouble::Unreadable(_)) => {
+                self.lose(now, reading);
+                Ok(Outcome::Miss)
+            }
+            Some(Trouble::Gone(_)) => {
+                self.stats.misses += 1;
+                Ok(Outcome::Miss)
+            }
+            Some(Trouble::Expired) => Err(Failure::Deadline),
+        };
+        self.answer(tag, item.number, result, memory.into_any());
+    }
+
+    /// What was read is not what was put: a miss, and no object any more.
+    fn lose(&mut self, now: Time, reading: &Reading) {
+        self.stats.misses += 1;
+        self.stats.misses_corrupt += 1;
+        tracing::warn!(
+            "{}: object {} at {} is not what was put there; it is dropped",
+            self.lanes[usize::from(reading.object.place.device)].info.device,
+            reading.key,
+            reading.object.place
+        );
+        let id = self.index.find(reading.key.as_bytes());
+        let is_same = |id: &ObjectId| self.index.object(*id).place == reading.object.place;
+        if let Some(id) = id.filter(is_same)
+            && self.log.has_room(1)
+        {
+            self.remove(now, id);
+        }
+    }
+}

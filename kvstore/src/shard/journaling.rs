@@ -1,0 +1,164 @@
+//! The journal written and flushed: who waits for it is answered in order.
+
+use adit_driver::Time;
+use adit_driver::device::{CommandQueue, Operation};
+use adit_driver::memory::{AnyBuffer, Buffer};
+
+use super::Shard;
+use super::lane::{Command, Load, Purpose};
+use super::log::{Answer, Event};
+use super::request::{Done, Failure, Outcome};
+use crate::place::{Place, units};
+use crate::schedule::Class;
+
+/// What is buried and more than one part in so many of the capacity is worth a flush of its own.
+const BURIED_PARTS: u64 = 64;
+
+impl<Q: CommandQueue<Load>> Shard<Q> {
+    /// Seals, writes and flushes what is due.
+    pub(super) fn journal_step(&mut self, now: Time) {
+        if self.check_home().is_err() {
+            return self.fail_waiters();
+        }
+        let is_pressed = self.is_pressed();
+        // Those who wait share a block: another is only begun when the one before is on its way to be durable.
+        let is_quiet = self.log.is_quiet();
+        if is_quiet || is_pressed {
+            self.log.seal(now, is_pressed && is_quiet);
+        }
+        self.write_blocks(now);
+        if self.log.can_flush() && self.is_flush_wanted(now, is_pressed) {
+            self.flush(now);
+        }
+        self.give_what_is_due();
+    }
+
+    /// Whether somebody waits for room that only a flush brings.
+    fn is_pressed(&self) -> bool {
+        let buried = self.spaces.buried_units();
+        let is_much = buried > self.spaces.capacity_units() / BURIED_PARTS;
+        self.spaces.has_graves() && (is_much || !self.stalled.is_empty())
+    }
+
+    fn is_flush_wanted(&self, now: Time, is_pressed: bool) -> bool {
+        self.checkpoint_wants_flush()
+            || (self.log.has_written()
+                && (self.log.is_awaited() || is_pressed || self.log.is_flush_due(now)))
+    }
+
+    fn write_blocks(&mut self, now: Time) {
+        while self.log.has_sealed() {
+            let Some(mut memory) = self.lanes[self.home].memory.pop() else { break };
+            let fits = memory.len().min(self.limits.command_bytes_max as usize);
+            let Some(write) = self.log.take(&mut memory[..fits]) else {
+                self.lanes[self.home].memory.push(memory);
+                break;
+            };
+            let bytes = write.bytes();
+            self.stats.journal_bytes += bytes as u64;
+            let purpose = Purpose::Journal { end: write.sequences.end };
+            self.write_home(now, purpose, Class::Metadata, write.unit, memory, bytes);
+        }
+    }
+
+    /// Writes the first `bytes` of a buffer of the home lane's to a unit there, with as many commands as that takes.
+    pub(super) fn write_home(
+        &mut self,
+        now: Time,
+        purpose: Purpose,
+        class: Class,
+        unit: u64,
+        mut memory: Buffer,
+        bytes: usize,
+    ) -> u32 {
+        let lane = &mut self.lanes[self.home];
+        let step = self.limits.command_bytes_max.min(bytes as u64) as usize;
+        let mut commands = 0;
+        lane.keep(memory.split_off(bytes));
+        let mut place = Place { device: self.home as u8, unit };
+        while !memory.is_empty() {
+            let rest = memory.split_off(step.min(memory.len()));
+            let bytes = memory.len() as u64;
+            let operation = Operation::Write(place.lba(lane.info.lba_bytes));
+            let (memory_now, deadline) = (AnyBuffer::One(memory), Time::NEVER);
+            lane.push(now, Command { purpose, operation, class, memory: memory_now, bytes, deadline });
+            place = place.plus(units(bytes));
+            commands += 1;
+            memory = rest;
+        }
+        self.stats.bytes_to_device += bytes as u64;
+        commands
+    }
+
+    /// Flushes every device that was written to since its last flush, and the journal's.
+    fn flush(&mut self, now: Time) {
+        let mut devices = 0;
+        for (index, lane) in self.lanes.iter_mut().enumerate() {
+            if lane.failure().is_some() || !(lane.is_dirty || index == self.home) {
+                continue;
+            }
+            lane.is_dirty = false;
+            devices += 1;
+            let (purpose, memory) = (Purpose::Flush, AnyBuffer::None);
+            let (operation, class) = (Operation::Flush, Class::Metadata);
+            let deadline = Time::NEVER;
+            lane.push(now, Command { purpose, operation, class, memory, bytes: 0, deadline });
+        }
+        self.stats.flushes += u64::from(devices);
+        self.log.begin_flush(now, devices);
+    }
+
+    /// A device has flushed, or cannot: its own objects are misses then, and the journal's device is what counts.
+    pub(super) fn finish_flush(&mut self, device: usize, is_done: bool) {
+        if is_done || device != self.home {
+            return self.log.flushed();
+        }
+        self.lanes[device].fail("it cannot flush");
+        self.log.abandon_flush();
+    }
+
+    /// Gives the answers whose records are durable, and frees what they bury.
+    pub(super) fn give_what_is_due(&mut self) {
+        while let Some(waiter) = self.log.next_due() {
+            match waiter.event {
+                Event::Put(new, answer) => {
+                    self.apply(waiter.sequence, &new);
+                    answer.into_iter().for_each(|answer| self.give(answer));
+                }
+                Event::Answer(answer) => self.give(answer),
+            }
+        }
+        self.spaces.settle(self.log.durable_end());
+    }
+
+    /// Answers a commit when all before it is durable.
+    pub(super) fn commit(&mut self, tag: u64) {
+        if let Err(failure) = self.check_home() {
+            return self.answer(tag, 0, Err(failure), AnyBuffer::None);
+        }
+        let sequence = self.log.barrier();
+        let (result, memory) = (Ok(Outcome::Committed), AnyBuffer::None);
+        let answer = Answer { tag, item: 0, result, memory };
+        self.log.wait(sequence, Event::Answer(answer));
+    }
+
+    /// Nothing will be durable while the journal's device is out of service.
+    fn fail_waiters(&mut self) {
+        let Err(failure) = self.check_home() else { return };
+        let answers = &mut self.answers;
+        self.log.take_answers(|Answer { tag, item, memory, .. }| {
+            answers.push_back(Done { tag, item, result: Err(failure.clone()), memory });
+        });
+    }
+
+    /// Whether the journal can be written.
+    ///
+    /// # Errors
+    /// [`Failure::Device`] if its device is out of service.
+    pub(super) fn check_home(&self) -> Result<(), Failure> {
+        let failure = self.lanes[self.home].failure().filter(|_| self.log.journal().is_some());
+        failure.map_or(Ok(()), |why| {
+            Err(Failure::Device { device: self.home as u8, why: why.to_owned() })
+        })
+    }
+}

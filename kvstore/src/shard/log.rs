@@ -1,0 +1,335 @@
+//! What the journal is told, and when that is durable.
+//!
+//! Records are in the order in which objects come and go. A *sequence* is the number of the journal's block that has
+//! a record; it is durable once a flush that began after the block was written has ended on every device that had
+//! been written to. The data of a record were written before it was appended, so that one flush is for both.
+//!
+//! In a volatile store there is no journal, and everything is as durable as it will get.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use adit_driver::Time;
+use adit_driver::memory::AnyBuffer;
+
+use super::batch::NewObject;
+use super::request::{Failure, Outcome};
+use crate::journal::{Journal, JournalWrite, Mark};
+use crate::object::Object;
+use crate::options::Durability;
+use crate::record::Record;
+
+/// Whose turn it is when a sequence is durable.
+#[derive(Debug)]
+pub(super) struct Waiter {
+    /// Done when this block is durable.
+    pub(super) sequence: u64,
+    pub(super) event: Event,
+}
+
+/// What then happens.
+#[derive(Debug)]
+pub(super) enum Event {
+    /// An object appears, and its put is answered, if it was not answered with a failure before.
+    Put(Box<NewObject>, Option<Answer>),
+    /// An answer is given.
+    Answer(Answer),
+}
+
+/// An answer that is due later.
+#[derive(Debug)]
+pub(super) struct Answer {
+    pub(super) tag: u64,
+    pub(super) item: u32,
+    pub(super) result: Result<Outcome, Failure>,
+    pub(super) memory: AnyBuffer,
+}
+
+impl Default for Answer {
+    /// Of something that is closed.
+    fn default() -> Answer {
+        Answer { tag: 0, item: 0, result: Err(Failure::Closed), memory: AnyBuffer::None }
+    }
+}
+
+/// A flush under way.
+#[derive(Clone, Copy, Debug)]
+struct Flush {
+    number: u64,
+    /// Blocks before this one were written when it began.
+    end: u64,
+    /// Devices that have not answered.
+    left: u32,
+}
+
+/// The journal and who waits for it.
+#[derive(Debug)]
+pub(super) struct Log {
+    journal: Option<Journal>,
+    durability: Durability,
+    /// Puts whose records are to come: there is room for them.
+    reserved: u64,
+    writes: VecDeque<JournalWrite>,
+    flush: Option<Flush>,
+    flushes: u64,
+    flushes_ended: u64,
+    waiters: VecDeque<Waiter>,
+    /// When the open block got its first record.
+    opened_at: Time,
+    flushed_at: Time,
+    seal_interval: Duration,
+    flush_interval: Duration,
+}
+
+impl Log {
+    pub(super) fn new(
+        journal: Option<Journal>,
+        durability: Durability,
+        (seal_interval, flush_interval): (Duration, Duration),
+        now: Time,
+    ) -> Log {
+        Log {
+            journal,
+            durability,
+            reserved: 0,
+            writes: VecDeque::new(),
+            flush: None,
+            flushes: 0,
+            flushes_ended: 0,
+            waiters: VecDeque::new(),
+            opened_at: now,
+            flushed_at: now,
+            seal_interval,
+            flush_interval,
+        }
+    }
+
+    pub(super) fn journal(&self) -> Option<&Journal> {
+        self.journal.as_ref()
+    }
+
+    /// Whether records may be appended for so many more puts and removals. Each may come to be alone in a block.
+    pub(super) fn has_room(&self, records: u64) -> bool {
+        let has = |journal: &Journal| journal.free_blocks() > self.reserved + records + 1;
+        self.journal.as_ref().is_none_or(has)
+    }
+
+    /// Keeps room for the record of a put.
+    pub(super) fn reserve(&mut self) {
+        self.reserved += 1;
+    }
+
+    /// Gives the room of a put back that has come to nothing, or whose record is about to be appended.
+    pub(super) fn unreserve(&mut self) {
+        assert!(self.reserved > 0, "what is given back was reserved");
+        self.reserved -= 1;
+    }
+
+    /// How many puts are to come.
+    pub(super) fn reserved(&self) -> u64 {
+        self.reserved
+    }
+
+    /// Appends a record, for which there is room; the sequence it has.
+    pub(super) fn append(&mut self, now: Time, record: &Record<'_>) -> u64 {
+        let Some(journal) = &mut self.journal else { return 0 };
+        if !journal.has_unsealed() {
+            self.opened_at = now;
+        }
+        journal.append(record).expect("there was room for the record")
+    }
+
+    /// Whether an object appears, and a put is answered, only when its record is durable.
+    pub(super) fn is_strict(&self) -> bool {
+        self.durability == Durability::Durable
+    }
+
+    /// Blocks before this one are durable.
+    pub(super) fn durable_end(&self) -> u64 {
+        self.journal.as_ref().map_or(u64::MAX, Journal::durable_end)
+    }
+
+    /// Lets `event` happen when block `sequence` is durable.
+    pub(super) fn wait(&mut self, sequence: u64, event: Event) {
+        self.waiters.push_back(Waiter { sequence, event });
+    }
+
+    /// The sequence that is durable when everything up to now is; what is open is sealed.
+    pub(super) fn barrier(&mut self) -> u64 {
+        let Some(journal) = &mut self.journal else { return 0 };
+        journal.seal().sequence - 1
+    }
+
+    /// The next whose turn has come.
+    pub(super) fn next_due(&mut self) -> Option<Waiter> {
+        let end = self.durable_end();
+        self.waiters.pop_front_if(|waiter| waiter.sequence < end)
+    }
+
+    /// Whether somebody waits for blocks that were written.
+    pub(super) fn is_awaited(&self) -> bool {
+        let end = self.journal.as_ref().map_or(0, Journal::written_end);
+        self.waiters.front().is_some_and(|waiter| waiter.sequence < end)
+    }
+
+    /// Whether every put that was recorded before block `sequence` has appeared.
+    pub(super) fn has_settled(&self, sequence: u64) -> bool {
+        self.waiters.front().is_none_or(|waiter| waiter.sequence >= sequence)
+    }
+
+    /// Whether no block is on its way to be durable for somebody who waits.
+    pub(super) fn is_quiet(&self) -> bool {
+        self.writes.is_empty() && self.flush.is_none()
+    }
+
+    /// Whether there is a put of this key whose turn has not come.
+    pub(super) fn is_pending(&self, key: &[u8]) -> bool {
+        self.waiters.iter().any(|waiter| match &waiter.event {
+            Event::Put(new, _) => new.key.as_bytes() == key,
+            Event::Answer(_) => false,
+        })
+    }
+
+    pub(super) fn waiter_count(&self) -> usize {
+        self.waiters.len()
+    }
+
+    /// Takes all answers that wait, since nothing will be durable for now. Puts still appear if it is later.
+    pub(super) fn take_answers(&mut self, mut each: impl FnMut(Answer)) {
+        self.waiters.retain_mut(|waiter| match &mut waiter.event {
+            Event::Put(_, answer) => {
+                answer.take().into_iter().for_each(&mut each);
+                true
+            }
+            Event::Answer(answer) => {
+                each(std::mem::take(answer));
+                false
+            }
+        });
+    }
+
+    /// Seals the open block, if it has waited long enough or somebody waits for it; the mark behind it.
+    pub(super) fn seal(&mut self, now: Time, at_once: bool) -> Option<Mark> {
+        let journal = self.journal.as_mut()?;
+        let is_due = at_once
+            || (journal.has_unsealed()
+                && (!self.waiters.is_empty() || now.since(self.opened_at) >= self.seal_interval));
+        is_due.then(|| journal.seal())
+    }
+
+    /// Sealed blocks to be written, copied into `memory`.
+    pub(super) fn take(&mut self, memory: &mut [u8]) -> Option<JournalWrite> {
+        let write = self.journal.as_mut()?.take(memory)?;
+        self.writes.push_back(write.clone());
+        Some(write)
+    }
+
+    /// Whether there is something to take.
+    pub(super) fn has_sealed(&self) -> bool {
+        self.journal.as_ref().is_some_and(|journal| journal.sealed_blocks() > 0)
+    }
+
+    /// The write that ends before block `end` is done.
+    pub(super) fn written(&mut self, end: u64) {
+        let at = self.writes.iter().position(|write| write.sequences.end == end);
+        let write = self.writes.remove(at.expect("a write that is under way")).expect("it is there");
+        self.journal.as_mut().expect("there is a journal").written(&write);
+    }
+
+    /// Whether a flush may begin that brings something: blocks were written that no flush has covered.
+    pub(super) fn can_flush(&self) -> bool {
+        self.flush.is_none() && self.journal.is_some()
+    }
+
+    /// Whether blocks were written that are not durable.
+    pub(super) fn has_written(&self) -> bool {
+        let behind = |journal: &Journal| journal.durable_end() < journal.written_end();
+        self.journal.as_ref().is_some_and(behind)
+    }
+
+    /// Whether a flush is due by the clock.
+    pub(super) fn is_flush_due(&self, now: Time) -> bool {
+        now.since(self.flushed_at) >= self.flush_interval
+    }
+
+    /// When the clock has the next thing to do.
+    pub(super) fn next_due_at(&self) -> Time {
+        let Some(journal) = &self.journal else { return Time::NEVER };
+        let seal = if journal.has_unsealed() { self.opened_at + self.seal_interval } else { Time::NEVER };
+        let flush = if self.has_written() && self.flush.is_none() {
+            self.flushed_at + self.flush_interval
+        } else {
+            Time::NEVER
+        };
+        seal.min(flush)
+    }
+
+    /// Begins a flush of so many devices; its number.
+    pub(super) fn begin_flush(&mut self, now: Time, devices: u32) -> u64 {
+        assert!(self.can_flush(), "one flush at a time");
+        let end = self.journal.as_ref().map_or(0, Journal::written_end);
+        self.flushes += 1;
+        self.flushed_at = now;
+        self.flush = Some(Flush { number: self.flushes, end, left: devices });
+        if devices == 0 {
+            self.end_flush();
+        }
+        self.flushes
+    }
+
+    /// A device has flushed.
+    pub(super) fn flushed(&mut self) {
+        let flush = self.flush.as_mut().expect("a flush is under way");
+        flush.left -= 1;
+        if flush.left == 0 {
+            self.end_flush();
+        }
+    }
+
+    fn end_flush(&mut self) {
+        let flush = self.flush.take().expect("a flush is under way");
+        self.flushes_ended = flush.number;
+        if let Some(journal) = &mut self.journal {
+            journal.durable(flush.end);
+        }
+    }
+
+    /// Gives a flush up: what it was for is not durable.
+    pub(super) fn abandon_flush(&mut self) {
+        self.flush = None;
+    }
+
+    /// The number of the last flush that began, and of the last that ended.
+    pub(super) fn flush_numbers(&self) -> (u64, u64) {
+        (self.flushes, self.flushes_ended)
+    }
+
+    /// Where a checkpoint may begin.
+    pub(super) fn mark(&mut self) -> Option<Mark> {
+        self.journal.as_mut().map(Journal::seal)
+    }
+
+    /// Blocks before `tail` are covered by two checkpoints.
+    pub(super) fn release(&mut self, tail: u64) {
+        self.journal.as_mut().expect("there is a journal").release(tail);
+    }
+
+    /// Whether nothing is under way or to be written.
+    pub(super) fn is_idle(&self) -> bool {
+        let quiet = |journal: &Journal| {
+            !journal.has_unsealed() && journal.sealed_blocks() == 0 && self.writes.is_empty()
+        };
+        self.flush.is_none() && self.waiters.is_empty() && self.journal.as_ref().is_none_or(quiet)
+    }
+}
+
+/// The record of an object.
+pub(super) fn put_record<'a>(
+    key: &'a [u8],
+    object: Object,
+    slab_base: Option<u64>,
+    expires_s: Option<u64>,
+    checksums: crate::record::Checksums<'a>,
+) -> Record<'a> {
+    Record::Put(crate::record::Put { key, object, slab_base, expires_s, checksums })
+}

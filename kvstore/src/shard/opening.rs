@@ -1,0 +1,378 @@
+//! How a shard comes back: what is on the media becomes tables again.
+
+use std::ops::Range;
+
+use adit_driver::Time;
+use adit_driver::device::CommandQueue;
+
+use super::batch::Batches;
+use super::checkpointing::Checkpoints;
+use super::lane::{Lane, Load};
+use super::log::Log;
+use super::space::Spaces;
+use super::{Shard, ShardOptions, Stats};
+use crate::admission::Admission;
+use crate::block::Lineage;
+use crate::budget::Budget;
+use crate::error::{Error, Result};
+use crate::evict::Policy;
+use crate::expiry::Expiry;
+use crate::geometry::Geometry;
+use crate::index::Index;
+use crate::journal::{FIRST_SEQUENCE, Journal, Mark};
+use crate::layout::{ENCODED_BYTES, Layout};
+use crate::lease::Leases;
+use crate::media::{Set, Waiting, begin_session};
+use crate::object::{LayoutId, Object, ObjectId, TenantId};
+use crate::options::Durability;
+use crate::place::{Place, UNIT_BYTES};
+use crate::plan;
+use crate::record::{Put, Record, record_bytes};
+use crate::recovery::{Rebuild, Recovered, recover};
+use crate::slab::Slabs;
+use crate::tenant::Tenants;
+
+/// Objects that may be leased at one time: one in so many.
+const LEASED_PARTS: u32 = 2;
+/// Most slices of one command: what io_uring takes.
+const SLICES_MAX: u32 = 256;
+/// Entries beyond the most objects: a checkpoint has objects that came and went while it was taken.
+const ENTRIES_SPARE: u32 = 4096;
+
+/// What an opening found.
+#[derive(Clone, Debug)]
+pub struct Recovery {
+    /// What came from the checkpoint and the journal; none in a volatile store, which begins empty.
+    pub recovered: Option<Recovered>,
+    /// Objects there are.
+    pub objects: u64,
+    /// Objects that were dropped, since their time was over.
+    pub expired: u64,
+    /// Objects that were dropped, since their records cannot be: they lie outside the store or upon another.
+    pub dropped: u64,
+}
+
+impl<Q: CommandQueue<Load>> Shard<Q> {
+    /// Opens shard `shard` of a store. Shard 0 comes first: it says on the media that a session has begun.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for options that cannot be; [`Error::Media`] where a device does not answer.
+    pub fn open(
+        shard: u16,
+        mut lanes: Vec<Lane<Q>>,
+        set: &Set,
+        options: ShardOptions,
+        clock: &mut dyn FnMut() -> Time,
+    ) -> Result<(Shard<Q>, Recovery)> {
+        let geometry = set.geometry();
+        assert_eq!(lanes.len(), usize::from(geometry.devices()), "a lane to each device");
+        options.watermarks.check()?;
+        if shard == 0 {
+            begin_session(&mut lanes, set, options.durability, clock)?;
+        }
+        let agreed = set.next_session(options.durability);
+        let lineage = Lineage { store: set.store_id(), epoch: agreed.epoch, shard };
+        let mut tables = Tables::new(shard, set, &options)?;
+        let recovered = match options.durability {
+            Durability::Volatile => None,
+            _ => {
+                let mut waiting = Waiting { lanes: &mut lanes, clock };
+                let areas = geometry.areas(shard);
+                let recovered = recover(&mut waiting, &mut tables, &lineage, &areas)?;
+                // What was read may be in a drive's cache and nowhere else.
+                waiting.flush()?;
+                Some(recovered)
+            }
+        };
+        let now = clock();
+        let wall_s = options.wall_s_at_zero + now.since(Time::ZERO).as_secs();
+        let mut recovery = Recovery { recovered, objects: 0, expired: 0, dropped: tables.dropped };
+        let lost = tables.settle(wall_s, &mut recovery);
+        let log = new_log(shard, geometry, &options, &recovery, agreed, now);
+        let mut opened =
+            Shard { log, ..Shard::new(shard, lanes, geometry, options, tables, now) };
+        opened.checkpoints = recovery.recovered.as_ref().map(|recovered| {
+            let next = (recovered.next_number, recovered.next_slot);
+            let begin = recovered.checkpoint.map_or(FIRST_SEQUENCE, |chosen| chosen.begin.sequence);
+            opened.wants_checkpoint = recovered.is_inconsistent;
+            Checkpoints::new(geometry.areas(shard), lineage, agreed.sequence, next, begin)
+        });
+        for (key, place) in lost {
+            if opened.log.has_room(1) {
+                opened.log.append(now, &Record::Delete { key: &key, place });
+            }
+        }
+        recovery.objects = u64::from(opened.index.len());
+        Ok((opened, recovery))
+    }
+
+    fn new(
+        shard: u16,
+        lanes: Vec<Lane<Q>>,
+        geometry: &Geometry,
+        options: ShardOptions,
+        tables: Tables,
+        now: Time,
+    ) -> Shard<Q> {
+        let Tables { index, policy, expiry, tenants, spaces, objects_max, record_bytes, .. } = tables;
+        let limits = lanes.iter().map(|lane| &lane.info);
+        let command_bytes_max =
+            limits.clone().map(|info| info.command_bytes_max / UNIT_BYTES * UNIT_BYTES).min();
+        let boundary_bytes = limits.map(|info| info.boundary_bytes).filter(|bytes| *bytes > 0).min();
+        Shard {
+            number: shard,
+            home: usize::from(geometry.home(shard)),
+            limits: plan::Limits {
+                command_bytes_max: command_bytes_max.unwrap_or(0).max(UNIT_BYTES),
+                boundary_bytes: boundary_bytes.unwrap_or(0),
+                slices_max: SLICES_MAX,
+            },
+            lanes,
+            index,
+            policy,
+            expiry,
+            tenants,
+            spaces,
+            objects_max,
+            record_bytes,
+            record_bytes_max: geometry.record_bytes_max(),
+            leases: Leases::new((objects_max / LEASED_PARTS).max(1) as usize),
+            admission: options.adaptive_admission.then(|| Admission::new(objects_max)),
+            budget: options.write_bytes_per_day.map(|bytes| Budget::new(now, bytes)),
+            log: Log::new(None, options.durability, Default::default(), now),
+            checkpoints: None,
+            wants_checkpoint: false,
+            batches: Batches::default(),
+            stalled: Default::default(),
+            writers: Default::default(),
+            writers_made: 0,
+            unwritten: Vec::new(),
+            discarding: false,
+            answers: Default::default(),
+            stats: Stats::default(),
+            parts: Vec::new(),
+            buffers: Vec::new(),
+            complete: Vec::new(),
+            finished: Vec::new(),
+            options,
+        }
+    }
+}
+
+fn new_log(
+    shard: u16,
+    geometry: &Geometry,
+    options: &ShardOptions,
+    recovery: &Recovery,
+    agreed: crate::device_set::Agreed,
+    now: Time,
+) -> Log {
+    let ring = geometry.journal(shard).1;
+    let journal = recovery.recovered.as_ref().map(|recovered| {
+        let next: Mark = recovered.next;
+        Journal::new(ring, agreed.epoch, agreed.sequence, next, recovered.tail)
+    });
+    let intervals = (options.seal_interval, options.flush_interval);
+    Log::new(journal, options.durability, intervals, now)
+}
+
+/// The tables of a shard while they are filled.
+struct Tables {
+    index: Index,
+    policy: Box<dyn Policy>,
+    expiry: Expiry,
+    tenants: Tenants,
+    spaces: Spaces,
+    ranges: Vec<Range<u64>>,
+    objects_max: u32,
+    record_bytes: u64,
+    /// Of objects in slabs, where the slab starts.
+    slab_bases: Vec<(ObjectId, Place, u64)>,
+    dropped: u64,
+    options: ShardOptions,
+}
+
+impl Tables {
+    fn new(shard: u16, set: &Set, options: &ShardOptions) -> Result<Tables> {
+        let geometry = set.geometry();
+        let ranges: Vec<Range<u64>> =
+            (0..geometry.devices()).map(|device| geometry.data(shard, device)).collect();
+        let most = set.objects_max();
+        let objects_max = options.capacity_objects.map_or(most, |objects| objects.clamp(1, most));
+        let entries = most.saturating_add(most / 8).saturating_add(ENTRIES_SPARE);
+        let entries = entries.min(Index::OBJECTS_MAX);
+        let capacity_units =
+            options.capacity_bytes.map_or(u64::MAX, |bytes| (bytes / UNIT_BYTES).max(1));
+        Ok(Tables {
+            index: Index::new(entries, options.hash_key)?,
+            policy: options.policy.build(entries),
+            expiry: Expiry::new(),
+            tenants: Tenants::new(),
+            spaces: Spaces::new(ranges.clone(), capacity_units),
+            ranges,
+            objects_max,
+            record_bytes: 0,
+            slab_bases: Vec::new(),
+            dropped: 0,
+            options: options.clone(),
+        })
+    }
+
+    /// Whether an object can be where its record says.
+    fn is_possible(&self, put: &Put<'_>) -> bool {
+        let Object { place, layout, tenant, bytes } = put.object;
+        let units = self.spaces.units_of(&put.object);
+        let inside = |range: &Range<u64>| {
+            range.contains(&place.unit) && units <= range.end - range.start
+        };
+        let is_known = layout == LayoutId::PLAIN || self.spaces.layout(layout).is_some();
+        is_known
+            && bytes > 0
+            && self.tenants.get(tenant).is_some()
+            && self.ranges.get(usize::from(place.device)).is_some_and(inside)
+            && put.checksums.len() == self.spaces.checksums_of(&put.object)
+    }
+
+    /// Makes of what was found what may be: nothing that has expired, nothing upon another. Gives what was removed.
+    fn settle(&mut self, wall_s: u64, recovery: &mut Recovery) -> Vec<(Box<[u8]>, Place)> {
+        let mut lost = Vec::new();
+        while let Some(id) = self.expiry.due(wall_s) {
+            recovery.expired += 1;
+            lost.push(self.remove(id));
+        }
+        for device in 0..self.ranges.len() {
+            for id in self.place_all(device as u8) {
+                recovery.dropped += 1;
+                lost.push(self.remove(id));
+            }
+        }
+        let mut from = 0;
+        while let Some(id) = self.index.next_live(from) {
+            from = id.0 + 1;
+            let (object, key) = (self.index.object(id), self.index.key_bytes(id));
+            let units = self.spaces.units_of(&object);
+            self.tenants.count(object.tenant, units);
+            self.spaces.count(units);
+            self.record_bytes += record_bytes(key.len(), self.index.checksums(id).len()) as u64;
+            self.policy.inserted(id, self.index.hash(key));
+        }
+        lost
+    }
+
+    fn remove(&mut self, id: ObjectId) -> (Box<[u8]>, Place) {
+        let key = self.index.key_bytes(id).into();
+        self.expiry.clear(id);
+        (key, self.index.remove(id).place)
+    }
+
+    /// Takes the space of all objects of a device; gives those for which there is none.
+    fn place_all(&mut self, device: u8) -> Vec<ObjectId> {
+        let mut refused = Vec::new();
+        let mut slabs = Slabs::new();
+        let is_same = |index: &Index, id: ObjectId, place: Place| {
+            index.contains(id) && index.object(id).place == place
+        };
+        for (id, place, base) in &self.slab_bases {
+            if place.device != device || !is_same(&self.index, *id, *place) {
+                continue;
+            }
+            let object = self.index.object(*id);
+            if !self.spaces.restore(&mut slabs, &object, *base) {
+                refused.push(*id);
+            }
+        }
+        let mut plain = Vec::new();
+        let mut from = 0;
+        while let Some(id) = self.index.next_live(from) {
+            from = id.0 + 1;
+            let object = self.index.object(id);
+            if object.place.device == device && !self.spaces.is_in_slab(&object) {
+                plain.push((id, object.place.unit..object.place.unit + self.spaces.units_of(&object)));
+            }
+        }
+        let slab_ranges: Vec<Range<u64>> = slabs.ranges().collect();
+        let count = slab_ranges.len();
+        let used = slab_ranges.into_iter().chain(plain.iter().map(|(_, range)| range.clone()));
+        let (extents, overlapping) = crate::extent::Extents::from_used(self.ranges[usize::from(device)].clone(), used);
+        refused.extend(overlapping.into_iter().filter_map(|at| Some(plain.get(at.checked_sub(count)?)?.0)));
+        self.spaces.install(device, extents, slabs);
+        refused
+    }
+}
+
+impl Rebuild for Tables {
+    fn clear(&mut self) {
+        let emptied = Tables::empty_index(&self.options, self.index.capacity());
+        self.index = emptied.expect("an index of this size was made before");
+        self.expiry = Expiry::new();
+        self.tenants = Tenants::new();
+        self.spaces.forget_layouts();
+        self.slab_bases.clear();
+        self.dropped = 0;
+    }
+
+    fn put(&mut self, put: &Put<'_>) -> Result<()> {
+        if !self.is_possible(put) {
+            self.dropped += 1;
+            if let Some(id) = self.index.find(put.key) {
+                self.remove(id);
+            }
+            return Ok(());
+        }
+        let mut words = [0; crate::object::CHECKSUMS_MAX];
+        let count = put.checksums.len();
+        words.iter_mut().zip(put.checksums.iter()).for_each(|(word, sum)| *word = sum);
+        let id = match self.index.find(put.key) {
+            Some(id) => {
+                self.index.replace(id, put.object, &words[..count]);
+                Some(id)
+            }
+            None => self.index.insert(put.key, put.object, &words[..count]).ok(),
+        };
+        let Some(id) = id else {
+            self.dropped += 1;
+            return Ok(());
+        };
+        match put.expires_s {
+            Some(at_s) => self.expiry.set(id, at_s),
+            None => self.expiry.clear(id),
+        }
+        if let Some(base) = put.slab_base {
+            self.slab_bases.push((id, put.object.place, base));
+        }
+        Ok(())
+    }
+
+    fn delete(&mut self, key: &[u8], place: Place) -> Result<()> {
+        if let Some(id) = self.index.find(key).filter(|id| self.index.object(*id).place == place) {
+            self.remove(id);
+        }
+        Ok(())
+    }
+
+    fn tenant(&mut self, id: TenantId, name: &str, quota_units: Option<u64>) -> Result<()> {
+        match self.tenants.get(id).map(|tenant| &*tenant.name == name) {
+            Some(true) => self.tenants.set_quota(id, quota_units),
+            Some(false) => {}
+            None => drop(self.tenants.add(name, quota_units)),
+        }
+        Ok(())
+    }
+
+    fn layout(&mut self, id: LayoutId, bytes: &[u8]) -> Result<()> {
+        let is_next = usize::from(id.0) == self.spaces.layouts().len() + 1;
+        let bytes: Option<&[u8; ENCODED_BYTES]> = bytes.try_into().ok();
+        if let Some(layout) = bytes.and_then(|bytes| Layout::decode(bytes).ok())
+            && is_next
+        {
+            self.spaces.define(layout);
+        }
+        Ok(())
+    }
+}
+
+impl Tables {
+    fn empty_index(options: &ShardOptions, entries: u32) -> Result<Index, Error> {
+        Index::new(entries, options.hash_key)
+    }
+}

@@ -1,0 +1,385 @@
+//! Objects that come: whole, or in parts by a writer.
+//!
+//! A put is checked and its checksums are taken when it is handed in. Then it needs room in the journal, an entry, and
+//! an extent: what it has to wait for is made, and everybody behind it waits too, so that large ones are not starved.
+
+use adit_driver::Time;
+use adit_driver::device::CommandQueue;
+use adit_driver::memory::AnyBuffer;
+use smallvec::SmallVec;
+
+use super::batch::{Direction, Item, Job, NewObject};
+use super::evicting::Evicted;
+use super::lane::Load;
+use super::log::{Answer, Event, put_record};
+use super::memory::Memory;
+use super::parts::extract;
+use super::request::{Decline, Failure, Outcome, Part, PutItem, PutOptions};
+use super::writers::{Reserving, Sealing};
+use super::{Shard, Stalled, Work};
+use crate::key::Key;
+use crate::layout::Layout;
+use crate::object::{LayoutId, Object};
+use crate::place::{Place, UNIT_BYTES};
+
+/// A put that was checked.
+#[derive(Debug)]
+pub(super) struct Putting {
+    pub(super) number: u32,
+    pub(super) new: Box<NewObject>,
+    memory: Memory,
+    after: Option<Key>,
+    /// Devices whose queues can use the memory, a bit for each.
+    devices: u64,
+}
+
+/// What became of an attempt to begin something.
+pub(super) enum Begun {
+    /// It is under way, or was answered.
+    Yes,
+    /// It has to wait.
+    Later(Work),
+}
+
+impl<Q: CommandQueue<Load>> Shard<Q> {
+    /// Checks puts, answers those that cannot be, and enters the rest.
+    pub(super) fn put(
+        &mut self,
+        now: Time,
+        tag: u64,
+        deadline: Time,
+        items: impl Iterator<Item = PutItem>,
+    ) {
+        let mut puts = SmallVec::<[Putting; 1]>::new();
+        for (number, item) in (0u32..).zip(items) {
+            self.stats.puts += 1;
+            let memory = Memory::of(item.data);
+            let accepted = self.check_put(now, &item.key, item.bytes, &item.options, Some(&memory));
+            match accepted {
+                Ok((object, devices)) => {
+                    let expires_s = self.expires_s(now, &item.options);
+                    let new = self.prepared(item.key, object, expires_s, memory);
+                    let (new, memory) = new;
+                    puts.push(Putting { number, new, memory, after: item.options.after, devices });
+                }
+                Err(refusal) => self.answer(tag, number, refusal, memory.into_any()),
+            }
+        }
+        if !puts.is_empty() {
+            self.enter(now, Stalled { tag, deadline, work: Work::Put(puts) });
+        }
+    }
+
+    /// What an object will be, and which devices it may go to; its tenant is charged.
+    pub(super) fn check_put(
+        &mut self,
+        now: Time,
+        key: &Key,
+        bytes: u64,
+        options: &PutOptions,
+        memory: Option<&Memory>,
+    ) -> Result<(Object, u64), Result<Outcome, Failure>> {
+        let object = self.shape(bytes, options).map_err(Err)?;
+        let needs = self.spaces.units_of(&object);
+        let most = self.spaces.extent_units_max();
+        if needs > most {
+            let (needs, has) = (needs * UNIT_BYTES, most * UNIT_BYTES);
+            return Err(Err(Failure::TooLarge { needs, has }));
+        }
+        let devices = memory.map_or(Ok(u64::MAX), |memory| self.devices_for(memory, needs)).map_err(Err)?;
+        if let Some(decline) = self.declines(now, key, needs * UNIT_BYTES) {
+            self.stats.declined += 1;
+            return Err(Ok(Outcome::Declined(decline)));
+        }
+        self.tenants.charge(options.tenant, needs).map_err(|over| {
+            let quota_bytes = over.quota_units * UNIT_BYTES;
+            Err(Failure::Quota { tenant: options.tenant, quota_bytes })
+        })?;
+        Ok((object, devices))
+    }
+
+    /// An object of this length and layout, somewhere.
+    fn shape(&self, bytes: u64, options: &PutOptions) -> Result<Object, Failure> {
+        if self.tenants.get(options.tenant).is_none() {
+            return Err(Failure::Undefined("tenant"));
+        }
+        let bytes = match self.spaces.layout(options.layout) {
+            None if options.layout != LayoutId::PLAIN => return Err(Failure::Undefined("layout")),
+            None => bytes,
+            Some(layout) => whole_block(layout, bytes)?,
+        };
+        if bytes == 0 || bytes >= Object::BYTES_END {
+            return Err(Failure::Part("an object has 1 to 2^40 - 1 bytes"));
+        }
+        let place = Place { device: 0, unit: 0 };
+        Ok(Object { place, bytes, layout: options.layout, tenant: options.tenant })
+    }
+
+    /// The devices whose queues can use this memory, of which there must be enough.
+    fn devices_for(&self, memory: &Memory, needs: u64) -> Result<u64, Failure> {
+        let (needs, has) = (needs * UNIT_BYTES, memory.bytes());
+        if has < needs || !memory.is_whole(UNIT_BYTES) {
+            return Err(Failure::Memory { needs, has });
+        }
+        let accepts = |device: &usize| memory.is_accepted(&self.lanes[*device].info.accepts);
+        let devices = (0..self.lanes.len()).filter(accepts).fold(0, |bits, device| bits | 1 << device);
+        if devices == 0 { Err(Failure::Foreign { device: 0 }) } else { Ok(devices) }
+    }
+
+    /// Why it is better not to take an object.
+    fn declines(&mut self, now: Time, key: &Key, bytes: u64) -> Option<Decline> {
+        let hash = self.index.hash(key.as_bytes());
+        let is_new = self.index.find_hashed(hash, key.as_bytes()).is_none();
+        if let Some(admission) = &mut self.admission
+            && is_new
+            && !admission.admit(hash)
+        {
+            return Some(Decline::Admission);
+        }
+        let allowed = self.budget.as_mut().is_none_or(|budget| budget.allow(now, bytes));
+        (!allowed).then_some(Decline::Budget)
+    }
+
+    /// With checksums, and nothing behind its end.
+    fn prepared(
+        &self,
+        key: Key,
+        object: Object,
+        expires_s: Option<u64>,
+        mut memory: Memory,
+    ) -> (Box<NewObject>, Memory) {
+        let mut parts = Vec::new();
+        let extract = extract(&self.spaces, &object, &Part::All, 0, &mut parts);
+        let extract = extract.expect("an object has all of its parts");
+        if object.layout == LayoutId::PLAIN {
+            memory.zero(object.bytes, extract.padded_bytes - object.bytes);
+        }
+        let mut checksums = Vec::with_capacity(extract.pieces.count as usize);
+        memory.checksums(&extract.pieces, &mut checksums);
+        (Box::new(NewObject { key, object, slab_base: None, expires_s, checksums }), memory)
+    }
+
+    /// When an object with these options expires, in seconds of Unix time.
+    pub(super) fn expires_s(&self, now: Time, options: &PutOptions) -> Option<u64> {
+        options.ttl_s.map(|ttl_s| self.wall_s(now).saturating_add(ttl_s))
+    }
+
+    /// Begins puts that were checked, all of them or none yet.
+    pub(super) fn begin_puts(
+        &mut self,
+        now: Time,
+        tag: u64,
+        deadline: Time,
+        mut puts: SmallVec<[Putting; 1]>,
+    ) -> Begun {
+        let wanted: SmallVec<[(Object, u64, Option<Key>); 1]> = puts
+            .iter_mut()
+            .map(|put| (put.new.object, put.devices, put.after.clone()))
+            .collect();
+        let keys = puts.iter().map(|put| &put.new.key);
+        let fresh = keys.filter(|key| self.index.find(key.as_bytes()).is_none()).count();
+        let rooms = match self.rooms(now, &wanted, fresh) {
+            Ok(Some(rooms)) => rooms,
+            Ok(None) => return Begun::Later(Work::Put(puts)),
+            Err(failure) => {
+                puts.into_iter().for_each(|put| self.fail_put(tag, put, failure.clone()));
+                return Begun::Yes;
+            }
+        };
+        let mut items = SmallVec::<[Item; 1]>::new();
+        for (index, (mut put, room)) in puts.into_iter().zip(rooms).enumerate() {
+            put.new.object.place = room.place;
+            put.new.slab_base = room.slab_base;
+            let object = &put.new.object;
+            let all = extract(&self.spaces, object, &Part::All, index as u32, &mut self.parts);
+            all.expect("an object has all of its parts");
+            self.log.reserve();
+            items.push(Item::new(put.number, Job::Put(put.new), put.memory));
+        }
+        self.launch(now, tag, deadline, Direction::Write, items);
+        Begun::Yes
+    }
+
+    /// Room for objects of these shapes, `fresh` of them with keys that are new; none yet if some has to be made
+    /// first, which is begun.
+    pub(super) fn rooms(
+        &mut self,
+        now: Time,
+        wanted: &[(Object, u64, Option<Key>)],
+        fresh: usize,
+    ) -> Result<Option<SmallVec<[super::space::Room; 1]>>, Failure> {
+        self.check_home()?;
+        if !self.log.has_room(wanted.len() as u64) {
+            self.wants_checkpoint = true;
+            return Ok(None);
+        }
+        let needs: u64 = wanted.iter().map(|(object, ..)| self.spaces.units_of(object)).sum();
+        if !self.make_entries(now, fresh)? {
+            return Ok(None);
+        }
+        let rooms = self.allocate_all(wanted);
+        if rooms.len() == wanted.len() {
+            self.keep_below_watermark(now);
+            return Ok(Some(rooms));
+        }
+        for (room, (object, ..)) in rooms.iter().zip(wanted) {
+            self.spaces.give_back(&Object { place: room.place, ..*object });
+        }
+        match self.evict_towards(now, needs) {
+            Evicted::Nothing => Err(Failure::Full),
+            _ => Ok(None),
+        }
+    }
+
+    /// Room for as many as there is, in order.
+    fn allocate_all(
+        &mut self,
+        wanted: &[(Object, u64, Option<Key>)],
+    ) -> SmallVec<[super::space::Room; 1]> {
+        let mut rooms = SmallVec::new();
+        let mut near: SmallVec<[Option<Object>; 4]> = SmallVec::from_elem(None, self.lanes.len());
+        for (at, (shape, devices, after)) in wanted.iter().enumerate() {
+            let before = after.as_ref().and_then(|key| self.index.find(key.as_bytes()));
+            if let Some(before) = before.map(|id| self.index.object(id)) {
+                near[usize::from(before.place.device)] = Some(before);
+                self.spaces.follow(&before);
+            }
+            let lanes = &self.lanes;
+            let usable = |device: u8| {
+                devices & 1 << device != 0 && lanes[usize::from(device)].failure().is_none()
+            };
+            let Some(room) = self.spaces.allocate(shape, &near, (wanted.len() - at) as u32, usable) else { break };
+            near[usize::from(room.place.device)] = Some(Object { place: room.place, ..*shape });
+            rooms.push(room);
+        }
+        rooms
+    }
+
+    /// A put that never got room.
+    fn fail_put(&mut self, tag: u64, put: Putting, failure: Failure) {
+        self.tenants.credit(put.new.object.tenant, self.spaces.units_of(&put.new.object));
+        self.answer(tag, put.number, Err(failure), put.memory.into_any());
+    }
+
+    /// The data of a put are written, or not.
+    pub(super) fn finish_put(&mut self, now: Time, tag: u64, mut item: Item, new: Box<NewObject>) {
+        self.log.unreserve();
+        let memory = std::mem::take(&mut item.memory).into_any();
+        if let Some(trouble) = item.failure {
+            self.drop_new(&new);
+            return self.answer(tag, item.number, Err(trouble.into_failure()), memory);
+        }
+        self.record(now, new, Answer { tag, item: item.number, result: Ok(Outcome::Stored), memory });
+    }
+
+    /// Gives up an object that never was one.
+    pub(super) fn drop_new(&mut self, new: &NewObject) {
+        self.tenants.credit(new.object.tenant, self.spaces.units_of(&new.object));
+        self.spaces.give_back(&new.object);
+    }
+
+    /// Tells the journal of an object whose data are written; there is room for the record.
+    pub(super) fn record(&mut self, now: Time, new: Box<NewObject>, answer: Answer) {
+        let NewObject { key, object, slab_base, expires_s, checksums } = &*new;
+        let checksums = checksums.as_slice().into();
+        let record = put_record(key.as_bytes(), *object, *slab_base, *expires_s, checksums);
+        let sequence = self.log.append(now, &record);
+        if self.log.is_strict() {
+            return self.log.wait(sequence, Event::Put(new, Some(answer)));
+        }
+        self.apply(sequence, &new);
+        self.give(answer);
+    }
+
+    /// Lets an object appear that block `sequence` of the journal speaks of, in place of any other of its key.
+    pub(super) fn apply(&mut self, sequence: u64, new: &NewObject) {
+        let key = new.key.as_bytes();
+        let hash = self.index.hash(key);
+        let id = match self.index.find_hashed(hash, key) {
+            Some(id) => {
+                let old = self.index.replace(id, new.object, &new.checksums);
+                self.tenants.credit(old.tenant, self.spaces.units_of(&old));
+                self.spaces.bury(sequence, old);
+                self.policy.touched(id);
+                id
+            }
+            None => {
+                let inserted = self.index.insert(key, new.object, &new.checksums);
+                let id = inserted.expect("there was an entry for each put under way");
+                self.policy.inserted(id, hash);
+                id
+            }
+        };
+        match new.expires_s {
+            Some(at_s) => self.expiry.set(id, at_s),
+            None => self.expiry.clear(id),
+        }
+        self.stats.bytes_written += new.object.bytes;
+    }
+
+    /// Does what was stalled, in order, as far as it goes.
+    pub(super) fn retry_stalled(&mut self, now: Time) {
+        while let Some(stalled) = self.stalled.pop_front() {
+            if let Some(stalled) = self.begin(now, stalled) {
+                self.stalled.push_front(stalled);
+                return;
+            }
+        }
+    }
+
+    /// Begins something, or has it wait behind what waits already.
+    pub(super) fn enter(&mut self, now: Time, stalled: Stalled) {
+        if !self.stalled.is_empty() {
+            return self.stalled.push_back(stalled);
+        }
+        if let Some(stalled) = self.begin(now, stalled) {
+            self.stalled.push_back(stalled);
+        }
+    }
+
+    /// Begins something; what has to wait comes back.
+    fn begin(&mut self, now: Time, stalled: Stalled) -> Option<Stalled> {
+        let Stalled { tag, deadline, work } = stalled;
+        if deadline <= now {
+            self.refuse(tag, work, &Failure::Deadline);
+            return None;
+        }
+        let begun = match work {
+            Work::Put(puts) => self.begin_puts(now, tag, deadline, puts),
+            Work::Reserve(items) => self.begin_reserves(now, tag, items),
+            Work::Seal(sealing) => self.begin_seal(now, tag, sealing),
+            Work::Delete(key) => self.begin_delete(now, tag, key),
+        };
+        match begun {
+            Begun::Yes => None,
+            Begun::Later(work) => Some(Stalled { tag, deadline, work }),
+        }
+    }
+
+    /// Answers everything of something that will not be begun.
+    pub(super) fn refuse(&mut self, tag: u64, work: Work, failure: &Failure) {
+        match work {
+            Work::Put(puts) => {
+                puts.into_iter().for_each(|put| self.fail_put(tag, put, failure.clone()));
+            }
+            Work::Reserve(items) => {
+                for Reserving { number, object, .. } in items {
+                    self.tenants.credit(object.tenant, self.spaces.units_of(&object));
+                    self.answer(tag, number, Err(failure.clone()), AnyBuffer::None);
+                }
+            }
+            Work::Seal(Sealing { .. }) | Work::Delete(_) => {
+                self.answer(tag, 0, Err(failure.clone()), AnyBuffer::None);
+            }
+        }
+    }
+}
+
+/// A KV block is as long as its layout says, with padding or without.
+fn whole_block(layout: &Layout, bytes: u64) -> Result<u64, Failure> {
+    let padded = layout.block_units() * UNIT_BYTES;
+    if bytes == padded || bytes == layout.block_bytes() {
+        return Ok(padded);
+    }
+    Err(Failure::Part("a KV block has the bytes of all its tensors"))
+}

@@ -1,0 +1,210 @@
+//! The loop: commands sent, their ends taken, and whatever that brings about.
+
+use adit_driver::Time;
+use adit_driver::device::{CommandQueue, Operation};
+use adit_driver::memory::AnyBuffer;
+use smallvec::SmallVec;
+
+use super::batch::{Direction, Item, Job, Trouble};
+use super::lane::{Command, Fault, Finished, Lane, Load, Purpose};
+use super::request::{Done, Failure};
+use super::{Shard, Turn};
+use crate::place::{Place, UNIT_BYTES};
+use crate::schedule::Class;
+
+/// Runs that are shorter are not worth a discard.
+const DISCARD_UNITS_MIN: u64 = 256;
+/// Most units of one discard.
+const DISCARD_UNITS_MAX: u64 = 1 << 18;
+
+impl<Q: CommandQueue<Load>> Shard<Q> {
+    /// Does what there is to do, without waiting, and gives each answer to `done`.
+    pub fn poll(&mut self, now: Time, done: &mut dyn FnMut(Done)) -> Turn {
+        let mut moved = self.take_finished(now);
+        self.expire(now);
+        self.journal_step(now);
+        self.retry_stalled(now);
+        self.checkpoint_step(now);
+        self.discard_step(now);
+        moved += self.send(now);
+        while let Some(answer) = self.answers.pop_front() {
+            moved += 1;
+            done(answer);
+        }
+        let in_flight = self.lanes.iter().map(Lane::in_flight).sum();
+        let next = if self.is_checkpointing() { now } else { self.log.next_due_at() };
+        Turn { moved, in_flight, next }
+    }
+
+    fn send(&mut self, now: Time) -> usize {
+        let mut finished = std::mem::take(&mut self.finished);
+        let mut sent = 0;
+        for device in 0..self.lanes.len() {
+            sent += self.lanes[device].send(now, &mut finished);
+            self.finish_all(now, device, &mut finished);
+        }
+        self.finished = finished;
+        sent
+    }
+
+    fn take_finished(&mut self, now: Time) -> usize {
+        let mut finished = std::mem::take(&mut self.finished);
+        let mut taken = 0;
+        for device in 0..self.lanes.len() {
+            let was_working = self.lanes[device].failure().is_none();
+            self.lanes[device].poll(now, &mut finished);
+            taken += finished.len();
+            self.finish_all(now, device, &mut finished);
+            let is_working = self.lanes[device].failure().is_none();
+            self.stats.device_failures += u64::from(was_working && !is_working);
+        }
+        self.finished = finished;
+        taken
+    }
+
+    fn finish_all(&mut self, now: Time, device: usize, finished: &mut Vec<Finished>) {
+        for one in finished.drain(..) {
+            self.finish(now, device, one);
+        }
+    }
+
+    fn finish(&mut self, now: Time, device: usize, finished: Finished) {
+        let Finished { purpose, operation, memory, result } = finished;
+        let is_done = result.is_ok();
+        match purpose {
+            Purpose::Batch { batch, command } => {
+                let trouble = result.err().map(|fault| self.trouble(device, fault));
+                self.finish_command(now, batch, command, memory, trouble);
+            }
+            Purpose::Journal { end } if is_done => {
+                self.log.written(end);
+                self.keep(device, memory);
+            }
+            Purpose::Journal { .. } => {
+                // It is written again when the device is back.
+                self.lanes[device].fail("its journal cannot be written");
+                self.unwritten.push(Finished { purpose, operation, memory, result });
+            }
+            Purpose::Flush => self.finish_flush(device, is_done),
+            Purpose::Body | Purpose::Header => {
+                self.keep(device, memory);
+                self.finish_checkpoint_write(purpose, is_done);
+            }
+            Purpose::Discard { unit, units } => {
+                self.keep(device, memory);
+                self.discarding = false;
+                self.spaces.discarded(device as u8, unit..unit + units);
+            }
+            Purpose::Opening { .. } => unreachable!("opening waits for its own commands"),
+        }
+    }
+
+    fn keep(&mut self, device: usize, memory: AnyBuffer) {
+        let AnyBuffer::One(memory) = memory else { unreachable!("metadata is in one buffer") };
+        self.lanes[device].keep(memory);
+    }
+
+    fn trouble(&self, device: usize, fault: Fault) -> Trouble {
+        let lane = &self.lanes[device];
+        let why = lane.failure().map_or_else(|| fault.to_string(), str::to_owned);
+        let failure = Failure::Device { device: device as u8, why };
+        match fault {
+            Fault::Expired => Trouble::Expired,
+            Fault::Gone => Trouble::Gone(failure),
+            Fault::Command(_) | Fault::Rejected(_) if lane.failure().is_none() => {
+                Trouble::Unreadable(failure)
+            }
+            Fault::Command(_) | Fault::Rejected(_) => Trouble::Gone(failure),
+        }
+    }
+
+    /// Sends the commands of items whose parts are in `self.parts`.
+    pub(super) fn launch(
+        &mut self,
+        now: Time,
+        tag: u64,
+        deadline: Time,
+        direction: Direction,
+        items: SmallVec<[Item; 1]>,
+    ) {
+        let (number, batch) = self.batches.open();
+        (batch.tag, batch.direction, batch.items) = (tag, direction, items);
+        batch.plan.remake(&mut self.parts, &self.limits);
+        self.parts.clear();
+        batch.begin();
+        for command in 0..batch.plan.transfers().len() {
+            let transfer = batch.plan.transfers()[command];
+            let memory = batch.load(&transfer, &mut self.buffers);
+            let lane = &mut self.lanes[usize::from(transfer.place.device)];
+            let lba = transfer.place.lba(lane.info.lba_bytes);
+            let (operation, class) = match direction {
+                Direction::Read => (Operation::Read(lba), Class::Read),
+                Direction::Write => (Operation::Write(lba), Class::Write),
+            };
+            match direction {
+                Direction::Read => self.stats.commands_read += 1,
+                Direction::Write => {
+                    self.stats.commands_write += 1;
+                    self.stats.bytes_to_device += transfer.bytes;
+                }
+            }
+            let purpose = Purpose::Batch { batch: number, command: command as u32 };
+            let bytes = transfer.bytes;
+            lane.push(now, Command { purpose, operation, class, memory, bytes, deadline });
+        }
+    }
+
+    fn finish_command(
+        &mut self,
+        now: Time,
+        number: u32,
+        command: u32,
+        memory: AnyBuffer,
+        trouble: Option<Trouble>,
+    ) {
+        let batch = self.batches.get(number);
+        let (tag, direction) = (batch.tag, batch.direction);
+        if direction == Direction::Write {
+            let device = batch.plan.transfers()[command as usize].place.device;
+            self.lanes[usize::from(device)].is_dirty = true;
+        }
+        let mut complete = std::mem::take(&mut self.complete);
+        batch.unload(command, memory, trouble.as_ref(), &mut complete);
+        for index in complete.drain(..) {
+            let mut item = self.batches.get(number).finish(index);
+            match std::mem::replace(&mut item.job, Job::Over) {
+                Job::Put(new) => self.finish_put(now, tag, item, new),
+                Job::Get(reading) => self.finish_get(now, tag, item, &reading),
+                Job::Fill(filling) => self.finish_fill(tag, item, &filling),
+                Job::Over => unreachable!("an item is complete once"),
+            }
+        }
+        self.complete = complete;
+        if self.batches.get(number).is_over() {
+            self.batches.close(number);
+        }
+    }
+
+    /// Tells devices of long runs that hold nothing of value, one at a time and in the background.
+    fn discard_step(&mut self, now: Time) {
+        if self.discarding || !self.lanes.iter().all(|lane| lane.info.deallocates) {
+            return;
+        }
+        let Some((device, run)) = self.spaces.next_discard(DISCARD_UNITS_MIN, DISCARD_UNITS_MAX) else {
+            return;
+        };
+        let lane = &mut self.lanes[usize::from(device)];
+        let Some(memory) = lane.memory.pop().filter(|_| lane.failure().is_none()) else {
+            return self.spaces.discarded(device, run);
+        };
+        let (unit, units) = (run.start, run.end - run.start);
+        let per_unit = UNIT_BYTES / u64::from(lane.info.lba_bytes);
+        let lba = Place { device, unit }.lba(lane.info.lba_bytes);
+        let operation = Operation::Deallocate(lba, (units * per_unit) as u32);
+        let (purpose, class) = (Purpose::Discard { unit, units }, Class::Background);
+        let (memory, deadline) = (AnyBuffer::One(memory), Time::NEVER);
+        self.stats.discards_bytes += units * UNIT_BYTES;
+        lane.push(now, Command { purpose, operation, class, memory, bytes: 0, deadline });
+        self.discarding = true;
+    }
+}

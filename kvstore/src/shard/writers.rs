@@ -1,0 +1,232 @@
+//! Objects that are written in parts: room is made first, parts come in any order, and nobody sees the object until
+//! it is sealed.
+
+use adit_driver::Time;
+use adit_driver::device::CommandQueue;
+use adit_driver::memory::AnyBuffer;
+use smallvec::SmallVec;
+
+use super::batch::{Direction, Filling, Item, Job, NewObject};
+use super::lane::Load;
+use super::log::Answer;
+use super::memory::Memory;
+use super::parts::extract;
+use super::put::Begun;
+use super::request::{Failure, FillItem, Outcome, Part, ReserveItem, WriterId};
+use super::{Shard, Stalled, Work};
+use crate::key::Key;
+use crate::object::{LayoutId, Object};
+use crate::place::UNIT_BYTES;
+
+/// An object being written in parts.
+#[derive(Debug)]
+pub(super) struct Writer {
+    new: Box<NewObject>,
+    /// Pieces whose data are on the device.
+    filled: Vec<bool>,
+    /// Pieces that somebody fills or has filled.
+    claimed: Vec<bool>,
+    /// Parts that are in flight.
+    in_flight: u32,
+    is_abandoned: bool,
+}
+
+/// A reservation that was checked.
+#[derive(Debug)]
+pub(super) struct Reserving {
+    pub(super) number: u32,
+    pub(super) key: Key,
+    pub(super) object: Object,
+    expires_s: Option<u64>,
+    after: Option<Key>,
+}
+
+/// A writer that is to be sealed.
+#[derive(Debug)]
+pub(super) struct Sealing {
+    pub(super) writer: WriterId,
+}
+
+impl<Q: CommandQueue<Load>> Shard<Q> {
+    /// Checks reservations, answers those that cannot be, and enters the rest.
+    pub(super) fn reserve(&mut self, now: Time, tag: u64, deadline: Time, items: Vec<ReserveItem>) {
+        let mut checked = Vec::with_capacity(items.len());
+        for (number, item) in (0u32..).zip(items) {
+            let ReserveItem { key, bytes, options } = item;
+            match self.check_put(now, &key, bytes, &options, None) {
+                Ok((object, _)) => {
+                    let expires_s = self.expires_s(now, &options);
+                    checked.push(Reserving { number, key, object, expires_s, after: options.after });
+                }
+                Err(refusal) => self.answer(tag, number, refusal, AnyBuffer::None),
+            }
+        }
+        if !checked.is_empty() {
+            self.enter(now, Stalled { tag, deadline, work: Work::Reserve(checked) });
+        }
+    }
+
+    /// Makes writers of reservations, all of them or none yet.
+    pub(super) fn begin_reserves(&mut self, now: Time, tag: u64, items: Vec<Reserving>) -> Begun {
+        let wanted: SmallVec<[(Object, u64, Option<Key>); 1]> =
+            items.iter().map(|item| (item.object, u64::MAX, item.after.clone())).collect();
+        match self.rooms(now, &wanted, items.len()) {
+            Ok(None) => return Begun::Later(Work::Reserve(items)),
+            Err(failure) => self.refuse(tag, Work::Reserve(items), &failure),
+            Ok(Some(rooms)) => {
+                for (item, room) in items.into_iter().zip(rooms) {
+                    let object = Object { place: room.place, ..item.object };
+                    let id = self.add_writer(&item, object, room.slab_base);
+                    self.answer(tag, item.number, Ok(Outcome::Reserved(id)), AnyBuffer::None);
+                }
+            }
+        }
+        Begun::Yes
+    }
+
+    fn add_writer(&mut self, item: &Reserving, object: Object, slab_base: Option<u64>) -> WriterId {
+        let mut parts = Vec::new();
+        let all = extract(&self.spaces, &object, &Part::All, 0, &mut parts);
+        let count = all.expect("an object has all of its parts").pieces.count as usize;
+        let Reserving { key, expires_s, .. } = item;
+        let (key, expires_s, checksums) = (key.clone(), *expires_s, vec![0; count]);
+        let new = Box::new(NewObject { key, object, slab_base, expires_s, checksums });
+        let (filled, claimed) = (vec![false; count], vec![false; count]);
+        self.writers_made += 1;
+        let id = WriterId(self.writers_made);
+        self.writers.insert(id, Writer { new, filled, claimed, in_flight: 0, is_abandoned: false });
+        id
+    }
+
+    /// Writes parts, those that are neighbours together.
+    pub(super) fn fill(&mut self, now: Time, tag: u64, deadline: Time, asked: Vec<FillItem>) {
+        let mut items = SmallVec::<[Item; 1]>::new();
+        for (number, item) in (0u32..).zip(asked) {
+            let FillItem { writer, part, data } = item;
+            let mut memory = Memory::of(data);
+            match self.claim(writer, &part, &mut memory, items.len() as u32) {
+                Ok(filling) => items.push(Item::new(number, Job::Fill(filling), memory)),
+                Err(failure) => self.answer(tag, number, Err(failure), memory.into_any()),
+            }
+        }
+        if !items.is_empty() {
+            self.launch(now, tag, deadline, Direction::Write, items);
+        }
+    }
+
+    /// Finds where a part goes as `item` of a batch, and takes its checksums.
+    fn claim(
+        &mut self,
+        id: WriterId,
+        part: &Part,
+        memory: &mut Memory,
+        item: u32,
+    ) -> Result<Filling, Failure> {
+        let writer = self.writers.get_mut(&id).filter(|writer| !writer.is_abandoned);
+        let writer = writer.ok_or(Failure::Writer)?;
+        let (object, before) = (writer.new.object, self.parts.len());
+        let extract = extract(&self.spaces, &object, part, item, &mut self.parts)?;
+        let first = extract.first_checksum as usize;
+        let claimed = &mut writer.claimed[first..first + extract.pieces.count as usize];
+        let device = object.place.device;
+        let lane = &self.lanes[usize::from(device)];
+        let (needs, has) = (extract.padded_bytes, memory.bytes());
+        let refusal = if claimed.contains(&true) {
+            Some(Failure::Part("this part was filled before: a part is filled once"))
+        } else if has < needs || !memory.is_whole(UNIT_BYTES) {
+            Some(Failure::Memory { needs, has })
+        } else if !memory.is_accepted(&lane.info.accepts) {
+            Some(Failure::Foreign { device })
+        } else {
+            None
+        };
+        if let Some(failure) = refusal {
+            self.parts.truncate(before);
+            return Err(failure);
+        }
+        claimed.fill(true);
+        writer.in_flight += 1;
+        if object.layout == LayoutId::PLAIN {
+            memory.zero(extract.bytes, extract.padded_bytes - extract.bytes);
+        }
+        let mut checksums = Vec::with_capacity(extract.pieces.count as usize);
+        memory.checksums(&extract.pieces, &mut checksums);
+        Ok(Filling { writer: id, extract, checksums })
+    }
+
+    /// The data of a part are written, or not.
+    pub(super) fn finish_fill(&mut self, tag: u64, mut item: Item, filling: &Filling) {
+        let memory = std::mem::take(&mut item.memory).into_any();
+        let writer = self.writers.get_mut(&filling.writer).expect("a writer waits for its parts");
+        writer.in_flight -= 1;
+        let first = filling.extract.first_checksum as usize;
+        let run = first..first + filling.checksums.len();
+        let is_written = item.failure.is_none();
+        writer.filled[run.clone()].fill(is_written);
+        writer.claimed[run.clone()].fill(is_written);
+        writer.new.checksums[run].copy_from_slice(&filling.checksums);
+        if writer.is_abandoned && writer.in_flight == 0 {
+            self.drop_writer(filling.writer);
+        }
+        let result = item.failure.map_or(Ok(Outcome::Filled), |trouble| Err(trouble.into_failure()));
+        self.answer(tag, item.number, result, memory);
+    }
+
+    /// Makes what a writer wrote an object.
+    pub(super) fn begin_seal(&mut self, now: Time, tag: u64, sealing: Sealing) -> Begun {
+        match self.check_seal(sealing.writer) {
+            Err(failure) => self.answer(tag, 0, Err(failure), AnyBuffer::None),
+            Ok(()) if !self.log.has_room(1) => {
+                self.wants_checkpoint = true;
+                return Begun::Later(Work::Seal(sealing));
+            }
+            Ok(()) => {
+                let fresh = usize::from(self.is_fresh(sealing.writer));
+                match self.make_entries(now, fresh) {
+                    Err(failure) => self.answer(tag, 0, Err(failure), AnyBuffer::None),
+                    Ok(false) => return Begun::Later(Work::Seal(sealing)),
+                    Ok(true) => self.seal_now(now, tag, sealing.writer),
+                }
+            }
+        }
+        Begun::Yes
+    }
+
+    fn is_fresh(&self, id: WriterId) -> bool {
+        self.index.find(self.writers[&id].new.key.as_bytes()).is_none()
+    }
+
+    fn seal_now(&mut self, now: Time, tag: u64, id: WriterId) {
+        let writer = self.writers.remove(&id).expect("it was checked");
+        let (result, memory) = (Ok(Outcome::Stored), AnyBuffer::None);
+        self.stats.puts += 1;
+        self.record(now, writer.new, Answer { tag, item: 0, result, memory });
+    }
+
+    fn check_seal(&self, id: WriterId) -> Result<(), Failure> {
+        self.check_home()?;
+        let writer = self.writers.get(&id).filter(|writer| !writer.is_abandoned);
+        let writer = writer.ok_or(Failure::Writer)?;
+        let missing = writer.filled.iter().filter(|filled| !**filled).count() as u64;
+        if missing == 0 {
+            return Ok(());
+        }
+        let each = writer.new.object.bytes.div_ceil(writer.filled.len() as u64);
+        Err(Failure::Unfilled { missing_bytes: (missing * each).min(writer.new.object.bytes) })
+    }
+
+    /// Gives up a writer's object and its room. One that is not there is ignored.
+    pub fn abandon(&mut self, writer: WriterId) {
+        let Some(found) = self.writers.get_mut(&writer) else { return };
+        found.is_abandoned = true;
+        if found.in_flight == 0 {
+            self.drop_writer(writer);
+        }
+    }
+
+    fn drop_writer(&mut self, id: WriterId) {
+        if let Some(writer) = self.writers.remove(&id) {
+            self.drop_new(&writer.new);
+        }
+    }
+}

@@ -1,0 +1,145 @@
+//! Each field at the place where `docs/disk-format.md` has it. A change here is another version of the format.
+
+use adit_kvstore::block::{BODY_BLOCK_BYTES, BlockKind, BlockReader, BlockWriter, Lineage, Stamp};
+use adit_kvstore::checkpoint::{CHECKPOINT_HEADER_BYTES, CheckpointHeader};
+use adit_kvstore::geometry::{FormatOptions, Geometry};
+use adit_kvstore::journal::Mark;
+use adit_kvstore::record::{Put, RECORD_BYTES_MAX, Record};
+use adit_kvstore::superblock::{SUPERBLOCK_BYTES, Superblock};
+use adit_kvstore::{Durability, LayoutId, Object, Place, TenantId};
+use crc_fast::{CrcAlgorithm, checksum};
+
+/// The little-endian number in a range of bytes.
+fn number(bytes: &[u8], range: std::ops::Range<usize>) -> u64 {
+    bytes[range].iter().rev().fold(0, |number, byte| number << 8 | u64::from(*byte))
+}
+
+fn encoded(record: &Record<'_>) -> Vec<u8> {
+    let mut bytes = vec![0; record.encoded_bytes()];
+    record.encode(&mut bytes).expect("it is as long as it says");
+    bytes
+}
+
+#[test]
+fn the_superblock_is_as_documented() {
+    let superblock = Superblock {
+        store: *b"0123456789abcdef",
+        sequence: 11,
+        epoch: 12,
+        device_units: 13,
+        journal_units: 14,
+        checkpoint_units: 15,
+        objects_max: 16,
+        lba_bytes: 512,
+        shards: 17,
+        device_index: 18,
+        device_count: 19,
+        durability: Durability::Durable,
+        label: "name".into(),
+    };
+    let mut bytes = [0; SUPERBLOCK_BYTES];
+    superblock.encode(&mut bytes);
+    assert_eq!(&bytes[..8], b"ADITKV\0\x01");
+    assert_eq!(&bytes[16..32], b"0123456789abcdef");
+    let fields = [8..12, 12..16, 32..40, 40..48, 48..56, 56..64, 64..72, 72..76, 76..80, 80..82];
+    assert_eq!(fields.map(|range| number(&bytes, range)), [1, 0, 11, 12, 13, 14, 15, 16, 512, 17]);
+    assert_eq!(&bytes[82..90], b"\x12\x13\x02\x04name");
+    assert!(bytes[90..4092].iter().all(|byte| *byte == 0));
+    assert_eq!(number(&bytes, 4092..4096), checksum(CrcAlgorithm::Crc32Iscsi, &bytes[..4092]));
+}
+
+#[test]
+fn records_are_as_documented() {
+    let place = Place { device: 3, unit: 0x0a_0b0c_0d0e };
+    let object = Object { place, bytes: 0x10_0000_0001, layout: LayoutId(5), tenant: TenantId(4) };
+    let checksums = [0x0403_0201, 0x0807_0605];
+    let checksums = checksums.as_slice().into();
+    let mut put = Put { key: b"key", object, slab_base: None, expires_s: None, checksums };
+    let start = b"\x01\0\x04\x05\x03\0\x02\0\x0e\x0d\x0c\x0b\x0a\x03\x01\0\0\0\x10";
+    let end = b"key\x01\x02\x03\x04\x05\x06\x07\x08";
+    assert_eq!(encoded(&Record::Put(put)), [&start[..], end].concat());
+    (put.slab_base, put.expires_s) = (Some(6), Some(7));
+    let bytes = encoded(&Record::Put(put));
+    assert_eq!((bytes[1], &bytes[19..32]), (3, &b"\x06\0\0\0\0\x07\0\0\0\0\0\0\0"[..]));
+    assert_eq!(&bytes[32..], end);
+    let delete = Record::Delete { key: b"key", place };
+    assert_eq!(encoded(&delete), b"\x02\0\x03\0\x0e\x0d\x0c\x0b\x0a\x03key");
+    let (id, quota_units) = (TenantId(9), Some(8));
+    let tenant = Record::Tenant { id, name: "me", quota_units };
+    assert_eq!(encoded(&tenant), b"\x03\x01\x09\x02\x08\0\0\0\0\0\0\0me");
+    let layout = Record::Layout { id: LayoutId(7), bytes: b"abc" };
+    assert_eq!(encoded(&layout), b"\x04\0\x07\x03abc");
+    assert_eq!(RECORD_BYTES_MAX, 2592);
+}
+
+const LINEAGE: Lineage = Lineage { store: *b"0123456789abcdef", epoch: 2, shard: 3 };
+
+#[test]
+fn blocks_are_as_documented() {
+    for (kind, magic, len) in
+        [(BlockKind::Journal, b"AKVJ", 4096), (BlockKind::Body, b"AKVC", BODY_BLOCK_BYTES)]
+    {
+        let mut writer = BlockWriter::new(kind);
+        assert!(writer.push(&Record::Layout { id: LayoutId(7), bytes: b"abc" }));
+        let seal = writer.seal(&Stamp { epoch: 2, session: 3, sequence: 4, chain: 5 });
+        let bytes = writer.bytes();
+        assert_eq!((bytes.len(), &bytes[8..12]), (len, &magic[..]));
+        assert_eq!(number(bytes, 0..8), seal);
+        assert_eq!(seal, checksum(CrcAlgorithm::Crc64Nvme, &bytes[8..]));
+        let fields = [12..16, 16..24, 24..32, 32..40, 40..48];
+        assert_eq!(fields.map(|range| number(bytes, range)), [7, 2, 3, 4, 5]);
+        assert_eq!(&bytes[48..55], b"\x04\0\x07\x03abc");
+        assert!(bytes[55..].iter().all(|byte| *byte == 0));
+        assert!(BlockReader::open(kind, bytes).is_ok());
+        let origin =
+            [&LINEAGE.store[..], b"\x02\0\0\0\0\0\0\0\x03\0", magic, &[9, 0, 0, 0, 0, 0, 0, 0]];
+        let origin = checksum(CrcAlgorithm::Crc64Nvme, &origin.concat());
+        assert_eq!(LINEAGE.origin(kind, 9), origin);
+    }
+}
+
+#[test]
+fn the_header_of_a_checkpoint_is_as_documented() {
+    let header = CheckpointHeader {
+        lineage: LINEAGE,
+        session: 4,
+        number: 5,
+        begin: Mark { sequence: 6, chain: 7 },
+        end: Mark { sequence: 8, chain: 9 },
+        records: 10,
+        blocks: 11,
+        seal: 12,
+    };
+    let mut bytes = [0; CHECKPOINT_HEADER_BYTES];
+    header.encode(&mut bytes);
+    assert_eq!(&bytes[..24], b"ADITCKP\x010123456789abcdef");
+    let fields = (0..11usize).map(|at| number(&bytes, 24 + 8 * at..32 + 8 * at));
+    assert_eq!(fields.collect::<Vec<_>>(), (2..13).collect::<Vec<_>>());
+    assert!(bytes[112..4092].iter().all(|byte| *byte == 0));
+    assert_eq!(number(&bytes, 4092..4096), checksum(CrcAlgorithm::Crc32Iscsi, &bytes[..4092]));
+}
+
+#[test]
+fn areas_are_as_documented() {
+    let objects_max = 100_000;
+    let options = FormatOptions {
+        shards: 3,
+        objects_max,
+        journal_bytes: None,
+        checkpoint_bytes: None,
+        device_units: vec![20_000, 30_000],
+    };
+    let geometry = Geometry::new(&options).expect("room");
+    let journal = (24 * u64::from(objects_max)).div_ceil(4096);
+    let records = (68 * u64::from(objects_max) + 36_720) * 5 / 4;
+    let slot = 1 + 16 * records.div_ceil(62_897);
+    let each = journal + 2 * slot;
+    assert_eq!(geometry.journal(0), (0, 1..1 + journal));
+    assert_eq!(geometry.checkpoint(0, 0), (0, 1 + journal..1 + journal + slot));
+    assert_eq!(geometry.checkpoint(0, 1), (0, 1 + journal + slot..1 + each));
+    assert_eq!(geometry.journal(1), (1, 1..1 + journal));
+    assert_eq!(geometry.journal(2), (0, 1 + each..1 + each + journal));
+    assert_eq!(geometry.data(0, 0).start, 1 + 2 * each);
+    assert_eq!((geometry.data(2, 0).end, geometry.superblocks(0)), (19_999, [0, 19_999]));
+    assert_eq!(geometry.record_bytes_max(), (slot - 1) / 16 * 62_897 / 5 * 4);
+}

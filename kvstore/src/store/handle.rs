@@ -349,7 +349,7 @@ impl Store {
         let shards = self.core.set.shards();
         let (reply, pending) = self.core.pair();
         let known = layout.clone();
-        let gather = Gather::new(usize::from(shards), reply, |ids: Vec<(u16, _)>| {
+        let gather = Gather::new(usize::from(shards), reply, move |ids: Vec<(u16, _)>| {
             DefinedLayout::new(ids.into_iter().map(|(_, id)| id).collect(), known)
         });
         for number in 0..shards {

@@ -126,7 +126,9 @@ impl Fleet {
             .filter(|(thread, _)| thread.destroys())
             .map(|(_, target)| guard::Written { target, device: &devices[&target.to_string()].1 })
             .collect();
-        let warnings = guard::check(&written, request.run.allow_destroy)?;
+        let is_given = request.run.allow_destroy;
+        let permission = guard::Permission { is_given, ..guard::ALLOW_DESTROY };
+        let warnings = guard::check(&written, permission)?;
         let device = |target: &Target| &devices[&target.to_string()].1;
         let planned = threads
             .iter()

@@ -237,13 +237,18 @@ pub struct Records<'a> {
 impl<'a> Iterator for Records<'a> {
     type Item = Result<Record<'a>, Malformed>;
 
+    #[inline]
     fn next(&mut self) -> Option<Self::Item> {
         if self.rest.is_empty() {
             return None;
         }
-        let decoded = Record::decode(self.rest);
-        self.rest = decoded.map_or(&[], |(_, rest)| rest);
-        Some(decoded.map(|(record, _)| record))
+        match Record::decode(std::mem::take(&mut self.rest)) {
+            Ok((record, rest)) => {
+                self.rest = rest;
+                Some(Ok(record))
+            }
+            Err(malformed) => Some(Err(malformed)),
+        }
     }
 }
 

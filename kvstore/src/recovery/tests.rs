@@ -630,3 +630,41 @@ fn blocks_of_another_shard_never_follow() {
         assert_eq!((found.journal_blocks, found.cut), (misdirected, Some(Void::Chain)));
     }
 }
+
+/// A device with the journal of a fresh shard: a delete in each block, written by these sessions.
+fn journal_of_sessions(sessions: &[u64]) -> Device {
+    let (mut device, mut next) = (Device::default(), Mark::start(&LINEAGE));
+    for session in sessions {
+        let mut journal = Journal::new(areas().journal, 1, *session, next, FIRST_SEQUENCE);
+        let said = Said::Delete(b"key".to_vec(), 1);
+        said.with(|record| journal.append(record)).expect("room");
+        next = journal.seal();
+        let mut memory = vec![0; JOURNAL_BLOCK_BYTES];
+        device.write(journal.take(&mut memory).expect("a block").unit, &memory);
+    }
+    device.flush();
+    device
+}
+
+#[test]
+fn a_block_is_replayed_as_a_whole_or_not_at_all() {
+    let mut device = journal_of_sessions(&[1, 1, 1]);
+    let second = device.units.get_mut(&(areas().journal.start + 2)).expect("a block");
+    // A second record, of no known kind, behind the one that is there.
+    second[12] += 1;
+    second[48 + 13] = 0xff;
+    let seal = crate::bytes::crc64(&second[8..]);
+    second[..8].copy_from_slice(&seal.to_le_bytes());
+    let (_, found) = open(&mut device);
+    assert_eq!((found.journal_blocks, found.journal_records), (1, 1));
+    assert!(matches!(found.cut, Some(Void::Records(_))), "{found:?}");
+}
+
+#[test]
+fn what_lies_behind_a_cut_is_counted_unless_an_earlier_session_wrote_it() {
+    let mut device = journal_of_sessions(&[2, 2, 2, 1, 3]);
+    device.units.get_mut(&(areas().journal.start + 2)).expect("a block")[100] ^= 1;
+    let (_, found) = open(&mut device);
+    assert_eq!((found.cut, found.journal_blocks), (Some(Void::Damaged), 1));
+    assert_eq!(found.blocks_behind, 2, "blocks 3 and 5");
+}

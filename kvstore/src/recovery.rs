@@ -301,8 +301,10 @@ impl<M: Media, R: Rebuild> Search<'_, M, R> {
         let damaged_headers =
             headers.iter().filter(|header| **header == Err(Void::Damaged)).count();
         let Found { checkpoint, checkpoint_records, replay, is_inconsistent } = found;
-        let is_nothing = checkpoint.is_none() && damaged_headers + self.passed_over.len() > 0;
-        let is_cut_short = self.passed_over.iter().any(|(_, void)| *void == Void::Chain);
+        let is_gone = checkpoint.is_none() && replay.lacks_its_start(damaged_headers);
+        let mut whole = headers.iter().flatten();
+        let is_short =
+            is_inconsistent || whole.any(|header| header.end.sequence > replay.next.sequence);
         Recovered {
             next: replay.next,
             tail: self.tail(headers, checkpoint.as_ref(), replay.next.sequence),
@@ -321,7 +323,7 @@ impl<M: Media, R: Rebuild> Search<'_, M, R> {
             blocks_behind: replay.blocks_behind,
             damaged_headers,
             is_inconsistent,
-            is_flushed_lost: replay.is_flushed_lost || is_nothing || is_cut_short,
+            is_flushed_lost: replay.is_flushed_lost || is_gone || is_short,
             void_slots: [0, 1].map(|slot| {
                 checkpoint.is_none_or(|(chosen, _)| chosen != slot) && !self.is_kept(&headers[slot])
             }),
@@ -459,6 +461,17 @@ impl Replay {
         self.next = Mark { sequence: self.next.sequence + 1, chain: block.seal };
         self.has_reached_end |= self.next == self.end;
         Ok(())
+    }
+
+    /// Whether it found nothing at the journal's start, though there was more once: a block of a later lap is there, or a
+    /// damaged one beside a damaged checkpoint, before which the first block was flushed.
+    fn lacks_its_start(&self, damaged_headers: usize) -> bool {
+        let is_overwritten = match self.cut {
+            Some(Void::Sequence(_)) => true,
+            Some(Void::Damaged) => damaged_headers > 0,
+            _ => false,
+        };
+        self.blocks == 0 && is_overwritten
     }
 
     /// Counts a block behind the cut; the first that comes is the cut itself.

@@ -160,11 +160,16 @@ impl Said {
     }
 }
 
-/// A checkpoint that is being taken: its keys still to come.
+/// A checkpoint that is being taken: its keys still to come, until its header is written.
 pub(super) struct Taking {
-    pub(super) writer: CheckpointWriter,
+    pub(super) writer: Option<CheckpointWriter>,
+    pub(super) begin: u64,
     pub(super) slot: usize,
     pub(super) left: Vec<Vec<u8>>,
+}
+
+fn open_writer(taking: &mut Taking) -> &mut CheckpointWriter {
+    taking.writer.as_mut().expect("its header is not written")
 }
 
 /// The shard, its device, and what it was told: in which block each record went.
@@ -246,20 +251,24 @@ impl Shard {
         self.flush();
     }
 
-    /// Takes so many records; true when the checkpoint is complete.
+    /// Takes so many records, or writes the header if all are taken, or completes the checkpoint if that is written:
+    /// then true.
     pub(super) fn checkpoint(&mut self, records: usize) -> bool {
         let mut taking = self.taking.take().unwrap_or_else(|| self.begin_checkpoint());
+        if taking.writer.is_none() {
+            self.complete_checkpoint(&taking);
+            return true;
+        }
+        if taking.left.is_empty() {
+            self.write_header(&mut taking);
+        }
         for _ in 0..records {
             let Some(key) = taking.left.pop() else { break };
             let Some(unit) = self.state.objects.get(&key) else { continue };
             self.push(&mut taking, &Said::Put(key, *unit));
         }
-        if !taking.left.is_empty() {
-            self.taking = Some(taking);
-            return false;
-        }
-        self.finish_checkpoint(taking);
-        true
+        self.taking = Some(taking);
+        false
     }
 
     pub(super) fn begin_checkpoint(&mut self) -> Taking {
@@ -268,7 +277,7 @@ impl Shard {
         let begin = self.journal.mark();
         let writer = CheckpointWriter::begin(area, LINEAGE, self.session, number, begin);
         let left = self.state.objects.keys().cloned().collect();
-        let mut taking = Taking { writer, slot, left };
+        let mut taking = Taking { writer: Some(writer), begin: begin.sequence, slot, left };
         let tenants = self.state.tenants.iter().map(|(id, name)| Said::Tenant(*id, name.clone()));
         let layouts = self.state.layouts.iter().map(|(id, bytes)| Said::Layout(*id, bytes.clone()));
         for said in tenants.chain(layouts).collect::<Vec<_>>() {
@@ -278,30 +287,34 @@ impl Shard {
     }
 
     pub(super) fn push(&mut self, taking: &mut Taking, said: &Said) {
-        if said.with(|record| taking.writer.push(record)) == Pushed::BlockFull {
+        let push = |taking: &mut Taking| said.with(|record| open_writer(taking).push(record));
+        if push(taking) == Pushed::BlockFull {
             self.write_body(taking);
-            assert_eq!(said.with(|record| taking.writer.push(record)), Pushed::Taken);
+            assert_eq!(push(taking), Pushed::Taken);
         }
     }
 
     pub(super) fn write_body(&mut self, taking: &mut Taking) {
         let mut block = Box::new([0; BODY_BLOCK_BYTES]);
-        if let Some(unit) = taking.writer.block(&mut block) {
+        if let Some(unit) = open_writer(taking).block(&mut block) {
             self.device.write(unit, &*block);
         }
     }
 
-    pub(super) fn finish_checkpoint(&mut self, mut taking: Taking) {
-        self.write_body(&mut taking);
+    pub(super) fn write_header(&mut self, taking: &mut Taking) {
+        self.write_body(taking);
         let end = self.journal.seal();
         self.write_all_and_flush();
-        let begin = taking.writer.begin_mark().sequence;
         let mut header = [0; CHECKPOINT_HEADER_BYTES];
-        let unit = taking.writer.finish(end, &mut header);
+        let writer = taking.writer.take().expect("its header is not written");
+        let unit = writer.finish(end, &mut header);
         self.device.write(unit, &header);
+    }
+
+    pub(super) fn complete_checkpoint(&mut self, taking: &Taking) {
         self.flush();
         self.journal.release(self.newest_begin);
-        self.newest_begin = begin;
+        self.newest_begin = taking.begin;
         self.next_checkpoint = (self.next_checkpoint.0 + 1, 1 - taking.slot);
         self.completed += 1;
     }

@@ -90,6 +90,7 @@ fn a_damaged_newest_checkpoint_is_replaced_by_the_older_and_costs_nothing() {
     let (state, found) = open(&mut shard.device);
     assert_eq!(state, whole);
     assert_eq!(found.passed_over, [(newest.number, Void::Damaged)]);
+    assert!(!found.is_flushed_lost, "all of it is in the journal");
     let older = found.checkpoint.expect("the older");
     assert_eq!((older.number, older.slot), (newest.number - 1, 1 - newest.slot));
     assert_eq!((found.next_slot, found.next_number), (newest.slot, newest.number + 1));
@@ -107,9 +108,9 @@ fn without_any_checkpoint_the_store_is_empty_and_goes_on() {
         (state, found.next, found.damaged_headers),
         (State::default(), Mark::start(&LINEAGE), 2)
     );
-    let found_first = found.clone();
     shard.told.clear();
-    shard.resume(State::default(), &found_first);
+    assert_eq!((found.cut, found.is_flushed_lost), (Some(Void::Sequence(33)), true));
+    shard.resume(State::default(), &found);
     (0..60).for_each(|key| shard.step(&Step::Put(key % 24, 1)));
     shard.write_all_and_flush();
     shard.cut(5);
@@ -170,7 +171,7 @@ fn a_journal_cut_before_a_checkpoints_end_rules_the_checkpoint_out() {
     let (state, found) = open(&mut shard.device);
     assert_eq!(found.passed_over, [(newest.number, Void::Chain)]);
     assert!(!found.is_inconsistent && is_a_prefix(&shard, &state), "{found:?}");
-    assert_eq!(found.cut, Some(Void::Blank));
+    assert_eq!((found.cut, found.is_flushed_lost), (Some(Void::Blank), true));
     // A new history is told from there. The newest checkpoint belongs to the old one for ever, even if its header
     // should come back.
     let header = areas().slots[newest.slot].start;
@@ -194,6 +195,7 @@ fn what_contradicts_itself_is_said_to_be_inconsistent() {
     shard.device.units.retain(|unit, _| kept.contains(unit));
     let (state, found) = open(&mut shard.device);
     assert!(found.is_inconsistent && !state.objects.is_empty(), "{found:?}");
+    assert!(found.is_flushed_lost);
     let newest = found.checkpoint.expect("the newest");
     assert_eq!((found.next, found.next_slot), (newest.begin, 1 - newest.slot));
 }

@@ -230,7 +230,8 @@ impl StoreWorld {
         if is_stuck || overdue || self.idle_steps > IDLE_STEPS_MAX {
             let waits: Vec<String> =
                 self.pending.values().map(|pending| format!("{pending:?}")).collect();
-            violated(4, format_args!("nothing moves at {}: {}", self.now, waits.join("; ")));
+            let now = self.now;
+            violated(4, format_args!("nothing moves at {now} until {next}: {}", waits.join("; ")));
         }
         if next != Time::NEVER {
             self.now = next.max(self.now + Duration::from_nanos(1));

@@ -15,6 +15,7 @@
 //! | `evict`, `admission`, `expiry`, `tenant`, `lease` | what goes, what comes in, for whom, and what must stay |
 //! | `layout`, `plan` | a model's geometry, and the commands that a batch becomes |
 //! | `geometry`, `superblock`, `device_set`, `record`, `block`, `journal`, `checkpoint`, `recovery` | what is on the media |
+//! | `survey` | what is on the media, read without opening the store |
 //! | `schedule`, `budget`, `discard` | what goes to a device first, how much is written to it, what it is told to forget |
 //! | `shard` | one owner of a part of the store, and its loop |
 //! | `store` | the handle that servers hold, and the threads behind it |
@@ -22,20 +23,24 @@
 //! `docs/disk-format.md` has every byte on the media.
 #![forbid(unsafe_code)]
 
+pub mod checksum;
+pub mod discard;
+pub mod extent;
+pub mod index;
 pub mod admission;
 pub mod block;
+pub mod budget;
 mod bytes;
 pub mod checkpoint;
-pub mod budget;
 pub mod checksum;
+pub mod device_set;
 pub mod discard;
 mod error;
 pub mod evict;
 pub mod expiry;
 pub mod extent;
-pub mod index;
-pub mod device_set;
 pub mod geometry;
+pub mod index;
 pub mod journal;
 mod key;
 pub mod layout;
@@ -46,16 +51,18 @@ mod object;
 mod options;
 mod place;
 pub mod plan;
+pub mod prometheus;
+mod recent;
 pub mod record;
 pub mod recovery;
 mod runs;
-pub mod shard;
 pub mod schedule;
+pub mod shard;
 pub mod slab;
 pub mod store;
-mod recent;
-pub mod tenant;
 pub mod superblock;
+pub mod survey;
+pub mod tenant;
 
 pub use error::{Error, Result};
 pub use key::{KEY_BYTES_MAX, Key};

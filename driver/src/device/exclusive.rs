@@ -49,7 +49,7 @@ mod tests {
         let path = path.display();
         let targets = [
             format!("psync:{path},direct=off"),
-            format!("mmap:{path},direct=off"),
+            format!("mmap:{path}"),
             format!("soft:file={path},size=1M"),
         ];
         for first in &targets {

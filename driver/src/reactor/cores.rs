@@ -17,16 +17,18 @@ pub enum Cores {
     List(Vec<usize>),
 }
 
-/// Picks the cores.
-///
-/// # Errors
-/// [`Error::Invalid`] for more cores than there are, for one that the calling thread may not use, for
-/// one that is named twice, and for none.
-pub(super) fn choose(cores: &Cores, near: &Locality) -> Result<Vec<usize>> {
-    let allowed: Vec<usize> =
-        core_affinity::get_core_ids().unwrap_or_default().iter().map(|core| core.id).collect();
-    let node = near.numa_node.and_then(cores_of_node);
-    pick(cores, &allowed, &node.unwrap_or_default(), is_second_thread)
+impl Cores {
+    /// Picks the cores, by the number that the kernel gives them.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for more cores than there are, for one that the calling thread may not use, for
+    /// one that is named twice, and for none.
+    pub fn choose(&self, near: &Locality) -> Result<Vec<usize>> {
+        let allowed: Vec<usize> =
+            core_affinity::get_core_ids().unwrap_or_default().iter().map(|core| core.id).collect();
+        let node = near.numa_node.and_then(cores_of_node);
+        pick(self, &allowed, &node.unwrap_or_default(), is_second_thread)
+    }
 }
 
 fn pick(
@@ -74,10 +76,10 @@ fn is_second_thread(core: usize) -> bool {
 }
 
 /// Pins the calling thread. A wish: a machine that refuses is told of in the log.
-pub(super) fn pin(core: usize) {
+pub fn pin(core: usize) {
     if !core_affinity::set_for_current(CoreId { id: core }) {
         tracing::warn!(
-            "the reactor's thread cannot be pinned to core {core} and runs where the system puts it"
+            "a thread cannot be pinned to core {core} and runs where the system puts it"
         );
     }
 }
@@ -125,7 +127,7 @@ mod tests {
 
     #[test]
     fn this_machine_has_a_core_and_a_thread_goes_there() {
-        let core = choose(&Cores::Count(1), &Locality::default()).expect("one core")[0];
+        let core = Cores::Count(1).choose(&Locality::default()).expect("one core")[0];
         std::thread::spawn(move || {
             pin(core);
             let left = core_affinity::get_core_ids().expect("a mask");

@@ -34,7 +34,7 @@ impl Default for Idle {
 
 /// What to do before the next round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Rest {
+pub enum Rest {
     /// Go on at once.
     Spin,
     /// Give the processor to whoever wants it.
@@ -46,26 +46,27 @@ pub(super) enum Rest {
 /// The shortest nap: below it, the system call is what it costs.
 const NAP_MIN: Duration = Duration::from_micros(10);
 
-/// How long a poller has been idle.
+/// How long a poller has been idle. For loops beside the reactor's that rest as it does.
 #[derive(Debug)]
-pub(super) struct Idling {
+pub struct Idling {
     options: Idle,
     since: Option<Time>,
 }
 
 impl Idling {
-    pub(super) fn new(options: Idle) -> Idling {
+    /// One that has just been busy.
+    pub fn new(options: Idle) -> Idling {
         Idling { options, since: None }
     }
 
     /// Something happened.
     #[inline]
-    pub(super) fn busy(&mut self) {
+    pub fn busy(&mut self) {
         self.since = None;
     }
 
-    /// Nothing happened in the round that ends `now`.
-    pub(super) fn rest(&mut self, now: Time) -> Rest {
+    /// Nothing happened in the round that ends `now`: what to do before the next.
+    pub fn rest(&mut self, now: Time) -> Rest {
         let idle = now.since(*self.since.get_or_insert(now));
         let Idle { spin, pause, sleep_max } = self.options;
         if idle < spin {

@@ -79,8 +79,8 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 pub use client::{Client, Submitting};
-pub use cores::Cores;
-pub use idle::Idle;
+pub use cores::{Cores, pin};
+pub use idle::{Idle, Idling, Rest};
 pub use lane::{Lane, Turn};
 pub use mailbox::Stats;
 pub use outcome::{Data, Lost, RefuseReason, Refused, Unfinished};
@@ -176,7 +176,7 @@ impl Reactor {
     /// [`Error::Refused`] when the system gives no thread or eventfd.
     pub fn start(options: ReactorOptions) -> Result<Reactor> {
         options.check()?;
-        let cores = cores::choose(&options.cores, &options.near)?;
+        let cores = options.cores.choose(&options.near)?;
         let threads = Vec::with_capacity(cores.len());
         let mut reactor = Reactor { options, cores, threads };
         for core in reactor.cores.clone() {

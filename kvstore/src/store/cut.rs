@@ -8,16 +8,16 @@ use std::mem;
 
 use crate::key::Key;
 use crate::media::Set;
-use crate::object::TenantId;
+use crate::object::{LayoutId, TenantId};
 use crate::shard::{
-    Action, Done, Failure, FillItem, GetItem, Info, Outcome, PutItem, PutOptions, Request,
+    Action, Done, Failure, FillItem, Info, Outcome, PutItem, PutOptions, Request,
     ReserveItem, WriterId,
 };
 
 /// Bits of a writer's number in its shard.
 const WRITER_BITS: u32 = 48;
-/// Most tenants, with the one that is nobody.
-const TENANTS_MAX: usize = 256;
+/// Most tenants, or layouts, with the one that is none.
+const NAMES_MAX: usize = 256;
 
 /// See the module.
 pub(super) struct Cuts {
@@ -25,8 +25,38 @@ pub(super) struct Cuts {
     parts: Vec<Option<Part>>,
     free: Vec<u32>,
     commits: Vec<Commit>,
-    /// What a tenant is called in each shard.
-    tenants: Vec<Vec<TenantId>>,
+    tenants: Names<TenantId>,
+    layouts: Names<LayoutId>,
+}
+
+/// What something is called in each shard, by what it is called outside. What is called nothing in particular comes
+/// first.
+struct Names<T>(Vec<Vec<T>>);
+
+impl<T: Copy + Default + PartialEq> Names<T> {
+    fn new(shards: u16) -> Names<T> {
+        Names(vec![vec![T::default(); usize::from(shards)]])
+    }
+
+    /// The outer name of what the shards call so; none where there are too many.
+    fn name(&mut self, ids: Vec<T>) -> Option<u8> {
+        let known = self.0.iter().position(|known| *known == ids);
+        let number = known.unwrap_or(self.0.len());
+        if number < NAMES_MAX && known.is_none() {
+            self.0.push(ids);
+        }
+        u8::try_from(number).ok()
+    }
+
+    fn in_shard(&self, shard: u16, number: u8) -> Option<T> {
+        self.0.get(usize::from(number)).map(|ids| ids[usize::from(shard)])
+    }
+
+    /// The outer name of what a shard calls so. What nobody asked for since the store was opened has none.
+    fn outside(&self, shard: u16, id: T) -> u8 {
+        let number = self.0.iter().position(|ids| ids[usize::from(shard)] == id);
+        number.unwrap_or(0) as u8
+    }
 }
 
 /// What is known of a part that a shard has.
@@ -63,8 +93,8 @@ fn deal<T>(shards: u16, list: Vec<T>, shard_of: impl Fn(&T) -> u16) -> Vec<Dealt
 
 impl Cuts {
     pub(super) fn new(set: Set) -> Cuts {
-        let tenants = vec![vec![TenantId::default(); usize::from(set.shards())]];
-        Cuts { set, parts: Vec::new(), free: Vec::new(), commits: Vec::new(), tenants }
+        let (tenants, layouts) = (Names::new(set.shards()), Names::new(set.shards()));
+        Cuts { set, parts: Vec::new(), free: Vec::new(), commits: Vec::new(), tenants, layouts }
     }
 
     /// Cuts `request` up, and gives each part to `submit` with its shard.
@@ -125,26 +155,25 @@ impl Cuts {
         if let [only] = ids.as_slice() {
             return Ok(*only);
         }
-        let number = self.tenants.iter().position(|known| *known == ids).unwrap_or_else(|| {
-            self.tenants.push(ids);
-            self.tenants.len() - 1
-        });
-        if number >= TENANTS_MAX {
-            self.tenants.pop();
-            return Err(Failure::Undefined("tenant"));
-        }
-        Ok(TenantId(number as u8))
+        self.tenants.name(ids).map(TenantId).ok_or(Failure::Undefined("tenant"))
     }
 
-    /// What is known of an object of shard `shard`, with the tenant's outer name.
+    /// A layout by what each shard calls it.
+    pub(super) fn layout(&mut self, ids: Vec<LayoutId>) -> Result<LayoutId, Failure> {
+        if let [only] = ids.as_slice() {
+            return Ok(*only);
+        }
+        self.layouts.name(ids).map(LayoutId).ok_or(Failure::Undefined("layout"))
+    }
+
+    /// What is known of an object of shard `shard`, with the outer names of its tenant and layout.
     pub(super) fn known(&self, shard: u16, info: Info) -> Info {
         if self.set.shards() == 1 {
             return info;
         }
-        let is = |ids: &Vec<TenantId>| ids[usize::from(shard)] == info.tenant;
-        // One that nobody asked for since the store was opened has no name outside.
-        let number = self.tenants.iter().position(is).unwrap_or(0);
-        Info { tenant: TenantId(number as u8), ..info }
+        let tenant = TenantId(self.tenants.outside(shard, info.tenant));
+        let layout = LayoutId(self.layouts.outside(shard, info.layout));
+        Info { tenant, layout, ..info }
     }
 
     /// A writer's shard, and its number there.
@@ -195,10 +224,10 @@ impl Cuts {
     }
 
     fn options(&self, shard: u16, options: PutOptions) -> PutOptions {
-        let names = self.tenants.get(usize::from(options.tenant.0));
         // What was never defined is undefined in the shard as well.
-        let tenant = names.map_or(TenantId(u8::MAX), |ids| ids[usize::from(shard)]);
-        PutOptions { tenant, ..options }
+        let tenant = self.tenants.in_shard(shard, options.tenant.0).unwrap_or(TenantId(u8::MAX));
+        let layout = self.layouts.in_shard(shard, options.layout.0).unwrap_or(LayoutId(u8::MAX));
+        PutOptions { tenant, layout, ..options }
     }
 
     fn commit(&mut self, tag: u64, mut submit: impl FnMut(u16, u64)) {

@@ -15,7 +15,8 @@ use super::route;
 use crate::error::{Error, Result};
 use crate::key::Key;
 use crate::media::Set;
-use crate::object::TenantId;
+use crate::layout::Layout;
+use crate::object::{LayoutId, TenantId};
 use crate::shard::{
     Action, Done, Failure, Info, LeaseId, Outcome, Recovery, Request, Shard, Stats, Turn, WriterId,
 };
@@ -208,11 +209,26 @@ impl Local {
     ///
     /// # Errors
     /// [`Failure::Undefined`] when there are 255 already, or the name is empty or longer than 64 bytes.
-    pub fn tenant(&mut self, now: Time, name: &str, quota_bytes: Option<u64>) -> Result<TenantId, Failure> {
+    pub fn tenant(
+        &mut self,
+        now: Time,
+        name: &str,
+        quota_bytes: Option<u64>,
+    ) -> Result<TenantId, Failure> {
         let share = quota_bytes.map(|bytes| bytes.div_ceil(self.shards.len() as u64));
         let of = |shard: &mut DeviceShard| shard.tenant(now, name, share);
         let ids = self.shards.iter_mut().map(of).collect::<Result<Vec<_>, _>>()?;
         self.cuts.tenant(ids)
+    }
+
+    /// The number of this layout, which is defined if it is new.
+    ///
+    /// # Errors
+    /// [`Failure::Undefined`] when there are 255 already; [`Failure::Device`] when it cannot be told to the journal.
+    pub fn layout(&mut self, now: Time, layout: &Layout) -> Result<LayoutId, Failure> {
+        let of = |shard: &mut DeviceShard| shard.layout(now, layout.clone());
+        let ids = self.shards.iter_mut().map(of).collect::<Result<Vec<_>, _>>()?;
+        self.cuts.layout(ids)
     }
 
     /// What the shards counted, in sum.

@@ -20,14 +20,46 @@
 //!
 //! | file | noun |
 //! |---|---|
+//! | `handle` | what callers hold: [`Store`] |
 //! | `open`, `devices` | how a store is formatted and opened |
-//! | `local` | all shards on the caller's thread |
+//! | `payload`, `value`, `names`, `batch`, `writer`, `lease`, `pending` | what goes in and what comes out |
+//! | `pool`, `runs` | registered memory that is used over and over |
+//! | `core`, `mailbox`, `job`, `wait` | the way to the threads |
+//! | `threads`, `thread`, `flights`, `gather` | the threads, and the way back |
+//! | `local`, `cut`, `route` | all shards on the caller's thread |
 
+mod batch;
+mod core;
 mod cut;
 mod devices;
+mod flights;
+mod gather;
+mod handle;
+mod job;
+mod lease;
 mod local;
+mod mailbox;
 mod open;
+mod payload;
+mod pending;
+mod pool;
 mod route;
+mod runs;
+mod names;
+mod thread;
+mod threads;
+mod value;
+mod wait;
+mod writer;
 
+pub use batch::Batch;
+pub use handle::Store;
+pub use lease::Lease;
 pub use local::{Local, LocalLease};
-pub use open::{FormatStore, OpenOptions, Store};
+pub use open::{FormatStore, OpenOptions};
+pub use payload::{Payload, PutWith, RefuseReason, Refused};
+pub use pending::{Answer, Pending, Unfinished};
+pub use pool::PoolBuffer;
+pub use names::{DefinedLayout, Tenant};
+pub use value::{Put, Read, Value};
+pub use writer::Writer;

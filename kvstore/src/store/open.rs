@@ -6,7 +6,6 @@ use adit_driver::reactor::{Cores, Idle};
 use adit_driver::{Device, Target};
 
 use super::devices::{self, Devices, MEMORY_BYTES_MIN};
-use super::local::Local;
 use crate::error::{Error, Result};
 use crate::media::{self, FormatOptions, Set};
 use crate::options::{Durability, PolicyKind, Watermarks};
@@ -194,7 +193,8 @@ impl FormatStore {
         })
     }
 
-    fn run(&self) -> Result<()> {
+    /// Formats.
+    pub(super) fn run(&self) -> Result<()> {
         if self.shards == 0 {
             return Err(Error::invalid("shards", 0, "use at least 1"));
         }
@@ -245,29 +245,4 @@ pub(super) fn open(
         recoveries.push(recovery);
     }
     Ok((Opened { devices, set, shards, recoveries }, memory))
-}
-
-/// A store, from any thread.
-#[derive(Clone)]
-pub struct Store {}
-
-impl Store {
-    /// Makes a store of the devices. What was on them is gone.
-    ///
-    /// # Errors
-    /// As [`Device::open`]; [`Error::Invalid`] for what cannot be; [`Error::Media`] where there is something on a
-    /// device and it may not be overwritten, or a device is too small.
-    pub fn format(options: &FormatStore) -> Result<()> {
-        options.run()
-    }
-
-    /// Opens a store for the calling thread to drive.
-    ///
-    /// # Errors
-    /// As [`Device::open`], which refuses a device that another process or handle has open; [`Error::Invalid`] for what
-    /// cannot be; [`Error::Media`] where there is no store on the devices, or not one that can be opened.
-    pub fn open_local(options: &OpenOptions) -> Result<Local> {
-        let (opened, _) = open(options, |_| Ok(Vec::new()))?;
-        Ok(Local::new(opened, options))
-    }
 }

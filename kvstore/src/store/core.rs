@@ -1,0 +1,188 @@
+//! What a handle, its writers and its leases share: the way to the threads, and memory.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use adit_driver::Time;
+
+use super::devices::{DeviceShard, Devices};
+use super::job::{Item, Job, Work};
+use super::mailbox::{Full, Mailbox};
+use super::payload::{Form, Payload};
+use super::pending::{Pending, Reply, Unfinished, pair};
+use super::pool::{Pool, PoolBuffer, Pools};
+use super::wait;
+use crate::error::{Error, Result};
+use crate::key::Key;
+use crate::media::Set;
+use crate::shard::Failure;
+use adit_driver::memory::AnyBuffer;
+
+/// See the module.
+pub(super) struct Core {
+    /// One for each thread; shard n is with thread n modulo their number.
+    pub(super) mailboxes: Vec<Arc<Mailbox<Job>>>,
+    pub(super) set: Set,
+    pub(super) devices: Devices,
+    pub(super) pools: Arc<Pools>,
+    /// How long a call may wait to be begun.
+    pub(super) timeout: Duration,
+    /// How long an answer is waited for, devices' deadlines included.
+    pub(super) patience: Duration,
+    pub(super) copied_bytes: AtomicU64,
+}
+
+/// Data in registered memory, and where that belongs if it is the store's.
+pub(super) struct Registered {
+    pub(super) memory: AnyBuffer,
+    pub(super) bytes: u64,
+    pub(super) home: Option<Arc<Pool>>,
+}
+
+impl Core {
+    /// When a call that is made now is too late to be begun, on the store's clock.
+    pub(super) fn deadline(&self) -> Time {
+        self.devices.now() + self.timeout
+    }
+
+    /// The two ends of an answer.
+    pub(super) fn pair<T>(&self) -> (Reply<T>, Pending<T>) {
+        pair(self.patience)
+    }
+
+    /// An answer that is there already.
+    pub(super) fn refused<T>(&self, error: impl Into<Error>) -> Pending<T> {
+        let (reply, pending) = self.pair();
+        reply.send(Err(Unfinished::new(error)));
+        pending
+    }
+
+    pub(super) fn mailbox(&self, shard: u16) -> &Mailbox<Job> {
+        &self.mailboxes[usize::from(shard) % self.mailboxes.len()]
+    }
+
+    fn job(&self, shard: u16, work: Work) -> Job {
+        Job { shard, deadline: self.deadline(), work }
+    }
+
+    /// Sends work to a shard, waiting for room. What cannot be sent is answered.
+    pub(super) fn send(&self, shard: u16, work: Work) {
+        let until = Instant::now() + self.timeout;
+        let sent = self.mailbox(shard).send_by(until, self.job(shard, work));
+        if let Err((job, why)) = sent {
+            let failure = match why {
+                Full::Busy => Failure::Deadline,
+                Full::Closed => Failure::Closed,
+            };
+            refuse(job.work, &failure);
+        }
+    }
+
+    /// Sends work to a shard if there is room.
+    ///
+    /// # Errors
+    /// The work, with the reason why it is not taken.
+    pub(super) fn try_send(&self, shard: u16, work: Work) -> Result<(), (Work, Full)> {
+        let sent = self.mailbox(shard).send(self.job(shard, work));
+        sent.map_err(|(job, why)| (job.work, why))
+    }
+
+    /// Has a shard's thread call `ask`.
+    pub(super) fn ask<T: Send + 'static>(
+        &self,
+        shard: u16,
+        ask: impl FnOnce(&mut DeviceShard, Time) -> Result<T, Failure> + Send + 'static,
+    ) -> Pending<T> {
+        let (reply, pending) = self.pair();
+        let ask = Box::new(move |shard: &mut DeviceShard, now| {
+            reply.send(ask(shard, now).map_err(Unfinished::new));
+        });
+        self.send(shard, Work::Ask(ask));
+        pending
+    }
+
+    /// Which shard has a key.
+    pub(super) fn route(&self, key: &Key) -> u16 {
+        self.set.route(key)
+    }
+
+    /// Registered memory with the data of `payload`, if there is room now.
+    ///
+    /// # Errors
+    /// The payload where there is none; the reason where there never will be.
+    pub(super) fn try_register<'a>(
+        &self,
+        payload: Payload<'a>,
+    ) -> Result<Registered, (Payload<'a>, Option<Error>)> {
+        if payload.bytes() == 0 {
+            let why = Error::invalid("the length in bytes", 0, "an object has at least one");
+            return Err((payload, Some(why)));
+        }
+        match payload.0 {
+            Form::Lent { memory, bytes } => Ok(Registered { memory, bytes, home: None }),
+            Form::Pooled(buffer) => Ok(Registered::pooled(buffer)),
+            Form::Bytes(bytes) => {
+                if let Err(never) = self.pools.check(bytes.len() as u64) {
+                    return Err((Payload(Form::Bytes(bytes)), Some(never)));
+                }
+                let Some(mut buffer) = self.pools.roomiest().take(bytes.len()) else {
+                    return Err((Payload(Form::Bytes(bytes)), None));
+                };
+                buffer.copy_from_slice(&bytes);
+                self.copied_bytes.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+                Ok(Registered::pooled(buffer))
+            }
+        }
+    }
+
+    /// The same, waiting for room.
+    ///
+    /// # Errors
+    /// [`Error::Timeout`] where none came; [`Error::Invalid`] where none ever will.
+    pub(super) fn register(&self, payload: Payload<'_>) -> Result<Registered> {
+        let mut waiting = Some(payload);
+        let registered = wait::until(Instant::now() + self.timeout, |waker| {
+            if let Some(waker) = waker {
+                self.pools.want(waker);
+            }
+            match self.try_register(waiting.take().expect("what is not copied is given back")) {
+                Ok(registered) => Some(Ok(registered)),
+                Err((_, Some(never))) => Some(Err(never)),
+                Err((payload, None)) => {
+                    waiting = Some(payload);
+                    None
+                }
+            }
+        });
+        registered.unwrap_or_else(|| Err(self.no_memory()))
+    }
+
+    /// That no registered memory came back in time.
+    pub(super) fn no_memory(&self) -> Error {
+        Error::Timeout {
+            waited_for: "registered memory",
+            after: self.timeout,
+            fix: "drop values and buffers sooner, or raise pool_bytes",
+        }
+    }
+}
+
+impl Registered {
+    fn pooled(buffer: PoolBuffer) -> Registered {
+        let bytes = buffer.len() as u64;
+        let (run, home) = buffer.into_parts();
+        Registered { memory: AnyBuffer::One(run), bytes, home: Some(home) }
+    }
+}
+
+/// Answers work that cannot be sent. What an immediate call would answer says so itself.
+fn refuse(work: Work, failure: &Failure) {
+    match work {
+        Work::One(item) => item.refuse(failure.clone()),
+        Work::Many(items) => {
+            items.into_iter().for_each(|item: Item| item.refuse(failure.clone()));
+        }
+        Work::Ask(_) => {}
+    }
+}

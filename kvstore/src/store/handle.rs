@@ -1,0 +1,545 @@
+//! The handle of a store, for any thread.
+
+use std::fmt;
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use adit_driver::memory::AnyBuffer;
+use adit_driver::{Buffer, Device, Time};
+
+use super::batch::Batch;
+use super::core::{Core, Registered};
+use super::gather::Gather;
+use super::job::{CommitReply, Fetch, Item, PutReply, Work, WriterReply};
+use super::lease::Lease;
+use super::local::Local;
+use super::mailbox::Full;
+use super::open::{self, FormatStore, OpenOptions};
+use super::payload::{Payload, PutWith, RefuseReason, Refused};
+use super::pending::{Pending, Unfinished};
+use super::pool::PoolBuffer;
+use super::route;
+use super::names::{DefinedLayout, Tenant};
+use super::threads::{self, Threads};
+use super::value::{Put, Read, Value};
+use super::wait;
+use super::writer::Writer;
+use crate::error::{Error, Result};
+use crate::key::Key;
+use crate::layout::Layout;
+use crate::media::Set;
+use crate::shard::{
+    Failure, GetItem, Info, LeaseId, Part, PutItem, PutOptions, Recovery,
+    ReserveItem, Stats,
+};
+
+/// A store, from any thread. Clones are the same store; with the last the store closes, and whoever drops that waits
+/// for it: [`Store::close`] says what came of it.
+///
+/// Calls that take keys or data wait for room where the store is busy, at most for its timeout: as many requests as
+/// [`OpenOptions::mailbox_depth`] wait, or all registered memory is in use. [`Store::try_put`] and
+/// [`Store::try_get`] never wait.
+#[derive(Clone)]
+pub struct Store {
+    core: Arc<Core>,
+    threads: Arc<Threads>,
+}
+
+impl Store {
+    /// Makes a store of the devices. What was on them is gone.
+    ///
+    /// # Errors
+    /// As [`Device::open`]; [`Error::Invalid`] for what cannot be; [`Error::Media`] where there is something on a
+    /// device and it may not be overwritten, or a device is too small.
+    pub fn format(options: &FormatStore) -> Result<()> {
+        options.run()
+    }
+
+    /// Opens a store and starts its threads.
+    ///
+    /// # Errors
+    /// As [`Device::open`], which refuses a device that another process or handle has open; [`Error::Invalid`] for what
+    /// cannot be; [`Error::Media`] where there is no store on the devices, or not one that can be opened.
+    pub fn open(options: &OpenOptions) -> Result<Store> {
+        let (core, threads) = threads::start(options)?;
+        Ok(Store { core, threads })
+    }
+
+    /// Opens a store for the calling thread to drive.
+    ///
+    /// # Errors
+    /// As [`Store::open`].
+    pub fn open_local(options: &OpenOptions) -> Result<Local> {
+        let (opened, _) = open::open(options, |_| Ok(Vec::new()))?;
+        Ok(Local::new(opened, options))
+    }
+
+    /// Stores an object. One of that key is replaced. Plain bytes are copied before this returns.
+    pub fn put<'a>(&self, key: Key, data: impl Into<Payload<'a>>) -> Pending<Put> {
+        self.put_with(key, data, &PutWith::default())
+    }
+
+    /// The same, with options.
+    pub fn put_with<'a>(
+        &self,
+        key: Key,
+        data: impl Into<Payload<'a>>,
+        with: &PutWith,
+    ) -> Pending<Put> {
+        let registered = match self.core.register(data.into()) {
+            Ok(registered) => registered,
+            Err(error) => return self.core.refused(error),
+        };
+        let shard = self.core.route(&key);
+        let (item, pending) = self.put_item(shard, key, registered, with);
+        self.core.send(shard, Work::One(item));
+        pending
+    }
+
+    /// Stores an object if that can be begun without waiting.
+    ///
+    /// # Errors
+    /// The request back, with the reason.
+    pub fn try_put<'a>(
+        &self,
+        key: Key,
+        data: impl Into<Payload<'a>>,
+        with: &PutWith,
+    ) -> Result<Pending<Put>, Refused<'a>> {
+        let data = data.into();
+        let mailbox = self.core.mailbox(self.core.route(&key));
+        // Before anything is copied. Somebody may be quicker: then its memory says what became of it.
+        if mailbox.is_full() {
+            return Err(Refused { key, data, why: RefuseReason::Busy });
+        }
+        let registered = match self.core.try_register(data) {
+            Ok(registered) => registered,
+            Err((data, None)) => return Err(Refused { key, data, why: RefuseReason::Busy }),
+            Err((data, Some(why))) => {
+                return Err(Refused { key, data, why: RefuseReason::Never(why) });
+            }
+        };
+        let shard = self.core.route(&key);
+        let (item, pending) = self.put_item(shard, key, registered, with);
+        match self.core.try_send(shard, Work::One(item)) {
+            Ok(()) => Ok(pending),
+            Err((work, why)) => Err(refused_put(work, why)),
+        }
+    }
+
+    /// Stores several objects, planned together: those of one shard lie one after another where there is room.
+    pub fn put_many<'a, D: Into<Payload<'a>>>(
+        &self,
+        items: impl IntoIterator<Item = (Key, D)>,
+        with: &PutWith,
+    ) -> Batch<Put> {
+        let mut lists = self.lists();
+        let mut pendings = Vec::new();
+        for (key, data) in items {
+            let registered = match self.register_for(&mut lists, data.into()) {
+                Ok(registered) => registered,
+                Err(error) => {
+                    pendings.push(self.core.refused(error));
+                    continue;
+                }
+            };
+            let shard = self.core.route(&key);
+            let (item, pending) = self.put_item(shard, key, registered, with);
+            lists[usize::from(shard)].push(item);
+            pendings.push(pending);
+        }
+        self.send_lists(&mut lists);
+        Batch::new(pendings)
+    }
+
+    /// Reads an object into the store's own memory, once there is some.
+    pub fn get(&self, key: Key) -> Pending<Option<Value>> {
+        self.fetch(key, None)
+    }
+
+    /// Reads these bytes of an object, as many of them as there are. What is read from the device are the pieces around
+    /// them, for only pieces have checksums.
+    pub fn get_range(&self, key: Key, range: Range<u64>) -> Pending<Option<Value>> {
+        self.fetch(key, Some(range))
+    }
+
+    fn fetch(&self, key: Key, range: Option<Range<u64>>) -> Pending<Option<Value>> {
+        let shard = self.core.route(&key);
+        let (item, pending) = self.fetch_item(key, range);
+        self.core.send(shard, Work::One(item));
+        pending
+    }
+
+    /// Reads an object if the request can be left without waiting.
+    ///
+    /// # Errors
+    /// Why it is not taken.
+    pub fn try_get(&self, key: Key) -> Result<Pending<Option<Value>>, RefuseReason> {
+        let shard = self.core.route(&key);
+        let (item, pending) = self.fetch_item(key, None);
+        match self.core.try_send(shard, Work::One(item)) {
+            Ok(()) => Ok(pending),
+            Err((_, why)) => Err(why.into()),
+        }
+    }
+
+    /// Reads several objects, planned together. Values hold the store's memory: of a batch that is larger than
+    /// [`OpenOptions::pool_bytes`], take them one by one.
+    pub fn get_many(&self, keys: impl IntoIterator<Item = Key>) -> Batch<Option<Value>> {
+        let mut lists = self.lists();
+        let mut pendings = Vec::new();
+        for key in keys {
+            let shard = self.core.route(&key);
+            let (item, pending) = self.fetch_item(key, None);
+            lists[usize::from(shard)].push(item);
+            pendings.push(pending);
+        }
+        self.send_lists(&mut lists);
+        Batch::new(pendings)
+    }
+
+    /// Reads a part of an object into the caller's registered memory, which comes back with the answer.
+    pub fn get_into(&self, key: Key, part: Part, into: AnyBuffer) -> Pending<Read> {
+        let shard = self.core.route(&key);
+        let (reply, pending) = self.core.pair();
+        self.core.send(shard, Work::One(Item::Get(GetItem { key, part, into }, reply)));
+        pending
+    }
+
+    /// The same for a part of several objects, planned together, as a layer of many KV blocks.
+    pub fn get_many_into(
+        &self,
+        items: impl IntoIterator<Item = (Key, Part, AnyBuffer)>,
+    ) -> Batch<Read> {
+        let mut lists = self.lists();
+        let mut pendings = Vec::new();
+        for (key, part, into) in items {
+            let (reply, pending) = self.core.pair();
+            let list = &mut lists[usize::from(self.core.route(&key))];
+            list.push(Item::Get(GetItem { key, part, into }, reply));
+            pendings.push(pending);
+        }
+        self.send_lists(&mut lists);
+        Batch::new(pendings)
+    }
+
+    /// Makes room for an object of `bytes`, to be written in parts.
+    pub fn reserve(&self, key: Key, bytes: u64, with: &PutWith) -> Pending<Writer> {
+        let shard = self.core.route(&key);
+        let (reply, pending) = self.core.pair();
+        let item = ReserveItem { key, bytes, options: options(shard, with) };
+        let to = WriterReply { reply, core: Arc::clone(&self.core), shard, bytes };
+        self.core.send(shard, Work::One(Item::Reserve(item, to)));
+        pending
+    }
+
+    /// Removes an object; false where there is none.
+    pub fn delete(&self, key: Key) -> Pending<bool> {
+        let shard = self.core.route(&key);
+        let (reply, pending) = self.core.pair();
+        self.core.send(shard, Work::One(Item::Delete(key, reply)));
+        pending
+    }
+
+    /// Done when everything that was acknowledged before survives a power cut.
+    pub fn commit(&self) -> Pending<()> {
+        let (reply, pending) = self.core.pair();
+        let shards = self.core.set.shards();
+        let gather = Gather::new(usize::from(shards), reply, |_: Vec<(u16, ())>| ());
+        for shard in 0..shards {
+            let gather = Arc::clone(&gather);
+            let to = CommitReply(Box::new(move |answer| gather.add(shard, answer)));
+            self.core.send(shard, Work::One(Item::Commit(to)));
+        }
+        pending
+    }
+
+    /// Whether there is such an object.
+    pub fn exists(&self, key: Key) -> Pending<bool> {
+        self.core.ask(self.core.route(&key), move |shard, now| Ok(shard.exists(now, &key)))
+    }
+
+    /// What is known of an object. Of its tenant, what its shard calls it.
+    pub fn info(&self, key: Key) -> Pending<Option<Info>> {
+        self.core.ask(self.core.route(&key), move |shard, now| Ok(shard.info(now, &key)))
+    }
+
+    /// At most `limit` objects from a cursor on, and the next cursor while there are more. Starts at 0. Objects that
+    /// come or go meanwhile are seen or not.
+    pub fn scan(&self, from: u64, limit: usize) -> Pending<(Vec<Info>, Option<u64>)> {
+        let (number, shards) = (from >> 32, u64::from(self.core.set.shards()));
+        if number >= shards {
+            let (reply, pending) = self.core.pair();
+            reply.send(Ok((Vec::new(), None)));
+            return pending;
+        }
+        self.core.ask(number as u16, move |shard, now| {
+            let (found, next) = shard.scan(now, from as u32, limit);
+            let in_shard = next.map(|next| number << 32 | u64::from(next));
+            let next_shard = (number + 1 < shards).then_some((number + 1) << 32);
+            Ok((found, in_shard.or(next_shard)))
+        })
+    }
+
+    /// How many of `keys` there are before the first that is missing.
+    pub fn lookup_prefix(&self, keys: &[Key]) -> Pending<usize> {
+        let end = keys.len();
+        let shares = route::shares(keys, self.core.set.shards(), |key| self.core.route(key));
+        let asked: Vec<_> = (0u16..).zip(shares).filter(|(_, s)| !s.keys.is_empty()).collect();
+        let (reply, pending) = self.core.pair();
+        let gather = Gather::new(asked.len(), reply, move |misses: Vec<(u16, usize)>| {
+            misses.into_iter().map(|(_, miss)| miss).min().unwrap_or(0)
+        });
+        for (number, share) in asked {
+            self.gather(number, &gather, move |shard, now| {
+                Ok(share.first_miss(shard.lookup_prefix(now, &share.keys), end))
+            });
+        }
+        pending
+    }
+
+    /// Keeps the objects of `keys` before the first that is missing readable for so long, or until the lease is dropped.
+    ///
+    /// # Errors
+    /// [`Failure::Full`] when too many objects are leased.
+    pub fn lease(&self, keys: &[Key], time: Duration) -> Result<Lease> {
+        let prefix = self.lookup_prefix(keys).wait()?;
+        let keys = &keys[..prefix];
+        let shares = route::shares(keys, self.core.set.shards(), |key| self.core.route(key));
+        let mut parts: Vec<(u16, LeaseId)> = Vec::new();
+        let mut count = prefix;
+        for (number, share) in (0u16..).zip(shares).filter(|(_, share)| !share.keys.is_empty()) {
+            let leased = self.core.ask(number, move |shard, now| {
+                let (id, leased) = shard.lease(now, &share.keys, now + time)?;
+                Ok((id, share.first_miss(leased, prefix)))
+            });
+            match leased.wait() {
+                Ok((id, miss)) => {
+                    parts.push((number, id));
+                    // One may have gone since it was looked up.
+                    count = count.min(miss);
+                }
+                Err(unfinished) => {
+                    drop(Lease::new(Arc::clone(&self.core), parts, 0));
+                    return Err(unfinished.into());
+                }
+            }
+        }
+        Ok(Lease::new(Arc::clone(&self.core), parts, count))
+    }
+
+    /// The tenant of this name, made if it is new; its quota is set where one is given, in equal parts for the shards.
+    pub fn tenant(&self, name: &str, quota_bytes: Option<u64>) -> Pending<Tenant> {
+        let shards = self.core.set.shards();
+        let share = quota_bytes.map(|bytes| bytes.div_ceil(u64::from(shards)));
+        let (reply, pending) = self.core.pair();
+        let gather = Gather::new(usize::from(shards), reply, |ids: Vec<(u16, _)>| {
+            Tenant::new(ids.into_iter().map(|(_, id)| id).collect())
+        });
+        for number in 0..shards {
+            let name = name.to_owned();
+            self.gather(number, &gather, move |shard, now| shard.tenant(now, &name, share));
+        }
+        pending
+    }
+
+    /// A model's layout of KV blocks, defined if it is new, for [`PutWith::layout`].
+    pub fn layout(&self, layout: Layout) -> Pending<DefinedLayout> {
+        let shards = self.core.set.shards();
+        let (reply, pending) = self.core.pair();
+        let known = layout.clone();
+        let gather = Gather::new(usize::from(shards), reply, move |ids: Vec<(u16, _)>| {
+            DefinedLayout::new(ids.into_iter().map(|(_, id)| id).collect(), known)
+        });
+        for number in 0..shards {
+            let layout = layout.clone();
+            self.gather(number, &gather, move |shard, now| shard.layout(now, layout));
+        }
+        pending
+    }
+
+    /// What the store counted, in sum over its shards.
+    pub fn stats(&self) -> Pending<Stats> {
+        let shards = self.core.set.shards();
+        let (reply, pending) = self.core.pair();
+        let core = Arc::clone(&self.core);
+        let gather = Gather::new(usize::from(shards), reply, move |parts: Vec<(u16, Stats)>| {
+            let mut sum = Stats::default();
+            parts.into_iter().for_each(|(_, part)| sum += part);
+            sum.copied_bytes += core.copied_bytes.load(std::sync::atomic::Ordering::Relaxed);
+            sum
+        });
+        for number in 0..shards {
+            self.gather(number, &gather, |shard, _| Ok(shard.stats()));
+        }
+        pending
+    }
+
+    /// What the store counted as Prometheus' text.
+    ///
+    /// # Errors
+    /// As [`Pending::wait`] of [`Store::stats`].
+    pub fn prometheus(&self) -> Result<String> {
+        Ok(crate::prometheus::text(&self.stats().wait()?))
+    }
+
+    /// The store's registered memory of `len` bytes, to be filled and put without a copy. Waits for it.
+    ///
+    /// # Errors
+    /// [`Error::Timeout`] where none came back in time; [`Error::Invalid`] where there is never so much.
+    pub fn buffer(&self, len: usize) -> Result<PoolBuffer> {
+        self.core.pools.check(len as u64)?;
+        let until = Instant::now() + self.core.timeout;
+        let taken = wait::until(until, |waker| {
+            if let Some(waker) = waker {
+                self.core.pools.want(waker);
+            }
+            self.core.pools.roomiest().take(len)
+        });
+        taken.ok_or_else(|| self.core.no_memory())
+    }
+
+    /// The same as a future, for callers that must not block. It has no deadline of its own.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] where there is never so much.
+    pub async fn buffer_async(&self, len: usize) -> Result<PoolBuffer> {
+        self.core.pools.check(len as u64)?;
+        let pools = &self.core.pools;
+        let taken = std::future::poll_fn(|context| {
+            let take = || pools.roomiest().take(len);
+            let taken = take().or_else(|| {
+                pools.want(context.waker());
+                take()
+            });
+            taken.map_or(std::task::Poll::Pending, std::task::Poll::Ready)
+        });
+        Ok(taken.await)
+    }
+
+    /// Registered memory of the caller's own, of at least `len` bytes, for objects on the first device and on every
+    /// device that is reached through the kernel.
+    ///
+    /// # Errors
+    /// As [`Device::allocate`].
+    pub fn allocate(&self, len: usize) -> Result<Buffer> {
+        Ok(self.core.devices.as_slice()[0].allocate(len)?)
+    }
+
+    /// What the store was formatted as.
+    pub fn set(&self) -> &Set {
+        &self.core.set
+    }
+
+    /// Its devices, by their position among the targets.
+    pub fn devices(&self) -> &[Device] {
+        self.core.devices.as_slice()
+    }
+
+    /// What each shard found when it was opened.
+    pub fn recoveries(&self) -> &[Recovery] {
+        self.threads.recoveries()
+    }
+
+    /// Finishes what was sent, makes what was acknowledged durable, ends the threads and says what the store counted.
+    /// Other clones' calls fail from now on.
+    ///
+    /// # Errors
+    /// [`Error::Failed`] where a device could not make it durable; [`Error::Timeout`] where it took longer than the
+    /// store's timeout; [`Failure::Closed`] where another clone has closed it.
+    pub fn close(self) -> Result<Stats> {
+        self.threads.close()
+    }
+
+    fn gather<P: Send + 'static, T: Send + 'static>(
+        &self,
+        number: u16,
+        gather: &Arc<Gather<P, T>>,
+        ask: impl FnOnce(&mut super::devices::DeviceShard, Time) -> Result<P, Failure> + Send + 'static,
+    ) {
+        let gather = Arc::clone(gather);
+        let ask = move |shard: &mut super::devices::DeviceShard, now| {
+            gather.add(number, ask(shard, now).map_err(Unfinished::new));
+        };
+        self.core.send(number, Work::Ask(Box::new(ask)));
+    }
+
+    fn put_item(
+        &self,
+        shard: u16,
+        key: Key,
+        registered: Registered,
+        with: &PutWith,
+    ) -> (Item, Pending<Put>) {
+        let Registered { memory, bytes, home } = registered;
+        let (reply, pending) = self.core.pair();
+        let item = PutItem { key, bytes, data: memory, options: options(shard, with) };
+        (Item::Put(item, PutReply { reply, home }), pending)
+    }
+
+    fn fetch_item(&self, key: Key, range: Option<Range<u64>>) -> (Item, Pending<Option<Value>>) {
+        let (reply, pending) = self.core.pair();
+        let deadline = self.core.deadline();
+        (Item::Fetch(Fetch { key, range, reply, deadline, attempts: 0 }), pending)
+    }
+
+    /// An empty list for each shard.
+    fn lists(&self) -> Vec<Vec<Item>> {
+        (0..self.core.set.shards()).map(|_| Vec::new()).collect()
+    }
+
+    fn send_lists(&self, lists: &mut [Vec<Item>]) {
+        for (list, shard) in lists.iter_mut().zip(0..).filter(|(list, _)| !list.is_empty()) {
+            self.core.send(shard, Work::Many(std::mem::take(list)));
+        }
+    }
+
+    /// Registered memory with `data`. Where it is short, what was gathered so far is sent first: it may hold all of it.
+    fn register_for(&self, lists: &mut [Vec<Item>], data: Payload<'_>) -> Result<Registered> {
+        match self.core.try_register(data) {
+            Ok(registered) => Ok(registered),
+            Err((_, Some(never))) => Err(never),
+            Err((data, None)) => {
+                self.send_lists(lists);
+                self.core.register(data)
+            }
+        }
+    }
+}
+
+/// A shard's names for what is meant.
+fn options(shard: u16, with: &PutWith) -> PutOptions {
+    let tenant = with.tenant.as_ref().map(|tenant| tenant.in_shard(shard)).unwrap_or_default();
+    let layout = with.layout.as_ref().map(|layout| layout.in_shard(shard)).unwrap_or_default();
+    let ttl_s = with.ttl.map(|ttl| ttl.as_secs() + u64::from(ttl.subsec_nanos() > 0));
+    PutOptions { tenant, ttl_s, after: with.after.clone(), layout }
+}
+
+/// A put that found the mailbox full, as it was before.
+fn refused_put<'a>(work: Work, why: Full) -> Refused<'a> {
+    let Work::One(Item::Put(item, to)) = work else { unreachable!("a put was sent") };
+    let PutItem { key, bytes, data, .. } = item;
+    let data = match (data, to.home) {
+        (AnyBuffer::One(run), Some(home)) => PoolBuffer::of(run, bytes as usize, &home).into(),
+        (memory, _) => Payload::lent(memory, bytes),
+    };
+    Refused { key, data, why: why.into() }
+}
+
+impl From<Full> for RefuseReason {
+    fn from(why: Full) -> RefuseReason {
+        match why {
+            Full::Busy => RefuseReason::Busy,
+            Full::Closed => RefuseReason::Never(Error::Failed(Failure::Closed)),
+        }
+    }
+}
+
+impl fmt::Debug for Store {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let devices: Vec<&str> =
+            self.devices().iter().map(|device| device.info().device.as_str()).collect();
+        f.debug_struct("Store").field("devices", &devices).finish_non_exhaustive()
+    }
+}

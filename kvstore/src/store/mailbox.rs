@@ -1,0 +1,258 @@
+//! How jobs reach a thread of the store's: one bounded queue each.
+//!
+//! A full mailbox gives the job back; what ends something (a lease, a writer) has a list of its own, which cannot
+//! refuse. After [`Mailbox::close`] nothing is left in it: either the closer finds a job, or its sender finds the
+//! mailbox closed and empties it, for a SeqCst fence stands between the two steps of both.
+
+use std::sync::atomic::{AtomicBool, Ordering, fence};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::task::Waker;
+use std::thread::Thread;
+use std::time::Instant;
+
+use crossbeam_queue::ArrayQueue;
+
+use super::wait;
+
+/// Why a job was given back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Full {
+    /// There are as many as it holds.
+    Busy,
+    /// It takes no more.
+    Closed,
+}
+
+/// See the module.
+pub(super) struct Mailbox<J> {
+    jobs: ArrayQueue<J>,
+    endings: Mutex<Vec<J>>,
+    has_endings: AtomicBool,
+    reader: OnceLock<Thread>,
+    /// No new jobs are taken.
+    stops: AtomicBool,
+    /// Nobody looks into it any more.
+    closed: AtomicBool,
+    is_wanted: AtomicBool,
+    waiters: Mutex<Vec<Waker>>,
+}
+
+impl<J> Mailbox<J> {
+    /// A mailbox for `depth` jobs.
+    pub(super) fn new(depth: usize) -> Mailbox<J> {
+        let (has_endings, stops, closed, is_wanted) = Default::default();
+        let (jobs, endings, waiters) = (ArrayQueue::new(depth), Mutex::default(), Mutex::default());
+        let reader = OnceLock::new();
+        Mailbox { jobs, endings, has_endings, reader, stops, closed, is_wanted, waiters }
+    }
+
+    /// Says which thread reads it, once.
+    pub(super) fn read_by(&self, reader: Thread) {
+        // A second reader would be our own mistake; its jobs are woken by naps.
+        let _ = self.reader.set(reader);
+    }
+
+    /// Leaves a job and wakes the reader if it sleeps.
+    ///
+    /// # Errors
+    /// The job, with the reason why it is not taken.
+    pub(super) fn send(&self, job: J) -> Result<(), (J, Full)> {
+        if self.stops.load(Ordering::Acquire) {
+            return Err((job, Full::Closed));
+        }
+        self.jobs.push(job).map_err(|job| (job, Full::Busy))?;
+        self.arrived();
+        Ok(())
+    }
+
+    /// The same, but waits for room until `deadline`.
+    ///
+    /// # Errors
+    /// As [`Mailbox::send`].
+    pub(super) fn send_by(&self, deadline: Instant, job: J) -> Result<(), (J, Full)> {
+        let mut waiting = Some(job);
+        let sent = wait::until(deadline, |waker| {
+            if let Some(waker) = waker {
+                self.want_room(waker);
+            }
+            match self.send(waiting.take().expect("a job that is not sent is given back")) {
+                Err((job, Full::Busy)) => {
+                    waiting = Some(job);
+                    None
+                }
+                other => Some(other),
+            }
+        });
+        sent.unwrap_or_else(|| Err((waiting.expect("it was given back"), Full::Busy)))
+    }
+
+    /// Leaves a job that ends something. Where the store has ended, so has that.
+    pub(super) fn send_ending(&self, job: J) {
+        if self.stops.load(Ordering::Acquire) {
+            return;
+        }
+        lock(&self.endings).push(job);
+        self.has_endings.store(true, Ordering::Release);
+        self.arrived();
+    }
+
+    fn arrived(&self) {
+        if let Some(reader) = self.reader.get() {
+            reader.unpark();
+        }
+        fence(Ordering::SeqCst);
+        if self.closed.load(Ordering::Relaxed) {
+            self.drop_all();
+        }
+    }
+
+    /// The next job, what ends something first.
+    pub(super) fn take(&self) -> Option<J> {
+        if self.has_endings.load(Ordering::Acquire) {
+            let mut endings = lock(&self.endings);
+            let ending = endings.pop();
+            self.has_endings.store(!endings.is_empty(), Ordering::Relaxed);
+            if ending.is_some() {
+                return ending;
+            }
+        }
+        let job = self.jobs.pop()?;
+        fence(Ordering::SeqCst);
+        if self.is_wanted.load(Ordering::Relaxed) {
+            self.call_waiters();
+        }
+        Some(job)
+    }
+
+    /// Whether it has no room now.
+    pub(super) fn is_full(&self) -> bool {
+        self.jobs.is_full()
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.jobs.is_empty() && !self.has_endings.load(Ordering::Acquire)
+    }
+
+    /// Has `waker` called once there is room. Try again after this.
+    fn want_room(&self, waker: &Waker) {
+        let mut waiters = lock(&self.waiters);
+        if !waiters.iter().any(|waiting| waiting.will_wake(waker)) {
+            waiters.push(waker.clone());
+        }
+        self.is_wanted.store(true, Ordering::Relaxed);
+        drop(waiters);
+        // The pair of the one in `take`.
+        fence(Ordering::SeqCst);
+    }
+
+    #[cold]
+    fn call_waiters(&self) {
+        let waiters = {
+            let mut waiters = lock(&self.waiters);
+            self.is_wanted.store(false, Ordering::Relaxed);
+            std::mem::take(&mut *waiters)
+        };
+        waiters.into_iter().for_each(Waker::wake);
+    }
+
+    /// Takes no new jobs from now on.
+    pub(super) fn stop(&self) {
+        self.stops.store(true, Ordering::Release);
+        if let Some(reader) = self.reader.get() {
+            reader.unpark();
+        }
+    }
+
+    pub(super) fn is_stopping(&self) -> bool {
+        self.stops.load(Ordering::Acquire)
+    }
+
+    /// The reader looks no more; what is in it is dropped, and so answered.
+    pub(super) fn close(&self) {
+        self.stops.store(true, Ordering::Release);
+        self.closed.store(true, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+        self.drop_all();
+        self.call_waiters();
+    }
+
+    fn drop_all(&self) {
+        while self.jobs.pop().is_some() {}
+        let endings = std::mem::take(&mut *lock(&self.endings));
+        drop(endings);
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    fn soon() -> Instant {
+        Instant::now() + Duration::from_millis(2)
+    }
+
+    fn late() -> Instant {
+        Instant::now() + Duration::from_secs(60)
+    }
+
+    #[test]
+    fn a_full_mailbox_gives_the_job_back_and_a_taken_one_makes_room() {
+        let mailbox = Mailbox::new(1);
+        assert!(mailbox.send(1).is_ok());
+        assert_eq!(mailbox.send(2), Err((2, Full::Busy)));
+        assert_eq!(mailbox.send_by(soon(), 3), Err((3, Full::Busy)));
+        std::thread::scope(|scope| {
+            let sender = scope.spawn(|| mailbox.send_by(late(), 4));
+            let mut taken = Vec::new();
+            while taken.len() < 2 {
+                taken.extend(mailbox.take());
+            }
+            assert_eq!((sender.join().expect("no panic"), taken), (Ok(()), vec![1, 4]));
+        });
+    }
+
+    #[test]
+    fn endings_come_first_and_are_never_refused() {
+        let mailbox = Mailbox::new(1);
+        assert!(mailbox.send(1).is_ok());
+        mailbox.send_ending(2);
+        mailbox.send_ending(3);
+        let taken: Vec<i32> = std::iter::from_fn(|| mailbox.take()).collect();
+        assert_eq!((taken.len(), taken[2]), (3, 1));
+        assert!(mailbox.is_empty());
+    }
+
+    #[test]
+    fn a_closed_mailbox_keeps_nothing_and_takes_nothing() {
+        let (mailbox, job) = (Mailbox::new(4), Arc::new(()));
+        assert!(mailbox.send(Arc::clone(&job)).is_ok());
+        mailbox.send_ending(Arc::clone(&job));
+        mailbox.close();
+        assert_eq!(Arc::strong_count(&job), 1);
+        assert!(matches!(mailbox.send(Arc::clone(&job)), Err((_, Full::Closed))));
+        mailbox.send_ending(Arc::clone(&job));
+        assert_eq!(Arc::strong_count(&job), 1);
+    }
+
+    /// Many send while it closes: each job was taken, given back or dropped, and none is left.
+    #[test]
+    fn nothing_is_left_in_a_mailbox_that_closes_under_load() {
+        for round in 0..200 {
+            let (mailbox, job) = (Mailbox::new(8), Arc::new(()));
+            std::thread::scope(|scope| {
+                for _ in 0..2 {
+                    scope.spawn(|| while mailbox.send_by(late(), Arc::clone(&job)) == Ok(()) {});
+                }
+                (0..round).for_each(|_| drop(mailbox.take()));
+                mailbox.close();
+            });
+            assert_eq!(Arc::strong_count(&job), 1, "round {round}");
+        }
+    }
+}

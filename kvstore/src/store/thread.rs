@@ -1,0 +1,438 @@
+//! A thread of the store's: takes jobs from its mailbox, drives its shards, rests when nothing moves.
+//!
+//! A read into the store's own memory waits here, in order, for that memory; what is cancelled or too late meanwhile
+//! never reaches a shard. A shard is handed no more while as many requests wait in it as its queue is deep, so that
+//! those that wait can be cancelled, and the mailbox fills up and pushes back.
+
+use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::task::Waker;
+use std::thread;
+use std::time::Duration;
+
+use adit_driver::reactor::{Idle, Idling, Rest, pin};
+use adit_driver::{Device, Time};
+
+use super::devices::DeviceShard;
+use super::flights::Flights;
+use super::job::{self, Aim, CommitReply, Fetch, Item, Job, Waiter, Work};
+use super::mailbox::Mailbox;
+use super::pending::{Answer, Unfinished};
+use super::pool::{Pool, PoolBuffer, Pools};
+use super::wait;
+use crate::error::{Error, Result};
+use crate::place::UNIT_BYTES;
+use crate::shard::{Action, Done, Failure, GetItem, Request, Shard, Stats, Turn};
+
+/// What a thread is made of.
+pub(super) struct Worker {
+    pub(super) mailbox: Arc<Mailbox<Job>>,
+    /// Its shards are number `first`, `first + step`, and so on, of the store's.
+    pub(super) shards: Vec<DeviceShard>,
+    pub(super) first: u16,
+    pub(super) step: u16,
+    pub(super) pools: Arc<Pools>,
+    /// Whose clock all go by.
+    pub(super) clock: Device,
+    pub(super) core: usize,
+    pub(super) idle: Idle,
+    /// Requests that may wait in a shard.
+    pub(super) depth: usize,
+    /// How long a call may wait to be begun, for messages.
+    pub(super) timeout: Duration,
+    /// How long it may take to end.
+    pub(super) drain_timeout: Duration,
+}
+
+impl Worker {
+    /// The thread's life. The answer is what its shards counted.
+    ///
+    /// # Errors
+    /// [`Error::Timeout`] where it could not finish, [`Error::Failed`] where a device could not make durable what was
+    /// acknowledged, or the thread panicked.
+    pub(super) fn run(self) -> Result<Stats> {
+        pin(self.core);
+        self.mailbox.read_by(thread::current());
+        let (mailbox, core) = (Arc::clone(&self.mailbox), self.core);
+        let mut rounds = Rounds::new(self);
+        let ended = catch_unwind(AssertUnwindSafe(|| rounds.run()));
+        // Also what was sent meanwhile; and the queues go before the thread does.
+        mailbox.close();
+        if catch_unwind(AssertUnwindSafe(|| drop(rounds))).is_err() {
+            tracing::error!("the store's thread on core {core} panicked while it ended");
+        }
+        ended.unwrap_or_else(|_| {
+            tracing::error!(
+                "the store's thread on core {core} panicked, which is a bug of the store's; its requests end unfinished"
+            );
+            Err(Failure::Closed.into())
+        })
+    }
+}
+
+/// A read that waits for memory.
+struct Waiting {
+    shard: usize,
+    fetch: Fetch,
+}
+
+struct Rounds {
+    worker: Worker,
+    desk: Desk,
+    idling: Idling,
+    waker: Waker,
+    ending: Ending,
+}
+
+/// What is on its way.
+struct Desk {
+    flights: Flights,
+    waiting: VecDeque<Waiting>,
+}
+
+/// How far a thread has come that is to end.
+enum Ending {
+    /// It is not to end.
+    No,
+    /// What was sent is carried out.
+    Draining { until: Time },
+    /// What was acknowledged is made durable.
+    Committing { until: Time, answers: std::sync::mpsc::Receiver<Answer<()>>, left: usize },
+}
+
+impl Rounds {
+    fn new(worker: Worker) -> Rounds {
+        let desk = Desk { flights: Flights::default(), waiting: VecDeque::new() };
+        let (idling, waker) = (Idling::new(worker.idle), wait::waker_of(thread::current()));
+        Rounds { worker, desk, idling, waker, ending: Ending::No }
+    }
+
+    fn run(&mut self) -> Result<Stats> {
+        loop {
+            let now = self.worker.clock.now();
+            let turn = self.round(now);
+            if self.worker.mailbox.is_stopping()
+                && let Some(ended) = self.end(now)
+            {
+                return ended;
+            }
+            if turn.moved > 0 {
+                self.idling.busy();
+                continue;
+            }
+            match self.idling.rest(now) {
+                Rest::Spin => std::hint::spin_loop(),
+                Rest::Pause => thread::yield_now(),
+                Rest::Sleep(nap) => self.sleep(now, nap, turn),
+            }
+        }
+    }
+
+    /// One turn of everything.
+    fn round(&mut self, now: Time) -> Turn {
+        let mut all = Turn { moved: 0, in_flight: 0, next: Time::NEVER };
+        all.moved += self.take_jobs(now);
+        all.moved += self.begin_waiting(now);
+        let Rounds { worker, desk, .. } = self;
+        for (shard, number) in worker.shards.iter_mut().zip(0..) {
+            let turn = shard.poll(now, &mut |done| desk.answer(number, done));
+            all.moved += turn.moved;
+            all.in_flight += turn.in_flight;
+            all.next = all.next.min(turn.next);
+        }
+        all
+    }
+
+    fn sleep(&self, now: Time, nap: Duration, turn: Turn) {
+        let due = self
+            .desk
+            .waiting
+            .front()
+            .map_or(turn.next, |first| turn.next.min(first.fetch.deadline));
+        let is_ending = !matches!(self.ending, Ending::No);
+        // Completions wake nobody, and neither does the end of a drain.
+        let at_most = if turn.in_flight > 0 || is_ending { nap } else { Duration::from_secs(3600) };
+        // A job that arrives, or memory that comes back, leaves a token that ends this at once.
+        thread::park_timeout(at_most.min(due.since(now)));
+    }
+
+    /// Takes jobs while the shards want more.
+    fn take_jobs(&mut self, now: Time) -> usize {
+        let mut taken = 0;
+        while taken < self.worker.depth && self.worker.has_room() {
+            let Some(job) = self.worker.mailbox.take() else { break };
+            self.begin(now, job);
+            taken += 1;
+        }
+        taken
+    }
+
+    fn begin(&mut self, now: Time, job: Job) {
+        let Rounds { worker, desk, waker, .. } = self;
+        let shard = worker.index(job.shard);
+        let mut begin = Begin { worker, desk, waker, now, shard, deadline: job.deadline };
+        match job.work {
+            Work::Ask(ask) => ask(&mut begin.worker.shards[shard], now),
+            Work::One(item) if !item.is_wanted() => item.refuse(Failure::Deadline),
+            Work::One(_) if now > job.deadline => begin.refuse(job.work),
+            Work::Many(_) if now > job.deadline => begin.refuse(job.work),
+            Work::One(Item::Fetch(fetch)) => begin.fetch(fetch),
+            Work::One(item) => begin.one(item),
+            Work::Many(items) => begin.many(items),
+        }
+    }
+
+    /// Begins reads that waited for memory, in order, while there is some.
+    fn begin_waiting(&mut self, now: Time) -> usize {
+        let mut begun = 0;
+        while let Some(first) = self.desk.waiting.pop_front() {
+            let Waiting { shard, fetch } = first;
+            if !fetch.reply.is_wanted() {
+                begun += 1;
+                continue;
+            }
+            let deadline = fetch.deadline;
+            if now > deadline {
+                let after = self.worker.timeout;
+                fetch.reply.send(Err(Unfinished::new(memory_timeout(after))));
+                begun += 1;
+                continue;
+            }
+            let Rounds { worker, desk, waker, .. } = self;
+            let mut begin = Begin { worker, desk, waker, now, shard, deadline };
+            if let Err(fetch) = begin.fetch_now(fetch) {
+                self.desk.waiting.push_front(Waiting { shard, fetch });
+                break;
+            }
+            begun += 1;
+        }
+        begun
+    }
+
+    /// Goes on with ending. The answer once it has.
+    fn end(&mut self, now: Time) -> Option<Result<Stats>> {
+        match &mut self.ending {
+            Ending::No => {
+                self.ending = Ending::Draining { until: now + self.worker.drain_timeout };
+                None
+            }
+            Ending::Draining { until } | Ending::Committing { until, .. } if now >= *until => {
+                Some(Err(Error::Timeout {
+                    waited_for: "requests to end and a commit before the store closes",
+                    after: self.worker.drain_timeout,
+                    fix: "see the log for what its devices say",
+                }))
+            }
+            Ending::Draining { until } => {
+                let until = *until;
+                if self.worker.mailbox.is_empty() && self.desk.is_empty() {
+                    self.ending = self.commit(now, until);
+                }
+                None
+            }
+            Ending::Committing { answers, left, .. } => {
+                match answers.try_recv() {
+                    Ok(Ok(())) => *left -= 1,
+                    Ok(Err(unfinished)) => return Some(Err(unfinished.into())),
+                    Err(_) => {}
+                }
+                let is_over = *left == 0 && self.worker.shards.iter().all(Shard::is_idle);
+                is_over.then(|| Ok(self.worker.stats()))
+            }
+        }
+    }
+
+    fn commit(&mut self, now: Time, until: Time) -> Ending {
+        let (sender, answers) = std::sync::mpsc::channel();
+        let left = self.worker.shards.len();
+        for shard in 0..left {
+            let sender = sender.clone();
+            let to = CommitReply(Box::new(move |answer| {
+                // Nobody listens any more where another shard failed first.
+                let _ = sender.send(answer);
+            }));
+            let Rounds { worker, desk, waker, .. } = self;
+            let mut begin = Begin { worker, desk, waker, now, shard, deadline: until };
+            begin.one(Item::Commit(to));
+        }
+        Ending::Committing { until, answers, left }
+    }
+}
+
+impl Worker {
+    fn index(&self, shard: u16) -> usize {
+        usize::from((shard - self.first) / self.step)
+    }
+
+    fn has_room(&self) -> bool {
+        self.shards.iter().all(|shard| shard.waiting() < self.depth)
+    }
+
+    fn stats(&self) -> Stats {
+        let mut sum = Stats::default();
+        self.shards.iter().for_each(|shard| sum += shard.stats());
+        sum
+    }
+}
+
+impl Desk {
+    /// Hands an answer of shard `shard` to whoever waits for it.
+    fn answer(&mut self, shard: usize, done: Done) {
+        let waiter = self.flights.leave(done.tag, done.item);
+        if let Some(fetch) = waiter.answer(done) {
+            // Its turn has come already.
+            self.waiting.push_front(Waiting { shard, fetch });
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.flights.is_empty() && self.waiting.is_empty()
+    }
+}
+
+/// A job being begun.
+struct Begin<'a> {
+    worker: &'a mut Worker,
+    desk: &'a mut Desk,
+    waker: &'a Waker,
+    now: Time,
+    shard: usize,
+    deadline: Time,
+}
+
+impl Begin<'_> {
+    fn refuse(&mut self, work: Work) {
+        match work {
+            Work::One(item) => item.refuse(Failure::Deadline),
+            Work::Many(items) => items.into_iter().for_each(|item| item.refuse(Failure::Deadline)),
+            Work::Ask(_) => {}
+        }
+    }
+
+    fn one(&mut self, item: Item) {
+        let (action, waiter) = job::begin_one(item);
+        let tag = self.desk.flights.enter_one(waiter);
+        self.submit(tag, action);
+    }
+
+    fn submit(&mut self, tag: u64, action: Action) {
+        let request = Request { tag, deadline: self.deadline, action };
+        self.worker.shards[self.shard].submit(self.now, request);
+    }
+
+    /// Begins a list, without what nobody wants any more.
+    fn many(&mut self, items: Vec<Item>) {
+        let (wanted, rest): (Vec<_>, Vec<_>) = items.into_iter().partition(Item::is_wanted);
+        rest.into_iter().for_each(|item| item.refuse(Failure::Deadline));
+        if matches!(wanted.first(), Some(Item::Fetch(_))) {
+            return self.fetch_many(wanted);
+        }
+        if !wanted.is_empty() {
+            let (action, waiters) = job::begin(wanted);
+            let tag = self.desk.flights.enter_many(waiters);
+            self.submit(tag, action);
+        }
+    }
+
+    fn fetch(&mut self, fetch: Fetch) {
+        let fetch = if self.desk.waiting.is_empty() { self.fetch_now(fetch) } else { Err(fetch) };
+        if let Err(fetch) = fetch {
+            self.queue(fetch);
+        }
+    }
+
+    fn queue(&mut self, fetch: Fetch) {
+        self.desk.waiting.push_back(Waiting { shard: self.shard, fetch });
+    }
+
+    /// Begins as many reads together as there is memory for; the others wait for it.
+    fn fetch_many(&mut self, items: Vec<Item>) {
+        let (mut gets, mut waiters) = (Vec::new(), Vec::new());
+        for item in items {
+            let Item::Fetch(fetch) = item else { unreachable!("a list is of one kind") };
+            if !self.desk.waiting.is_empty() {
+                self.queue(fetch);
+                continue;
+            }
+            match self.prepare(fetch) {
+                Prepared::Ready(get, waiter) => {
+                    gets.push(get);
+                    waiters.push(waiter);
+                }
+                Prepared::Wait(fetch) => self.queue(fetch),
+                Prepared::Over => {}
+            }
+        }
+        if !gets.is_empty() {
+            let tag = self.desk.flights.enter_many(waiters);
+            self.submit(tag, Action::GetMany(gets));
+        }
+    }
+
+    /// Begins a read if there is memory for it.
+    fn fetch_now(&mut self, fetch: Fetch) -> Result<(), Fetch> {
+        match self.prepare(fetch) {
+            Prepared::Ready(get, waiter) => {
+                let tag = self.desk.flights.enter_one(waiter);
+                self.submit(tag, Action::Get(get));
+                Ok(())
+            }
+            Prepared::Wait(fetch) => Err(fetch),
+            Prepared::Over => Ok(()),
+        }
+    }
+
+    /// Looks how long the object is and takes memory for it.
+    fn prepare(&mut self, fetch: Fetch) -> Prepared {
+        let Some(info) = self.worker.shards[self.shard].info(self.now, &fetch.key) else {
+            let (get, waiter) = fetch.begin_miss();
+            return Prepared::Ready(get, waiter);
+        };
+        let refuse = |fetch: Fetch, error: Error| {
+            fetch.reply.send(Err(Unfinished::new(error)));
+            Prepared::Over
+        };
+        let layout = self.worker.shards[self.shard].layout_of(info.layout);
+        let block_bytes = layout.map(|layout| layout.block_units() * UNIT_BYTES);
+        let aim = match Aim::of(&info, fetch.range.as_ref(), block_bytes) {
+            Ok(aim) => aim,
+            Err(failure) => return refuse(fetch, failure.into()),
+        };
+        if let Err(error) = self.worker.pools.check(aim.len as u64) {
+            return refuse(fetch, error);
+        }
+        match take(self.worker.pools.of_device(info.device), aim.len, self.waker) {
+            Some(buffer) => {
+                let (get, waiter) = fetch.begin(aim, buffer);
+                Prepared::Ready(get, waiter)
+            }
+            None => Prepared::Wait(fetch),
+        }
+    }
+}
+
+/// Memory, or a call of the waker once there may be some.
+fn take(pool: &Arc<Pool>, len: usize, waker: &Waker) -> Option<PoolBuffer> {
+    pool.take(len).or_else(|| {
+        pool.want(waker);
+        pool.take(len)
+    })
+}
+
+/// What came of looking at a read.
+enum Prepared {
+    Ready(GetItem, Waiter),
+    /// There is no memory now.
+    Wait(Fetch),
+    /// It was answered.
+    Over,
+}
+
+fn memory_timeout(after: Duration) -> Error {
+    Error::Timeout {
+        waited_for: "registered memory to read into",
+        after,
+        fix: "drop values sooner, or raise pool_bytes",
+    }
+}

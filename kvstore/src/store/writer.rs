@@ -1,0 +1,88 @@
+//! An object that is written in parts, in any order, and is nowhere to be seen until it is committed.
+
+use std::fmt;
+use std::sync::Arc;
+
+use adit_driver::memory::AnyBuffer;
+
+use super::core::{Core, Registered};
+use super::job::{FillReply, Item, Job, Work};
+use super::payload::Payload;
+use super::pending::Pending;
+use crate::object::piece_bytes;
+use crate::shard::{FillItem, Outcome, Part, WriterId};
+
+/// Room for an object. Dropping it before [`Writer::commit`] gives the room back.
+#[must_use = "dropping it gives the room back"]
+pub struct Writer {
+    core: Arc<Core>,
+    shard: u16,
+    id: WriterId,
+    bytes: u64,
+    is_over: bool,
+}
+
+impl Writer {
+    pub(super) fn new(core: Arc<Core>, shard: u16, id: WriterId, bytes: u64) -> Writer {
+        Writer { core, shard, id, bytes, is_over: false }
+    }
+
+    /// Bytes of the object.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Bytes of a piece: parts begin at multiples of it, and end there or where the object does.
+    pub fn piece_bytes(&self) -> u64 {
+        piece_bytes(self.bytes)
+    }
+
+    /// Writes `data` from byte `offset` on. Each part is written once; memory that was lent comes back with the answer.
+    /// Waits for registered memory where `data` are copied, and for room in the mailbox.
+    pub fn fill<'a>(&self, offset: u64, data: impl Into<Payload<'a>>) -> Pending<AnyBuffer> {
+        let data = data.into();
+        let end = offset.saturating_add(data.bytes());
+        self.fill_part(Part::Bytes(offset..end), data)
+    }
+
+    /// Writes one layer of a KV block: its tensors one after another, each padded to units of 4 KiB.
+    pub fn fill_layer<'a>(&self, layer: u32, data: impl Into<Payload<'a>>) -> Pending<AnyBuffer> {
+        self.fill_part(Part::Layer(layer), data.into())
+    }
+
+    fn fill_part(&self, part: Part, data: Payload<'_>) -> Pending<AnyBuffer> {
+        let Registered { memory, home, .. } = match self.core.register(data) {
+            Ok(registered) => registered,
+            Err(error) => return self.core.refused(error),
+        };
+        let (reply, pending) = self.core.pair();
+        let item = FillItem { writer: self.id, part, data: memory };
+        self.core.send(self.shard, Work::One(Item::Fill(item, FillReply { reply, home })));
+        pending
+    }
+
+    /// Makes it an object, all at once. Every part must have been filled, and the answers have come.
+    pub fn commit(mut self) -> Pending<Outcome> {
+        let (reply, pending) = self.core.pair();
+        self.core.send(self.shard, Work::One(Item::Seal(self.id, reply)));
+        self.is_over = true;
+        pending
+    }
+}
+
+impl Drop for Writer {
+    fn drop(&mut self) {
+        if !self.is_over {
+            let (id, deadline) = (self.id, adit_driver::Time::NEVER);
+            let work = Work::Ask(Box::new(move |shard, _| shard.abandon(id)));
+            let job = Job { shard: self.shard, deadline, work };
+            self.core.mailbox(self.shard).send_ending(job);
+        }
+    }
+}
+
+impl fmt::Debug for Writer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Writer({} bytes, {:?} of shard {})", self.bytes, self.id, self.shard)
+    }
+}

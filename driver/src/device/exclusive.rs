@@ -3,18 +3,26 @@
 //! The lock is advisory (`flock`) and goes with the last copy of the open file, so also with the process, however it
 //! ends. It holds off those who ask for it, as every exclusive open does. `/dev/nvme0n1` and `/dev/ng0n1` are two
 //! files to the kernel, and so two locks.
+//!
+//! The lock is of a file of its own, opened anew: an io_uring gives the files that it was told of back some time after
+//! its process has ended, and whoever comes next would be refused until then.
 
 use std::fs::{File, TryLockError};
+use std::os::fd::AsRawFd;
+use std::sync::Arc;
 
 use crate::error::{Error, Result};
 
-/// Takes the lock of `file`.
+/// Takes the lock of `file`, which is kept for as long as what comes back.
 ///
 /// # Errors
 /// [`Error::Refused`] where somebody else has it, in this process or another, and where the file system has none.
-pub(super) fn lock(file: &File, device: &str) -> Result<()> {
+pub(super) fn lock(file: &File, device: &str) -> Result<Arc<File>> {
     let what = "open it for itself alone";
-    file.try_lock().map_err(|why| match why {
+    let again = File::open(format!("/proc/self/fd/{}", file.as_raw_fd()));
+    let again = again
+        .map_err(|why| Error::refused(device, what, why, "mount /proc, and allow it to be read"))?;
+    again.try_lock().map_err(|why| match why {
         TryLockError::WouldBlock => {
             let fix = "close it there first";
             Error::refused(device, what, "another process or handle has it open", fix)
@@ -23,7 +31,8 @@ pub(super) fn lock(file: &File, device: &str) -> Result<()> {
             let fix = "use a file system that has locks (flock)";
             Error::refused(device, what, why, fix)
         }
-    })
+    })?;
+    Ok(Arc::new(again))
 }
 
 #[cfg(test)]

@@ -27,6 +27,8 @@ const DIRECT_MAX: u32 = 4096;
 #[derive(Clone, Debug)]
 pub(super) struct OpenFile {
     file: Arc<File>,
+    /// Keeps others off.
+    _lock: Option<Arc<File>>,
     kind: Kind,
     bytes: u64,
     lba_bytes: u32,
@@ -58,9 +60,7 @@ pub(super) fn open(target: &KernelTarget, options: &DeviceOptions) -> Result<Ope
         return Err(no_file());
     }
     let file = open_as(target, options).map_err(|error| refusal(target, options, error))?;
-    if options.exclusive {
-        exclusive::lock(&file, &device)?;
-    }
+    let lock = options.exclusive.then(|| exclusive::lock(&file, &device)).transpose()?;
     let about = file.metadata().map_err(|error| refusal(target, options, error))?;
     let kind = about.file_type();
     let (kind, bytes) = if kind.is_block_device() {
@@ -79,7 +79,7 @@ pub(super) fn open(target: &KernelTarget, options: &DeviceOptions) -> Result<Ope
     }
     let writes = options.writes;
     let deallocates = writes && deallocates(&file, &kind, bytes);
-    Ok(OpenFile { file: Arc::new(file), kind, bytes, lba_bytes, writes, deallocates })
+    Ok(OpenFile { file: Arc::new(file), _lock: lock, kind, bytes, lba_bytes, writes, deallocates })
 }
 
 impl OpenFile {

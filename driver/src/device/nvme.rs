@@ -47,8 +47,7 @@ fn lock(target: &Target) -> Result<Option<Arc<File>>> {
     let file = File::open(path).map_err(|why| {
         Error::refused(&device, "open its file to lock it", why, "check the path and its rights")
     })?;
-    exclusive::lock(&file, &device)?;
-    Ok(Some(Arc::new(file)))
+    exclusive::lock(&file, &device).map(Some)
 }
 
 pub(super) fn device(

@@ -23,10 +23,6 @@
 //! `docs/disk-format.md` has every byte on the media.
 #![forbid(unsafe_code)]
 
-pub mod checksum;
-pub mod discard;
-pub mod extent;
-pub mod index;
 pub mod admission;
 pub mod block;
 pub mod budget;

@@ -15,6 +15,7 @@
 //! | `evict`, `admission`, `expiry`, `tenant`, `lease` | what goes, what comes in, for whom, and what must stay |
 //! | `layout`, `plan` | a model's geometry, and the commands that a batch becomes |
 //! | `geometry`, `superblock`, `device_set`, `record`, `block`, `journal`, `checkpoint`, `recovery` | what is on the media |
+//! | `survey` | what is on the media, read without opening the store |
 //! | `schedule`, `budget`, `discard` | what goes to a device first, how much is written to it, what it is told to forget |
 //! | `shard` | one owner of a part of the store, and its loop |
 //! | `store` | the handle that servers hold, and the threads behind it |
@@ -56,6 +57,7 @@ pub mod shard;
 pub mod slab;
 pub mod store;
 pub mod superblock;
+pub mod survey;
 pub mod tenant;
 
 pub use error::{Error, Result};

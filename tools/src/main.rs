@@ -10,6 +10,7 @@ mod failure;
 mod human;
 mod identify;
 mod interrupt;
+mod kv;
 mod log;
 mod man;
 mod output;
@@ -28,6 +29,7 @@ use bench::BenchCommand;
 use completions::CompletionsArgs;
 use failure::Result;
 use identify::IdentifyArgs;
+use kv::KvCommand;
 use log::LogArgs;
 use man::ManArgs;
 use setup::SetupArgs;
@@ -45,6 +47,7 @@ Examples:
   adit identify soft:mem=1G
   adit log soft:mem=1G --smart
   adit setup status
+  adit kv format uring:kv.img --size 4G
   adit softnvme --socket /tmp/drive --media mem=1G
   adit bench --filename=soft:mem=1G --rw=randread --bs=4k --iodepth=32 --time_based --runtime=5";
 
@@ -63,6 +66,8 @@ enum Command {
     Setup(Box<SetupArgs>),
     /// Runs fio's jobs over any path to a device, and reports as fio does
     Bench(Box<BenchCommand>),
+    /// Keeps objects on devices: formats, puts, gets, checks and measures a store
+    Kv(KvCommand),
     Softnvme(Box<SoftnvmeArgs>),
     /// Writes and reads a software controller, verified, and shows a table; needs no device
     #[command(after_help = "Example:\n  adit demo")]
@@ -92,6 +97,7 @@ fn run(command: &Command) -> Result<()> {
         Command::Log(args) => log::run(args),
         Command::Setup(args) => setup::run(args),
         Command::Bench(args) => bench::command(args),
+        Command::Kv(args) => kv::run(args),
         Command::Softnvme(args) => softnvme::run(args),
         Command::Demo => demo::run(),
         Command::Completions(args) => completions::run(args, Cli::command()),

@@ -27,8 +27,15 @@ mod way;
 mod workload;
 
 pub(crate) use command::{BenchCommand, command, verdict};
+pub(crate) use data::noise;
+pub(crate) use guard::{Permission, Written, check as check_destruction};
+pub(crate) use measure::Latency;
 pub(crate) use options::command_line::unknown_option;
-pub(crate) use options::{Request, RunOptions, Section};
+pub(crate) use options::draft::PERCENTILES;
+pub(crate) use options::{Distribution, Request, RunOptions, Section};
 pub(crate) use outcome::{JobOutcome, WayOutcome};
+pub(crate) use report::moments;
 pub(crate) use run::run_on;
 pub(crate) use way::Way;
+pub(crate) use workload::distribution::Draw;
+pub(crate) use workload::random::{Stream, below, mix};

@@ -47,15 +47,28 @@ pub(crate) fn refuse_writes(request: &Request) -> Result<()> {
     }
 }
 
-/// Looks at what the jobs would overwrite. With `allow_destroy` that is told as warnings.
+/// The option of `adit bench` that lets things be overwritten.
+pub(crate) const ALLOW_DESTROY: Permission =
+    Permission { option: "--allow-destroy", is_given: false };
+
+/// Whether things may be overwritten, and by which option.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Permission {
+    /// How the option is written.
+    pub(crate) option: &'static str,
+    /// Whether it stands on the command line.
+    pub(crate) is_given: bool,
+}
+
+/// Looks at what would be overwritten. Where that is permitted it is told as warnings.
 ///
 /// # Errors
 /// A usage failure that says what is there on each device and how to go on.
-pub(crate) fn check(written: &[Written], allow_destroy: bool) -> Result<Vec<Warning>> {
+pub(crate) fn check(written: &[Written], permission: Permission) -> Result<Vec<Warning>> {
     let root = Root::open(None)?;
     let look = |one: Written| (one.target.to_string(), look(&root, &one));
     let looked: Vec<(String, Vec<Finding>)> = distinct(written).into_iter().map(look).collect();
-    judge(&looked, allow_destroy)
+    judge(&looked, permission)
 }
 
 /// Each target once: several jobs may have the same. One device by two names is told twice.
@@ -195,26 +208,26 @@ fn of_signatures(
 }
 
 /// The warnings, or the refusal of all devices that are refused.
-fn judge(looked: &[(String, Vec<Finding>)], allow_destroy: bool) -> Result<Vec<Warning>> {
+fn judge(looked: &[(String, Vec<Finding>)], permission: Permission) -> Result<Vec<Warning>> {
     let refuses = |finding: &&Finding| match finding.kind {
         Kind::Impossible => true,
-        Kind::Loss => !allow_destroy,
+        Kind::Loss => !permission.is_given,
         Kind::Beside => false,
     };
     let refusals = looked.iter().filter_map(|(device, findings)| {
         let against: Vec<&Finding> = findings.iter().filter(refuses).collect();
-        (!against.is_empty()).then(|| refusal(device, &against))
+        (!against.is_empty()).then(|| refusal(device, &against, permission.option))
     });
     if let Some(failure) = Failure::all(refusals.collect()) {
         return Err(failure);
     }
     let warn = |(device, findings): &(String, Vec<Finding>)| {
-        findings.iter().map(|finding| warning(device, finding)).collect::<Vec<_>>()
+        findings.iter().map(|finding| warning(device, finding, permission.option)).collect::<Vec<_>>()
     };
     Ok(looked.iter().flat_map(warn).collect())
 }
 
-fn refusal(device: &str, against: &[&Finding]) -> Failure {
+fn refusal(device: &str, against: &[&Finding], option: &str) -> Failure {
     let mut text = format!("{device}: nothing was written, because");
     for finding in against {
         let remedy = finding.remedy.as_ref().map(|remedy| format!("; {remedy}"));
@@ -222,15 +235,15 @@ fn refusal(device: &str, against: &[&Finding]) -> Failure {
             .expect("a String takes all");
     }
     let liftable = against.iter().all(|finding| finding.kind == Kind::Loss);
-    text.push_str(if liftable {
-        "\nuse another device, or add --allow-destroy if all that is there may be lost"
-    } else {
-        "\nuse another device"
-    });
+    text.push_str("\nuse another device");
+    if liftable {
+        write!(text, ", or add {option} if all that is there may be lost")
+            .expect("a String takes all");
+    }
     Failure::usage(text)
 }
 
-fn warning(device: &str, finding: &Finding) -> Warning {
+fn warning(device: &str, finding: &Finding, option: &str) -> Warning {
     let reason = &finding.reason;
     match finding.kind {
         Kind::Beside => Warning {
@@ -239,7 +252,7 @@ fn warning(device: &str, finding: &Finding) -> Warning {
         },
         _ => Warning {
             code: "data-destroyed",
-            text: format!("{device}: {reason}, and is OVERWRITTEN, as --allow-destroy says"),
+            text: format!("{device}: {reason}, and is OVERWRITTEN, as {option} says"),
         },
     }
 }

@@ -48,7 +48,7 @@ fn judged_with(
 ) -> Result<Vec<Warning>> {
     let root = Root::recorded(machine);
     let findings = look(&root, &Written { target, device });
-    judge(&[(target.device(), findings)], allow_destroy)
+    judge(&[(target.device(), findings)], Permission { is_given: allow_destroy, ..ALLOW_DESTROY })
 }
 
 fn refusal_of(machine: &str, target: &Target) -> String {
@@ -196,11 +196,11 @@ fn a_target_is_looked_at_once_and_each_namespace_for_itself() {
 fn all_refused_devices_are_told_at_once() {
     let loss = |what: &str| vec![Finding::new(Kind::Loss, what, None)];
     let looked = [("a:1".to_owned(), loss("one")), ("b:2".to_owned(), loss("two"))];
-    let failure = judge(&looked, false).expect_err("refused");
+    let failure = judge(&looked, ALLOW_DESTROY).expect_err("refused");
     let text = failure.to_string();
     assert!(text.contains("a:1") && text.contains("one") && text.contains("b:2"), "{text}");
     assert_eq!(failure.code(), 2);
-    assert_eq!(judge(&looked, true).expect("allowed").len(), 2);
+    assert_eq!(judge(&looked, Permission { is_given: true, ..ALLOW_DESTROY }).expect("allowed").len(), 2);
 }
 
 #[test]

@@ -13,7 +13,7 @@ use crate::bench::way::PerWay;
 use crate::units::{KbBase, Size};
 
 /// fio's own.
-const PERCENTILES: [f64; 17] = [
+pub(crate) const PERCENTILES: [f64; 17] = [
     1.0, 5.0, 10.0, 20.0, 30.0, 40.0, 50.0, 60.0, 70.0, 80.0, 90.0, 95.0, 99.0, 99.5, 99.9, 99.95,
     99.99,
 ];

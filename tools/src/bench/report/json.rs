@@ -116,6 +116,17 @@ fn way(asked: &JobOptions, told: &ToldWay<'_>, bins: bool) -> Value {
 
 /// Moments; with percentiles, and with bins beside them, where there is anything to tell of.
 fn latency(asked: &JobOptions, of: &Latency, percentiles: bool, bins: bool) -> Value {
+    let list = if percentiles { &*asked.percentile_list } else { &[] };
+    let mut value = moments(of, list);
+    if percentiles && bins && of.count() > 0 {
+        let bins = of.bins().map(|(ns, count)| (ns.to_string(), Value::from(count)));
+        value["bins"] = bins.collect::<Map<_, _>>().into();
+    }
+    value
+}
+
+/// Latencies as fio writes them: their moments, and the percentiles of `list` where there is anything to tell of.
+pub(crate) fn moments(of: &Latency, list: &[f64]) -> Value {
     let mut value = json!({
         "min": of.min_ns(),
         "max": of.max_ns(),
@@ -123,15 +134,9 @@ fn latency(asked: &JobOptions, of: &Latency, percentiles: bool, bins: bool) -> V
         "stddev": of.deviation_ns(),
         "N": of.count(),
     });
-    if !percentiles || of.count() == 0 {
-        return value;
-    }
-    let list = asked.percentile_list.iter();
-    let list = list.map(|p| (format!("{p:.6}"), Value::from(of.percentile_ns(*p))));
-    value["percentile"] = list.collect::<Map<_, _>>().into();
-    if bins {
-        let bins = of.bins().map(|(ns, count)| (ns.to_string(), Value::from(count)));
-        value["bins"] = bins.collect::<Map<_, _>>().into();
+    if !list.is_empty() && of.count() > 0 {
+        let named = list.iter().map(|p| (format!("{p:.6}"), Value::from(of.percentile_ns(*p))));
+        value["percentile"] = named.collect::<Map<_, _>>().into();
     }
     value
 }

@@ -32,6 +32,7 @@ use super::options::{OutputFormat, Request};
 use super::outcome::{JobOutcome, RunOutcome};
 
 pub(crate) use date::utc;
+pub(crate) use json::moments;
 
 /// The version that stands where fio gives its own.
 const VERSION: &str = concat!("adit-", env!("CARGO_PKG_VERSION"));

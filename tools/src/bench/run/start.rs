@@ -126,7 +126,9 @@ impl Fleet {
             .filter(|(thread, _)| thread.destroys())
             .map(|(_, target)| guard::Written { target, device: &devices[&target.to_string()].1 })
             .collect();
-        let warnings = guard::check(&written, request.run.allow_destroy)?;
+        let is_given = request.run.allow_destroy;
+        let permission = guard::Permission { is_given, ..guard::ALLOW_DESTROY };
+        let warnings = guard::check(&written, permission)?;
         let device = |target: &Target| &devices[&target.to_string()].1;
         let planned = threads
             .iter()
@@ -312,7 +314,12 @@ fn open_device(
     }
     let queue_count = users.len().min(usize::from(u16::MAX)) as u16;
     // A file that is to be made is written, also for readers.
-    let options = DeviceOptions { queue_count, writes: writes || made.is_some(), file_bytes, ..DeviceOptions::default() };
+    let options = DeviceOptions {
+        queue_count,
+        writes: writes || made.is_some(),
+        file_bytes,
+        ..DeviceOptions::default()
+    };
     let device = Device::open(target, &options)?;
     let most = device.info().queue_count_max;
     if queue_count > most {

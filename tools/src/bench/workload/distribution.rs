@@ -19,7 +19,7 @@ const NORMAL_TRIES: u64 = 16;
 
 /// Draws places of `0..count`, some more often than others.
 #[derive(Clone, Debug)]
-pub(super) struct Draw {
+pub(crate) struct Draw {
     count: u64,
     kind: Kind,
 }
@@ -54,7 +54,7 @@ impl Draw {
     ///
     /// # Errors
     /// The distribution has a value that it cannot have; says which it can.
-    pub(super) fn new(
+    pub(crate) fn new(
         distribution: &Distribution,
         count: u64,
         step: u64,
@@ -90,7 +90,7 @@ impl Draw {
 
     /// The place that a random number stands for.
     #[inline]
-    pub(super) fn place(&self, random: u64) -> u64 {
+    pub(crate) fn place(&self, random: u64) -> u64 {
         match &self.kind {
             Kind::Uniform => below(random, self.count),
             Kind::Zipf(zipf, ranks) => ranks.place(zipf.rank(fraction(random)), self.count),

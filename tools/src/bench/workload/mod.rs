@@ -4,7 +4,7 @@
 //! been recorded. `places` says which places there are; a pass ends when all of them have come, or where places may
 //! come again, when as many bytes were moved as the region has.
 
-mod distribution;
+pub(crate) mod distribution;
 mod latest;
 mod lfsr;
 mod map;

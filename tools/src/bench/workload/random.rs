@@ -13,26 +13,26 @@ pub(crate) fn mix(x: u64) -> u64 {
 
 /// A sequence of 64-bit numbers, each had by its index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Stream {
+pub(crate) struct Stream {
     key: u64,
 }
 
 impl Stream {
     /// The sequence of `seed` that serves `purpose` in `pass`.
-    pub(super) fn new(seed: u64, pass: u64, purpose: u64) -> Stream {
+    pub(crate) fn new(seed: u64, pass: u64, purpose: u64) -> Stream {
         Stream { key: mix(seed ^ mix(pass ^ mix(purpose))) }
     }
 
     /// The number at `index`.
     #[inline]
-    pub(super) fn at(self, index: u64) -> u64 {
+    pub(crate) fn at(self, index: u64) -> u64 {
         mix(self.key.wrapping_add(index.wrapping_mul(GOLDEN)))
     }
 }
 
 /// Makes a number below `count` of a random one, without a division.
 #[inline]
-pub(super) fn below(random: u64, count: u64) -> u64 {
+pub(crate) fn below(random: u64, count: u64) -> u64 {
     ((u128::from(random) * u128::from(count)) >> 64) as u64
 }
 

@@ -1,0 +1,223 @@
+//! What is on the devices of a store, found without opening it: for whoever checks a store, or only looks at it.
+//!
+//! 1. Both copies of each device's superblock, and whether the devices are those of one store.
+//! 2. Of each shard the checkpoint and the journal, replayed as by an opening.
+//! 3. Each object against its neighbours and the data area: extents are disjoint and inside, layouts and tenants are
+//!    there, and there are as many checksums as pieces.
+//!
+//! What is wrong is a list of [`Fault`]s. Nothing is written. The objects' data are not read: that is a scrub. Where
+//! somebody has the store open meanwhile, what is found may be of several moments.
+
+mod objects;
+mod space;
+
+#[cfg(test)]
+mod tests;
+
+use std::fmt;
+
+use objects::Objects;
+pub use objects::SurveyedObject;
+pub use space::Space;
+
+use crate::block::{Lineage, Void};
+use crate::device_set::{Agreed, Given, check_set};
+use crate::error::Result;
+use crate::geometry::{Geometry, superblock_units};
+use crate::place::UNIT_BYTES;
+use crate::recovery::{Areas, Media, Recovered, recover};
+use crate::superblock::{Absent, Copies, choose};
+
+/// A device as it is now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeviceFacts {
+    /// What it is called.
+    pub device: String,
+    /// How long it is, in bytes.
+    pub bytes: u64,
+    /// How long its LBAs are, in bytes.
+    pub lba_bytes: u32,
+}
+
+impl DeviceFacts {
+    fn units(&self) -> u64 {
+        self.bytes / UNIT_BYTES
+    }
+}
+
+/// The superblocks of a store.
+#[derive(Clone, Debug)]
+pub struct Heads {
+    /// Of each device in order.
+    pub copies: Vec<Copies>,
+    /// What they say together.
+    pub agreed: Agreed,
+    /// Where everything lies.
+    pub geometry: Geometry,
+}
+
+/// Reads and compares the superblocks.
+///
+/// # Errors
+/// [`crate::Error::Media`] where a device has none, or they are not those of one store, in order and unchanged.
+pub fn heads<M: Media>(media: &mut M, devices: &[DeviceFacts]) -> Result<Heads> {
+    let mut copies = Vec::with_capacity(devices.len());
+    for (index, device) in (0..).zip(devices) {
+        copies.push(superblocks(media, index, device)?);
+    }
+    let given = devices.iter().zip(&copies).map(|(device, copies)| Given {
+        device: &device.device,
+        superblock: &copies.superblock,
+        units: device.units(),
+        lba_bytes: device.lba_bytes,
+    });
+    let agreed = check_set(&given.collect::<Vec<_>>())?;
+    let units = copies.iter().map(|copies| copies.superblock.device_units).collect();
+    let geometry = Geometry::new(&copies[0].superblock.format_options(units))?;
+    Ok(Heads { copies, agreed, geometry })
+}
+
+fn superblocks<M: Media>(media: &mut M, index: u8, device: &DeviceFacts) -> Result<Copies> {
+    if device.units() < 2 {
+        return Err(Absent::Blank.into_error(&device.device));
+    }
+    let mut bytes = [[0; UNIT_BYTES as usize]; 2];
+    for (unit, bytes) in superblock_units(device.units()).into_iter().zip(&mut bytes) {
+        media.read(index, unit, bytes)?;
+    }
+    choose(&bytes[0], &bytes[1]).map_err(|absent| absent.into_error(&device.device))
+}
+
+/// Something that is not as it should be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fault {
+    /// A word for programs.
+    pub code: &'static str,
+    /// A sentence for people.
+    pub text: String,
+    /// How many objects it costs, as far as that can be told.
+    pub objects_lost: u64,
+}
+
+impl Fault {
+    fn new(code: &'static str, objects_lost: u64, text: impl ToString) -> Fault {
+        Fault { code, text: text.to_string(), objects_lost }
+    }
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+/// What a shard has.
+#[derive(Clone, Debug)]
+pub struct ShardSurvey {
+    /// Where its metadata lie.
+    pub areas: Areas,
+    /// What its checkpoint and journal came to.
+    pub recovered: Recovered,
+    /// Its objects, by key.
+    pub objects: Vec<SurveyedObject>,
+    /// Its tenants: number, name, and quota in units.
+    pub tenants: Vec<(u8, String, Option<u64>)>,
+    /// How many layouts it has.
+    pub layouts: usize,
+    /// How its room is used.
+    pub space: Space,
+    /// What is wrong.
+    pub faults: Vec<Fault>,
+}
+
+/// Surveys one shard.
+///
+/// # Errors
+/// Where a device does not answer; damage is in the result.
+///
+/// # Panics
+/// If there is no such shard.
+pub fn shard<M: Media>(media: &mut M, heads: &Heads, shard: u16) -> Result<ShardSurvey> {
+    let areas = heads.geometry.areas(shard);
+    let store = heads.copies[0].superblock.store;
+    let lineage = Lineage { store, epoch: heads.agreed.epoch, shard };
+    let mut objects = Objects::default();
+    let recovered = recover(media, &mut objects, &lineage, &areas)?;
+    let mut faults = of_recovery(shard, &recovered);
+    faults.append(&mut objects.faults());
+    let data = |device| heads.geometry.data(shard, device);
+    let devices = heads.geometry.devices();
+    let space = Space::of(&objects, (0..devices).map(data).collect(), &mut faults);
+    let (tenants, layouts) = (objects.tenants(), objects.layout_count());
+    let objects = objects.into_list();
+    Ok(ShardSurvey { areas, recovered, objects, tenants, layouts, space, faults })
+}
+
+/// What is wrong with the superblocks, of which there is one whole copy on each device.
+pub fn of_heads(heads: &Heads, devices: &[DeviceFacts]) -> Vec<Fault> {
+    let mut faults = Vec::new();
+    for (device, copies) in devices.iter().zip(&heads.copies) {
+        for (name, bad) in ["first", "last"].into_iter().zip(&copies.bad) {
+            let Some(absent) = bad else { continue };
+            let text = format!(
+                "{}: the copy of the superblock in its {name} unit is bad ({absent}); the other one is used, and \
+                 the next opening writes it anew",
+                device.device
+            );
+            faults.push(Fault::new("superblock-copy", 0, text));
+        }
+    }
+    faults
+}
+
+fn of_recovery(shard: u16, recovered: &Recovered) -> Vec<Fault> {
+    let mut faults = Vec::new();
+    if recovered.damaged_headers > 0 {
+        let text = format!(
+            "shard {shard}: {} of 2 checkpoints has a damaged header; what is used is {}",
+            recovered.damaged_headers,
+            used(recovered)
+        );
+        faults.push(Fault::new("checkpoint-header", 0, text));
+    }
+    for (number, void) in &recovered.passed_over {
+        let text = format!(
+            "shard {shard}: checkpoint {number} cannot be used ({}); what is used is {}",
+            why(*void),
+            used(recovered)
+        );
+        faults.push(Fault::new("checkpoint", 0, text));
+    }
+    let torn = matches!(recovered.cut, Some(Void::Damaged | Void::Records(_)));
+    if torn || recovered.blocks_behind > 0 {
+        let text = format!(
+            "shard {shard}: the journal is cut at block {}: what was written after it is lost, {} whole blocks of it \
+             at least",
+            recovered.next.sequence, recovered.blocks_behind
+        );
+        faults.push(Fault::new("journal-cut", 0, text));
+    }
+    if recovered.is_inconsistent {
+        let text = format!(
+            "shard {shard}: the journal ends before the end of every checkpoint; objects may be missing, and some \
+             that are listed may have been overwritten, which their checksums tell"
+        );
+        faults.push(Fault::new("inconsistent", 0, text));
+    }
+    faults
+}
+
+fn used(recovered: &Recovered) -> String {
+    let from = match recovered.checkpoint {
+        Some(chosen) => format!("checkpoint {}", chosen.number),
+        None => "no checkpoint".to_owned(),
+    };
+    format!("{from} and {} blocks of the journal", recovered.journal_blocks)
+}
+
+fn why(void: Void) -> String {
+    match void {
+        Void::Chain => "the journal ends before it".to_owned(),
+        other => other.to_string(),
+    }
+}

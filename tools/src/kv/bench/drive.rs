@@ -1,0 +1,163 @@
+//! The loops: one thread that keeps so many items in flight until it is told to stop, or has done all.
+
+use std::time::Duration;
+
+use adit_driver::Time;
+
+use super::bed::Bed;
+use super::chooser::{Chooser, Step};
+use super::counted::Replayed;
+use super::engine::{Engine, Kind};
+use super::objects;
+use super::trace::TraceRequest;
+
+/// Between two looks at whether a run is to stop.
+const LOOK: Duration = Duration::from_millis(5);
+
+/// When a run ends, and who is told how far it is.
+pub(super) struct Watch<'a> {
+    /// When it ends by the clock.
+    pub(super) until: Time,
+    /// Asked now and then with gets, puts and the share that is done in thousandths where that is known; false ends
+    /// the run.
+    pub(super) goes_on: &'a mut dyn FnMut(Far) -> bool,
+    /// When that was asked last.
+    pub(super) looked: Time,
+}
+
+/// How far a run is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Far {
+    /// Objects that were read.
+    pub(super) gets: u64,
+    /// Objects that were put.
+    pub(super) puts: u64,
+    /// What is done of what there is to do.
+    pub(super) done: u64,
+    /// What there is to do; 0 where it has no end of its own.
+    pub(super) whole: u64,
+}
+
+impl Watch<'_> {
+    /// Whether a run goes on.
+    fn goes_on<B: Bed>(&mut self, engine: &mut Engine<'_, B>, done: u64, whole: u64) -> bool {
+        if engine.has_failed() {
+            return false;
+        }
+        let now = engine.bed().now();
+        if now >= self.until {
+            return false;
+        }
+        if now.since(self.looked) < LOOK {
+            return true;
+        }
+        self.looked = now;
+        let counted = engine.counted();
+        let far = Far { gets: counted.get.ops(), puts: counted.put.ops(), done, whole };
+        (self.goes_on)(far)
+    }
+}
+
+/// Puts the objects `0..count` in order; returns how many were begun.
+pub(super) fn fill<B: Bed>(
+    engine: &mut Engine<'_, B>,
+    depth: usize,
+    count: u64,
+    watch: &mut Watch<'_>,
+) -> u64 {
+    let mut next = 0;
+    while next < count && watch.goes_on(engine, next, count) {
+        while next < count && engine.in_flight() < depth {
+            engine.begin(Kind::Put, [next].into_iter());
+            next += 1;
+        }
+        engine.turn();
+    }
+    engine.drain();
+    next
+}
+
+/// Does what `chooser` says to the objects of `known` (all of `0..` where there is no list) until it is stopped.
+pub(super) fn mix<B: Bed>(
+    engine: &mut Engine<'_, B>,
+    depth: usize,
+    chooser: &mut Chooser,
+    known: Option<&[u64]>,
+    watch: &mut Watch<'_>,
+) {
+    let name = |number: u64| match known {
+        // What was inserted is behind the last that was known.
+        Some(known) => known.get(number as usize).copied().unwrap_or_else(|| {
+            known.last().map_or(0, |last| last + 1) + (number - known.len() as u64)
+        }),
+        None => number,
+    };
+    while watch.goes_on(engine, 0, 0) {
+        while engine.in_flight() < depth {
+            if let Some(object) = engine.take_modified() {
+                engine.begin(Kind::Put, [object].into_iter());
+                continue;
+            }
+            match chooser.next() {
+                Step::Get(from, length) => {
+                    engine.begin(Kind::Get, (from..from + length).map(name));
+                }
+                Step::Modify(object) => engine.begin(Kind::Modify, [name(object)].into_iter()),
+                // An object that is being put is drawn again later: of two puts nobody could say which is the last.
+                Step::Update(object) | Step::Insert(object) if engine.may_put(name(object)) => {
+                    engine.begin(Kind::Put, [name(object)].into_iter());
+                }
+                Step::Update(_) | Step::Insert(_) => break,
+            }
+        }
+        engine.turn();
+    }
+    engine.drain();
+}
+
+/// Replays `trace` request by request: looks up the prefix, reads what is there, puts the rest.
+///
+/// A request begins when the one before has ended, so that what is there does not depend on how fast anything is.
+pub(super) fn replay<B: Bed>(
+    engine: &mut Engine<'_, B>,
+    depth: usize,
+    trace: &[TraceRequest],
+    watch: &mut Watch<'_>,
+) {
+    engine.counted().replayed = Some(Replayed::new());
+    for (number, request) in (0..).zip(trace) {
+        if !watch.goes_on(engine, number, trace.len() as u64) {
+            break;
+        }
+        let ids = &request.hash_ids;
+        let keys: Vec<_> = ids.iter().map(|id| objects::key(*id)).collect();
+        let begun = engine.bed().now();
+        let hits = engine.bed().lookup_prefix(begun, &keys);
+        all(engine, depth, Kind::Get, &ids[..hits]);
+        all(engine, depth, Kind::Put, &ids[hits..]);
+        let took = engine.bed().now().since(begun);
+        if let (Some(replayed), false) = (&mut engine.counted().replayed, ids.is_empty()) {
+            replayed.requests += 1;
+            replayed.references += ids.len() as u64;
+            replayed.prefix_hits += hits as u64;
+            replayed.latency.record(took.as_nanos() as u64);
+        }
+    }
+}
+
+/// Does one thing to all of `objects` in order, `depth` at a time, and waits for the last.
+fn all<B: Bed>(engine: &mut Engine<'_, B>, depth: usize, kind: Kind, objects: &[u64]) {
+    for &object in objects {
+        while engine.in_flight() >= depth || (kind == Kind::Put && !engine.may_put(object)) {
+            engine.turn();
+        }
+        if engine.has_failed() {
+            break;
+        }
+        engine.begin(kind, [object].into_iter());
+    }
+    engine.drain();
+}
+
+#[cfg(test)]
+mod tests;

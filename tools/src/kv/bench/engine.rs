@@ -1,0 +1,319 @@
+//! Gets and puts in flight: hands them in, takes them back, counts and checks them.
+//!
+//! Memory is allocated at the start; what is in flight is bounded by it. The first thing that goes wrong is kept, and
+//! nothing begins after it.
+
+use adit_driver::memory::AnyBuffer;
+use adit_driver::{Buffer, Time};
+use adit_kvstore::shard::{Action, Done, GetItem, Outcome, Part, PutItem, PutOptions, Request};
+use adit_kvstore::units;
+
+use super::bed::Bed;
+use super::contents::Contents;
+use super::counted::Counted;
+use super::objects::{self, Objects};
+use crate::failure::{Failure, Result};
+
+/// What an answer is judged: why it is wrong, in words.
+type Judged = std::result::Result<(), String>;
+
+/// What is done to an object, in which order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// Read.
+    Get,
+    /// Read, then put.
+    Modify,
+    /// Put.
+    Put,
+}
+
+/// An item in flight.
+#[derive(Clone, Copy, Debug)]
+struct Flight {
+    kind: Kind,
+    object: u64,
+    /// The least generation that a get may find.
+    least: u64,
+}
+
+/// A request in flight.
+#[derive(Debug, Default)]
+struct Batch {
+    begun: Time,
+    flights: Vec<Flight>,
+    left: usize,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Engine<'a, B> {
+    bed: &'a mut B,
+    object_bytes: u64,
+    contents: Contents,
+    objects: Objects,
+    idle: Vec<Buffer>,
+    batches: Vec<Batch>,
+    unused: Vec<usize>,
+    in_flight: usize,
+    /// Objects that were read to be put.
+    modified: Vec<u64>,
+    counted: Counted,
+    failure: Option<Failure>,
+}
+
+impl<'a, B: Bed> Engine<'a, B> {
+    /// With memory for `items` in flight, objects of `object_bytes`; `is_thorough` compares every byte that is read.
+    ///
+    /// # Errors
+    /// When there is not so much memory.
+    pub(super) fn new(
+        bed: &'a mut B,
+        object_bytes: u64,
+        items: usize,
+        is_thorough: bool,
+        objects: Objects,
+    ) -> Result<Engine<'a, B>> {
+        let contents = Contents::new(object_bytes as usize, is_thorough);
+        let buffer_bytes = (units(object_bytes) * adit_kvstore::UNIT_BYTES) as usize;
+        let mut rest = bed.allocate(items * buffer_bytes)?;
+        let mut idle = Vec::with_capacity(items);
+        for index in (0..items).rev() {
+            let mut buffer = rest.split_off(index * buffer_bytes);
+            // Memory comes in whole pages.
+            drop(buffer.split_off(buffer_bytes));
+            contents.initial(&mut buffer);
+            idle.push(buffer);
+        }
+        Ok(Engine {
+            bed,
+            object_bytes,
+            contents,
+            objects,
+            idle,
+            batches: Vec::new(),
+            unused: Vec::new(),
+            in_flight: 0,
+            modified: Vec::new(),
+            counted: Counted::new(),
+            failure: None,
+        })
+    }
+
+    /// The store.
+    pub(super) fn bed(&mut self) -> &mut B {
+        self.bed
+    }
+
+    /// Items in flight.
+    pub(super) fn in_flight(&self) -> usize {
+        self.in_flight
+    }
+
+    /// Whether something went wrong: nothing more is to begin.
+    pub(super) fn has_failed(&self) -> bool {
+        self.failure.is_some()
+    }
+
+    /// Whether a put of it may begin.
+    pub(super) fn may_put(&self, object: u64) -> bool {
+        !self.objects.is_busy(object)
+    }
+
+    /// An object that was read to be put, and can be.
+    pub(super) fn take_modified(&mut self) -> Option<u64> {
+        let at = self.modified.iter().position(|object| self.may_put(*object))?;
+        Some(self.modified.swap_remove(at))
+    }
+
+    /// What was counted, and may be added to.
+    pub(super) fn counted(&mut self) -> &mut Counted {
+        &mut self.counted
+    }
+
+    /// What was counted, once nothing is in flight.
+    ///
+    /// # Panics
+    /// If something is.
+    pub(super) fn finish(self) -> (Counted, Option<Failure>) {
+        assert_eq!(self.in_flight, 0, "a run ends when everything has been answered");
+        (self.counted, self.failure)
+    }
+
+    /// Hands in one request for all of these objects.
+    ///
+    /// # Panics
+    /// If there is not memory for so many.
+    pub(super) fn begin(&mut self, kind: Kind, objects: impl Iterator<Item = u64>) {
+        let now = self.bed.now();
+        let tag = self.unused.pop().unwrap_or_else(|| {
+            self.batches.push(Batch::default());
+            self.batches.len() - 1
+        });
+        let mut flights = std::mem::take(&mut self.batches[tag].flights);
+        flights.extend(objects.map(|object| self.flight(kind, object)));
+        let action = self.action(kind, &flights);
+        self.in_flight += flights.len();
+        self.batches[tag] = Batch { begun: now, left: flights.len(), flights };
+        self.bed.submit(now, Request { tag: tag as u64, deadline: Time::NEVER, action });
+    }
+
+    fn flight(&self, kind: Kind, object: u64) -> Flight {
+        Flight { kind, object, least: self.objects.least(object) }
+    }
+
+    fn action(&mut self, kind: Kind, flights: &[Flight]) -> Action {
+        match (kind, flights) {
+            (Kind::Put, [one]) => Action::Put(self.put_item(one.object)),
+            (Kind::Put, many) => {
+                Action::PutMany(many.iter().map(|flight| self.put_item(flight.object)).collect())
+            }
+            (_, [one]) => Action::Get(self.get_item(one.object)),
+            (_, many) => {
+                Action::GetMany(many.iter().map(|flight| self.get_item(flight.object)).collect())
+            }
+        }
+    }
+
+    fn put_item(&mut self, object: u64) -> PutItem {
+        let mut data = self.buffer();
+        let generation = self.objects.begin_put(object);
+        self.contents.stamp(&mut data, object, generation);
+        PutItem {
+            key: objects::key(object),
+            bytes: self.object_bytes,
+            data: AnyBuffer::One(data),
+            options: PutOptions::default(),
+        }
+    }
+
+    fn get_item(&mut self, object: u64) -> GetItem {
+        let into = AnyBuffer::One(self.buffer());
+        GetItem { key: objects::key(object), part: Part::All, into }
+    }
+
+    fn buffer(&mut self) -> Buffer {
+        self.idle.pop().expect("no more begins than there is memory for")
+    }
+
+    /// Takes in what was answered; returns how much moved.
+    pub(super) fn turn(&mut self) -> usize {
+        let now = self.bed.now();
+        let mut answers = Answers {
+            now,
+            object_bytes: self.object_bytes,
+            contents: &self.contents,
+            objects: &mut self.objects,
+            idle: &mut self.idle,
+            batches: &mut self.batches,
+            unused: &mut self.unused,
+            in_flight: &mut self.in_flight,
+            modified: &mut self.modified,
+            counted: &mut self.counted,
+            failure: &mut self.failure,
+        };
+        self.bed.poll(now, &mut |done| answers.take(done))
+    }
+
+    /// Takes answers in until nothing is in flight.
+    pub(super) fn drain(&mut self) {
+        while self.in_flight > 0 {
+            self.turn();
+        }
+    }
+}
+
+/// What an answer changes: all of an engine but the store.
+struct Answers<'a> {
+    now: Time,
+    object_bytes: u64,
+    contents: &'a Contents,
+    objects: &'a mut Objects,
+    idle: &'a mut Vec<Buffer>,
+    batches: &'a mut [Batch],
+    unused: &'a mut Vec<usize>,
+    in_flight: &'a mut usize,
+    modified: &'a mut Vec<u64>,
+    counted: &'a mut Counted,
+    failure: &'a mut Option<Failure>,
+}
+
+impl Answers<'_> {
+    fn take(&mut self, done: Done) {
+        let tag = done.tag as usize;
+        let batch = &mut self.batches[tag];
+        let (flight, begun) = (batch.flights[done.item as usize], batch.begun);
+        batch.left -= 1;
+        if batch.left == 0 {
+            batch.flights.clear();
+            self.unused.push(tag);
+        }
+        *self.in_flight -= 1;
+        let AnyBuffer::One(mut buffer) = done.memory else {
+            panic!("an answer gives the memory back")
+        };
+        let latency = self.now.since(begun);
+        let judged = match flight.kind {
+            Kind::Put => self.of_put(flight, &done.result, latency),
+            Kind::Get | Kind::Modify => self.of_get(flight, &done.result, latency, &buffer),
+        };
+        if let Err(why) = judged {
+            // What a failed read left there is no noise any more.
+            self.contents.initial(&mut buffer);
+            self.failure.get_or_insert(Failure::failed(why));
+        }
+        self.idle.push(buffer);
+    }
+
+    fn of_put(
+        &mut self,
+        flight: Flight,
+        result: &Answer,
+        latency: std::time::Duration,
+    ) -> Judged {
+        self.objects.end_put(flight.object, matches!(result, Ok(Outcome::Stored)));
+        match result {
+            Ok(Outcome::Stored) => self.counted.put.record(self.object_bytes, latency),
+            Ok(Outcome::Declined(_)) => self.counted.declined += 1,
+            other => return Err(unexpected("putting", flight.object, other)),
+        }
+        Ok(())
+    }
+
+    fn of_get(
+        &mut self,
+        flight: Flight,
+        result: &Answer,
+        latency: std::time::Duration,
+        buffer: &[u8],
+    ) -> Judged {
+        match result {
+            Ok(Outcome::Hit { bytes }) if *bytes == self.object_bytes => {
+                self.counted.get.record(*bytes, latency);
+                self.contents.check(buffer, self.objects.expected(flight.object, flight.least))?;
+            }
+            Ok(Outcome::Miss) => {
+                self.counted.get.record(0, latency);
+                self.counted.misses += 1;
+            }
+            other => return Err(unexpected("getting", flight.object, other)),
+        }
+        if flight.kind == Kind::Modify {
+            self.modified.push(flight.object);
+        }
+        Ok(())
+    }
+}
+
+/// An answer's result.
+type Answer = std::result::Result<Outcome, adit_kvstore::shard::Failure>;
+
+fn unexpected(doing: &str, object: u64, result: &Answer) -> String {
+    match result {
+        Ok(Outcome::Hit { bytes }) => format!(
+            "object {object} has {bytes} bytes; give --object-bytes as the store was filled with"
+        ),
+        Ok(other) => format!("{doing} object {object} came to {other:?}"),
+        Err(why) => format!("{doing} object {object} failed: {why}"),
+    }
+}

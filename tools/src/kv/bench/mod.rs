@@ -1,0 +1,26 @@
+//! `adit kv bench`: a store under load.
+//!
+//! | module | noun |
+//! |---|---|
+//! | `options` | the command line |
+//! | `workload`, `chooser`, `trace` | what is done to which object |
+//! | `objects`, `contents` | what objects are called and hold, and whether what was read is what was put |
+//! | `bed`, `engine`, `drive` | the store, what is in flight, and the loops |
+//! | `counted`, `report` | what is counted and how it is told |
+//! | `run` | the command |
+
+mod bed;
+mod chooser;
+mod contents;
+mod counted;
+mod drive;
+mod engine;
+mod objects;
+mod options;
+mod report;
+mod run;
+mod trace;
+mod workload;
+
+pub(crate) use options::KvBenchArgs;
+pub(crate) use run::run;

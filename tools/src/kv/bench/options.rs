@@ -1,0 +1,193 @@
+//! What `adit kv bench` is told.
+
+use std::time::Duration;
+
+use adit_driver::Target;
+use adit_kvstore::{Durability, PolicyKind};
+use clap::Args;
+
+use super::workload::Workload;
+use crate::failure::{Failure, Result};
+use crate::units;
+
+const EXAMPLES: &str = "\
+Examples:
+  Fill a file, then read what is there:
+    adit kv bench --store uring:kv.img --size 4g --workload fill --object-bytes 128k
+    adit kv bench --store uring:kv.img --workload get --iodepth 32 --runtime 10 --json
+  YCSB A on the software controller, filled first:
+    adit kv bench --store soft:mem=2G --workload ycsb-a --object-bytes 4k --objects 100000
+  A trace in Mooncake's format through an LRU of 5000 KV blocks:
+    adit kv bench --store soft:mem=2G --workload trace:trace.jsonl --object-bytes 4k --capacity-blocks 5000
+
+fill, layers and trace begin with an empty store: they format the target, which destroys what is there. get, mixed and
+the workloads of YCSB use the objects that an earlier fill left; on a target whose memory is made for the run, and so
+is empty, they fill it first, which is not measured.";
+
+/// Most items in flight.
+const DEPTH_MAX: u64 = 4096;
+/// How long what has no end of its own goes on.
+const RUNTIME: Duration = Duration::from_secs(10);
+
+/// Measures a store with a workload
+#[derive(Args, Clone, Debug)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct KvBenchArgs {
+    /// A device of the store; several times for several, in the order in which they were formatted
+    #[arg(long, value_name = "TARGET", required = true)]
+    pub(super) store: Vec<Target>,
+
+    /// fill, get, mixed, ycsb-a to ycsb-f, layers or trace:FILE
+    #[arg(long, value_name = "NAME")]
+    pub(super) workload: Workload,
+
+    /// Bytes of an object; of a trace, of a KV block
+    #[arg(long, value_name = "SIZE", default_value = "128k", value_parser = units::block_bytes)]
+    pub(super) object_bytes: u64,
+
+    /// Objects to fill with, or to choose from; without it, nine tenths of what there is room for, or what is there
+    #[arg(long, value_name = "N", value_parser = at_least_one)]
+    pub(super) objects: Option<u64>,
+
+    /// Objects in flight
+    #[arg(long, value_name = "N", default_value = "32", value_parser = depth)]
+    pub(super) iodepth: u64,
+
+    /// Ends after this time; what has no end of its own takes 10 s without it
+    #[arg(long, value_name = "TIME", value_parser = units::duration)]
+    runtime: Option<Duration>,
+
+    /// What an acknowledgement promises: volatile, restart or durable
+    #[arg(long, value_name = "KIND", default_value = "restart")]
+    pub(super) durability: Durability,
+
+    /// Which objects go first: lru or s3fifo
+    #[arg(long, value_name = "NAME", default_value = "lru")]
+    pub(super) policy: PolicyKind,
+
+    /// Most objects that the store keeps
+    #[arg(long, value_name = "N", value_parser = at_least_one)]
+    pub(super) capacity_blocks: Option<u64>,
+
+    /// Gets of a mixed workload, in percent
+    #[arg(long, value_name = "PERCENT", default_value = "70", value_parser = percent)]
+    pub(super) get_percent: u64,
+
+    /// Parts of the store that is formatted
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub(super) shards: u16,
+
+    /// A file is created where there is none, and made so long where it is shorter
+    #[arg(long, value_name = "SIZE", value_parser = units::block_bytes)]
+    pub(super) size: Option<u64>,
+
+    /// The model of layers: llama-3-8b and others; a wrong name lists them
+    #[arg(long, value_name = "NAME", default_value = "llama-3-8b")]
+    pub(super) model: String,
+
+    /// Where the order of a workload begins
+    #[arg(long, value_name = "N", default_value = "1", value_parser = units::count)]
+    pub(super) seed: u64,
+
+    /// Compares every byte that is read with what was put; without it the first bytes of each 4 KiB, beside the store's own checksums, which are always verified
+    #[arg(long)]
+    pub(super) verify: bool,
+
+    /// Formats a device though there is something on it that is no store of an earlier run
+    #[arg(long)]
+    pub(super) force: bool,
+
+    /// Prints JSON
+    #[arg(long)]
+    pub(super) json: bool,
+}
+
+impl KvBenchArgs {
+    /// When the run ends by the clock.
+    pub(super) fn runtime(&self) -> Option<Duration> {
+        self.runtime.or_else(|| self.workload.is_endless().then_some(RUNTIME))
+    }
+
+    /// Refuses what contradicts itself.
+    ///
+    /// # Errors
+    /// A usage failure.
+    pub(super) fn check(&self) -> Result<()> {
+        if self.shards == 0 {
+            return Err(Failure::usage("--shards is 0; use at least 1"));
+        }
+        if self.size.is_some() && !self.workload.formats() {
+            return Err(Failure::usage(format!(
+                "--size is for workloads that format the target; '{}' uses what is there",
+                self.workload
+            )));
+        }
+        Ok(())
+    }
+}
+
+fn at_least_one(text: &str) -> std::result::Result<u64, String> {
+    within(text, 1, u64::MAX)
+}
+
+fn depth(text: &str) -> std::result::Result<u64, String> {
+    within(text, 1, DEPTH_MAX)
+}
+
+fn percent(text: &str) -> std::result::Result<u64, String> {
+    within(text, 0, 100)
+}
+
+fn within(text: &str, from: u64, to: u64) -> std::result::Result<u64, String> {
+    let number = units::count(text).map_err(|why| why.to_string())?;
+    match (from..=to).contains(&number) {
+        true => Ok(number),
+        false if to == u64::MAX => Err(format!("'{text}' is too small; use at least {from}")),
+        false => Err(format!("'{text}' is not one of {from} to {to}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: KvBenchArgs,
+    }
+
+    fn parse(line: &str) -> std::result::Result<KvBenchArgs, String> {
+        let words = format!("bench --store null: --workload {line}");
+        let line = Line::try_parse_from(words.split_whitespace());
+        line.map(|line| line.args).map_err(|why| why.to_string())
+    }
+
+    #[test]
+    fn only_what_has_no_end_ends_by_itself() {
+        let runtime = |line| parse(line).expect(line).runtime();
+        assert_eq!(runtime("get"), Some(Duration::from_secs(10)));
+        assert_eq!(runtime("fill"), None);
+        assert_eq!(runtime("fill --runtime 2m"), Some(Duration::from_secs(120)));
+    }
+
+    #[test]
+    fn what_cannot_be_is_refused() {
+        for line in [
+            "get --iodepth 0",
+            "get --iodepth 4097",
+            "get --objects 0",
+            "mixed --get-percent 101",
+            "fill --object-bytes 0",
+            "fill --durability fast",
+            "walk",
+        ] {
+            assert!(parse(line).is_err(), "{line}");
+        }
+        assert!(parse("get --size 1g").expect("parses").check().is_err());
+        assert!(parse("fill --shards 0").expect("parses").check().is_err());
+        assert!(parse("fill --size 1g").expect("parses").check().is_ok());
+    }
+}

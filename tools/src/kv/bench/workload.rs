@@ -1,0 +1,129 @@
+//! The workloads by name.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+/// What a run does.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Workload {
+    /// Formats, then puts objects one after another.
+    Fill,
+    /// Gets objects at random.
+    Get,
+    /// Gets and puts objects at random.
+    Mixed,
+    /// One of YCSB's core workloads.
+    Ycsb(Ycsb),
+    /// KV blocks of a model: formats, puts sequences of blocks, restores them layer by layer.
+    Layers,
+    /// Formats, then replays a trace.
+    Trace(PathBuf),
+}
+
+/// YCSB's core workloads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Ycsb {
+    /// Half reads, half updates.
+    A,
+    /// 95 % reads, 5 % updates.
+    B,
+    /// Reads only.
+    C,
+    /// 95 % reads of what is new, 5 % inserts.
+    D,
+    /// 95 % scans of up to 100 neighbours, 5 % inserts.
+    E,
+    /// Half reads, half reads whose object is then written.
+    F,
+}
+
+impl Ycsb {
+    const NAMES: [(char, Ycsb); 6] = [
+        ('a', Ycsb::A),
+        ('b', Ycsb::B),
+        ('c', Ycsb::C),
+        ('d', Ycsb::D),
+        ('e', Ycsb::E),
+        ('f', Ycsb::F),
+    ];
+}
+
+impl Workload {
+    /// Whether it begins with an empty store of its own.
+    pub(super) fn formats(&self) -> bool {
+        matches!(self, Workload::Fill | Workload::Layers | Workload::Trace(_))
+    }
+
+    /// Whether it goes on until something ends it.
+    pub(super) fn is_endless(&self) -> bool {
+        matches!(self, Workload::Get | Workload::Mixed | Workload::Ycsb(_))
+    }
+}
+
+impl FromStr for Workload {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Workload, String> {
+        if let Some(path) = text.strip_prefix("trace:") {
+            return match path {
+                "" => Err("'trace:' names no file; write trace:FILE".to_owned()),
+                path => Ok(Workload::Trace(path.into())),
+            };
+        }
+        let ycsb = |letter: char| Ycsb::NAMES.iter().find(|(name, _)| *name == letter);
+        match text {
+            "fill" => Ok(Workload::Fill),
+            "get" => Ok(Workload::Get),
+            "mixed" => Ok(Workload::Mixed),
+            "layers" => Ok(Workload::Layers),
+            _ => text
+                .strip_prefix("ycsb-")
+                .and_then(|rest| ycsb(rest.chars().next().filter(|_| rest.len() == 1)?))
+                .map(|(_, ycsb)| Workload::Ycsb(*ycsb))
+                .ok_or_else(|| {
+                    format!(
+                        "'{text}' is no workload: use fill, get, mixed, ycsb-a to ycsb-f, layers \
+                         or trace:FILE"
+                    )
+                }),
+        }
+    }
+}
+
+impl fmt::Display for Workload {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Workload::Fill => f.write_str("fill"),
+            Workload::Get => f.write_str("get"),
+            Workload::Mixed => f.write_str("mixed"),
+            Workload::Layers => f.write_str("layers"),
+            Workload::Ycsb(ycsb) => {
+                let named = Ycsb::NAMES.iter().find(|(_, named)| named == ycsb);
+                write!(f, "ycsb-{}", named.expect("each has a name").0)
+            }
+            Workload::Trace(path) => write!(f, "trace:{}", path.display()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_prints_parses_to_the_same() {
+        for text in ["fill", "get", "mixed", "ycsb-a", "ycsb-f", "layers", "trace:a b.jsonl"] {
+            assert_eq!(text.parse::<Workload>().expect(text).to_string(), text);
+        }
+    }
+
+    #[test]
+    fn what_is_no_workload_is_refused_with_all_that_are() {
+        for text in ["", "ycsb", "ycsb-g", "ycsb-ab", "ycsb-", "Fill"] {
+            let why = text.parse::<Workload>().expect_err(text);
+            assert!(why.contains("ycsb-a to ycsb-f"), "{why}");
+        }
+        assert!("trace:".parse::<Workload>().expect_err("no file").contains("trace:FILE"));
+    }
+}

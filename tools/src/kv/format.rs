@@ -1,0 +1,113 @@
+//! `adit kv format`: makes a store.
+
+use adit_driver::Device;
+use adit_kvstore::{FormatStore, Store};
+use clap::Args;
+use serde_json::json;
+
+use super::store::{self, StoreArgs};
+use crate::failure::{Failure, Result};
+use crate::human;
+use crate::output::Output;
+use crate::units;
+
+const EXAMPLES: &str = "\
+Examples:
+  In a file of 4 GiB, which is made:
+    adit kv format uring:kv.img --size 4G
+  On two drives, for two threads:
+    adit kv format vfio:0000:01:00.0 vfio:0000:02:00.0 --shards 2
+
+What is on a device is looked at first: a file system, a partition table, a store and anything else that is not zero is
+refused and named, unless --force is given.";
+
+/// The longest label, in bytes.
+const LABEL_BYTES_MAX: usize = 32;
+
+/// Makes a store of devices or files
+#[derive(Args, Clone, Debug)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct FormatArgs {
+    #[command(flatten)]
+    store: StoreArgs,
+
+    /// Parts, each of which a thread of its own can drive: the most cores that the store can use
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    shards: u16,
+
+    /// Most objects that the store keeps; without it one for each 64 KiB
+    #[arg(long, value_name = "N", value_parser = units::count)]
+    objects: Option<u64>,
+
+    /// A file is created where there is none, and made so long where it is shorter
+    #[arg(long, value_name = "SIZE", value_parser = units::block_bytes)]
+    size: Option<u64>,
+
+    /// A name for people, up to 32 bytes
+    #[arg(long, value_name = "TEXT", default_value = "")]
+    label: String,
+
+    /// Overwrites whatever is there
+    #[arg(long)]
+    force: bool,
+
+    /// Prints JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// What is on a device, where that is not to be overwritten; what the device or the command line did wrong.
+pub(crate) fn run(args: &FormatArgs) -> Result<()> {
+    if args.label.len() > LABEL_BYTES_MAX {
+        return Err(Failure::usage(format!(
+            "--label has {} bytes; use at most {LABEL_BYTES_MAX}",
+            args.label.len()
+        )));
+    }
+    let targets = &args.store.targets;
+    let devices = store::open_devices(targets, args.size)?;
+    store::guard(targets, &devices, args.force)?;
+    let format = FormatStore {
+        targets: targets.clone(),
+        devices: devices.clone(),
+        shards: args.shards,
+        objects_max: args.objects,
+        label: args.label.clone(),
+        overwrite: args.force,
+        ..FormatStore::default()
+    };
+    Store::format(&format)?;
+    Output::Standard.write(&told(args, &devices))
+}
+
+fn told(args: &FormatArgs, devices: &[Device]) -> String {
+    let bytes: u64 = devices.iter().map(|device| device.info().bytes).sum();
+    let names: Vec<String> = args.store.targets.iter().map(ToString::to_string).collect();
+    match args.json {
+        true => {
+            let report = json!({
+                "store": names,
+                "bytes": bytes,
+                "shards": args.shards,
+                "label": args.label,
+            });
+            format!("{report:#}\n")
+        }
+        false => format!(
+            "{}: a store of {} on {} device{}, {} shard{}\n",
+            names.join(" "),
+            human::capacity(bytes),
+            devices.len(),
+            plural(devices.len() as u64),
+            args.shards,
+            plural(args.shards.into())
+        ),
+    }
+}
+
+fn plural(count: u64) -> &'static str {
+    if count == 1 { "" } else { "s" }
+}

@@ -1,0 +1,216 @@
+//! `adit kv get`: reads an object.
+//!
+//! Every byte is checked against its checksum before it is written anywhere. A file appears whole or not at all: it is
+//! written beside its place and moved there at the end.
+
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use adit_driver::memory::AnyBuffer;
+use adit_kvstore::shard::{Action, GetItem, Info, Outcome, Part};
+use adit_kvstore::{Key, piece_bytes};
+use clap::Args;
+
+use super::key::{KeyArg, hex};
+use super::session::{Session, one};
+use super::store::{self, StoreArg};
+use crate::failure::{Failure, Result};
+
+const EXAMPLES: &str = "\
+Examples:
+  adit kv get uring:kv.img greeting
+  adit kv get uring:kv.img 0x0123456789abcdef -o block.bin
+  Its first 4 KiB:
+    adit kv get uring:kv.img greeting --range 0-4095";
+
+/// What is read at once at least; longer objects come in parts.
+const PART_BYTES: u64 = 8 << 20;
+
+/// Reads an object to standard output or into a file
+#[derive(Args, Clone, Debug)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct GetArgs {
+    #[command(flatten)]
+    store: StoreArg,
+
+    /// What the object is called: text, or 0x0123abcd for bytes
+    key: KeyArg,
+
+    /// Writes into FILE, which appears when all of it is there
+    #[arg(short, long, value_name = "FILE")]
+    output: Option<PathBuf>,
+
+    /// The first and the last byte, from 0; without the last, up to the end
+    #[arg(long, value_name = "A-B")]
+    range: Option<Bytes>,
+
+    /// Prints JSON about what was written, with --output
+    #[arg(long, requires = "output")]
+    json: bool,
+}
+
+/// Bytes of an object: the first and the last, or up to the end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Bytes {
+    first: u64,
+    last: Option<u64>,
+}
+
+impl FromStr for Bytes {
+    type Err = String;
+
+    fn from_str(text: &str) -> std::result::Result<Bytes, String> {
+        let refused = || format!("'{text}' is no range; write it as 0-4095 or as 4096-");
+        let (first, last) = text.split_once('-').ok_or_else(refused)?;
+        let number = |text: &str| text.parse::<u64>().map_err(|_| refused());
+        let first = number(first)?;
+        let last = if last.is_empty() { None } else { Some(number(last)?) };
+        match last {
+            Some(last) if last < first || last == u64::MAX => Err(refused()),
+            _ => Ok(Bytes { first, last }),
+        }
+    }
+}
+
+impl Bytes {
+    /// Those of an object of `bytes`.
+    fn of(self, bytes: u64) -> Option<Range<u64>> {
+        let end = self.last.map_or(bytes, |last| bytes.min(last + 1));
+        (self.first < bytes).then_some(self.first..end)
+    }
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// When there is no such object, or it cannot be read or written.
+pub(crate) fn run(args: &GetArgs) -> Result<()> {
+    let mut session = Session::open(args.store.targets())?;
+    let found = session.info(&args.key.0);
+    let info = found.ok_or_else(|| missing(&args.store.targets(), &args.key.0))?;
+    let range = match args.range {
+        None => 0..info.bytes,
+        Some(range) => range.of(info.bytes).ok_or_else(|| {
+            Failure::failed(format!(
+                "object '{}' has {} bytes; --range begins behind them",
+                args.key, info.bytes
+            ))
+        })?,
+    };
+    match &args.output {
+        None => copy(&mut session, &info, range.clone(), &mut to_standard_output)?,
+        Some(path) => into_file(&mut session, &info, range.clone(), path)?,
+    }
+    session.close()?;
+    if !args.json {
+        return Ok(());
+    }
+    let report = serde_json::json!({
+        "key": args.key.to_string(),
+        "key_hex": hex(&args.key.0),
+        "object_bytes": info.bytes,
+        "bytes": range.end - range.start,
+    });
+    crate::output::Output::Standard.write(&format!("{report:#}\n"))
+}
+
+/// What is told of an object that is not there.
+pub(super) fn missing(targets: &[adit_driver::Target], key: &Key) -> Failure {
+    Failure::failed(format!("{}: there is no object '{key}'", store::name(targets)))
+}
+
+/// Where bytes go; false where nobody wants any more.
+type Sink<'a> = &'a mut dyn FnMut(&[u8]) -> io::Result<bool>;
+
+fn to_standard_output(bytes: &[u8]) -> io::Result<bool> {
+    let mut out = io::stdout().lock();
+    match out.write_all(bytes).and_then(|()| out.flush()) {
+        // A reader that went away is no failure.
+        Err(why) if why.kind() == io::ErrorKind::BrokenPipe => Ok(false),
+        written => written.map(|()| true),
+    }
+}
+
+/// Reads a range of an object in parts, each of which is checked before any of it goes on.
+pub(super) fn copy(
+    session: &mut Session,
+    info: &Info,
+    range: Range<u64>,
+    sink: Sink<'_>,
+) -> Result<()> {
+    // Parts begin and end where pieces with checksums do.
+    let piece = piece_bytes(info.bytes);
+    let part_bytes = PART_BYTES.max(piece);
+    let mut memory = session.allocate(info.device, part_bytes.min(info.bytes))?;
+    let mut at = range.start - range.start % piece;
+    while at < range.end {
+        let end = (at + part_bytes).min(range.end.next_multiple_of(piece)).min(info.bytes);
+        let part = if at == 0 && end == info.bytes { Part::All } else { Part::Bytes(at..end) };
+        let item = GetItem { key: info.key.clone(), part, into: AnyBuffer::One(memory) };
+        let (outcome, back) = session.call(Action::Get(item))?;
+        memory = one(back);
+        if !matches!(outcome, Outcome::Hit { bytes } if bytes == end - at) {
+            return Err(Failure::failed(format!(
+                "object '{}' cannot be read: what the device gives is not what was put; it counts as missing",
+                info.key
+            )));
+        }
+        let wanted = range.start.max(at) - at..range.end.min(end) - at;
+        let wanted = wanted.start as usize..wanted.end as usize;
+        match sink(&memory[wanted]) {
+            Ok(true) => at = end,
+            Ok(false) => return Ok(()),
+            Err(why) => return Err(Failure::failed(format!("writing the object failed: {why}"))),
+        }
+    }
+    Ok(())
+}
+
+fn into_file(session: &mut Session, info: &Info, range: Range<u64>, path: &Path) -> Result<()> {
+    let failed = |why: io::Error| Failure::failed(format!("{}: {why}", path.display()));
+    let scratch = Scratch::beside(path);
+    let mut file = File::create(&scratch.0).map_err(failed)?;
+    copy(session, info, range, &mut |bytes| file.write_all(bytes).map(|()| true))
+        .map_err(|failure| failure.and(format_args!("{} was not made", path.display())))?;
+    file.sync_all().map_err(failed)?;
+    fs::rename(&scratch.0, path).map_err(failed)
+}
+
+/// A file that is gone unless it was moved.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn beside(path: &Path) -> Scratch {
+        let mut name = path.file_name().unwrap_or_default().to_owned();
+        name.push(format!(".{}.part", std::process::id()));
+        Scratch(path.with_file_name(name))
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        // It is not there where all went well.
+        let _ = fs::remove_file(&self.0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_range_has_its_first_and_its_last_byte() {
+        let of = |text: &str, bytes| text.parse::<Bytes>().expect(text).of(bytes);
+        assert_eq!(of("0-4095", 10_000), Some(0..4096));
+        assert_eq!(of("5-5", 10_000), Some(5..6));
+        assert_eq!(of("9000-", 10_000), Some(9000..10_000));
+        assert_eq!(of("9000-20000", 10_000), Some(9000..10_000));
+        assert_eq!(of("10000-", 10_000), None);
+        for text in ["", "-", "5", "6-5", "-5", "a-b", "0-18446744073709551615"] {
+            assert!(text.parse::<Bytes>().is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,159 @@
+//! `adit kv info`: what a store is, or an object.
+
+use std::fmt::Write;
+
+use adit_kvstore::survey::{self, DeviceFacts, Heads, SurveyedObject};
+use adit_kvstore::{Key, UNIT_BYTES};
+use clap::Args;
+use serde_json::{Value, json};
+
+use super::get::missing;
+use super::key::{KeyArg, hex};
+use super::store::{StoreArg, name};
+use super::survey::Reader;
+use crate::failure::Result;
+use crate::human;
+use crate::output::Output;
+
+const EXAMPLES: &str = "\
+Examples:
+  adit kv info uring:kv.img
+  adit kv info uring:kv.img greeting --json
+
+Nothing is written, and the store may be open elsewhere: what is told may then be changing.";
+
+/// Prints what a store was formatted as, or what is known of an object
+#[derive(Args, Clone, Debug)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct InfoArgs {
+    #[command(flatten)]
+    store: StoreArg,
+
+    /// An object: text, or 0x0123abcd for bytes
+    key: Option<KeyArg>,
+
+    /// Prints JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// When there is no store, or no such object.
+pub(crate) fn run(args: &InfoArgs) -> Result<()> {
+    let targets = args.store.targets();
+    let mut reader = Reader::open(&targets, false)?;
+    let facts = reader.facts();
+    let heads = survey::heads(&mut reader, &facts)?;
+    let mut report = match &args.key {
+        None => store_json(&heads, &facts),
+        Some(key) => {
+            let found = find(&mut reader, &heads, &key.0)?;
+            object_json(&found.ok_or_else(|| missing(&targets, &key.0))?)
+        }
+    };
+    report["in_use"] = reader.is_in_use.into();
+    let text = match args.json {
+        true => format!("{report:#}\n"),
+        false => lines(&report, &name(&targets)),
+    };
+    Output::Standard.write(&text)
+}
+
+/// An object by what the media say: the key's shard is not asked for, each is looked at.
+fn find(reader: &mut Reader, heads: &Heads, key: &Key) -> Result<Option<SurveyedObject>> {
+    for shard in 0..heads.geometry.shards() {
+        let survey = survey::shard(reader, heads, shard)?;
+        let at = survey.objects.binary_search_by(|found| found.key.cmp(key));
+        if let Ok(at) = at {
+            return Ok(Some(survey.objects[at].clone()));
+        }
+    }
+    Ok(None)
+}
+
+/// What a store was formatted as.
+pub(super) fn store_json(heads: &Heads, facts: &[DeviceFacts]) -> Value {
+    let first = &heads.copies[0].superblock;
+    let geometry = &heads.geometry;
+    let id: String = first.store.iter().map(|byte| format!("{byte:02x}")).collect();
+    let devices = facts.iter().zip(&heads.copies).map(|(facts, copies)| {
+        json!({
+            "device": facts.device,
+            "bytes": facts.bytes,
+            "lba_bytes": facts.lba_bytes,
+            "superblock_sequence": copies.superblock.sequence,
+            "superblock_copies_bad": copies.bad.iter().flatten().count(),
+        })
+    });
+    json!({
+        "store_id": id,
+        "label": first.label,
+        "shards": geometry.shards(),
+        "objects_max": u64::from(first.objects_max) * u64::from(geometry.shards()),
+        "data_bytes": geometry.data_units() * UNIT_BYTES,
+        "journal_bytes": geometry.journal_units() * UNIT_BYTES * u64::from(geometry.shards()),
+        "checkpoint_bytes": geometry.checkpoint_units() * UNIT_BYTES * 2 * u64::from(geometry.shards()),
+        "epoch": heads.agreed.epoch,
+        "opened_last_as": first.durability.to_string(),
+        "devices": devices.collect::<Vec<_>>(),
+    })
+}
+
+fn object_json(found: &SurveyedObject) -> Value {
+    let object = &found.object;
+    json!({
+        "key": found.key.to_string(),
+        "key_hex": hex(&found.key),
+        "bytes": object.bytes,
+        "device": object.place.device,
+        "unit": object.place.unit,
+        "layout": object.layout.0,
+        "tenant": object.tenant.0,
+        "expires_unix_s": found.expires_s,
+        "checksums": found.checksums,
+    })
+}
+
+/// A report for people: a line for each member.
+fn lines(report: &Value, title: &str) -> String {
+    let mut out = format!("{title}\n");
+    for (member, value) in report.as_object().into_iter().flatten() {
+        let words = member.replace('_', " ");
+        match value {
+            Value::Array(devices) => devices.iter().for_each(|device| {
+                writeln!(out, "  {:<20}{}", "device", device_line(device)).expect("a string takes everything");
+            }),
+            Value::Bool(false) => {}
+            Value::Bool(true) => out.push_str("  It is open elsewhere: what is told may be changing.\n"),
+            Value::Null => writeln!(out, "  {words:<20}none").expect("a string takes everything"),
+            value => writeln!(out, "  {words:<20}{}", told(member, value)).expect("a string takes everything"),
+        }
+    }
+    out
+}
+
+fn told(member: &str, value: &Value) -> String {
+    match (value.as_str(), value.as_u64()) {
+        (Some(text), _) => human::printable(text),
+        (_, Some(bytes)) if member.ends_with("bytes") => {
+            format!("{} ({bytes} bytes)", human::capacity(bytes))
+        }
+        _ => value.to_string(),
+    }
+}
+
+fn device_line(device: &Value) -> String {
+    let bytes = device["bytes"].as_u64().unwrap_or_default();
+    let bad = match device["superblock_copies_bad"].as_u64() {
+        Some(0) | None => String::new(),
+        Some(bad) => format!(", {bad} of 2 superblocks bad"),
+    };
+    format!(
+        "{}, {}, LBA of {} bytes{bad}",
+        human::printable(device["device"].as_str().unwrap_or_default()),
+        human::capacity(bytes),
+        device["lba_bytes"]
+    )
+}

@@ -1,0 +1,186 @@
+//! `adit kv put`: stores an object.
+//!
+//! A file is put in parts, so that it may be larger than memory; standard input, whose length is not known before its
+//! end, is read whole.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+
+use adit_driver::memory::AnyBuffer;
+use adit_kvstore::piece_bytes;
+use adit_kvstore::shard::{
+    Action, FillItem, Outcome, Part, PutItem, PutOptions, ReserveItem, WriterId,
+};
+use clap::Args;
+use serde_json::json;
+
+use super::key::{KeyArg, hex};
+use super::session::Session;
+use super::store::StoreArg;
+use crate::failure::{Failure, Result};
+use crate::human;
+use crate::output::Output;
+
+const EXAMPLES: &str = "\
+Examples:
+  adit kv put uring:kv.img greeting hello.txt
+  echo hello | adit kv put uring:kv.img 0x0123456789abcdef -
+
+A key is text, or bytes in hexadecimal after 0x or hex:.";
+
+/// What is put at once at least; longer objects go in parts.
+const PART_BYTES: u64 = 8 << 20;
+
+/// Stores an object; one of the same key is replaced
+#[derive(Args, Clone, Debug)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct PutArgs {
+    #[command(flatten)]
+    store: StoreArg,
+
+    /// What the object is called: text, or 0x0123abcd for bytes; up to 512 bytes
+    key: KeyArg,
+
+    /// What it holds; without it or with '-', standard input
+    file: Option<PathBuf>,
+
+    /// Seconds after which it is gone
+    #[arg(long, value_name = "SECONDS")]
+    ttl: Option<u64>,
+
+    /// Prints JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// What is to be put, and how long it is.
+struct Source {
+    name: String,
+    bytes: u64,
+    data: Box<dyn Read>,
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// Why it could not be read or stored.
+pub(crate) fn run(args: &PutArgs) -> Result<()> {
+    let mut source = Source::open(args.file.as_deref())?;
+    let mut session = Session::open(args.store.targets())?;
+    let stored = put(&mut session, args, &mut source)?;
+    session.close()?;
+    if let Outcome::Declined(why) = stored {
+        return Err(Failure::failed(format!("object '{}' was not taken: {why:?}", args.key)));
+    }
+    if !args.json {
+        return Ok(());
+    }
+    let report = json!({
+        "key": args.key.to_string(),
+        "key_hex": hex(&args.key.0),
+        "bytes": source.bytes,
+    });
+    Output::Standard.write(&format!("{report:#}\n"))
+}
+
+impl Source {
+    fn open(path: Option<&Path>) -> Result<Source> {
+        let source = match path {
+            None => Source::standard_input()?,
+            Some(path) if path.as_os_str() == "-" => Source::standard_input()?,
+            Some(path) => Source::file(path)?,
+        };
+        match source.bytes {
+            0 => Err(Failure::failed(format!(
+                "{}: it is empty; an object has at least one byte",
+                source.name
+            ))),
+            _ => Ok(source),
+        }
+    }
+
+    fn standard_input() -> Result<Source> {
+        let mut data = Vec::new();
+        let read = io::stdin().lock().read_to_end(&mut data);
+        read.map_err(|why| Failure::failed(format!("standard input: {why}")))?;
+        let bytes = data.len() as u64;
+        Ok(Source {
+            name: "standard input".to_owned(),
+            bytes,
+            data: Box::new(io::Cursor::new(data)),
+        })
+    }
+
+    fn file(path: &Path) -> Result<Source> {
+        let name = path.display().to_string();
+        let failed = |why: io::Error| Failure::failed(format!("{name}: {why}"));
+        let file = File::open(path).map_err(failed)?;
+        let about = file.metadata().map_err(failed)?;
+        if !about.is_file() {
+            return Err(Failure::failed(format!(
+                "{name}: it is no regular file; pipe what it holds to 'adit kv put … -'"
+            )));
+        }
+        Ok(Source { bytes: about.len(), name, data: Box::new(file) })
+    }
+
+    /// The next bytes, as many as fit.
+    fn read(&mut self, into: &mut [u8]) -> Result<()> {
+        let read = self.data.read_exact(into);
+        read.map_err(|why| {
+            Failure::failed(format!("{}: {why}; is it being changed?", self.name))
+        })
+    }
+}
+
+fn put(session: &mut Session, args: &PutArgs, source: &mut Source) -> Result<Outcome> {
+    let options = PutOptions { ttl_s: args.ttl, ..PutOptions::default() };
+    let bytes = source.bytes;
+    let key = args.key.0.clone();
+    if bytes > PART_BYTES {
+        let item = ReserveItem { key, bytes, options };
+        return in_parts(session, item, source);
+    }
+    let mut data = session.allocate(0, bytes)?;
+    source.read(&mut data[..bytes as usize])?;
+    let item = PutItem { key, bytes, data: AnyBuffer::One(data), options };
+    Ok(session.call(Action::Put(item))?.0)
+}
+
+fn in_parts(session: &mut Session, item: ReserveItem, source: &mut Source) -> Result<Outcome> {
+    let bytes = item.bytes;
+    let writer = match session.call(Action::Reserve(vec![item]))?.0 {
+        Outcome::Reserved(writer) => writer,
+        other => return Ok(other),
+    };
+    let filled = fill(session, writer, bytes, source);
+    match filled {
+        Ok(()) => Ok(session.call(Action::Seal(writer))?.0),
+        Err(failure) => {
+            session.local_mut().abandon(writer);
+            Err(failure)
+        }
+    }
+}
+
+fn fill(session: &mut Session, writer: WriterId, bytes: u64, source: &mut Source) -> Result<()> {
+    let part_bytes = PART_BYTES.max(piece_bytes(bytes));
+    let interrupt = crate::interrupt::Interrupt::install()?;
+    let mut meter = super::meter::Meter::new();
+    let mut memory = session.allocate(0, part_bytes)?;
+    let mut at = 0;
+    while at < bytes {
+        if interrupt.requested() {
+            return Err(Failure::stopped("interrupted; nothing was stored"));
+        }
+        meter.show(|_| format!("{} of {}", human::capacity(at), human::capacity(bytes)));
+        let end = bytes.min(at + part_bytes);
+        source.read(&mut memory[..(end - at) as usize])?;
+        let item = FillItem { writer, part: Part::Bytes(at..end), data: AnyBuffer::One(memory) };
+        let (_, back) = session.call(Action::Fill(vec![item]))?;
+        memory = super::session::one(back);
+        at = end;
+    }
+    Ok(())
+}

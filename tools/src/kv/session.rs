@@ -1,0 +1,125 @@
+//! A store on this thread, one call after another: what one-shot commands need.
+
+use std::thread;
+use std::time::Duration;
+
+use adit_driver::memory::AnyBuffer;
+use adit_driver::{Buffer, Target, Time};
+use adit_kvstore::shard::{Action, Done, Info, Outcome, Request};
+use adit_kvstore::{Key, Local, OpenOptions, Store};
+
+use crate::failure::{Failure, Result};
+
+/// Objects that are listed at once.
+const PAGE: usize = 1024;
+/// Between two looks at whether an answer is there.
+const LOOK: Duration = Duration::from_micros(20);
+/// The tag of all requests: there is one at a time.
+const TAG: u64 = 1;
+
+/// A store that is open.
+pub(crate) struct Session {
+    local: Local,
+}
+
+impl Session {
+    /// Opens the store on `targets`.
+    ///
+    /// # Errors
+    /// As [`Store::open_local`].
+    pub(crate) fn open(targets: Vec<Target>) -> Result<Session> {
+        Ok(Session::of(Store::open_local(&OpenOptions::new(targets))?))
+    }
+
+    /// One that is open.
+    pub(crate) fn of(local: Local) -> Session {
+        Session { local }
+    }
+
+    /// The store.
+    pub(crate) fn local(&self) -> &Local {
+        &self.local
+    }
+
+    /// The store.
+    pub(crate) fn local_mut(&mut self) -> &mut Local {
+        &mut self.local
+    }
+
+    /// Does one thing and waits until it is done; what came of it, and the memory.
+    ///
+    /// # Errors
+    /// Why the store could not.
+    pub(crate) fn call(&mut self, action: Action) -> Result<(Outcome, AnyBuffer)> {
+        let request = Request { tag: TAG, deadline: Time::NEVER, action };
+        self.local.submit(self.local.now(), request);
+        let mut answer: Option<Done> = None;
+        loop {
+            let turn = self.local.poll(self.local.now(), &mut |done| answer = Some(done));
+            if let Some(done) = answer.take() {
+                return Ok((done.result.map_err(Failure::failed)?, done.memory));
+            }
+            if turn.moved == 0 {
+                thread::sleep(LOOK);
+            }
+        }
+    }
+
+    /// Waits until all that was acknowledged survives a power cut.
+    ///
+    /// # Errors
+    /// Why the store could not.
+    pub(crate) fn commit(&mut self) -> Result<()> {
+        self.call(Action::Commit).map(|_| ())
+    }
+
+    /// What is known of an object.
+    pub(crate) fn info(&self, key: &Key) -> Option<Info> {
+        self.local.info(self.local.now(), key)
+    }
+
+    /// Shows all objects to `each`, in no particular order.
+    ///
+    /// # Errors
+    /// As `each`.
+    pub(crate) fn scan(&self, each: &mut dyn FnMut(Info) -> Result<()>) -> Result<()> {
+        let mut from = Some(0);
+        while let Some(cursor) = from {
+            let (page, next) = self.local.scan(self.local.now(), cursor, PAGE);
+            page.into_iter().try_for_each(&mut *each)?;
+            from = next;
+        }
+        Ok(())
+    }
+
+    /// Memory for data of `bytes` on one device, whole units.
+    ///
+    /// # Errors
+    /// When there is no more.
+    pub(crate) fn allocate(&self, device: u8, bytes: u64) -> Result<Buffer> {
+        let whole = adit_kvstore::units(bytes.max(1)) * adit_kvstore::UNIT_BYTES;
+        let whole = usize::try_from(whole).map_err(Failure::failed)?;
+        let mut buffer = self.local.allocate_on(device, whole)?;
+        drop(buffer.split_off(whole));
+        Ok(buffer)
+    }
+
+    /// Makes everything durable and lets the devices go.
+    ///
+    /// # Errors
+    /// Why the store could not.
+    pub(crate) fn close(self) -> Result<()> {
+        Ok(self.local.close(&mut drop)?)
+    }
+}
+
+/// The buffer of an answer, where one was given.
+///
+/// # Panics
+/// If it was not one.
+pub(crate) fn one(memory: AnyBuffer) -> Buffer {
+    match memory {
+        AnyBuffer::One(buffer) => buffer,
+        _ => panic!("an answer gives the memory back"),
+    }
+}

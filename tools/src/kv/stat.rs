@@ -1,0 +1,242 @@
+//! `adit kv stat`: how full a store is, how it is worn, and how a server does with it.
+//!
+//! What the media tell is read from them, also while a server has the store open. Hit rates and write amplification
+//! are counted by whoever has it open and are not kept on the media: they come from a server's metrics.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+
+use adit_driver::Device;
+use adit_driver::spec::log::SmartHealth;
+use adit_driver::spec::{Lid, Nsid, View};
+use adit_kvstore::UNIT_BYTES;
+use adit_kvstore::survey::{self, Space};
+use clap::Args;
+use serde_json::{Map, Value, json};
+
+use super::store::{StoreArgs, name};
+use super::survey::Reader;
+use crate::failure::{Failure, Result};
+use crate::human;
+use crate::output::Output;
+
+const EXAMPLES: &str = "\
+Examples:
+  adit kv stat uring:kv.img
+  With the hit rate and the write amplification of the server that has it open:
+    curl -s http://localhost:8080/metrics | adit kv stat uring:kv.img --metrics -
+
+Nothing is written, and the store may be open elsewhere: the figures may then be moving. Hit rates and write
+amplification are known to the server only; give its metrics, as Prometheus reads them.";
+
+/// Most bytes of metrics that are read.
+const METRICS_BYTES_MAX: u64 = 16 << 20;
+
+/// Prints how full and how fragmented a store is, and how its devices are worn
+#[derive(Args, Clone, Debug)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct StatArgs {
+    #[command(flatten)]
+    store: StoreArgs,
+
+    /// Metrics of the server that has the store open, in Prometheus's text format; '-' for standard input
+    #[arg(long, value_name = "FILE")]
+    metrics: Option<PathBuf>,
+
+    /// Prints JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// When there is no store, or the metrics cannot be read.
+pub(crate) fn run(args: &StatArgs) -> Result<()> {
+    let metrics = args.metrics.as_deref().map(read_metrics).transpose()?;
+    let targets = &args.store.targets;
+    let mut reader = Reader::open(targets, false)?;
+    let facts = reader.facts();
+    let heads = survey::heads(&mut reader, &facts)?;
+    let (mut objects, mut bytes, mut space) = (0, 0, Space::default());
+    for shard in 0..heads.geometry.shards() {
+        let found = survey::shard(&mut reader, &heads, shard)?;
+        objects += found.objects.len() as u64;
+        bytes += found.objects.iter().map(|found| found.object.bytes).sum::<u64>();
+        space.data_units += found.space.data_units;
+        space.used_units += found.space.used_units;
+        space.free_runs += found.space.free_runs;
+        space.largest_free_units = space.largest_free_units.max(found.space.largest_free_units);
+    }
+    let mut report = json!({ "objects": objects, "object_bytes": bytes });
+    add_space(&mut report, &space);
+    report["in_use"] = reader.is_in_use.into();
+    report["devices"] = reader.devices().map(wear).collect();
+    report["server"] = metrics.as_ref().map_or(Value::Null, served);
+    let text = match args.json {
+        true => format!("{report:#}\n"),
+        false => table(&report, &name(targets)),
+    };
+    Output::Standard.write(&text)
+}
+
+fn add_space(report: &mut Value, space: &Space) {
+    let free = space.data_units - space.used_units.min(space.data_units);
+    report["capacity_bytes"] = (space.data_units * UNIT_BYTES).into();
+    report["used_bytes"] = (space.used_units * UNIT_BYTES).into();
+    report["free_runs"] = space.free_runs.into();
+    report["largest_free_bytes"] = (space.largest_free_units * UNIT_BYTES).into();
+    let fragmentation = match free {
+        0 => 0.0,
+        free => 1.0 - space.largest_free_units as f64 / free as f64,
+    };
+    report["fragmentation"] = fragmentation.into();
+}
+
+/// A device's wear, where it keeps count of it.
+fn wear(device: &Device) -> Value {
+    let mut report = json!({ "device": device.info().device });
+    let Some(controller) = device.controller() else { return report };
+    let page = controller.log_page(Lid::SMART_HEALTH, Nsid::ALL, size_of::<SmartHealth>() as u32);
+    let Ok(page) = page.inspect_err(|error| tracing::warn!("no SMART log: {error}")) else {
+        return report;
+    };
+    if let Some(smart) = SmartHealth::view(&page) {
+        report["percentage_used"] = smart.percentage_used.into();
+        report["available_spare_percent"] = smart.available_spare_percent.into();
+        report["data_written_bytes"] = json!(smart.data_written_bytes() as f64);
+        report["media_errors"] = json!(smart.media_errors.get() as f64);
+    }
+    report
+}
+
+/// Metrics by name, summed over their labels.
+type Metrics = BTreeMap<String, f64>;
+
+fn read_metrics(path: &Path) -> Result<Metrics> {
+    let failed = |why: io::Error| Failure::failed(format!("{}: {why}", path.display()));
+    let text = match path.as_os_str() == "-" {
+        true => {
+            let mut text = String::new();
+            let mut limited = io::stdin().lock().take(METRICS_BYTES_MAX);
+            limited.read_to_string(&mut text).map_err(failed)?;
+            text
+        }
+        false => fs::read_to_string(path).map_err(failed)?,
+    };
+    let metrics = parse(&text);
+    if !metrics.keys().any(|name| name.starts_with("adit_kv_")) {
+        return Err(Failure::failed(format!(
+            "{}: there is no metric of a store in it; give what the server's /metrics says",
+            path.display()
+        )));
+    }
+    Ok(metrics)
+}
+
+/// Each line `name{labels} value`; comments and what is no number are passed over.
+fn parse(text: &str) -> Metrics {
+    let mut metrics = Metrics::new();
+    for line in text.lines().filter(|line| !line.starts_with('#')) {
+        let name = line.split(['{', ' ']).next().unwrap_or_default();
+        let rest = line.rsplit_once('}').map_or_else(|| &line[name.len()..], |(_, rest)| rest);
+        let value = rest.split_whitespace().next().and_then(|value| value.parse::<f64>().ok());
+        if let Some(value) = value {
+            *metrics.entry(name.to_owned()).or_default() += value;
+        }
+    }
+    metrics
+}
+
+/// What a server counted.
+fn served(metrics: &Metrics) -> Value {
+    let of = |name: &str| metrics.get(&format!("adit_kv_{name}")).copied();
+    let ratio = |part: &str, whole: &str| {
+        let (part, whole) = (of(part)?, of(whole)?);
+        (whole > 0.0).then(|| part / whole)
+    };
+    let mut report = Map::new();
+    report.insert("hit_share".to_owned(), json!(ratio("get_hits_total", "gets_total")));
+    report.insert(
+        "write_amplification".to_owned(),
+        json!(ratio("device_written_bytes_total", "put_bytes_total")),
+    );
+    for name in ["gets_total", "puts_total", "evictions_total", "corrupt_misses_total"] {
+        report.insert(name.trim_end_matches("_total").to_owned(), json!(of(name)));
+    }
+    report.into()
+}
+
+fn table(report: &Value, title: &str) -> String {
+    let number = |name: &str| report[name].as_u64().unwrap_or_default();
+    let percent = |part: f64| format!("{:.1} %", part * 100.0);
+    let used = number("used_bytes") as f64 / number("capacity_bytes").max(1) as f64;
+    let mut rows = vec![
+        ("objects", number("objects").to_string()),
+        ("their bytes", human::capacity(number("object_bytes"))),
+        ("used", format!("{} of {} ({})", human::capacity(number("used_bytes")), human::capacity(number("capacity_bytes")), percent(used))),
+        ("free runs", format!("{}, the largest of {}", number("free_runs"), human::capacity(number("largest_free_bytes")))),
+        ("fragmentation", percent(report["fragmentation"].as_f64().unwrap_or_default())),
+    ];
+    for device in report["devices"].as_array().into_iter().flatten() {
+        rows.push(("wear", wear_line(device)));
+    }
+    let server = &report["server"];
+    if server.is_object() {
+        let told = |name: &str| server[name].as_f64();
+        rows.push(("hit rate", told("hit_share").map_or("none yet".to_owned(), percent)));
+        let amplification = told("write_amplification");
+        rows.push((
+            "write amplification",
+            amplification.map_or("none yet".to_owned(), |times| format!("{times:.3}")),
+        ));
+    }
+    let rows: String = rows.iter().map(|(name, value)| format!("  {name:<22}{value}\n")).collect();
+    let moving = match report["in_use"] == true {
+        true => "  It is open elsewhere: the figures may be moving.\n",
+        false => "",
+    };
+    format!("{title}\n{rows}{moving}")
+}
+
+fn wear_line(device: &Value) -> String {
+    let name = human::printable(device["device"].as_str().unwrap_or_default());
+    match device["percentage_used"].as_u64() {
+        Some(percent) => format!(
+            "{name}: {percent} % used, {} written",
+            human::bytes(device["data_written_bytes"].as_f64().unwrap_or_default())
+        ),
+        None => format!("{name}: this path does not tell"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn metrics_are_summed_over_labels_and_comments_passed_over() {
+        let metrics = parse(
+            "# HELP adit_kv_gets_total Gets.\n# TYPE adit_kv_gets_total counter\n\
+             adit_kv_gets_total{shard=\"0\"} 30\nadit_kv_gets_total{shard=\"1\"} 10 1700000000\n\
+             adit_kv_get_hits_total 20\nnonsense\nadit_kv_x NaN-ish\n",
+        );
+        assert_eq!(metrics.get("adit_kv_gets_total"), Some(&40.0));
+        assert_eq!(served(&metrics)["hit_share"], 0.5);
+        assert_eq!(served(&metrics)["write_amplification"], Value::Null, "nothing was put");
+        assert!(!metrics.contains_key("nonsense") && !metrics.contains_key("adit_kv_x"));
+    }
+
+    #[test]
+    fn fragmentation_is_what_the_largest_run_is_not() {
+        let mut report = json!({});
+        let space =
+            Space { data_units: 100, used_units: 60, free_runs: 2, largest_free_units: 30 };
+        add_space(&mut report, &space);
+        assert_eq!(report["fragmentation"], 0.25);
+        add_space(&mut report, &Space::default());
+        assert_eq!(report["fragmentation"], 0.0);
+    }
+}

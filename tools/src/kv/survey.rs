@@ -1,0 +1,199 @@
+//! A store's devices, read without opening the store: for commands that only look.
+//!
+//! Where another process has the store open, its devices are read all the same where the path allows it, and what is
+//! found may be of several moments.
+
+use std::ops::Range;
+use std::thread;
+use std::time::Duration;
+
+use adit_driver::device::{CommandQueue, DeviceQueue, Operation, QueueOptions, Request};
+use adit_driver::spec::Lba;
+use adit_driver::{Buffer, Completion, Device, DeviceOptions, Target};
+use adit_kvstore::recovery::Media;
+use adit_kvstore::survey::DeviceFacts;
+use adit_kvstore::{Error, UNIT_BYTES};
+
+use crate::failure::Result;
+
+/// Read at once, and held in memory, for each device.
+const CHUNK_BYTES: u64 = 1 << 20;
+/// Reads in flight.
+const DEPTH: u32 = 8;
+/// How long a read may take before it is aborted, and the abort then.
+const READ_LIMIT: Duration = Duration::from_secs(10);
+/// Between two looks at whether a read is done.
+const LOOK: Duration = Duration::from_micros(50);
+
+/// A store's devices, for reading only.
+pub(crate) struct Reader {
+    devices: Vec<Opened>,
+    /// Whether another process has the store open.
+    pub(crate) is_in_use: bool,
+}
+
+/// A device with a queue of its own.
+struct Opened {
+    device: Device,
+    queue: DeviceQueue<Buffer>,
+    memory: Option<Buffer>,
+}
+
+impl Reader {
+    /// Opens the devices; with `exclusive` only where nobody else has them open.
+    ///
+    /// # Errors
+    /// As [`Device::open`].
+    pub(crate) fn open(targets: &[Target], exclusive: bool) -> Result<Reader> {
+        let open = |exclusive: bool| {
+            let options = DeviceOptions { writes: false, exclusive, ..DeviceOptions::default() };
+            let each = targets.iter().map(|target| Device::open(target, &options));
+            each.collect::<std::result::Result<Vec<_>, _>>()
+        };
+        let (devices, is_in_use) = match open(true) {
+            Ok(devices) => (devices, false),
+            Err(error) if exclusive || !is_taken(&error) => return Err(error.into()),
+            Err(_) => (open(false)?, true),
+        };
+        let devices = devices.into_iter().map(Opened::new).collect::<Result<_>>()?;
+        Ok(Reader { devices, is_in_use })
+    }
+
+    /// The devices as they are now.
+    pub(crate) fn facts(&self) -> Vec<DeviceFacts> {
+        let of = |opened: &Opened| {
+            let info = opened.device.info();
+            DeviceFacts {
+                device: info.device.clone(),
+                bytes: info.bytes,
+                lba_bytes: info.lba_bytes,
+            }
+        };
+        self.devices.iter().map(of).collect()
+    }
+
+    /// The devices.
+    pub(crate) fn devices(&self) -> impl Iterator<Item = &Device> {
+        self.devices.iter().map(|opened| &opened.device)
+    }
+}
+
+/// Whether a device was refused because somebody else has it.
+fn is_taken(error: &adit_driver::Error) -> bool {
+    error.to_string().contains("another process or handle has it open")
+}
+
+impl Opened {
+    fn new(device: Device) -> Result<Opened> {
+        let memory = device.allocate(CHUNK_BYTES as usize)?;
+        let depth = DEPTH.min(device.info().queue_depth_max);
+        let options = QueueOptions { depth, timeout: READ_LIMIT, abort_timeout: READ_LIMIT };
+        let queue = device.create_queue(&options, &[&memory])?;
+        Ok(Opened { device, queue, memory: Some(memory) })
+    }
+
+    /// Reads one run; what the medium cannot give back is zeroes.
+    fn read(&mut self, unit: u64, into: &mut [u8]) -> adit_kvstore::Result<()> {
+        let lba = Lba(unit * (UNIT_BYTES / u64::from(self.device.info().lba_bytes)));
+        let mut whole = self.memory.take().expect("one read at a time");
+        let rest = whole.split_off(into.len());
+        let request = Request { operation: Operation::Read(lba), buffer: whole };
+        let posted = self.queue.post(self.device.now(), request);
+        posted.map_err(|rejected| self.failed(&rejected.reason))?;
+        self.queue.ring();
+        let Completion { mut buffer, result } = self.completion()?;
+        match result {
+            Ok(_) => into.copy_from_slice(&buffer),
+            Err(error) => {
+                tracing::warn!("{}: reading unit {unit} failed: {error}", self.device.info().device);
+                into.fill(0);
+            }
+        }
+        buffer.join(rest).expect("they were one");
+        self.memory = Some(buffer);
+        Ok(())
+    }
+
+    fn completion(&mut self) -> adit_kvstore::Result<Completion<Buffer>> {
+        loop {
+            let mut done = None;
+            self.queue.poll(self.device.now(), |completion| done = Some(completion));
+            if let Some(done) = done {
+                return Ok(done);
+            }
+            self.queue.check()?;
+            if !self.queue.wait(LOOK) {
+                thread::sleep(LOOK);
+            }
+        }
+    }
+
+    fn failed(&self, why: &dyn std::fmt::Display) -> Error {
+        Error::Media {
+            device: self.device.info().device.clone(),
+            why: format!("a read was not taken: {why}"),
+            fix: "look at the target's name".to_owned(),
+        }
+    }
+}
+
+impl Media for Reader {
+    fn read(&mut self, device: u8, unit: u64, into: &mut [u8]) -> adit_kvstore::Result<()> {
+        let opened = &mut self.devices[usize::from(device)];
+        let units = CHUNK_BYTES / UNIT_BYTES;
+        for (index, part) in (0..).zip(into.chunks_mut(CHUNK_BYTES as usize)) {
+            opened.read(unit + index * units, part)?;
+        }
+        Ok(())
+    }
+
+    fn read_stream(
+        &mut self,
+        device: u8,
+        units: Range<u64>,
+        chunk_bytes: usize,
+        each: &mut dyn FnMut(&[u8]) -> adit_kvstore::Result<bool>,
+    ) -> adit_kvstore::Result<()> {
+        // Several chunks at once: a command each would be many.
+        let mut room = vec![0; (CHUNK_BYTES as usize / chunk_bytes).max(1) * chunk_bytes];
+        let mut unit = units.start;
+        while unit < units.end {
+            let bytes = ((units.end - unit) * UNIT_BYTES).min(room.len() as u64);
+            let room = &mut room[..bytes as usize];
+            self.read(device, unit, room)?;
+            for chunk in room.chunks(chunk_bytes) {
+                if !each(chunk)? {
+                    return Ok(());
+                }
+            }
+            unit += bytes / UNIT_BYTES;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stream_comes_in_chunks_until_it_is_enough() {
+        let target: Target = "soft:mem=8M".parse().expect("a target");
+        let mut reader = Reader::open(&[target], true).expect("opens");
+        let mut seen = Vec::new();
+        let read = reader.read_stream(0, 3..1003, 65536, &mut |chunk| {
+            assert!(chunk.iter().all(|byte| *byte == 0));
+            seen.push(chunk.len());
+            Ok(seen.len() < 60)
+        });
+        read.expect("reads");
+        assert_eq!((seen.len(), seen[0]), (60, 65536));
+        seen.clear();
+        let read = reader.read_stream(0, 3..40, 65536, &mut |chunk| {
+            seen.push(chunk.len());
+            Ok(true)
+        });
+        read.expect("reads");
+        assert_eq!(seen, [65536, 65536, 5 * 4096], "the last is shorter");
+    }
+}

@@ -16,7 +16,7 @@ use super::lease::Lease;
 use super::local::Local;
 use super::mailbox::Full;
 use super::names::{DefinedLayout, Tenant};
-use super::open::{self, FormatStore, OpenOptions};
+use super::open::{FormatStore, OpenOptions};
 use super::payload::{Payload, PutWith, RefuseReason, Refused};
 use super::pending::{Pending, Unfinished};
 use super::pool::PoolBuffer;
@@ -70,8 +70,7 @@ impl Store {
     /// # Errors
     /// As [`Store::open`].
     pub fn open_local(options: &OpenOptions) -> Result<Local> {
-        let (opened, _) = open::open(options, |_| Ok(Vec::new()))?;
-        Ok(Local::new(opened, options))
+        Local::open(options)
     }
 
     /// Stores an object. One of that key is replaced. Plain bytes are copied before this returns.

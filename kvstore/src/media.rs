@@ -273,7 +273,8 @@ impl<Q: CommandQueue<Load>> Waiting<'_, Q> {
     /// Writes some units.
     fn write(&mut self, device: usize, unit: u64, bytes: &[u8]) -> Result<()> {
         let lane = &mut self.lanes[device];
-        let operation = Operation::Write(Place { device: device as u8, unit }.lba(lane.info.lba_bytes));
+        let operation =
+            Operation::Write(Place { device: device as u8, unit }.lba(lane.info.lba_bytes));
         let mut memory = lane.memory.pop().expect("memory of a lane is idle while it is opened");
         let rest = memory.split_off(bytes.len());
         memory.copy_from_slice(bytes);

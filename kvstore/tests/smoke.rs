@@ -58,7 +58,8 @@ fn objects_come_back() {
     let device = device("soft:mem=256M");
     let _: &DeviceInfo = device.info();
     let devices = vec![device];
-    Store::format(&FormatStore { devices: devices.clone(), ..FormatStore::default() }).expect("formats");
+    Store::format(&FormatStore { devices: devices.clone(), ..FormatStore::default() })
+        .expect("formats");
     let options = OpenOptions { devices, ..OpenOptions::default() };
     let mut store = Store::open_local(&options).expect("opens");
     for key in 0..3000u64 {
@@ -66,13 +67,15 @@ fn objects_come_back() {
         assert_eq!(put(&mut store, key, bytes), Ok(Outcome::Stored), "{key}");
         assert_eq!(get(&mut store, key, 200_000), Some(bytes));
     }
-    let there: Vec<u64> = (0..3000).filter(|key| get(&mut store, *key, 200_000).is_some()).collect();
+    let there: Vec<u64> =
+        (0..3000).filter(|key| get(&mut store, *key, 200_000).is_some()).collect();
     println!("{} objects, {:?}", there.len(), store.stats());
     assert!(there.len() > 2000 && there.contains(&2999));
     store.close(&mut |_| {}).expect("closes");
     let mut store = Store::open_local(&options).expect("opens again");
     println!("{:?}", store.recoveries());
-    let again: Vec<u64> = (0..3000).filter(|key| get(&mut store, *key, 200_000).is_some()).collect();
+    let again: Vec<u64> =
+        (0..3000).filter(|key| get(&mut store, *key, 200_000).is_some()).collect();
     assert_eq!(there, again);
     assert!(store.exists(store.now(), &Key::from(2999u64)));
 }

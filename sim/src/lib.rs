@@ -32,6 +32,7 @@ mod canary;
 mod content;
 mod counts;
 mod faults;
+pub mod kv;
 mod life;
 mod model;
 mod outcome;

@@ -1,6 +1,7 @@
 //! `cargo xtask sim` runs this.
 #![forbid(unsafe_code)]
 
+mod task;
 mod worker;
 mod workers;
 
@@ -12,17 +13,20 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
-use adit_sim::{Canary, Counts, note_panics, run_seed};
+use adit_sim::kv::count_sweep;
+use adit_sim::note_panics;
 use clap::Parser;
 use signal_hook::consts::{SIGINT, SIGTERM};
 
+use task::{Task, Totals};
 use worker::{Batch, Share};
 use workers::End;
 
 /// Schedules where nothing else is said.
 const SCHEDULES: u64 = 100_000;
 
-/// Run the driver over the software controller in virtual time, with faults, and check its laws.
+/// Run the driver over the software controller, or the store over simulated devices, in virtual time and with faults,
+/// and check their laws.
 #[derive(Parser)]
 #[command(name = "cargo xtask sim", bin_name = "cargo xtask sim", after_help = EXAMPLES)]
 struct Cli {
@@ -44,7 +48,23 @@ struct Cli {
 
     /// Break a law on purpose and see that it is caught
     #[arg(long, value_name = "NAME")]
-    canary: Option<Canary>,
+    canary: Option<String>,
+
+    /// The store instead of the driver
+    #[arg(long)]
+    store: bool,
+
+    /// Cut the power at every command of a workload of 2000 operations in each durability (with --store)
+    #[arg(long, requires = "store", conflicts_with_all = ["schedules", "canary"])]
+    sweep: bool,
+
+    /// Only at every K-th command (with --sweep)
+    #[arg(long, value_name = "K", default_value_t = 1, requires = "sweep", value_parser = clap::value_parser!(u64).range(1..))]
+    every: u64,
+
+    /// Only the N-th cut (with --sweep and --seed)
+    #[arg(long, value_name = "N", requires_all = ["sweep", "seed"])]
+    cut: Option<u64>,
 
     /// Processes that share the work [default: one for each core]
     #[arg(long, value_name = "J")]
@@ -59,7 +79,9 @@ const EXAMPLES: &str = "Examples:
   cargo xtask sim                          100000 schedules with fresh seeds
   cargo xtask sim --minutes 30             as many as half an hour takes
   cargo xtask sim --seed 0x1f3a --trace    one schedule, step by step
-  cargo xtask sim --canary lost-write      a broken law, and how it is reported";
+  cargo xtask sim --canary lost-write      a broken law, and how it is reported
+  cargo xtask sim --store                  100000 schedules of the store
+  cargo xtask sim --store --sweep          a power cut at each command of a long workload";
 
 fn seed(text: &str) -> Result<u64, String> {
     let parsed = match text.strip_prefix("0x") {
@@ -78,43 +100,68 @@ fn minutes(text: &str) -> Result<Duration, String> {
 fn main() -> ExitCode {
     let cli = Cli::parse();
     note_panics();
-    let one_seed = cli.schedules.is_none() && cli.minutes.is_none();
-    match (cli.worker, cli.seed) {
-        (Some(share), Some(seed)) => worker::run(&batch(&cli, seed), share),
-        (None, Some(seed)) if one_seed => show(seed, &cli),
-        _ => search(&cli),
+    let first = cli.seed.unwrap_or_else(|| RandomState::new().hash_one(std::process::id()));
+    let task = match task(&cli, first) {
+        Ok(task) => task,
+        Err(why) => {
+            println!("{why}");
+            return ExitCode::FAILURE;
+        }
+    };
+    let is_many = cli.schedules.is_some() || cli.minutes.is_some() || cli.sweep;
+    let batch = batch(&cli, task, first);
+    match (cli.worker, cli.cut) {
+        (Some(share), _) => worker::run(&batch, share),
+        (None, Some(cut)) => show(&batch, cut, cli.trace),
+        (None, None) if cli.seed.is_some() && !is_many => show(&batch, 0, cli.trace),
+        _ => search(&batch, cli.jobs),
     }
 }
 
-fn batch(cli: &Cli, first: u64) -> Batch {
+/// What is to be run.
+///
+/// # Errors
+/// What to tell the person.
+fn task(cli: &Cli, first: u64) -> Result<Task, String> {
+    let canary = cli.canary.as_deref();
+    if cli.sweep {
+        let commands = count_sweep(first).map_err(|failure| failure.to_string())?;
+        return Ok(Task::Sweep { commands, every: cli.every });
+    }
+    if cli.store {
+        return Ok(Task::Store(canary.map(str::parse).transpose()?));
+    }
+    Ok(Task::Driver(canary.map(str::parse).transpose()?))
+}
+
+fn batch(cli: &Cli, task: Task, first: u64) -> Batch {
     let endless = cli.minutes.is_some();
-    let schedules = cli.schedules.or((!endless).then_some(SCHEDULES));
-    Batch { first, schedules, minutes: cli.minutes, canary: cli.canary }
+    let own = task.schedules().or((!endless).then_some(SCHEDULES));
+    Batch { first, schedules: cli.schedules.or(own), minutes: cli.minutes, task }
 }
 
 /// Runs many schedules.
-fn search(cli: &Cli) -> ExitCode {
+fn search(batch: &Batch, jobs: Option<NonZeroU64>) -> ExitCode {
     let stops = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM] {
         if let Err(why) = signal_hook::flag::register(signal, Arc::clone(&stops)) {
             eprintln!("sim: cannot catch signals: {why}");
         }
     }
-    let first = cli.seed.unwrap_or_else(|| RandomState::new().hash_one(std::process::id()));
-    let batch = batch(cli, first);
     let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get() as u64);
-    let jobs = cli.jobs.map_or(cores, NonZeroU64::get);
-    println!("sim: schedules from seed {first:#x} on, {jobs} processes");
+    let jobs = jobs.map_or(cores, NonZeroU64::get);
+    println!("sim: schedules from seed {:#x} on, {jobs} processes", batch.first);
     let begun = Instant::now();
-    let (counts, end) =
-        workers::run(&batch, jobs, &stops, |counts| progress(counts, &batch, begun.elapsed()));
+    let (totals, end) =
+        workers::run(batch, jobs, &stops, |totals| progress(totals, batch, begun.elapsed()));
     if stderr().is_terminal() {
         eprint!("\r\x1b[K");
     }
     let seconds = begun.elapsed().as_secs_f64();
-    let rate = counts.schedules as f64 / seconds.max(1e-9);
-    println!("{counts}");
-    println!("sim: {} schedules in {seconds:.1} s ({rate:.0} per second)", counts.schedules);
+    let schedules = totals.schedules();
+    let rate = schedules as f64 / seconds.max(1e-9);
+    println!("{totals}");
+    println!("sim: {schedules} schedules in {seconds:.1} s ({rate:.0} per second)");
     match end {
         End::Done => {
             println!("sim: no law was broken");
@@ -132,33 +179,37 @@ fn search(cli: &Cli) -> ExitCode {
 }
 
 /// One line on a terminal, nothing in a pipe.
-fn progress(counts: &Counts, batch: &Batch, elapsed: Duration) {
+fn progress(totals: &Totals, batch: &Batch, elapsed: Duration) {
     if !stderr().is_terminal() {
         return;
     }
     let of = batch.schedules.map_or(String::new(), |of| format!(" of {of}"));
-    let line = format!("\r{}{of} schedules, {} s\x1b[K", counts.schedules, elapsed.as_secs());
+    let line = format!("\r{}{of} schedules, {} s\x1b[K", totals.schedules(), elapsed.as_secs());
     let mut terminal = stderr().lock();
     // Nobody is left to tell when the terminal is gone.
     let _ = terminal.write_all(line.as_bytes()).and_then(|()| terminal.flush());
 }
 
 /// Runs one schedule and prints how it went, or all of it.
-fn show(seed: u64, cli: &Cli) -> ExitCode {
-    if cli.trace {
+fn show(batch: &Batch, index: u64, traces: bool) -> ExitCode {
+    if traces {
         tracing_subscriber::fmt().without_time().with_writer(stderr).init();
     }
+    let task = match batch.task {
+        Task::Sweep { commands, .. } => Task::Sweep { commands, every: 1 },
+        other => other,
+    };
     // Always kept: the end of it is what a failure shows.
-    match run_seed(seed, cli.canary, true) {
-        Ok(report) => {
-            if cli.trace {
-                println!("{}", report.trace.join("\n"));
+    match task.run(batch.first, index, true) {
+        Ok(told) => {
+            if traces {
+                println!("{}", told.trace.join("\n"));
             }
-            println!("{}\nsim: no law was broken; hash {:#018x}", report.counts, report.hash);
+            println!("{}\nsim: no law was broken; hash {:#018x}", told.totals, told.hash);
             ExitCode::SUCCESS
         }
         Err(failure) => {
-            if cli.trace {
+            if traces {
                 println!("{}\n", failure.trace.join("\n"));
             }
             println!("{failure}");

@@ -21,8 +21,8 @@ thread_local! {
 pub struct Failure {
     /// The seed that repeats it.
     pub seed: u64,
-    /// The law that was broken on purpose.
-    pub canary: Option<Canary>,
+    /// Arguments that repeat it.
+    pub repeat: String,
     /// What was violated or panicked, and where.
     pub what: String,
     /// The kinds of faults it had.
@@ -33,23 +33,22 @@ pub struct Failure {
 
 impl std::fmt::Display for Failure {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Failure { seed, canary, what, swarm, trace } = self;
+        let Failure { repeat, what, swarm, trace, .. } = self;
         let last = &trace[trace.len().saturating_sub(LAST_LINES)..];
         writeln!(f, "{}", last.join("\n"))?;
         writeln!(f, "faults switched on: {swarm}")?;
         writeln!(f, "{what}")?;
-        write!(f, "repeat it: cargo xtask sim --seed {seed:#x}")?;
-        canary.map_or(Ok(()), |canary| write!(f, " --canary {}", canary.name()))
+        write!(f, "repeat it: cargo xtask sim {repeat}")
     }
 }
 
 /// How a run went.
 #[derive(Debug)]
-pub struct Report {
+pub struct Report<C = Counts> {
     /// Equal for runs in which the same happened.
     pub hash: u64,
     /// What it came across.
-    pub counts: Counts,
+    pub counts: C,
     /// What happened, step by step, if it was to be kept.
     pub trace: Vec<String>,
 }
@@ -63,20 +62,37 @@ pub fn run_seed(
     canary: Option<Canary>,
     keeps_trace: bool,
 ) -> Result<Report, Box<Failure>> {
-    let mut world = World::new(seed, canary, keeps_trace);
-    match catch_unwind(AssertUnwindSafe(|| world.run())) {
-        Ok(()) => {
-            let counts = std::mem::take(&mut world.counts);
-            Ok(Report { hash: world.trace.hash(), counts, trace: world.trace.take_lines() })
-        }
+    let with = canary.map_or(String::new(), |canary| format!(" --canary {}", canary.name()));
+    let repeat = format!("--seed {seed:#x}{with}");
+    let world = World::new(seed, canary, keeps_trace);
+    let report = |world: &mut World| {
+        let counts = std::mem::take(&mut world.counts);
+        Report { hash: world.trace.hash(), counts, trace: world.trace.take_lines() }
+    };
+    let excerpt = |world: &mut World| {
+        let swarm: Vec<_> = world.shape.swarm.kinds().map(|fault| format!("{fault:?}")).collect();
+        (swarm.join(" "), world.trace.take_lines())
+    };
+    guard(seed, repeat, world, World::run, report, excerpt)
+}
+
+/// Runs a world and tells how it went, panics included.
+pub(crate) fn guard<W, C>(
+    seed: u64,
+    repeat: String,
+    mut world: W,
+    run: impl FnOnce(&mut W),
+    report: impl FnOnce(&mut W) -> Report<C>,
+    excerpt: impl FnOnce(&mut W) -> (String, Vec<String>),
+) -> Result<Report<C>, Box<Failure>> {
+    match catch_unwind(AssertUnwindSafe(|| run(&mut world))) {
+        Ok(()) => Ok(report(&mut world)),
         Err(panic) => {
-            let swarm: Vec<_> =
-                world.shape.swarm.kinds().map(|fault| format!("{fault:?}")).collect();
-            let trace = world.trace.take_lines();
+            let (swarm, trace) = excerpt(&mut world);
             // What is left of it may be in any state: dropping it could panic again.
             std::mem::forget(world);
             let what = said(&*panic);
-            Err(Box::new(Failure { seed, canary, what, swarm: swarm.join(" "), trace }))
+            Err(Box::new(Failure { seed, repeat, what, swarm, trace }))
         }
     }
 }

@@ -8,10 +8,10 @@ use std::process::ExitCode;
 use std::str::FromStr;
 use std::time::{Duration, Instant};
 
-use adit_sim::{Canary, Counts, run_seed};
+use crate::task::{Task, Totals};
 
 /// Seeds between two lines of output.
-pub(crate) const ROUND: u64 = 128;
+pub(crate) const ROUND: u64 = 64;
 
 /// Which seeds are run, and how.
 #[derive(Clone, Copy, Debug)]
@@ -22,8 +22,8 @@ pub(crate) struct Batch {
     pub(crate) schedules: Option<u64>,
     /// How long at most.
     pub(crate) minutes: Option<Duration>,
-    /// The law that is broken on purpose.
-    pub(crate) canary: Option<Canary>,
+    /// What is run.
+    pub(crate) task: Task,
 }
 
 impl Batch {
@@ -56,8 +56,8 @@ impl FromStr for Share {
 #[derive(Debug)]
 pub(crate) enum Line {
     /// It finished its next round.
-    Round(Box<Counts>),
-    /// This seed broke a law.
+    Round(Totals),
+    /// The schedule of this number broke a law.
     Failed(u64),
     /// It is done.
     End,
@@ -66,8 +66,8 @@ pub(crate) enum Line {
 impl Line {
     pub(crate) fn parse(line: &str) -> Option<Line> {
         match line.split_once(' ') {
-            Some(("round", counts)) => Some(Line::Round(Box::new(Counts::from_line(counts)?))),
-            Some(("failed", seed)) => Some(Line::Failed(seed.parse().ok()?)),
+            Some(("round", counts)) => Some(Line::Round(Totals::from_line(counts)?)),
+            Some(("failed", index)) => Some(Line::Failed(index.parse().ok()?)),
             None if line == "end" => Some(Line::End),
             _ => None,
         }
@@ -89,14 +89,14 @@ fn work(batch: &Batch, share: Share, out: &mut dyn Write) -> std::io::Result<()>
         if batch.round(round).is_empty() || !in_time {
             break;
         }
-        let mut counts = Counts::default();
+        let mut totals = batch.task.totals();
         for index in batch.round(round) {
-            match run_seed(batch.first.wrapping_add(index), batch.canary, false) {
-                Ok(report) => counts.add(&report.counts),
-                Err(failure) => return writeln!(out, "failed {}", failure.seed),
+            match batch.task.run(batch.first, index, false) {
+                Ok(told) => totals.add(&told.totals),
+                Err(_) => return writeln!(out, "failed {index}"),
             }
         }
-        writeln!(out, "round {}", counts.to_line())?;
+        writeln!(out, "round {}", totals.to_line())?;
         out.flush()?;
     }
     writeln!(out, "end")
@@ -104,36 +104,42 @@ fn work(batch: &Batch, share: Share, out: &mut dyn Write) -> std::io::Result<()>
 
 #[cfg(test)]
 mod tests {
+    use adit_sim::Canary;
+
     use super::*;
+
+    fn batch(task: Task) -> Batch {
+        Batch { first: 5, schedules: Some(150), minutes: None, task }
+    }
 
     #[test]
     fn shares_take_all_rounds_and_none_twice() {
-        let batch = Batch { first: 5, schedules: Some(300), minutes: None, canary: None };
+        let batch = batch(Task::Driver(None));
         let rounds: Vec<_> = (0..4).map(|round| batch.round(round)).collect();
-        assert_eq!(rounds, [0..128, 128..256, 256..300, 300..300]);
+        assert_eq!(rounds, [0..64, 64..128, 128..150, 150..150]);
         assert_eq!("1/2".parse(), Ok(Share { index: 1, count: 2 }));
         assert!("2/2".parse::<Share>().is_err() && "x".parse::<Share>().is_err());
     }
 
     #[test]
     fn a_worker_reports_its_rounds_and_its_end() {
-        let batch = Batch { first: 5, schedules: Some(300), minutes: None, canary: None };
-        let mut out = Vec::new();
-        work(&batch, Share { index: 1, count: 2 }, &mut out).expect("written");
-        let text = String::from_utf8(out).expect("text");
-        let lines: Vec<_> = text.lines().map(Line::parse).collect();
-        assert!(
-            matches!(&lines[..], [Some(Line::Round(counts)), Some(Line::End)] if counts.schedules == 128),
-            "{text}"
-        );
-        assert!(Line::parse("round 1 2").is_none() && Line::parse("begin").is_none());
+        for task in [Task::Driver(None), Task::Store(None)] {
+            let mut out = Vec::new();
+            work(&batch(task), Share { index: 1, count: 2 }, &mut out).expect("written");
+            let text = String::from_utf8(out).expect("text");
+            let lines: Vec<_> = text.lines().map(Line::parse).collect();
+            assert!(
+                matches!(&lines[..], [Some(Line::Round(totals)), Some(Line::End)] if totals.schedules() == 64),
+                "{text}"
+            );
+        }
+        assert!(Line::parse("round driver 1 2").is_none() && Line::parse("begin").is_none());
     }
 
     #[test]
-    fn a_worker_stops_at_the_seed_that_fails() {
-        let canary = Some(Canary::Scribble);
-        let batch = Batch { first: 1, schedules: Some(300), minutes: None, canary };
+    fn a_worker_stops_at_the_schedule_that_fails() {
         let mut out = Vec::new();
+        let batch = batch(Task::Driver(Some(Canary::Scribble)));
         work(&batch, Share { index: 0, count: 1 }, &mut out).expect("written");
         let text = String::from_utf8(out).expect("text");
         let last = text.lines().last().and_then(Line::parse);

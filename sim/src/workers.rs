@@ -6,8 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
-use adit_sim::Counts;
-
+use crate::task::Totals;
 use crate::worker::{Batch, Line};
 
 /// How often the person is told, and listened to.
@@ -35,10 +34,10 @@ pub(crate) fn run(
     batch: &Batch,
     jobs: u64,
     stops: &AtomicBool,
-    tell: impl Fn(&Counts),
-) -> (Counts, End) {
+    tell: impl Fn(&Totals),
+) -> (Totals, End) {
     let (sender, receiver) = channel();
-    let mut totals = Counts::default();
+    let mut totals = batch.task.totals();
     let mut rounds = vec![0; jobs as usize];
     let mut children = Vec::new();
     for index in 0..jobs {
@@ -63,7 +62,7 @@ pub(crate) fn run(
     let statuses: Vec<_> = children.iter_mut().map(|child| child.wait().ok()).collect();
     match end {
         Next::End(end) => (totals, end),
-        Next::Failed(seed) => (totals, End::Failed(report(batch, seed))),
+        Next::Failed(index) => (totals, End::Failed(report(batch, index))),
         Next::Died(index) => {
             let status = statuses.get(index as usize).copied().flatten();
             let round = rounds[index as usize] * jobs + index;
@@ -82,9 +81,9 @@ enum Next {
 fn follow(
     receiver: &Receiver<Message>,
     stops: &AtomicBool,
-    totals: &mut Counts,
+    totals: &mut Totals,
     rounds: &mut [u64],
-    tell: &impl Fn(&Counts),
+    tell: &impl Fn(&Totals),
 ) -> Next {
     let mut left = rounds.len();
     let mut told = Instant::now();
@@ -98,7 +97,7 @@ fn follow(
                 totals.add(&counts);
                 rounds[index as usize] += 1;
             }
-            Ok(Message::Line(_, Line::Failed(seed))) => return Next::Failed(seed),
+            Ok(Message::Line(_, Line::Failed(index))) => return Next::Failed(index),
             Ok(Message::Line(_, Line::End)) => left -= 1,
             Ok(Message::Gone(index)) if !stops.load(Ordering::Relaxed) => return Next::Died(index),
             Ok(Message::Gone(_)) | Err(RecvTimeoutError::Timeout) => {}
@@ -124,18 +123,17 @@ fn listen(index: u64, stdout: ChildStdout, sender: &Sender<Message>) {
     let _ = sender.send(Message::Gone(index));
 }
 
-/// This program, for seeds of the batch.
-fn program(batch: &Batch, seed: u64) -> std::io::Result<Command> {
+/// This program, without input.
+fn program() -> std::io::Result<Command> {
     let mut command = Command::new(std::env::current_exe()?);
-    command.arg("--seed").arg(seed.to_string()).stdin(Stdio::null());
-    if let Some(canary) = batch.canary {
-        command.arg("--canary").arg(canary.name());
-    }
+    command.stdin(Stdio::null());
     Ok(command)
 }
 
 fn start(batch: &Batch, index: u64, jobs: u64) -> std::io::Result<Child> {
-    let mut command = program(batch, batch.first)?;
+    let mut command = program()?;
+    batch.task.hand_on(&mut command);
+    command.arg("--seed").arg(batch.first.to_string());
     command.arg("--worker").arg(format!("{index}/{jobs}")).stdout(Stdio::piped());
     if let Some(schedules) = batch.schedules {
         command.arg("--schedules").arg(schedules.to_string());
@@ -146,40 +144,51 @@ fn start(batch: &Batch, index: u64, jobs: u64) -> std::io::Result<Child> {
     command.spawn()
 }
 
-/// Runs one seed in a process of its own; what it said and how it ended.
-fn alone(batch: &Batch, seed: u64) -> Option<(String, ExitStatus)> {
-    let output = program(batch, seed).ok()?.output().ok()?;
+/// Runs one schedule in a process of its own; what it said and how it ended.
+fn alone(batch: &Batch, index: u64) -> Option<(String, ExitStatus)> {
+    let mut command = program().ok()?;
+    batch.task.hand_on_one(&mut command, batch.first, index);
+    let output = command.output().ok()?;
     let text = String::from_utf8_lossy(&output.stdout).trim_end().to_owned();
     Some((text, output.status))
 }
 
-/// What there is to tell of a seed that failed.
-fn report(batch: &Batch, seed: u64) -> String {
-    match alone(batch, seed) {
+/// The arguments of a command that runs one schedule, as a person types them.
+fn arguments(batch: &Batch, index: u64) -> String {
+    let mut command = Command::new("sim");
+    batch.task.hand_on_one(&mut command, batch.first, index);
+    let words: Vec<_> = command.get_args().map(|word| word.to_string_lossy()).collect();
+    words.join(" ")
+}
+
+/// What there is to tell of a schedule that failed.
+fn report(batch: &Batch, index: u64) -> String {
+    match alone(batch, index) {
         Some((text, status)) if !status.success() => text,
         _ => format!(
-            "seed {seed:#x} failed once and passed when it was run again: it is not deterministic"
+            "'{}' failed once and passed when it was run again: it is not deterministic",
+            arguments(batch, index)
         ),
     }
 }
 
-/// Finds the seed of a round that kills its process.
+/// Finds the schedule of a round that kills its process.
 fn find_death(batch: &Batch, round: u64, status: Option<ExitStatus>) -> String {
     for index in batch.round(round) {
-        let seed = batch.first.wrapping_add(index);
-        if let Some((_, status)) = alone(batch, seed)
+        if let Some((_, status)) = alone(batch, index)
             && status.code().is_none()
         {
+            let repeat = arguments(batch, index);
             return format!(
-                "the process died ({status})\nrepeat it: cargo xtask sim --seed {seed:#x} --trace"
+                "the process died ({status})\nrepeat it: cargo xtask sim {repeat} --trace"
             );
         }
     }
     let why = status.map_or("no status".to_owned(), |status| status.to_string());
-    let seed = batch.first.wrapping_add(batch.round(round).start);
+    let repeat = arguments(batch, batch.round(round).start);
     let schedules = batch.round(round).count();
     format!(
-        "a process died ({why}), and no seed kills it alone\n\
-         repeat it: cargo xtask sim --seed {seed:#x} --schedules {schedules} --jobs 1"
+        "a process died ({why}), and no schedule kills it alone\n\
+         repeat it: cargo xtask sim {repeat} --schedules {schedules} --jobs 1"
     )
 }

@@ -20,9 +20,7 @@ use super::extent::{Extent, Run};
 use super::kernel_ring::{COMMANDS_MIN, COMMANDS_PER_REQUEST, DEPTH_MAX, FILE, Ring, Shape};
 use super::passthrough::{self, Passthrough};
 use super::pieces::{Cutter, Join, Piece};
-use super::{
-    CommandQueue, DeviceInfo, DeviceOptions, Operation, QueueOptions, Request, exclusive,
-};
+use super::{CommandQueue, DeviceInfo, DeviceOptions, Operation, QueueOptions, Request, exclusive};
 use crate::error::{Error, Result};
 use crate::memory::{Buffer, IoBuffer};
 use crate::queue_pair::{CommandError, Completion, Errno, RejectReason, Rejected, Stats};

@@ -2,7 +2,6 @@
 
 use std::mem;
 
-use adit_driver::Time;
 use adit_driver::memory::{AnyBuffer, Buffer};
 use smallvec::SmallVec;
 
@@ -102,7 +101,6 @@ impl Item {
 pub(super) struct Batch {
     pub(super) tag: u64,
     pub(super) direction: Direction,
-    pub(super) deadline: Time,
     pub(super) items: SmallVec<[Item; 1]>,
     pub(super) plan: Plan,
     items_left: usize,
@@ -113,7 +111,6 @@ impl Default for Batch {
         Batch {
             tag: 0,
             direction: Direction::Read,
-            deadline: Time::NEVER,
             items: SmallVec::new(),
             plan: Plan::default(),
             items_left: 0,

@@ -142,9 +142,7 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
             State::Ending { writer, end, flush } if self.log.flush_numbers().1 >= flush => {
                 self.head(now, checkpoints, writer, end)
             }
-            State::Heading { begin, flush: Some(flush) }
-                if self.log.flush_numbers().1 >= flush =>
-            {
+            State::Heading { begin, flush: Some(flush) } if self.log.flush_numbers().1 >= flush => {
                 self.complete(checkpoints, begin);
                 State::Idle
             }
@@ -177,7 +175,9 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
                     }
                 }
                 Some((Pushed::SlotFull, _)) => {
-                    tracing::error!("a checkpoint does not fit its slot: objects have longer keys or more parts than the store was formatted for");
+                    tracing::error!(
+                        "a checkpoint does not fit its slot: objects have longer keys or more parts than the store was formatted for"
+                    );
                     checkpoints.since = writer.begin_mark().sequence;
                     return State::Idle;
                 }
@@ -188,7 +188,11 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
     }
 
     /// Has the writer take the record at the cursor; none at the end.
-    fn push_record(&self, writer: &mut CheckpointWriter, cursor: Cursor) -> Option<(Pushed, Cursor)> {
+    fn push_record(
+        &self,
+        writer: &mut CheckpointWriter,
+        cursor: Cursor,
+    ) -> Option<(Pushed, Cursor)> {
         match cursor {
             Cursor::Tenant(number) => {
                 let id = TenantId(number);
@@ -209,9 +213,7 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
                 Some((pushed, number.checked_add(1).map_or(Cursor::Object(0), Cursor::Layout)))
             }
             Cursor::Object(from) => {
-                let Some(id) = self.index.next_live(from) else {
-                    return None;
-                };
+                let id = self.index.next_live(from)?;
                 Some((self.push_object(writer, id), Cursor::Object(id.0 + 1)))
             }
             Cursor::End => None,

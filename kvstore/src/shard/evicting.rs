@@ -11,7 +11,7 @@ use super::request::{Failure, Outcome};
 use super::{Shard, Work};
 use crate::key::Key;
 use crate::object::ObjectId;
-use crate::record::Record;
+use crate::record::{Record, record_bytes};
 
 /// Objects that expire in one turn at most: a turn is bounded.
 const EXPIRATIONS_PER_TURN: usize = 64;
@@ -39,6 +39,7 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
         let object = self.index.object(id);
         let key = self.index.key_bytes(id);
         let sequence = self.log.append(now, &Record::Delete { key, place: object.place });
+        self.record_bytes -= self.record_bytes_of(id);
         self.index.remove(id);
         self.expiry.clear(id);
         self.tenants.credit(object.tenant, self.spaces.units_of(&object));
@@ -80,17 +81,29 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
                 break;
             }
         }
-        if self.spaces.buried_units() > 0 && evicted == Evicted::Nothing { Evicted::Some } else { evicted }
+        if self.spaces.buried_units() > 0 && evicted == Evicted::Nothing {
+            Evicted::Some
+        } else {
+            evicted
+        }
     }
 
-    /// Has entries for so many new objects; false if they have to be waited for.
+    /// Bytes of an object's record in a checkpoint.
+    pub(super) fn record_bytes_of(&self, id: ObjectId) -> u64 {
+        record_bytes(self.index.key_bytes(id).len(), self.index.checksums(id).len()) as u64
+    }
+
+    /// Has entries for so many new objects, and room in a checkpoint for their records; false if they have to be
+    /// waited for.
     pub(super) fn make_entries(&mut self, now: Time, fresh: usize) -> Result<bool, Failure> {
         let most = u64::from(self.objects_max);
         let wanted = self.log.reserved() + fresh as u64;
         if wanted > most && self.log.reserved() == 0 {
             return Err(Failure::Full);
         }
-        while u64::from(self.index.len()) + wanted > most {
+        while u64::from(self.index.len()) + wanted > most
+            || self.record_bytes > self.record_bytes_max
+        {
             if self.index.is_empty() {
                 return Ok(false);
             }
@@ -136,7 +149,9 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
             self.stats.expirations += 1;
         }
         while let Some(places) = self.leases.expire(now) {
-            places.iter().for_each(|place| drop(self.spaces.unpin(*place)));
+            for place in places {
+                self.spaces.unpin(place);
+            }
         }
     }
 

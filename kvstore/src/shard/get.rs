@@ -67,7 +67,11 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
         if !fits || !memory.is_accepted(&lane.info.accepts) {
             self.parts.truncate(before);
             let needs = extract.padded_bytes;
-            return Err(if fits { Failure::Foreign { device } } else { Failure::Memory { needs, has } });
+            return Err(if fits {
+                Failure::Foreign { device }
+            } else {
+                Failure::Memory { needs, has }
+            });
         }
         let first = extract.first_checksum as usize;
         let sums = &self.index.checksums(id)[first..first + extract.pieces.count as usize];
@@ -83,9 +87,7 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
     /// The object of a key, if it has not expired and its device works.
     pub(super) fn lookup(&self, now: Time, hash: u64, key: &Key) -> Option<ObjectId> {
         let id = self.index.find_hashed(hash, key.as_bytes())?;
-        let has_time = self.expiry.get(id).is_none_or(|at_s| at_s > self.wall_s(now));
-        let device = usize::from(self.index.object(id).place.device);
-        (has_time && self.lanes[device].failure().is_none()).then_some(id)
+        self.is_live(now, id).then_some(id)
     }
 
     /// The data of a read are here, or not.
@@ -93,7 +95,9 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
         self.spaces.unpin(reading.object.place);
         let memory = std::mem::take(&mut item.memory);
         let result = match item.failure {
-            None if memory.is_intact(&reading.extract.pieces, reading.checksums.iter().copied()) => {
+            None if memory
+                .is_intact(&reading.extract.pieces, reading.checksums.iter().copied()) =>
+            {
                 self.stats.hits += 1;
                 self.stats.bytes_read += reading.extract.bytes;
                 Ok(Outcome::Hit { bytes: reading.extract.bytes })

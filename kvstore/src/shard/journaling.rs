@@ -81,7 +81,10 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
             let bytes = memory.len() as u64;
             let operation = Operation::Write(place.lba(lane.info.lba_bytes));
             let (memory_now, deadline) = (AnyBuffer::One(memory), Time::NEVER);
-            lane.push(now, Command { purpose, operation, class, memory: memory_now, bytes, deadline });
+            lane.push(
+                now,
+                Command { purpose, operation, class, memory: memory_now, bytes, deadline },
+            );
             place = place.plus(units(bytes));
             commands += 1;
             memory = rest;

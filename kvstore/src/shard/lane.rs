@@ -235,7 +235,10 @@ impl<Q: CommandQueue<Load>> Lane<Q> {
     /// The device does not do what it must: it is treated as out of service.
     pub(crate) fn fail(&mut self, why: &str) {
         if self.failure.is_none() {
-            tracing::error!("{}: {why}; its objects are misses until it is re-attached", self.info.device);
+            tracing::error!(
+                "{}: {why}; its objects are misses until it is re-attached",
+                self.info.device
+            );
             self.failure = Some(why.to_owned());
         }
     }
@@ -331,7 +334,8 @@ impl<Q: CommandQueue<Load>> Lane<Q> {
             tag.attempts += 1;
             return Some(((memory, tag), tag.operation));
         }
-        let Command { purpose, operation, class, memory, bytes, .. } = self.waiting.pop(now)?.payload;
+        let Command { purpose, operation, class, memory, bytes, .. } =
+            self.waiting.pop(now)?.payload;
         Some(((memory, Tag { purpose, operation, class, bytes, attempts: 1 }), operation))
     }
 }

@@ -190,10 +190,6 @@ impl Log {
         })
     }
 
-    pub(super) fn waiter_count(&self) -> usize {
-        self.waiters.len()
-    }
-
     /// Takes all answers that wait, since nothing will be durable for now. Puts still appear if it is later.
     pub(super) fn take_answers(&mut self, mut each: impl FnMut(Answer)) {
         self.waiters.retain_mut(|waiter| match &mut waiter.event {
@@ -232,7 +228,8 @@ impl Log {
     /// The write that ends before block `end` is done.
     pub(super) fn written(&mut self, end: u64) {
         let at = self.writes.iter().position(|write| write.sequences.end == end);
-        let write = self.writes.remove(at.expect("a write that is under way")).expect("it is there");
+        let write =
+            self.writes.remove(at.expect("a write that is under way")).expect("it is there");
         self.journal.as_mut().expect("there is a journal").written(&write);
     }
 
@@ -255,7 +252,8 @@ impl Log {
     /// When the clock has the next thing to do.
     pub(super) fn next_due_at(&self) -> Time {
         let Some(journal) = &self.journal else { return Time::NEVER };
-        let seal = if journal.has_unsealed() { self.opened_at + self.seal_interval } else { Time::NEVER };
+        let seal =
+            if journal.has_unsealed() { self.opened_at + self.seal_interval } else { Time::NEVER };
         let flush = if self.has_written() && self.flush.is_none() {
             self.flushed_at + self.flush_interval
         } else {

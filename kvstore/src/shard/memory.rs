@@ -26,7 +26,7 @@ pub(super) struct Pieces {
 
 impl Pieces {
     /// The run of piece `index`: its first byte and its length.
-    fn run(&self, index: u32) -> (u64, u64) {
+    pub(super) fn run(&self, index: u32) -> (u64, u64) {
         let is_last = index + 1 == self.count;
         let len = if is_last { self.last_bytes } else { self.piece_bytes };
         (u64::from(index) * self.stride_bytes, len)
@@ -78,8 +78,12 @@ impl Memory {
     pub(super) fn take(&mut self, offset: u64, bytes: u64, into: &mut Vec<Buffer>) {
         let (mut from, end) = (offset, offset + bytes);
         while from < end {
-            let at = self.parts.partition_point(|(start, buffer)| start + buffer.len() as u64 <= from);
-            assert!(at < self.parts.len() && self.parts[at].0 <= from, "only what is idle is taken");
+            let at =
+                self.parts.partition_point(|(start, buffer)| start + buffer.len() as u64 <= from);
+            assert!(
+                at < self.parts.len() && self.parts[at].0 <= from,
+                "only what is idle is taken"
+            );
             if self.parts[at].0 < from {
                 self.split(at, from);
                 continue;
@@ -213,7 +217,9 @@ mod tests {
         let mut sums = Vec::new();
         item.checksums(&pieces, &mut sums);
         assert!(item.is_intact(&pieces, sums.iter().copied()));
-        for (offset, is_checked) in [(0, true), (5999, true), (6000, false), (12_387, true), (12_388, false)] {
+        for (offset, is_checked) in
+            [(0, true), (5999, true), (6000, false), (12_387, true), (12_388, false)]
+        {
             let mut taken = Vec::new();
             item.take(offset, 1, &mut taken);
             taken[0][0] ^= 1;

@@ -12,12 +12,14 @@
 //! | `put`, `get`, `writers`, `evicting` | objects that come, are read, are written in parts, and go |
 //! | `space` | what is free, and what may not be overwritten yet |
 //! | `log`, `journaling`, `checkpointing` | what is told to the media, and when it is durable |
-//! | `opening` | how it comes back |
+//! | `planning` | transfers for somebody else to carry out |
+//! | `opening`, `attaching` | how it comes back, and a device that was lost |
 //!
 //! Invariants: nobody sees an object before its data are written, nor its bytes before they were checked; an extent is
 //! used again only when the record that supersedes its object is durable and nobody reads it; every item is answered
 //! once and gets its memory back.
 
+mod attaching;
 mod batch;
 mod checkpointing;
 mod evicting;
@@ -28,6 +30,7 @@ mod log;
 mod memory;
 mod opening;
 mod parts;
+mod planning;
 mod put;
 mod request;
 mod space;
@@ -46,6 +49,7 @@ use smallvec::SmallVec;
 pub(crate) use lane::{Command, Fault, Finished, Purpose};
 pub use lane::{LANE_BUFFER_BYTES, LANE_MEMORY_BYTES, Lane, LaneInfo, Load, Tag};
 pub use opening::Recovery;
+pub use planning::{Planned, PlannedItem};
 pub use request::{
     Action, Decline, Done, Failure, FillItem, GetItem, Outcome, Part, PutItem, PutOptions, Request,
     ReserveItem, WriterId,
@@ -69,7 +73,7 @@ pub use crate::lease::LeaseId;
 use crate::lease::Leases;
 use crate::object::{LayoutId, ObjectId, TenantId};
 use crate::options::{Durability, PolicyKind, Watermarks};
-use crate::place::UNIT_BYTES;
+use crate::place::{Place, UNIT_BYTES};
 use crate::plan;
 use crate::record::Record;
 use crate::tenant::Tenants;
@@ -119,6 +123,11 @@ impl Default for ShardOptions {
     }
 }
 
+/// Keys that are looked up together.
+const LOOKUP_GROUP: usize = 64;
+/// A slab of a layout is at most one part in so many of the shard's share of a device.
+const SLAB_PARTS: u64 = 16;
+
 /// What a turn of the loop did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Turn {
@@ -149,7 +158,6 @@ pub struct Info {
 
 /// A part of the store.
 pub struct Shard<Q> {
-    number: u16,
     /// The device with the journal and the checkpoints.
     home: usize,
     options: ShardOptions,
@@ -258,7 +266,25 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
 
     /// How many of `keys` there are before the first that is missing.
     pub fn lookup_prefix(&self, now: Time, keys: &[Key]) -> usize {
-        keys.iter().take_while(|key| self.exists(now, key)).count()
+        let (mut found, mut prefix) = (Vec::new(), 0);
+        for group in keys.chunks(LOOKUP_GROUP) {
+            found.clear();
+            self.index.find_many(group, &mut found);
+            let is_live = |id: &Option<ObjectId>| id.is_some_and(|id| self.is_live(now, id));
+            let live = found.iter().take_while(|id| is_live(id)).count();
+            prefix += live;
+            if live < group.len() {
+                break;
+            }
+        }
+        prefix
+    }
+
+    /// Whether an object has not expired and its device works.
+    fn is_live(&self, now: Time, id: ObjectId) -> bool {
+        let has_time = self.expiry.get(id).is_none_or(|at_s| at_s > self.wall_s(now));
+        let device = usize::from(self.index.object(id).place.device);
+        has_time && self.lanes[device].failure().is_none()
     }
 
     /// At most `limit` objects from a cursor on, and the next cursor while there are more. Starts at 0. Objects that
@@ -270,8 +296,7 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
                 return (found, Some(id.0));
             }
             next = id.0 + 1;
-            let is_there = self.expiry.get(id).is_none_or(|at_s| at_s > self.wall_s(now));
-            if is_there {
+            if self.is_live(now, id) {
                 found.push(self.info_of(now, id));
             }
         }
@@ -292,9 +317,14 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
         let find = |key: &Key| self.lookup(now, self.index.hash(key.as_bytes()), key);
         let ids = keys.iter().map_while(find);
         let places: Vec<_> = ids.map(|id| self.index.object(id).place).collect();
-        let lease = self.leases.lease(&places, until).map_err(|_| Failure::Full)?;
+        Ok((self.hold(&places, until)?, places.len()))
+    }
+
+    /// Keeps what lies at these places where it is.
+    fn hold(&mut self, places: &[Place], until: Time) -> Result<LeaseId, Failure> {
+        let lease = self.leases.lease(places, until).map_err(|_| Failure::Full)?;
         places.iter().for_each(|place| self.spaces.pin(*place));
-        Ok((lease, places.len()))
+        Ok(lease)
     }
 
     /// Ends a lease. One that is over already is ignored.
@@ -332,11 +362,13 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
         Ok(id)
     }
 
-    /// The number of this layout, which is defined if it is new.
+    /// The number of this layout, which is defined if it is new. Its slabs are made smaller where the store is small:
+    /// see [`Shard::layout_of`].
     ///
     /// # Errors
     /// [`Failure::Undefined`] when there are 255 already; [`Failure::Device`] when it cannot be told to the journal.
     pub fn layout(&mut self, now: Time, layout: Layout) -> Result<LayoutId, Failure> {
+        let layout = layout.with_slabs_up_to(self.spaces.extent_units_max() / SLAB_PARTS);
         let known = self.spaces.layouts().iter().position(|known| *known == layout);
         if let Some(at) = known {
             return Ok(LayoutId((at + 1) as u8));
@@ -398,13 +430,7 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
         self.options.wall_s_at_zero + now.since(Time::ZERO).as_secs()
     }
 
-    fn answer(
-        &mut self,
-        tag: u64,
-        item: u32,
-        result: Result<Outcome, Failure>,
-        memory: AnyBuffer,
-    ) {
+    fn answer(&mut self, tag: u64, item: u32, result: Result<Outcome, Failure>, memory: AnyBuffer) {
         self.answers.push_back(Done { tag, item, result, memory });
     }
 

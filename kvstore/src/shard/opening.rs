@@ -89,8 +89,7 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
         let mut recovery = Recovery { recovered, objects: 0, expired: 0, dropped: tables.dropped };
         let lost = tables.settle(wall_s, &mut recovery);
         let log = new_log(shard, geometry, &options, &recovery, agreed, now);
-        let mut opened =
-            Shard { log, ..Shard::new(shard, lanes, geometry, options, tables, now) };
+        let mut opened = Shard { log, ..Shard::new(shard, lanes, geometry, options, tables, now) };
         opened.checkpoints = recovery.recovered.as_ref().map(|recovered| {
             let next = (recovered.next_number, recovered.next_slot);
             let begin = recovered.checkpoint.map_or(FIRST_SEQUENCE, |chosen| chosen.begin.sequence);
@@ -114,13 +113,14 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
         tables: Tables,
         now: Time,
     ) -> Shard<Q> {
-        let Tables { index, policy, expiry, tenants, spaces, objects_max, record_bytes, .. } = tables;
+        let Tables { index, policy, expiry, tenants, spaces, objects_max, record_bytes, .. } =
+            tables;
         let limits = lanes.iter().map(|lane| &lane.info);
         let command_bytes_max =
             limits.clone().map(|info| info.command_bytes_max / UNIT_BYTES * UNIT_BYTES).min();
-        let boundary_bytes = limits.map(|info| info.boundary_bytes).filter(|bytes| *bytes > 0).min();
+        let boundary_bytes =
+            limits.map(|info| info.boundary_bytes).filter(|bytes| *bytes > 0).min();
         Shard {
-            number: shard,
             home: usize::from(geometry.home(shard)),
             limits: plan::Limits {
                 command_bytes_max: command_bytes_max.unwrap_or(0).max(UNIT_BYTES),
@@ -222,9 +222,8 @@ impl Tables {
     fn is_possible(&self, put: &Put<'_>) -> bool {
         let Object { place, layout, tenant, bytes } = put.object;
         let units = self.spaces.units_of(&put.object);
-        let inside = |range: &Range<u64>| {
-            range.contains(&place.unit) && units <= range.end - range.start
-        };
+        let inside =
+            |range: &Range<u64>| range.contains(&place.unit) && units <= range.end - range.start;
         let is_known = layout == LayoutId::PLAIN || self.spaces.layout(layout).is_some();
         is_known
             && bytes > 0
@@ -287,14 +286,20 @@ impl Tables {
             from = id.0 + 1;
             let object = self.index.object(id);
             if object.place.device == device && !self.spaces.is_in_slab(&object) {
-                plain.push((id, object.place.unit..object.place.unit + self.spaces.units_of(&object)));
+                plain.push((
+                    id,
+                    object.place.unit..object.place.unit + self.spaces.units_of(&object),
+                ));
             }
         }
         let slab_ranges: Vec<Range<u64>> = slabs.ranges().collect();
         let count = slab_ranges.len();
         let used = slab_ranges.into_iter().chain(plain.iter().map(|(_, range)| range.clone()));
-        let (extents, overlapping) = crate::extent::Extents::from_used(self.ranges[usize::from(device)].clone(), used);
-        refused.extend(overlapping.into_iter().filter_map(|at| Some(plain.get(at.checked_sub(count)?)?.0)));
+        let (extents, overlapping) =
+            crate::extent::Extents::from_used(self.ranges[usize::from(device)].clone(), used);
+        refused.extend(
+            overlapping.into_iter().filter_map(|at| Some(plain.get(at.checked_sub(count)?)?.0)),
+        );
         self.spaces.install(device, extents, slabs);
         refused
     }

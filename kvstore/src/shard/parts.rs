@@ -39,7 +39,9 @@ pub(super) fn extract(
         (None, Part::Layer(_)) => {
             Err(Failure::Part("a plain object has no layers: ask for bytes of it"))
         }
-        (Some(layout), Part::All) => Ok(runs(layout, object, 0..layout.block().layers, item, parts)),
+        (Some(layout), Part::All) => {
+            Ok(runs(layout, object, 0..layout.block().layers, item, parts))
+        }
         (Some(layout), Part::Layer(layer)) if *layer < layout.block().layers => {
             Ok(runs(layout, object, *layer..*layer + 1, item, parts))
         }
@@ -62,7 +64,9 @@ fn plain(
         return Err(Failure::Part("the range has no bytes of the object"));
     }
     if !start.is_multiple_of(piece) || (!end.is_multiple_of(piece) && end != object.bytes) {
-        return Err(Failure::Part("a range begins and ends where pieces of the object do, or at its end"));
+        return Err(Failure::Part(
+            "a range begins and ends where pieces of the object do, or at its end",
+        ));
     }
     let (bytes, padded_bytes) = (end - start, units(end - start) * UNIT_BYTES);
     let count = bytes.div_ceil(piece);

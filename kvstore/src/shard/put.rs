@@ -86,7 +86,8 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
             let (needs, has) = (needs * UNIT_BYTES, most * UNIT_BYTES);
             return Err(Err(Failure::TooLarge { needs, has }));
         }
-        let devices = memory.map_or(Ok(u64::MAX), |memory| self.devices_for(memory, needs)).map_err(Err)?;
+        let devices =
+            memory.map_or(Ok(u64::MAX), |memory| self.devices_for(memory, needs)).map_err(Err)?;
         if let Some(decline) = self.declines(now, key, needs * UNIT_BYTES) {
             self.stats.declined += 1;
             return Err(Ok(Outcome::Declined(decline)));
@@ -122,7 +123,8 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
             return Err(Failure::Memory { needs, has });
         }
         let accepts = |device: &usize| memory.is_accepted(&self.lanes[*device].info.accepts);
-        let devices = (0..self.lanes.len()).filter(accepts).fold(0, |bits, device| bits | 1 << device);
+        let devices =
+            (0..self.lanes.len()).filter(accepts).fold(0, |bits, device| bits | 1 << device);
         if devices == 0 { Err(Failure::Foreign { device: 0 }) } else { Ok(devices) }
     }
 
@@ -172,10 +174,8 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
         deadline: Time,
         mut puts: SmallVec<[Putting; 1]>,
     ) -> Begun {
-        let wanted: SmallVec<[(Object, u64, Option<Key>); 1]> = puts
-            .iter_mut()
-            .map(|put| (put.new.object, put.devices, put.after.clone()))
-            .collect();
+        let wanted: SmallVec<[(Object, u64, Option<Key>); 1]> =
+            puts.iter_mut().map(|put| (put.new.object, put.devices, put.after.clone())).collect();
         let keys = puts.iter().map(|put| &put.new.key);
         let fresh = keys.filter(|key| self.index.find(key.as_bytes()).is_none()).count();
         let rooms = match self.rooms(now, &wanted, fresh) {
@@ -248,7 +248,10 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
             let usable = |device: u8| {
                 devices & 1 << device != 0 && lanes[usize::from(device)].failure().is_none()
             };
-            let Some(room) = self.spaces.allocate(shape, &near, (wanted.len() - at) as u32, usable) else { break };
+            let Some(room) = self.spaces.allocate(shape, &near, (wanted.len() - at) as u32, usable)
+            else {
+                break;
+            };
             near[usize::from(room.place.device)] = Some(Object { place: room.place, ..*shape });
             rooms.push(room);
         }
@@ -269,7 +272,11 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
             self.drop_new(&new);
             return self.answer(tag, item.number, Err(trouble.into_failure()), memory);
         }
-        self.record(now, new, Answer { tag, item: item.number, result: Ok(Outcome::Stored), memory });
+        self.record(
+            now,
+            new,
+            Answer { tag, item: item.number, result: Ok(Outcome::Stored), memory },
+        );
     }
 
     /// Gives up an object that never was one.
@@ -297,6 +304,7 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
         let hash = self.index.hash(key);
         let id = match self.index.find_hashed(hash, key) {
             Some(id) => {
+                self.record_bytes -= self.record_bytes_of(id);
                 let old = self.index.replace(id, new.object, &new.checksums);
                 self.tenants.credit(old.tenant, self.spaces.units_of(&old));
                 self.spaces.bury(sequence, old);
@@ -310,6 +318,7 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
                 id
             }
         };
+        self.record_bytes += self.record_bytes_of(id);
         match new.expires_s {
             Some(at_s) => self.expiry.set(id, at_s),
             None => self.expiry.clear(id),

@@ -296,16 +296,6 @@ impl Spaces {
         gone.is_some()
     }
 
-    /// Whether somebody reads there.
-    pub(super) fn is_pinned(&self, place: Place) -> bool {
-        self.pins.contains_key(&place.pack())
-    }
-
-    /// Whether graves are only kept by readers, or there is none: waiting for the journal brings nothing.
-    pub(super) fn pinned_count(&self) -> usize {
-        self.pins.len()
-    }
-
     /// Takes the longest run of units that a device was not told of, if it has at least so many: it is not free until
     /// [`Spaces::discarded`], so that nothing is written there meanwhile.
     pub(super) fn next_discard(&mut self, at_least: u64, at_most: u64) -> Option<(u8, Range<u64>)> {

@@ -190,7 +190,8 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
         if self.discarding || !self.lanes.iter().all(|lane| lane.info.deallocates) {
             return;
         }
-        let Some((device, run)) = self.spaces.next_discard(DISCARD_UNITS_MIN, DISCARD_UNITS_MAX) else {
+        let Some((device, run)) = self.spaces.next_discard(DISCARD_UNITS_MIN, DISCARD_UNITS_MAX)
+        else {
             return;
         };
         let lane = &mut self.lanes[usize::from(device)];

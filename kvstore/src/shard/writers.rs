@@ -56,7 +56,13 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
             match self.check_put(now, &key, bytes, &options, None) {
                 Ok((object, _)) => {
                     let expires_s = self.expires_s(now, &options);
-                    checked.push(Reserving { number, key, object, expires_s, after: options.after });
+                    checked.push(Reserving {
+                        number,
+                        key,
+                        object,
+                        expires_s,
+                        after: options.after,
+                    });
                 }
                 Err(refusal) => self.answer(tag, number, refusal, AnyBuffer::None),
             }
@@ -168,7 +174,8 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
         if writer.is_abandoned && writer.in_flight == 0 {
             self.drop_writer(filling.writer);
         }
-        let result = item.failure.map_or(Ok(Outcome::Filled), |trouble| Err(trouble.into_failure()));
+        let result =
+            item.failure.map_or(Ok(Outcome::Filled), |trouble| Err(trouble.into_failure()));
         self.answer(tag, item.number, result, memory);
     }
 

@@ -209,7 +209,12 @@ impl Local {
     ///
     /// # Errors
     /// [`Failure::Undefined`] when there are 255 already, or the name is empty or longer than 64 bytes.
-    pub fn tenant(&mut self, now: Time, name: &str, quota_bytes: Option<u64>) -> Result<TenantId, Failure> {
+    pub fn tenant(
+        &mut self,
+        now: Time,
+        name: &str,
+        quota_bytes: Option<u64>,
+    ) -> Result<TenantId, Failure> {
         let share = quota_bytes.map(|bytes| bytes.div_ceil(self.shards.len() as u64));
         let of = |shard: &mut DeviceShard| shard.tenant(now, name, share);
         let ids = self.shards.iter_mut().map(of).collect::<Result<Vec<_>, _>>()?;

@@ -314,7 +314,12 @@ fn open_device(
     }
     let queue_count = users.len().min(usize::from(u16::MAX)) as u16;
     // A file that is to be made is written, also for readers.
-    let options = DeviceOptions { queue_count, writes: writes || made.is_some(), file_bytes, ..DeviceOptions::default() };
+    let options = DeviceOptions {
+        queue_count,
+        writes: writes || made.is_some(),
+        file_bytes,
+        ..DeviceOptions::default()
+    };
     let device = Device::open(target, &options)?;
     let most = device.info().queue_count_max;
     if queue_count > most {

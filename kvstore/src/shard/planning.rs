@@ -1,0 +1,88 @@
+//! Reads for somebody else to carry out, such as a ring in GPU memory: what the devices are to do, without doing it.
+//!
+//! A plan holds what it reads by a lease, so that nothing is written there before [`Shard::release`] says that it was
+//! carried out. Its bytes pass the store by: they are *unverified* until [`PlannedItem::is_intact`] has seen them.
+
+use adit_driver::Time;
+use adit_driver::device::CommandQueue;
+
+use super::Shard;
+use super::lane::Load;
+use super::parts::{Extract, extract};
+use super::request::{Failure, Part};
+use crate::checksum;
+use crate::key::Key;
+use crate::lease::LeaseId;
+use crate::plan::{self, Plan};
+
+/// Reads of a batch that somebody else carries out.
+#[derive(Clone, Debug)]
+pub struct Planned {
+    /// What the devices are to do. Items are counted as the batch has them.
+    pub plan: Plan,
+    /// What is known of each item; none of those that are misses, which the plan does not have.
+    pub items: Vec<Option<PlannedItem>>,
+    /// Holds what is read. To be released when every transfer is over, whatever came of it.
+    pub lease: LeaseId,
+}
+
+/// What one item of a plan reads.
+#[derive(Clone, Debug)]
+pub struct PlannedItem {
+    extract: Extract,
+    checksums: Vec<u32>,
+}
+
+impl PlannedItem {
+    /// Bytes of the part.
+    pub fn bytes(&self) -> u64 {
+        self.extract.bytes
+    }
+
+    /// Bytes of memory that it takes, in whole units.
+    pub fn padded_bytes(&self) -> u64 {
+        self.extract.padded_bytes
+    }
+
+    /// Whether `memory`, from the item's first byte on, is what was put.
+    pub fn is_intact(&self, memory: &[u8]) -> bool {
+        let pieces = &self.extract.pieces;
+        memory.len() as u64 >= self.extract.bytes
+            && (0..pieces.count).zip(&self.checksums).all(|(index, sum)| {
+                let (start, len) = pieces.run(index);
+                checksum::of(&memory[start as usize..(start + len) as usize]) == *sum
+            })
+    }
+}
+
+impl<Q: CommandQueue<Load>> Shard<Q> {
+    /// Plans reads of these parts, and holds the objects until `until` or [`Shard::release`].
+    ///
+    /// # Errors
+    /// [`Failure::Part`] if an object has no such part; [`Failure::Full`] when too many objects are leased.
+    pub fn plan(
+        &mut self,
+        now: Time,
+        asked: &[(Key, Part)],
+        until: Time,
+    ) -> Result<Planned, Failure> {
+        let (mut parts, mut places) = (Vec::<plan::Part>::new(), Vec::new());
+        let mut items = Vec::with_capacity(asked.len());
+        for (number, (key, part)) in (0u32..).zip(asked) {
+            let found = self.lookup(now, self.index.hash(key.as_bytes()), key);
+            let Some(id) = found else {
+                items.push(None);
+                continue;
+            };
+            let object = self.index.object(id);
+            let extract = extract(&self.spaces, &object, part, number, &mut parts)?;
+            let first = extract.first_checksum as usize;
+            let sums = &self.index.checksums(id)[first..first + extract.pieces.count as usize];
+            items.push(Some(PlannedItem { extract, checksums: sums.to_vec() }));
+            places.push(object.place);
+            self.policy.touched(id);
+        }
+        let lease = self.hold(&places, until)?;
+        Ok(Planned { plan: Plan::of(&mut parts, &self.limits), items, lease })
+    }
+}

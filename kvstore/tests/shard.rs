@@ -1,0 +1,35 @@
+//! A shard on the driver's devices: the same bodies on every path.
+#![forbid(unsafe_code)]
+
+#[path = "shard/bodies.rs"]
+mod bodies;
+#[path = "shard/rig.rs"]
+mod rig;
+
+/// Each body as a test on each path.
+macro_rules! on_each_path {
+    ($($body:ident),+ $(,)?) => {
+        mod soft {
+            $(#[test] fn $body() { crate::bodies::$body(&crate::rig::Rig::soft(1)); })+
+        }
+        mod two_soft {
+            $(#[test] fn $body() { crate::bodies::$body(&crate::rig::Rig::soft(2)); })+
+        }
+        mod uring {
+            $(#[test] fn $body() { crate::bodies::$body(&crate::rig::Rig::uring(1)); })+
+        }
+    };
+}
+
+on_each_path!(
+    what_is_put_is_read_until_it_is_deleted,
+    parts_and_batches_are_answered_item_by_item,
+    what_is_written_in_parts_is_an_object_once_it_is_sealed,
+    a_full_store_evicts_and_leased_objects_stay,
+    what_was_committed_is_there_after_the_store_is_opened_again,
+    what_is_durable_is_there_without_a_commit,
+    a_volatile_store_is_empty_when_it_is_opened_again,
+    garbage_over_an_object_is_a_miss_that_is_counted,
+    checkpoints_are_taken_while_objects_are_put,
+    a_store_that_is_none_is_not_opened,
+);

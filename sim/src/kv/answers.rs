@@ -1,0 +1,290 @@
+//! What comes back, and how it is held against the rules.
+
+use adit_driver::Time;
+use adit_driver::memory::AnyBuffer;
+use adit_kvstore::piece_bytes;
+use adit_kvstore::shard::{Done, Failure, Outcome, WriterId};
+
+use super::canary::StoreCanary;
+use super::counts::Sum;
+use super::machine::lock;
+use super::model::{Ended, Found, Moment, Version};
+use super::pool::{length, pieces, pieces_mut};
+use super::world::{Item, Pending, StoreWorld, Writer};
+use crate::world::violated;
+
+/// An answer, with what it is the answer to.
+struct Answer {
+    tag: u64,
+    shard: u16,
+    begin: Moment,
+    since: Time,
+    has_deadline: bool,
+    result: Result<Outcome, Failure>,
+}
+
+impl StoreWorld {
+    /// Takes the answer to an item of a request.
+    pub(crate) fn answer(&mut self, done: Done) {
+        let Done { tag, item, result, memory } = done;
+        if self.canary == Some(StoreCanary::LostAnswer) && self.random.one_in(20) {
+            return;
+        }
+        let Some(pending) = self.pending.get_mut(&tag) else {
+            violated(4, format_args!("an answer to request {tag}, which is over: {result:?}"));
+        };
+        let Some(what) = pending.items.get_mut(item as usize).and_then(Option::take) else {
+            violated(
+                4,
+                format_args!("a second answer to item {item} of request {tag}: {result:?}"),
+            );
+        };
+        let Pending { shard, begin, since, has_deadline, .. } = *pending;
+        if pending.items.iter().all(Option::is_none) {
+            self.pending.remove(&tag);
+        }
+        self.note(&[tag, u64::from(item), code(&result)], format_args!("{tag}.{item}: {result:?}"));
+        let answer = Answer { tag, shard, begin, since, has_deadline, result };
+        self.take(answer, what, memory);
+    }
+
+    fn take(&mut self, answer: Answer, item: Item, mut memory: AnyBuffer) {
+        if answer.result.is_err() {
+            self.counts.count(Sum::Failed, 1);
+        }
+        let expected = match item {
+            Item::Put { bytes, .. } | Item::Get { bytes, .. } | Item::Fill { bytes, .. } => bytes,
+            _ => 0,
+        };
+        if length(&memory) != expected {
+            let has = length(&memory);
+            violated(3, format_args!("{has} of {expected} bytes came back with {}", answer.tag));
+        }
+        match item {
+            Item::Put { key, begin, ttl_s, .. } | Item::Seal { key, begin, ttl_s } => {
+                self.take_put(&answer, key, begin, ttl_s);
+            }
+            Item::Get { key, offset, until, .. } => {
+                self.take_get(&answer, key, offset..until, &mut memory);
+            }
+            Item::Reserve { key, version, ttl_s } => {
+                self.take_reserve(&answer, key, version, ttl_s)
+            }
+            Item::Fill { writer, .. } => self.take_fill(&answer, writer),
+            Item::Delete { key, begin } => self.take_delete(&answer, key, begin),
+            Item::Commit => self.take_commit(&answer),
+        }
+        self.pool.give(memory);
+    }
+
+    fn take_put(&mut self, answer: &Answer, key: usize, begin: Moment, ttl_s: Option<u64>) {
+        let ended = match &answer.result {
+            Ok(Outcome::Stored) => Ended::Acknowledged,
+            Ok(Outcome::Declined(_)) => {
+                self.counts.count(Sum::Declined, 1);
+                Ended::Void
+            }
+            Err(Failure::Device { .. }) => self.unknown(answer),
+            Err(failure) => {
+                self.check_refusal(answer, failure);
+                Ended::Void
+            }
+            other => unfit(answer, other),
+        };
+        let gone = ttl_s.map(|ttl_s| self.at_wall(self.wall_s() + ttl_s));
+        self.model.end(key, begin, ended, gone);
+    }
+
+    /// A device failed: that must have a reason.
+    fn unknown(&mut self, answer: &Answer) -> Ended {
+        self.excuse_if_struck();
+        if !self.model.is_excused() && !lock(&self.machine).is_off() {
+            violated(2, format_args!("request {} failed on healthy devices", answer.tag));
+        }
+        Ended::Unknown
+    }
+
+    /// A refusal must have a reason.
+    fn check_refusal(&mut self, answer: &Answer, failure: &Failure) {
+        self.excuse_if_struck();
+        let is_tight = !self.shape.is_roomy || self.model.is_excused();
+        let is_apt = match failure {
+            Failure::Deadline => answer.has_deadline,
+            Failure::Full | Failure::TooLarge { .. } => is_tight,
+            Failure::Quota { .. } => self.shape.has_quotas,
+            // The device it was written on is gone.
+            Failure::Writer => self.model.is_excused(),
+            _ => false,
+        };
+        if !is_apt && !lock(&self.machine).is_off() {
+            violated(2, format_args!("request {} is refused: {failure}", answer.tag));
+        }
+    }
+
+    fn take_get(
+        &mut self,
+        answer: &Answer,
+        key: usize,
+        part: std::ops::Range<u64>,
+        memory: &mut AnyBuffer,
+    ) {
+        match &answer.result {
+            Ok(Outcome::Hit { bytes }) => self.take_hit(answer, key, part, *bytes, memory),
+            Ok(Outcome::Miss) => self.take_miss(answer, key),
+            Err(Failure::Device { .. }) => drop(self.unknown(answer)),
+            // Another version may be there than the one that the part was chosen for.
+            Err(Failure::Part(_)) if part.start > 0 || part.end < u64::MAX => {}
+            Err(Failure::Memory { has, .. }) if self.model.longest(key) > *has => {}
+            Err(failure) => self.check_refusal(answer, failure),
+            other => unfit(answer, other),
+        }
+    }
+
+    fn take_hit(
+        &mut self,
+        answer: &Answer,
+        key: usize,
+        part: std::ops::Range<u64>,
+        bytes: u64,
+        memory: &mut AnyBuffer,
+    ) {
+        if bytes > length(memory) as u64 {
+            violated(1, format_args!("{bytes} bytes were read into {}", length(memory)));
+        }
+        if self.canary == Some(StoreCanary::FlippedByte)
+            && let Some(first) = pieces_mut(memory).next()
+        {
+            first[0] ^= 1;
+        }
+        let mut found: Vec<u8> = pieces(memory).flat_map(|piece| piece.iter()).copied().collect();
+        found.truncate(bytes as usize);
+        self.counts.count(Sum::Hits, 1);
+        self.counts.count(Sum::BytesChecked, bytes);
+        let key = if self.canary == Some(StoreCanary::SwappedObject) {
+            (key + 1) % self.model.len()
+        } else {
+            key
+        };
+        let part = Found { bytes: &found, offset: part.start, until: part.end };
+        match self.model.hit(key, &part, answer.begin, answer.since) {
+            Ok(version) => self.settle(key, Some(version)),
+            Err(what) => violated(1, format_args!("request {}: {what}", answer.tag)),
+        }
+    }
+
+    fn take_miss(&mut self, answer: &Answer, key: usize) {
+        // Devices without power have nothing.
+        if lock(&self.machine).is_off() {
+            return;
+        }
+        self.counts.count(Sum::Misses, 1);
+        self.excuse_if_struck();
+        self.counts.count(Sum::ExcusedMisses, u64::from(self.model.is_excused()));
+        self.check_miss(key, answer.begin, format_args!("request {}", answer.tag));
+        self.settle(key, None);
+    }
+
+    /// A miss must have a reason; of an object that is leased, a better one than eviction.
+    pub(crate) fn check_miss(&self, key: usize, begin: Moment, what: std::fmt::Arguments<'_>) {
+        let is_leased = |lease: &super::world::Lease| {
+            lease.begin < begin && self.now < lease.until && lease.keys.contains(&key)
+        };
+        let is_leased = self.leases.iter().any(is_leased);
+        if let Err(why) = self.model.miss(key, begin, self.now, is_leased) {
+            violated(1, format_args!("{what}: {why} (leased: {is_leased})"));
+        }
+    }
+
+    fn settle(&mut self, key: usize, version: Option<Version>) {
+        if self.is_settling
+            && let Err(what) = self.model.settle(key, version)
+        {
+            violated(1, what);
+        }
+    }
+
+    fn take_reserve(&mut self, answer: &Answer, key: usize, version: Version, ttl_s: Option<u64>) {
+        match &answer.result {
+            Ok(Outcome::Reserved(id)) => {
+                let piece = piece_bytes(version.bytes);
+                let starts = (0..version.bytes).step_by(piece as usize);
+                let parts = starts.map(|at| at..(at + piece).min(version.bytes)).collect();
+                let (id, shard) = (*id, answer.shard);
+                self.writers.push(Writer { id, shard, key, version, ttl_s, parts, unanswered: 0 });
+            }
+            Ok(Outcome::Declined(_)) => self.counts.count(Sum::Declined, 1),
+            Err(Failure::Device { .. }) => drop(self.unknown(answer)),
+            Err(failure) => self.check_refusal(answer, failure),
+            other => unfit(answer, other),
+        }
+    }
+
+    fn take_fill(&mut self, answer: &Answer, id: WriterId) {
+        let found =
+            self.writers.iter().position(|writer| writer.id == id && writer.shard == answer.shard);
+        match (&answer.result, found) {
+            (Ok(Outcome::Filled), Some(index)) => self.writers[index].unanswered -= 1,
+            // It was abandoned meanwhile.
+            (Ok(Outcome::Filled) | Err(Failure::Writer), None) => {}
+            (Err(failure), found) => {
+                if matches!(failure, Failure::Device { .. }) {
+                    self.unknown(answer);
+                } else if found.is_some() {
+                    self.check_refusal(answer, failure);
+                }
+                if let Some(index) = found {
+                    let writer = self.writers.swap_remove(index);
+                    self.shards[usize::from(writer.shard)].abandon(writer.id);
+                }
+            }
+            (other, _) => unfit(answer, other),
+        }
+    }
+
+    fn take_delete(&mut self, answer: &Answer, key: usize, begin: Moment) {
+        let ended = match &answer.result {
+            Ok(Outcome::Deleted) => Ended::Acknowledged,
+            Ok(Outcome::Miss) if lock(&self.machine).is_off() => Ended::Unknown,
+            Ok(Outcome::Miss) => {
+                self.check_miss(key, answer.begin, format_args!("delete {}", answer.tag));
+                Ended::Acknowledged
+            }
+            Err(Failure::Device { .. }) => self.unknown(answer),
+            Err(failure) => {
+                self.check_refusal(answer, failure);
+                Ended::Void
+            }
+            other => unfit(answer, other),
+        };
+        self.model.end(key, begin, ended, None);
+    }
+
+    fn take_commit(&mut self, answer: &Answer) {
+        match &answer.result {
+            Ok(Outcome::Committed) => self.model.committed(answer.shard, answer.begin),
+            Err(Failure::Device { .. }) => drop(self.unknown(answer)),
+            Err(failure) => self.check_refusal(answer, failure),
+            other => unfit(answer, other),
+        }
+    }
+}
+
+fn unfit(answer: &Answer, result: &Result<Outcome, Failure>) -> ! {
+    violated(2, format_args!("request {} is answered with {result:?}", answer.tag));
+}
+
+/// A number that tells results apart.
+fn code(result: &Result<Outcome, Failure>) -> u64 {
+    match result {
+        Ok(Outcome::Stored) => 1,
+        Ok(Outcome::Declined(_)) => 2,
+        Ok(Outcome::Hit { bytes }) => 1 << 32 | bytes,
+        Ok(Outcome::Miss) => 3,
+        Ok(Outcome::Reserved(_)) => 4,
+        Ok(Outcome::Filled) => 5,
+        Ok(Outcome::Deleted) => 6,
+        Ok(Outcome::Committed) => 7,
+        Err(Failure::Device { device, .. }) => 100 + u64::from(*device),
+        Err(_) => 8,
+    }
+}

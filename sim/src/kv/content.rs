@@ -1,0 +1,52 @@
+//! What objects are filled with: bytes that follow from the version, so that each can be checked and none is stored.
+
+const WORD: usize = 8;
+/// From one word to the next: odd, so that no two words of an object are alike.
+const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
+
+/// Fills `bytes` as the bytes of a version from `offset` on, a multiple of 8.
+pub(crate) fn fill(bytes: &mut [u8], seed: u64, offset: u64) {
+    let mut word = first(seed, offset);
+    for into in bytes.chunks_mut(WORD) {
+        into.copy_from_slice(&word.to_le_bytes()[..into.len()]);
+        word = word.wrapping_add(STEP);
+    }
+}
+
+/// The first of `bytes` that is not as the version has it from `offset` on.
+pub(crate) fn difference(bytes: &[u8], seed: u64, offset: u64) -> Option<usize> {
+    let mut word = first(seed, offset);
+    for (index, found) in bytes.chunks(WORD).enumerate() {
+        let expected = word.to_le_bytes();
+        if *found != expected[..found.len()] {
+            let at = found.iter().zip(expected).position(|(found, expected)| *found != expected);
+            return at.map(|at| index * WORD + at);
+        }
+        word = word.wrapping_add(STEP);
+    }
+    None
+}
+
+fn first(seed: u64, offset: u64) -> u64 {
+    assert!(offset.is_multiple_of(WORD as u64), "parts begin at whole words");
+    let mut mixed = seed.wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    mixed = (mixed ^ (mixed >> 29)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    mixed.wrapping_add(STEP.wrapping_mul(offset / WORD as u64))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_filled_is_the_same_in_parts_and_unlike_any_other() {
+        let mut bytes = vec![0; 1003];
+        fill(&mut bytes, 7, 0);
+        assert_eq!(difference(&bytes, 7, 0), None);
+        assert_eq!(difference(&bytes[128..777], 7, 128), None);
+        assert!(difference(&bytes, 8, 0).is_some_and(|at| at < 8));
+        assert!(difference(&bytes[8..], 7, 0).is_some());
+        bytes[1002] ^= 1;
+        assert_eq!(difference(&bytes, 7, 0), Some(1002));
+    }
+}

@@ -1,0 +1,167 @@
+//! What strikes the commands of the store's devices.
+
+use crate::random::Random;
+
+/// A kind of fault.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fault {
+    /// The device is busy and says so: sent again, the command succeeds.
+    Busy,
+    /// A command takes long.
+    Late,
+    /// A read fails once.
+    ReadError,
+    /// An LBA cannot be read until it is written.
+    BadLba,
+    /// A write fails, and a part of it may be there.
+    WriteError,
+    /// A flush fails.
+    FlushError,
+    /// A bit of what is stored turns.
+    StoredFlip,
+    /// A bit turns on the way from the device.
+    ReadFlip,
+    /// A bit turns on the way to the device.
+    WriteFlip,
+    /// A write goes somewhere else.
+    MisdirectedWrite,
+    /// A read comes from somewhere else.
+    MisdirectedRead,
+    /// A write is acknowledged and not carried out.
+    LostWrite,
+    /// A part of a read is what was there before the last write.
+    StaleRead,
+    /// The same inside of LBAs.
+    TornRead,
+    /// The device is gone: all in flight ends.
+    Lost,
+}
+
+impl Fault {
+    pub(crate) const ALL: [Fault; 15] = [
+        Fault::Busy,
+        Fault::Late,
+        Fault::ReadError,
+        Fault::BadLba,
+        Fault::WriteError,
+        Fault::FlushError,
+        Fault::StoredFlip,
+        Fault::ReadFlip,
+        Fault::WriteFlip,
+        Fault::MisdirectedWrite,
+        Fault::MisdirectedRead,
+        Fault::LostWrite,
+        Fault::StaleRead,
+        Fault::TornRead,
+        Fault::Lost,
+    ];
+
+    /// Whether it costs nothing but time.
+    pub(crate) fn is_harmless(self) -> bool {
+        self == Fault::Late
+    }
+
+    /// Whether it can strike such a command.
+    fn strikes(self, kind: Kind) -> bool {
+        match self {
+            Fault::Busy | Fault::Late | Fault::Lost => true,
+            Fault::ReadError
+            | Fault::BadLba
+            | Fault::StoredFlip
+            | Fault::ReadFlip
+            | Fault::MisdirectedRead
+            | Fault::StaleRead
+            | Fault::TornRead => kind == Kind::Read,
+            Fault::WriteError | Fault::WriteFlip | Fault::MisdirectedWrite | Fault::LostWrite => {
+                kind == Kind::Write
+            }
+            Fault::FlushError => kind == Kind::Flush,
+        }
+    }
+}
+
+/// What a command does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Read,
+    Write,
+    Flush,
+    Deallocate,
+}
+
+/// Which faults a run has, and how often.
+#[derive(Clone, Debug)]
+pub(crate) struct Faults {
+    /// By the order of [`Fault::ALL`].
+    on: Vec<bool>,
+    /// One in so many commands is struck.
+    one_in: u64,
+    struck: Vec<u64>,
+    is_calm: bool,
+}
+
+impl Faults {
+    /// No faults at all.
+    pub(crate) fn none() -> Faults {
+        let kinds = Fault::ALL.len();
+        Faults { on: vec![false; kinds], one_in: 1, struck: vec![0; kinds], is_calm: false }
+    }
+
+    /// Half of the runs have none, the others a few kinds: faults hide one another.
+    pub(crate) fn draw(random: &mut Random) -> Faults {
+        let mut faults = Faults::none();
+        if random.one_in(2) {
+            return faults;
+        }
+        for _ in 0..random.between(1, 3) {
+            faults.on[random.index(Fault::ALL.len())] = true;
+        }
+        faults.one_in = random.pick(&[8, 30, 100]);
+        faults
+    }
+
+    /// No faults from now on, or as they were drawn again.
+    pub(crate) fn set_calm(&mut self, is_calm: bool) {
+        self.is_calm = is_calm;
+    }
+
+    /// What strikes a command, if anything.
+    pub(crate) fn strike(&mut self, kind: Kind, random: &mut Random) -> Option<Fault> {
+        if self.is_calm || !self.has_any() || !random.one_in(self.one_in) {
+            return None;
+        }
+        let apt: Vec<usize> = (0..Fault::ALL.len())
+            .filter(|&index| self.on[index] && Fault::ALL[index].strikes(kind))
+            .collect();
+        if apt.is_empty() {
+            return None;
+        }
+        let index = random.pick(&apt);
+        // A device that is gone ends a life: seldom, so that something happens before.
+        if Fault::ALL[index] == Fault::Lost && !random.one_in(10) {
+            return None;
+        }
+        self.struck[index] += 1;
+        Some(Fault::ALL[index])
+    }
+
+    fn has_any(&self) -> bool {
+        self.on.iter().any(|on| *on)
+    }
+
+    /// Kinds that are switched on.
+    pub(crate) fn kinds(&self) -> impl Iterator<Item = Fault> + '_ {
+        Fault::ALL.into_iter().zip(&self.on).filter(|(_, on)| **on).map(|(fault, _)| fault)
+    }
+
+    /// How often each struck.
+    pub(crate) fn struck(&self) -> &[u64] {
+        &self.struck
+    }
+
+    /// Whether something struck that excuses objects that are gone.
+    pub(crate) fn has_harmed(&self) -> bool {
+        let mut struck = Fault::ALL.iter().zip(&self.struck);
+        struck.any(|(fault, count)| *count > 0 && !fault.is_harmless())
+    }
+}

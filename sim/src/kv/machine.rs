@@ -1,0 +1,146 @@
+//! The machine that the store's devices are in: its power, its time and what strikes.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use adit_driver::Time;
+use adit_driver::memory::Buffer;
+
+use super::canary::StoreCanary;
+use super::faults::Faults;
+use super::media::{Loss, Media};
+use crate::random::Random;
+
+/// How fast devices are.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Pace {
+    /// A command takes between these, in nanoseconds.
+    pub(crate) least_ns: u64,
+    pub(crate) most_ns: u64,
+}
+
+/// What all queues share. One thread at a time has it.
+#[derive(Debug)]
+pub(crate) struct Machine {
+    pub(crate) media: Vec<Media>,
+    pub(crate) faults: Faults,
+    pub(crate) random: Random,
+    pub(crate) pace: Pace,
+    pub(crate) canary: Option<StoreCanary>,
+    /// Commands that devices were told of, of all devices since the start.
+    commands: u64,
+    /// At which of them the power goes.
+    cut_at: Option<u64>,
+    is_off: bool,
+    lost: Vec<bool>,
+    /// When something comes of each command in flight, by its number.
+    agenda: BTreeMap<u64, Time>,
+    next_flight: u64,
+    /// Addresses of memory that no device can use.
+    foreign: Range<u64>,
+}
+
+/// A handle of the machine's.
+pub(crate) type Shared = Arc<Mutex<Machine>>;
+
+/// Locks it. A panic elsewhere ends the run anyway.
+pub(crate) fn lock(machine: &Shared) -> MutexGuard<'_, Machine> {
+    machine.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Machine {
+    pub(crate) fn new(media: Vec<Media>, faults: Faults, pace: Pace, random: Random) -> Machine {
+        Machine {
+            lost: vec![false; media.len()],
+            media,
+            faults,
+            random,
+            pace,
+            canary: None,
+            commands: 0,
+            cut_at: None,
+            is_off: false,
+            agenda: BTreeMap::new(),
+            next_flight: 0,
+            foreign: 0..0,
+        }
+    }
+
+    /// Memory that no device can use from now on.
+    pub(crate) fn set_foreign(&mut self, addresses: Range<u64>) {
+        self.foreign = addresses;
+    }
+
+    /// Whether the devices can use this memory.
+    pub(crate) fn accepts(&self, memory: &Buffer) -> bool {
+        !self.foreign.contains(&memory.iova().0)
+    }
+
+    /// Counts a command that a device is told of; at the one that was chosen the power goes.
+    pub(crate) fn count_command(&mut self) {
+        self.commands += 1;
+        self.is_off |= self.cut_at == Some(self.commands);
+    }
+
+    pub(crate) fn commands(&self) -> u64 {
+        self.commands
+    }
+
+    /// The power goes at the `command`th command of the run.
+    pub(crate) fn cut_at(&mut self, command: Option<u64>) {
+        self.cut_at = command;
+    }
+
+    /// The power goes now.
+    pub(crate) fn cut_now(&mut self) {
+        self.is_off = true;
+    }
+
+    pub(crate) fn is_off(&self) -> bool {
+        self.is_off
+    }
+
+    /// The device is gone.
+    pub(crate) fn lose(&mut self, device: usize) {
+        self.lost[device] = true;
+    }
+
+    /// Whether a device answers no more.
+    pub(crate) fn is_dead(&self, device: usize) -> bool {
+        self.is_off || self.lost[device]
+    }
+
+    pub(crate) fn has_lost(&self) -> bool {
+        self.lost.contains(&true)
+    }
+
+    /// The power comes back, and all devices with it. All queues of the time before are gone.
+    pub(crate) fn restart(&mut self) {
+        assert!(self.agenda.is_empty(), "queues are dropped before the power comes back");
+        if self.is_off {
+            let loss = Loss::draw(&mut self.random);
+            let mut random = self.random.fork();
+            self.media.iter_mut().for_each(|media| media.cut(loss, &mut random));
+        }
+        self.is_off = false;
+        self.cut_at = None;
+        self.lost.fill(false);
+    }
+
+    /// A number for a command of which something comes at `time`.
+    pub(crate) fn begin(&mut self, time: Time) -> u64 {
+        self.next_flight += 1;
+        self.agenda.insert(self.next_flight, time);
+        self.next_flight
+    }
+
+    pub(crate) fn end(&mut self, flight: u64) {
+        self.agenda.remove(&flight);
+    }
+
+    /// When something happens next.
+    pub(crate) fn next(&self) -> Option<Time> {
+        self.agenda.values().min().copied()
+    }
+}

@@ -1,0 +1,295 @@
+//! What a device stores, and what a power cut leaves of it.
+//!
+//! A read finds what was written last. Until a flush covers a write, a power cut may bring back what was there
+//! before: for each LBA on its own, so that writes are dropped, reordered and torn. A flush covers the writes whose
+//! completions had been seen when it was sent, as the specification has it, and no others.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use crate::random::Random;
+
+/// Versions of an LBA that are kept for a power cut: the one that is safe and the newest of the others.
+const VERSIONS_MAX: usize = 4;
+/// What tears a write inside an LBA.
+const SECTOR_BYTES: usize = 512;
+/// The write that made what was on the media from the start.
+const SAFE: WriteId = WriteId(0);
+
+/// A write, by the order in which they reached the cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct WriteId(u32);
+
+/// What a power cut does to what no flush covers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Loss {
+    /// Nothing: the capacitors held.
+    None,
+    /// All of it is gone.
+    All,
+    /// Each LBA has some version of its own.
+    Mixed,
+    /// As mixed, and LBAs are a mixture of versions inside.
+    Torn,
+    /// What came first is kept, all behind some write is gone.
+    Tail,
+}
+
+impl Loss {
+    const ALL: [Loss; 5] = [Loss::None, Loss::All, Loss::Mixed, Loss::Torn, Loss::Tail];
+
+    pub(crate) fn draw(random: &mut Random) -> Loss {
+        random.pick(&Loss::ALL)
+    }
+}
+
+/// The content of one LBA: a part of what some write found there.
+#[derive(Clone, Debug)]
+struct Piece {
+    bytes: Arc<[u8]>,
+    at: usize,
+}
+
+/// The versions of an LBA that a power cut may bring back.
+#[derive(Clone, Debug)]
+struct Dirty {
+    /// Oldest first, each with the write that made it.
+    older: Vec<(Piece, WriteId)>,
+    /// Which write made what is read now.
+    newest: WriteId,
+}
+
+/// The media of one device, behind its volatile cache.
+#[derive(Debug)]
+pub(crate) struct Media {
+    lba_bytes: usize,
+    bytes: Vec<u8>,
+    dirty: BTreeMap<u64, Dirty>,
+    /// What LBAs held before their last write, for reads that bring it back.
+    past: Option<BTreeMap<u64, Piece>>,
+    /// When the completion of each write was seen; the end of time before that.
+    seen: Vec<u64>,
+    moment: u64,
+    /// LBAs that cannot be read until they are written.
+    unreadable: BTreeSet<u64>,
+}
+
+impl Media {
+    pub(crate) fn new(bytes: usize, lba_bytes: usize, keeps_past: bool) -> Media {
+        assert!(bytes.is_multiple_of(lba_bytes), "a device is whole LBAs");
+        Media {
+            lba_bytes,
+            bytes: vec![0; bytes],
+            dirty: BTreeMap::new(),
+            past: keeps_past.then(BTreeMap::new),
+            seen: vec![0],
+            moment: 1,
+            unreadable: BTreeSet::new(),
+        }
+    }
+
+    pub(crate) fn lbas(&self) -> u64 {
+        (self.bytes.len() / self.lba_bytes) as u64
+    }
+
+    pub(crate) fn lba_bytes(&self) -> usize {
+        self.lba_bytes
+    }
+
+    /// The present, for a flush that is sent now.
+    pub(crate) fn moment(&mut self) -> u64 {
+        self.moment += 1;
+        self.moment
+    }
+
+    /// The completion of this write is seen now.
+    pub(crate) fn seen(&mut self, write: WriteId) {
+        self.seen[write.0 as usize] = self.moment();
+    }
+
+    /// What is read from `lba` on.
+    pub(crate) fn read(&self, lba: u64, bytes: usize) -> &[u8] {
+        let from = lba as usize * self.lba_bytes;
+        &self.bytes[from..from + bytes]
+    }
+
+    /// What `lba` held before its last write.
+    pub(crate) fn past(&self, lba: u64) -> Option<&[u8]> {
+        let piece = self.past.as_ref()?.get(&lba)?;
+        Some(&piece.bytes[piece.at..piece.at + self.lba_bytes])
+    }
+
+    /// Writes whole LBAs.
+    pub(crate) fn write(&mut self, lba: u64, data: &[u8]) -> WriteId {
+        let write = WriteId(self.seen.len() as u32);
+        self.seen.push(u64::MAX);
+        let from = lba as usize * self.lba_bytes;
+        let old: Arc<[u8]> = Arc::from(&self.bytes[from..from + data.len()]);
+        for (index, at) in (0..data.len()).step_by(self.lba_bytes).enumerate() {
+            let piece = Piece { bytes: Arc::clone(&old), at };
+            self.keep(lba + index as u64, piece, write);
+        }
+        self.bytes[from..from + data.len()].copy_from_slice(data);
+        write
+    }
+
+    /// Remembers what `write` replaces.
+    fn keep(&mut self, lba: u64, piece: Piece, write: WriteId) {
+        self.unreadable.remove(&lba);
+        if let Some(past) = &mut self.past {
+            past.insert(lba, piece.clone());
+        }
+        let Some(dirty) = self.dirty.get_mut(&lba) else {
+            self.dirty.insert(lba, Dirty { older: vec![(piece, SAFE)], newest: write });
+            return;
+        };
+        dirty.older.push((piece, dirty.newest));
+        dirty.newest = write;
+        if dirty.older.len() > VERSIONS_MAX {
+            dirty.older.remove(1);
+        }
+    }
+
+    /// Makes safe what was seen to complete up to `moment`.
+    pub(crate) fn flush(&mut self, moment: u64) {
+        let seen = &self.seen;
+        let is_safe = |write: WriteId| seen[write.0 as usize] <= moment;
+        self.dirty.retain(|_, dirty| {
+            if is_safe(dirty.newest) {
+                return false;
+            }
+            let last = dirty.older.iter().rposition(|(_, write)| is_safe(*write));
+            dirty.older.drain(..last.unwrap_or(0));
+            true
+        });
+    }
+
+    /// Takes the power away: of what no flush covers, `loss` decides.
+    pub(crate) fn cut(&mut self, loss: Loss, random: &mut Random) {
+        let last = WriteId(random.below(self.seen.len() as u64) as u32);
+        for (lba, dirty) in std::mem::take(&mut self.dirty) {
+            let from = lba as usize * self.lba_bytes;
+            let lba = &mut self.bytes[from..from + self.lba_bytes];
+            match loss {
+                Loss::None => {}
+                Loss::All => settle(lba, &dirty, 0),
+                Loss::Mixed => settle(lba, &dirty, random.index(dirty.older.len() + 1)),
+                Loss::Tail if dirty.newest <= last => {}
+                Loss::Tail => {
+                    let kept = dirty.older.iter().rposition(|(_, write)| *write <= last);
+                    settle(lba, &dirty, kept.unwrap_or(0));
+                }
+                Loss::Torn => tear(lba, &dirty, random),
+            }
+        }
+    }
+
+    /// Turns a bit of what is stored.
+    pub(crate) fn flip(&mut self, lba: u64, bit: usize) {
+        let at = lba as usize * self.lba_bytes + bit / 8 % self.lba_bytes;
+        self.bytes[at] ^= 1 << (bit % 8);
+    }
+
+    /// Makes an LBA unreadable until it is written.
+    pub(crate) fn spoil(&mut self, lba: u64) {
+        self.unreadable.insert(lba);
+    }
+
+    /// Whether one of these LBAs cannot be read.
+    pub(crate) fn is_unreadable(&self, lba: u64, lbas: u64) -> bool {
+        self.unreadable.range(lba..lba + lbas).next().is_some()
+    }
+}
+
+/// Brings version `index` back; the one past the last is what is there.
+fn settle(lba: &mut [u8], dirty: &Dirty, index: usize) {
+    if let Some((piece, _)) = dirty.older.get(index) {
+        lba.copy_from_slice(&piece.bytes[piece.at..piece.at + lba.len()]);
+    }
+}
+
+/// Gives each sector some version of its own.
+fn tear(lba: &mut [u8], dirty: &Dirty, random: &mut Random) {
+    for (sector, bytes) in lba.chunks_mut(SECTOR_BYTES).enumerate() {
+        if let Some((piece, _)) = dirty.older.get(random.index(dirty.older.len() + 1)) {
+            let from = piece.at + sector * SECTOR_BYTES;
+            bytes.copy_from_slice(&piece.bytes[from..from + bytes.len()]);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Three LBAs of 4096 bytes: the first written twice, the second once and seen.
+    fn written() -> Media {
+        let mut media = Media::new(3 * 4096, 4096, true);
+        media.write(0, &[1; 4096]);
+        media.write(0, &[2; 4096]);
+        let write = media.write(1, &[3; 4096]);
+        media.seen(write);
+        media
+    }
+
+    fn firsts(media: &Media) -> [u8; 3] {
+        [0, 1, 2].map(|lba| media.read(lba, 4096)[0])
+    }
+
+    #[test]
+    fn a_cut_may_take_all_that_was_not_flushed_or_none() {
+        let mut random = Random::new(1);
+        let (mut all, mut none) = (written(), written());
+        all.cut(Loss::All, &mut random);
+        none.cut(Loss::None, &mut random);
+        assert_eq!((firsts(&all), firsts(&none)), ([0, 0, 0], [2, 3, 0]));
+    }
+
+    #[test]
+    fn a_flush_covers_what_was_seen_before_it_was_sent() {
+        let mut media = written();
+        let sent = media.moment();
+        let late = media.write(2, &[4; 4096]);
+        media.seen(late);
+        media.flush(sent);
+        media.cut(Loss::All, &mut Random::new(1));
+        assert_eq!(firsts(&media), [0, 3, 0], "neither the unseen one nor the later one");
+    }
+
+    #[test]
+    fn mixed_cuts_bring_every_combination_and_torn_ones_tear() {
+        let mut found = BTreeSet::new();
+        let mut torn = 0;
+        for seed in 0..200 {
+            let mut media = written();
+            media.cut(Loss::Mixed, &mut Random::new(seed));
+            found.insert(firsts(&media));
+            let mut media = written();
+            media.cut(Loss::Torn, &mut Random::new(seed));
+            torn += usize::from(media.read(1, 4096).iter().any(|byte| *byte != media.bytes[4096]));
+        }
+        assert_eq!(found.len(), 6, "three versions of one, two of the other");
+        assert!(torn > 100);
+    }
+
+    #[test]
+    fn a_cut_tail_keeps_what_came_before() {
+        for seed in 0..50 {
+            let mut media = written();
+            media.cut(Loss::Tail, &mut Random::new(seed));
+            assert!([[0, 0, 0], [1, 0, 0], [2, 0, 0], [2, 3, 0]].contains(&firsts(&media)));
+        }
+    }
+
+    #[test]
+    fn the_past_and_what_is_unreadable_last_until_the_next_write() {
+        let mut media = written();
+        assert_eq!(media.past(0).map(|bytes| bytes[0]), Some(1));
+        media.spoil(2);
+        assert!(media.is_unreadable(1, 2) && !media.is_unreadable(0, 2));
+        media.write(2, &[0; 4096]);
+        assert!(!media.is_unreadable(0, 3));
+        media.flip(2, 9);
+        assert_eq!(media.read(2, 4096)[1], 2);
+    }
+}

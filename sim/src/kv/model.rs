@@ -1,0 +1,541 @@
+//! What may be read of each key.
+//!
+//! A put or delete takes effect at some moment between its begin and its end. A read may find what was in effect at
+//! some moment between its own: so a version is wrong once another write lies wholly behind it and wholly before the
+//! read. A crash asks the same of the state that comes back, and of a moment: `durable` of the crash itself,
+//! `restart` of the last commit or any later one, and of one moment for all keys of a shard.
+//!
+//! A miss is never wrong, but it is counted: where nothing was evicted or expired and no fault struck, an object that
+//! is there is found. After a fault struck, a crash may bring back any version that was ever put under the key.
+
+use adit_driver::Time;
+use adit_kvstore::{Durability, Key};
+
+use super::content;
+
+/// A point in the order of begins and ends.
+pub(crate) type Moment = u64;
+
+/// Seconds by which the store may be late to expire.
+const EXPIRY_SLACK_NS: u64 = 2_000_000_000;
+
+/// What was put under a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Version {
+    /// Of all versions of the run; its bytes follow from it.
+    pub(crate) number: u64,
+    pub(crate) bytes: u64,
+    /// When it may be gone at the earliest, in virtual time.
+    pub(crate) expires: Option<Time>,
+    /// And when at the latest.
+    pub(crate) gone: Option<Time>,
+}
+
+/// How a write ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ended {
+    /// It took effect.
+    Acknowledged,
+    /// It did not and never will.
+    Void,
+    /// Nobody knows.
+    Unknown,
+}
+
+/// A put or delete.
+#[derive(Clone, Copy, Debug)]
+struct Write {
+    /// None for a delete, and for what was there before the first put.
+    version: Option<Version>,
+    begin: Moment,
+    end: Option<Moment>,
+    /// Of a version that a crash left: of which moments a state is that has it.
+    window: (Moment, Moment),
+}
+
+/// Any moment.
+const ALWAYS: (Moment, Moment) = (0, Moment::MAX);
+
+/// A key and what was done to it.
+#[derive(Debug)]
+struct History {
+    key: Key,
+    shard: u16,
+    writes: Vec<Write>,
+    /// Every version there ever was.
+    ever: Vec<Version>,
+}
+
+/// A part of an object that was read.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Found<'a> {
+    /// The bytes, as the memory has them.
+    pub(crate) bytes: &'a [u8],
+    /// Where the part begins.
+    pub(crate) offset: u64,
+    /// Where it ends, if the object is that long.
+    pub(crate) until: u64,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Model {
+    seed: u64,
+    keys: Vec<History>,
+    moment: Moment,
+    versions: u64,
+    /// A fault struck: misses are excused, and what comes back after a crash may be old.
+    is_excused: bool,
+    /// Objects may be gone by eviction.
+    may_evict: bool,
+    /// For each shard when its last completed commit began.
+    committed: Vec<Moment>,
+    /// For each shard the moments of which its state can be, as what was read after a crash has it.
+    windows: Vec<(Moment, Moment)>,
+}
+
+impl Model {
+    /// Of these keys, each with its shard.
+    pub(crate) fn new(seed: u64, keys: Vec<(Key, u16)>, may_evict: bool) -> Model {
+        let absent = Write { version: None, begin: 0, end: Some(0), window: ALWAYS };
+        let history = |(key, shard)| History { key, shard, writes: vec![absent], ever: Vec::new() };
+        let keys: Vec<History> = keys.into_iter().map(history).collect();
+        let shards = keys.iter().map(|history| usize::from(history.shard) + 1).max().unwrap_or(0);
+        let windows = vec![ALWAYS; shards];
+        let committed = vec![0; shards];
+        let (moment, versions, is_excused) = (1, 0, false);
+        Model { seed, keys, moment, versions, is_excused, may_evict, committed, windows }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.keys.len()
+    }
+
+    pub(crate) fn key(&self, index: usize) -> &Key {
+        &self.keys[index].key
+    }
+
+    pub(crate) fn shard(&self, index: usize) -> u16 {
+        self.keys[index].shard
+    }
+
+    /// The index of a key; `None` if it is none of the run's.
+    pub(crate) fn find(&self, key: &Key) -> Option<usize> {
+        self.keys.iter().position(|history| history.key == *key)
+    }
+
+    /// The next moment.
+    pub(crate) fn tick(&mut self) -> Moment {
+        self.moment += 1;
+        self.moment
+    }
+
+    /// From now on a miss is no surprise.
+    pub(crate) fn excuse(&mut self) {
+        self.is_excused = true;
+    }
+
+    pub(crate) fn is_excused(&self) -> bool {
+        self.is_excused
+    }
+
+    /// Bytes of the longest version that a key ever had; 1 if it had none.
+    pub(crate) fn longest(&self, key: usize) -> u64 {
+        self.keys[key].ever.iter().map(|version| version.bytes).max().unwrap_or(1)
+    }
+
+    /// A version that nobody has put yet.
+    pub(crate) fn version(&mut self, bytes: u64, expires: Option<Time>) -> Version {
+        self.versions += 1;
+        Version { number: self.versions, bytes, expires, gone: None }
+    }
+
+    /// Fills memory with a version's bytes.
+    pub(crate) fn fill(&self, version: Version, bytes: &mut [u8], offset: u64) {
+        content::fill(bytes, self.content(version), offset);
+    }
+
+    fn content(&self, version: Version) -> u64 {
+        self.seed ^ version.number << 20
+    }
+
+    /// A put of `version`, or a delete, begins. Returns what to end it by.
+    pub(crate) fn begin(&mut self, key: usize, version: Option<Version>) -> Moment {
+        let begin = self.tick();
+        let history = &mut self.keys[key];
+        history.ever.extend(version);
+        history.writes.push(Write { version, begin, end: None, window: ALWAYS });
+        begin
+    }
+
+    /// The write that began then ended now; what it put is gone by `gone` at the latest.
+    pub(crate) fn end(&mut self, key: usize, begin: Moment, ended: Ended, gone: Option<Time>) {
+        let end = self.tick();
+        let writes = &mut self.keys[key].writes;
+        let found = writes.iter().position(|write| write.begin == begin && write.end.is_none());
+        // A crash in between has settled it.
+        let Some(index) = found else { return };
+        match ended {
+            Ended::Acknowledged => {
+                writes[index].end = Some(end);
+                if let Some(version) = &mut writes[index].version {
+                    version.gone = gone.map(|gone| gone + slack());
+                }
+            }
+            Ended::Void => drop(writes.remove(index)),
+            Ended::Unknown => {}
+        }
+    }
+
+    /// A commit of a shard that began then is complete.
+    pub(crate) fn committed(&mut self, shard: u16, begin: Moment) {
+        let committed = &mut self.committed[usize::from(shard)];
+        *committed = begin.max(*committed);
+    }
+
+    /// Holds what was read of a key against what may be, by a read that began then at the time `since`.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub(crate) fn hit(
+        &self,
+        key: usize,
+        found: &Found<'_>,
+        begin: Moment,
+        since: Time,
+    ) -> Result<Version, String> {
+        let history = &self.keys[key];
+        let equals = |version: &&Version| {
+            let until = found.until.min(version.bytes);
+            let is_long = found.bytes.len() as u64 == until.saturating_sub(found.offset);
+            let content = self.content(**version);
+            is_long && content::difference(found.bytes, content, found.offset).is_none()
+        };
+        let equal: Vec<Version> = history.ever.iter().filter(equals).copied().collect();
+        if equal.is_empty() {
+            return Err(self.describe_wrong(history, found));
+        }
+        let is_current = |version: &&Version| {
+            history.may_be(Some(**version), begin, self.moment) && !history.is_gone(version, since)
+        };
+        if let Some(version) = equal.iter().find(is_current) {
+            return Ok(*version);
+        }
+        let numbers: Vec<u64> = equal.iter().map(|version| version.number).collect();
+        Err(format!(
+            "{} has version {numbers:?}, which is over: {}",
+            history.key,
+            history.describe()
+        ))
+    }
+
+    fn describe_wrong(&self, history: &History, found: &Found<'_>) -> String {
+        let strays = self
+            .keys
+            .iter()
+            .flat_map(|other| other.ever.iter().map(move |version| (other, version)));
+        let owner = strays.into_iter().find(|(_, version)| {
+            let head = &found.bytes[..found.bytes.len().min(64)];
+            head.len() >= 8
+                && content::difference(head, self.content(**version), found.offset).is_none()
+        });
+        let whose = owner.map_or("nobody's".to_owned(), |(other, version)| {
+            let at = content::difference(found.bytes, self.content(*version), found.offset);
+            format!("version {} of {} up to {at:?}", version.number, other.key)
+        });
+        format!(
+            "{} bytes of {} from {} on are none that were ever put there, but {whose}: {}",
+            found.bytes.len(),
+            history.key,
+            found.offset,
+            history.describe()
+        )
+    }
+
+    /// Whether an object of this length may be there at a moment since `begin`.
+    pub(crate) fn may_have(&self, key: usize, bytes: u64, begin: Moment) -> bool {
+        let history = &self.keys[key];
+        let mut ever = history.ever.iter().filter(|version| version.bytes == bytes);
+        ever.any(|version| history.may_be(Some(*version), begin, self.moment))
+    }
+
+    /// Whether a put or delete of the key is not over.
+    pub(crate) fn is_being_written(&self, key: usize) -> bool {
+        self.keys[key].writes.iter().any(|write| write.end.is_none())
+    }
+
+    /// Holds a miss against what must be there, by a read that began then and ended at `now`. What is leased was not
+    /// evicted.
+    ///
+    /// # Errors
+    /// Why the object should have been found.
+    pub(crate) fn miss(
+        &self,
+        key: usize,
+        begin: Moment,
+        now: Time,
+        is_leased: bool,
+    ) -> Result<(), String> {
+        let history = &self.keys[key];
+        let may_be_evicted = self.may_evict && !is_leased;
+        if self.is_excused || may_be_evicted || history.may_be_absent(begin, self.moment, now) {
+            return Ok(());
+        }
+        Err(format!("{} is missing: {}", history.key, history.describe()))
+    }
+
+    /// The state that comes back after a crash now, of a store of this durability.
+    pub(crate) fn crash(&mut self, durability: Durability) {
+        let now = self.tick();
+        let is_volatile = durability == Durability::Volatile;
+        if is_volatile || durability == Durability::Durable {
+            self.committed.fill(now);
+        }
+        for history in &mut self.keys {
+            let from = self.committed[usize::from(history.shard)];
+            let writes = std::mem::take(&mut history.writes);
+            let all = history.ever.iter().map(|version| Some(*version)).chain([None]);
+            let is_kept = |version: &Option<Version>| match version {
+                Some(_) if is_volatile => false,
+                None if is_volatile || is_unsafe(&writes, from, now) => true,
+                _ => self.is_excused || may_be(&writes, version, from, now),
+            };
+            let kept: Vec<Option<Version>> = all.filter(is_kept).collect();
+            history.writes = kept.into_iter().map(|version| left(&writes, version, now)).collect();
+        }
+        self.windows.fill(ALWAYS);
+    }
+
+    /// The store was opened as volatile, or that was begun: it is empty, or as it was if that is `certain` not.
+    pub(crate) fn emptied(&mut self, is_certain: bool) {
+        let now = self.tick();
+        let absent = Write { version: None, begin: now, end: Some(now), window: ALWAYS };
+        for history in &mut self.keys {
+            if is_certain {
+                history.writes.clear();
+            }
+            history.writes.push(absent);
+        }
+    }
+
+    /// After a crash a key was read at rest: from now on it is this, until the next crash at least.
+    ///
+    /// # Errors
+    /// The keys of its shard are not of one moment.
+    pub(crate) fn settle(&mut self, key: usize, version: Option<Version>) -> Result<(), String> {
+        let now = self.tick();
+        let history = &mut self.keys[key];
+        let mut same = history.writes.iter_mut().filter(|write| is_same(&write.version, &version));
+        let Some(write) = same.next() else { return Ok(()) };
+        (write.begin, write.end) = (now, Some(now));
+        let (from, to) = write.window;
+        let window = &mut self.windows[usize::from(history.shard)];
+        let both = (window.0.max(from), window.1.min(to));
+        let is_told = version.is_some() || !self.may_evict;
+        if self.is_excused || !is_told {
+            return Ok(());
+        }
+        if both.0 > both.1 {
+            return Err(format!(
+                "{} is of a moment from {from} to {to}, others of its shard are from {} to {}",
+                history.key, window.0, window.1
+            ));
+        }
+        *window = both;
+        Ok(())
+    }
+}
+
+impl History {
+    /// Whether this version, or none, may be in effect at a moment between these.
+    fn may_be(&self, version: Option<Version>, from: Moment, to: Moment) -> bool {
+        may_be(&self.writes, &version, from, to)
+    }
+
+    fn may_be_absent(&self, from: Moment, to: Moment, now: Time) -> bool {
+        let expired = |write: &Write| {
+            let expires = write.version.and_then(|version| version.expires);
+            expires.is_some_and(|at| at <= now) && self.may_be(write.version, from, to)
+        };
+        self.may_be(None, from, to) || self.writes.iter().any(expired)
+    }
+
+    /// Whether a version must have expired by then.
+    fn is_gone(&self, version: &Version, now: Time) -> bool {
+        let same = self.writes.iter().filter_map(|write| write.version);
+        let mut same = same.filter(|other| other.number == version.number);
+        same.any(|other| other.gone.is_some_and(|gone| gone < now))
+    }
+
+    fn describe(&self) -> String {
+        let write = |write: &Write| {
+            let what = write.version.map_or("nothing".to_owned(), |version| {
+                let ends = version.expires.map_or(String::new(), |at| format!(" until {at}"));
+                format!("version {} of {} bytes{ends}", version.number, version.bytes)
+            });
+            let end = write.end.map_or("?".to_owned(), |end| end.to_string());
+            format!("{what} from {} to {end}", write.begin)
+        };
+        let writes: Vec<String> = self.writes.iter().map(write).collect();
+        writes.join(", ")
+    }
+}
+
+fn is_same(one: &Option<Version>, other: &Option<Version>) -> bool {
+    one.map(|version| version.number) == other.map(|version| version.number)
+}
+
+fn may_be(writes: &[Write], version: &Option<Version>, from: Moment, to: Moment) -> bool {
+    let same = writes.iter().filter(|write| is_same(&write.version, version));
+    same.filter(|write| write.begin <= to).any(|write| !is_superseded(writes, write, from))
+}
+
+/// Whether a record may have come to the media without its data: then the object is a miss (cases 6 and 11 of
+/// `docs/disk-format.md`).
+fn is_unsafe(writes: &[Write], from: Moment, to: Moment) -> bool {
+    let mut puts = writes.iter().filter(|write| write.version.is_some() && write.begin <= to);
+    puts.any(|write| write.end.is_none_or(|end| end >= from))
+}
+
+/// A version, or none, that a crash now leaves.
+fn left(writes: &[Write], version: Option<Version>, now: Moment) -> Write {
+    let same: Vec<&Write> =
+        writes.iter().filter(|write| is_same(&write.version, &version)).collect();
+    let version = same.first().map_or(version, |write| write.version);
+    let window = if let [write] = same[..] { window(writes, write) } else { ALWAYS };
+    Write { version, begin: now, end: Some(now), window }
+}
+
+/// Of which moments a state is that has this write in effect.
+fn window(writes: &[Write], write: &Write) -> (Moment, Moment) {
+    let Some(end) = write.end else { return (write.begin, Moment::MAX) };
+    let behind = writes.iter().filter(|other| other.begin > end);
+    (write.begin, behind.filter_map(|other| other.end).min().unwrap_or(Moment::MAX))
+}
+
+/// Whether another write lies wholly behind this one and wholly before `from`.
+fn is_superseded(writes: &[Write], write: &Write, from: Moment) -> bool {
+    let Some(end) = write.end else { return false };
+    writes.iter().any(|other| other.begin > end && other.end.is_some_and(|end| end < from))
+}
+
+fn slack() -> std::time::Duration {
+    std::time::Duration::from_nanos(EXPIRY_SLACK_NS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn model() -> Model {
+        Model::new(9, vec![(Key::from(1u64), 0), (Key::from(2u64), 0)], false)
+    }
+
+    /// Puts a version of 100 bytes; returns it and its bytes.
+    fn put(model: &mut Model, key: usize) -> (Version, Vec<u8>) {
+        let version = model.version(100, None);
+        let begin = model.begin(key, Some(version));
+        model.end(key, begin, Ended::Acknowledged, None);
+        let mut bytes = vec![0; 100];
+        model.fill(version, &mut bytes, 0);
+        (version, bytes)
+    }
+
+    fn hit(model: &mut Model, key: usize, bytes: &[u8]) -> Result<Version, String> {
+        let begin = model.tick();
+        model.hit(key, &Found { bytes, offset: 0, until: u64::MAX }, begin, Time::ZERO)
+    }
+
+    #[test]
+    fn only_the_last_version_may_be_read_and_a_miss_is_noticed() {
+        let mut model = model();
+        let (_, old) = put(&mut model, 0);
+        let (new, bytes) = put(&mut model, 0);
+        assert_eq!(hit(&mut model, 0, &bytes), Ok(new));
+        assert!(hit(&mut model, 0, &old).expect_err("it is over").contains("which is over"));
+        assert!(hit(&mut model, 1, &bytes).expect_err("another key").contains("version 2 of"));
+        let begin = model.tick();
+        assert!(
+            model.miss(0, begin, Time::ZERO, false).is_err()
+                && model.miss(1, begin, Time::ZERO, false).is_ok()
+        );
+        model.excuse();
+        assert!(model.miss(0, begin, Time::ZERO, false).is_ok());
+    }
+
+    #[test]
+    fn what_overlaps_may_be_read_either_way() {
+        let mut model = model();
+        let (_, old) = put(&mut model, 0);
+        let read = model.tick();
+        let (_, new) = put(&mut model, 0);
+        for bytes in [&old, &new] {
+            let found = Found { bytes, offset: 0, until: u64::MAX };
+            assert!(model.hit(0, &found, read, Time::ZERO).is_ok());
+        }
+    }
+
+    #[test]
+    fn a_durable_crash_keeps_what_was_acknowledged_and_maybe_what_was_not() {
+        let mut model = model();
+        let (_, first) = put(&mut model, 0);
+        let (_, second) = put(&mut model, 0);
+        let third = model.version(100, None);
+        model.begin(0, Some(third));
+        model.crash(Durability::Durable);
+        assert!(hit(&mut model, 0, &first).is_err() && hit(&mut model, 0, &second).is_ok());
+        let mut bytes = vec![0; 100];
+        model.fill(third, &mut bytes, 0);
+        assert_eq!(hit(&mut model, 0, &bytes), Ok(third));
+        model.settle(0, Some(third)).expect("one moment");
+        assert!(hit(&mut model, 0, &second).is_err());
+        assert!(model.miss(0, Moment::MAX, Time::ZERO, false).is_err());
+    }
+
+    #[test]
+    fn a_restart_goes_back_to_one_moment_after_the_last_commit() {
+        let mut model = model();
+        let (_, first) = put(&mut model, 0);
+        let commit = model.tick();
+        let (_, second) = put(&mut model, 0);
+        let (other, _) = put(&mut model, 1);
+        model.committed(0, commit);
+        model.crash(Durability::Restart);
+        assert!(hit(&mut model, 0, &second).is_ok());
+        let version = hit(&mut model, 0, &first).expect("it was there after the commit");
+        model.settle(0, Some(version)).expect("one moment");
+        let refused = model.settle(1, Some(other)).expect_err("that was later");
+        assert!(refused.contains("others of its shard"), "{refused}");
+    }
+
+    #[test]
+    fn a_volatile_store_is_empty_and_an_expired_object_gone() {
+        let mut model = model();
+        let (_, bytes) = put(&mut model, 0);
+        model.crash(Durability::Volatile);
+        assert!(hit(&mut model, 0, &bytes).is_err());
+        let version = model.version(100, Some(Time::from_ns(50)));
+        let begin = model.begin(0, Some(version));
+        model.end(0, begin, Ended::Acknowledged, Some(Time::from_ns(60)));
+        let begin = model.tick();
+        assert!(model.miss(0, begin, Time::from_ns(49), false).is_err());
+        assert!(model.miss(0, begin, Time::from_ns(50), false).is_ok());
+        let mut bytes = vec![0; 100];
+        model.fill(version, &mut bytes, 0);
+        let found = Found { bytes: &bytes, offset: 0, until: u64::MAX };
+        assert!(model.hit(0, &found, begin, Time::from_ns(70)).is_ok(), "a little late");
+        assert!(model.hit(0, &found, begin, Time::from_ns(3_000_000_000)).is_err());
+    }
+
+    #[test]
+    fn a_write_that_failed_without_effect_never_shows() {
+        let mut model = model();
+        let (_, old) = put(&mut model, 0);
+        let version = model.version(100, None);
+        let begin = model.begin(0, Some(version));
+        model.end(0, begin, Ended::Void, None);
+        let mut bytes = vec![0; 100];
+        model.fill(version, &mut bytes, 0);
+        assert!(hit(&mut model, 0, &bytes).is_err() && hit(&mut model, 0, &old).is_ok());
+    }
+}

@@ -1,0 +1,277 @@
+//! What is asked of the store.
+
+use std::time::Duration;
+
+use adit_driver::Time;
+use adit_driver::memory::AnyBuffer;
+use adit_kvstore::piece_bytes;
+use adit_kvstore::shard::{
+    Action, FillItem, GetItem, Part, PutItem, PutOptions, Request, ReserveItem,
+};
+
+use super::canary::StoreCanary;
+use super::counts::Sum;
+use super::model::{Ended, Version};
+use super::pool::{length, pieces_mut};
+use super::world::{Item, Pending, StoreWorld};
+
+/// Once so many bytes were put into a roomy store, objects are short: it must not fill up.
+const VOLUME_MAX: u64 = 12 << 20;
+/// Most items of a batch.
+const BATCH_MAX: u64 = 6;
+
+impl StoreWorld {
+    /// One request, whatever comes.
+    pub(crate) fn submit_any(&mut self) {
+        match self.random.below(100) {
+            0..30 => self.submit_put(),
+            30..38 => self.submit_puts(),
+            38..65 => self.submit_get(),
+            65..73 => self.submit_gets(),
+            73..80 => self.submit_reserve(),
+            80..92 if !self.writers.is_empty() => self.submit_writer(),
+            80..92 => self.submit_get(),
+            92..97 => self.submit_delete(),
+            _ => {
+                let shard = self.random.below(self.shards.len() as u64) as u16;
+                self.submit_commit(shard);
+            }
+        }
+    }
+
+    /// Hands a request in.
+    pub(crate) fn submit(&mut self, shard: u16, action: Action, items: Vec<Item>) {
+        self.next_tag += 1;
+        let tag = self.next_tag;
+        let has_deadline = !self.is_settling && self.random.one_in(30);
+        let within = Duration::from_nanos(self.random.below(1_000_000));
+        let deadline = if has_deadline { self.now + within } else { Time::NEVER };
+        let begin = self.model.tick();
+        self.note(&[tag, u64::from(shard)], format_args!("{tag} to shard {shard}: {items:?}"));
+        let items = items.into_iter().map(Some).collect();
+        let pending = Pending { shard, begin, since: self.now, has_deadline, items };
+        self.pending.insert(tag, pending);
+        let request = Request { tag, deadline, action };
+        self.shards[usize::from(shard)].submit(self.now, request);
+    }
+
+    fn any_key(&mut self) -> usize {
+        // Some keys are used more than others.
+        let keys = self.model.len();
+        let range = if self.random.one_in(2) { keys.div_ceil(4) } else { keys };
+        self.random.index(range)
+    }
+
+    /// How long the next object is.
+    fn draw_bytes(&mut self) -> u64 {
+        let random = &mut self.random;
+        let usual = self.shape.bytes_usual;
+        let bytes = match random.below(20) {
+            0 => random.between(1, 16),
+            1 => 4096 * random.between(1, 8),
+            2 => random.between(1, self.shape.bytes_max),
+            3 => (128 << 10) * random.between(1, 3) - random.below(3),
+            _ => random.between(1, usual),
+        };
+        let is_much = self.shape.is_roomy && self.volume > VOLUME_MAX;
+        let bytes = if is_much { bytes.min(4096) } else { bytes.min(self.shape.bytes_max) };
+        self.volume += bytes;
+        bytes
+    }
+
+    fn draw_ttl(&mut self) -> Option<u64> {
+        self.random.one_in(8).then(|| self.random.between(1, 20))
+    }
+
+    /// A new version for a key, and when it ends.
+    fn draw_version(&mut self) -> (Version, Option<u64>) {
+        let (bytes, ttl_s) = (self.draw_bytes(), self.draw_ttl());
+        let expires = ttl_s.map(|ttl_s| self.at_wall(self.wall_s() + ttl_s));
+        (self.model.version(bytes, expires), ttl_s)
+    }
+
+    fn put_options(&mut self, shard: u16, ttl_s: Option<u64>) -> PutOptions {
+        let tenants = &self.tenants[usize::from(shard)];
+        let tenant = if self.random.one_in(2) { self.random.pick(tenants) } else { tenants[0] };
+        let after = self.random.one_in(3).then(|| self.any_key());
+        let after = after.map(|key| self.model.key(key).clone());
+        PutOptions { tenant, ttl_s, after, ..PutOptions::default() }
+    }
+
+    /// Memory with a part of a version.
+    fn memory_with(&mut self, version: Version, offset: u64, bytes: u64) -> AnyBuffer {
+        let mut memory = self.pool.take(bytes, &mut self.random);
+        let (mut at, end) = (offset, offset + bytes);
+        for piece in pieces_mut(&mut memory) {
+            let len = piece.len().min((end - at) as usize);
+            self.model.fill(version, &mut piece[..len], at);
+            // What lies behind the end is anything.
+            piece[len..].fill(0xee);
+            at += len as u64;
+        }
+        memory
+    }
+
+    fn put_item(&mut self, key: usize) -> (PutItem, Item) {
+        let (version, ttl_s) = self.draw_version();
+        let data = self.memory_with(version, 0, version.bytes);
+        self.unlease(key);
+        let begin = self.model.begin(key, Some(version));
+        if self.canary == Some(StoreCanary::EarlyAcknowledgement) {
+            self.model.end(key, begin, Ended::Acknowledged, None);
+        }
+        self.counts.count(Sum::Puts, 1);
+        let options = self.put_options(self.model.shard(key), ttl_s);
+        let item = Item::Put { key, begin, ttl_s, bytes: length(&data) };
+        (PutItem { key: self.model.key(key).clone(), bytes: version.bytes, data, options }, item)
+    }
+
+    fn submit_put(&mut self) {
+        let key = self.any_key();
+        let (put, item) = self.put_item(key);
+        self.submit(self.model.shard(key), Action::Put(put), vec![item]);
+    }
+
+    /// Distinct keys of one shard.
+    fn any_keys(&mut self) -> Vec<usize> {
+        let first = self.any_key();
+        let shard = self.model.shard(first);
+        let mut keys = vec![first];
+        for _ in 0..self.random.below(BATCH_MAX) {
+            let key = self.any_key();
+            if self.model.shard(key) == shard && !keys.contains(&key) {
+                keys.push(key);
+            }
+        }
+        keys
+    }
+
+    fn submit_puts(&mut self) {
+        let keys = self.any_keys();
+        let shard = self.model.shard(keys[0]);
+        let (puts, items) = keys.into_iter().map(|key| self.put_item(key)).unzip();
+        self.submit(shard, Action::PutMany(puts), items);
+    }
+
+    fn get_item(&mut self, key: usize, is_whole: bool) -> (GetItem, Item) {
+        let longest = self.model.longest(key);
+        let piece = piece_bytes(longest);
+        let pieces = longest.div_ceil(piece);
+        let (part, from, until) = if is_whole || self.random.one_in(2) {
+            (Part::All, 0, u64::MAX)
+        } else {
+            let first = self.random.below(pieces);
+            let from = first * piece;
+            let until = (from + piece * self.random.between(1, pieces - first)).min(longest);
+            (Part::Bytes(from..until), from, until)
+        };
+        let most = until.min(longest) - from;
+        let mut into = self.pool.take(most, &mut self.random);
+        pieces_mut(&mut into).for_each(|piece| piece.fill(0xab));
+        self.counts.count(Sum::Gets, 1);
+        let item = Item::Get { key, offset: from, until, bytes: length(&into) };
+        (GetItem { key: self.model.key(key).clone(), part, into }, item)
+    }
+
+    /// Reads a key as a whole.
+    pub(crate) fn submit_whole_get(&mut self, key: usize) {
+        let (get, item) = self.get_item(key, true);
+        self.submit(self.model.shard(key), Action::Get(get), vec![item]);
+    }
+
+    fn submit_get(&mut self) {
+        let key = self.any_key();
+        let (get, item) = self.get_item(key, false);
+        self.submit(self.model.shard(key), Action::Get(get), vec![item]);
+    }
+
+    fn submit_gets(&mut self) {
+        let keys = self.any_keys();
+        let shard = self.model.shard(keys[0]);
+        let (gets, items) = keys.into_iter().map(|key| self.get_item(key, false)).unzip();
+        self.submit(shard, Action::GetMany(gets), items);
+    }
+
+    fn submit_reserve(&mut self) {
+        let keys = self.any_keys();
+        let shard = self.model.shard(keys[0]);
+        let mut reserve = |key: usize| {
+            let (version, ttl_s) = self.draw_version();
+            let options = self.put_options(shard, ttl_s);
+            let key_bytes = self.model.key(key).clone();
+            let item = ReserveItem { key: key_bytes, bytes: version.bytes, options };
+            (item, Item::Reserve { key, version, ttl_s })
+        };
+        let (reserves, items) = keys.into_iter().map(&mut reserve).unzip();
+        self.submit(shard, Action::Reserve(reserves), items);
+    }
+
+    /// The next step of an object that is written in parts: mostly more of it, sometimes its end.
+    fn submit_writer(&mut self) {
+        let index = self.random.index(self.writers.len());
+        if self.random.one_in(20) {
+            let writer = self.writers.swap_remove(index);
+            self.note(&[31], format_args!("{:?} is abandoned", writer.id));
+            self.shards[usize::from(writer.shard)].abandon(writer.id);
+        } else if self.writers[index].parts.is_empty() {
+            self.submit_seal(index);
+        } else {
+            self.submit_fills(index);
+        }
+    }
+
+    fn submit_fills(&mut self, index: usize) {
+        let (mut fills, mut items) = (Vec::new(), Vec::new());
+        for _ in 0..self.random.between(1, 3) {
+            let writer = &mut self.writers[index];
+            if writer.parts.is_empty() {
+                break;
+            }
+            let part = writer.parts.swap_remove(self.random.index(writer.parts.len()));
+            writer.unanswered += 1;
+            let (id, version) = (writer.id, writer.version);
+            let bytes = part.end - part.start;
+            let data = self.memory_with(version, part.start, bytes);
+            items.push(Item::Fill { writer: id, bytes: length(&data) });
+            let is_all = bytes == version.bytes && self.random.one_in(2);
+            let part = if is_all { Part::All } else { Part::Bytes(part) };
+            fills.push(FillItem { writer: id, part, data });
+        }
+        let shard = self.writers[index].shard;
+        self.submit(shard, Action::Fill(fills), items);
+    }
+
+    fn submit_seal(&mut self, index: usize) {
+        if self.writers[index].unanswered > 0 {
+            return;
+        }
+        let writer = self.writers.swap_remove(index);
+        self.unlease(writer.key);
+        let begin = self.model.begin(writer.key, Some(writer.version));
+        let item = Item::Seal { key: writer.key, begin, ttl_s: writer.ttl_s };
+        self.submit(writer.shard, Action::Seal(writer.id), vec![item]);
+    }
+
+    fn submit_delete(&mut self) {
+        let key = self.any_key();
+        self.unlease(key);
+        let begin = self.model.begin(key, None);
+        self.counts.count(Sum::Deletes, 1);
+        let action = Action::Delete(self.model.key(key).clone());
+        self.submit(self.model.shard(key), action, vec![Item::Delete { key, begin }]);
+    }
+
+    pub(crate) fn submit_commit(&mut self, shard: u16) {
+        self.counts.count(Sum::Commits, 1);
+        if self.canary == Some(StoreCanary::EarlyCommit) {
+            let begin = self.model.tick();
+            self.model.committed(shard, begin);
+        }
+        self.submit(shard, Action::Commit, vec![Item::Commit]);
+    }
+
+    /// A key that is written anew is promised no more.
+    fn unlease(&mut self, key: usize) {
+        self.leases.iter_mut().for_each(|lease| lease.keys.retain(|other| *other != key));
+    }
+}

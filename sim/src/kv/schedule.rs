@@ -1,0 +1,298 @@
+//! The schedule of a run: how the store is opened, lived with, lost and opened again.
+
+use std::time::Duration;
+
+use adit_kvstore::Durability;
+use adit_kvstore::media::{self, FormatOptions};
+use adit_kvstore::shard::Shard;
+
+use super::counts::Sum;
+use super::machine::lock;
+use super::model::Model;
+use super::world::StoreWorld;
+use crate::world::violated;
+
+/// Attempts to open a store on healthy devices.
+const ATTEMPTS_MAX: u32 = 8;
+/// Bytes of a tenant that has a quota.
+const QUOTA_BYTES: u64 = 200 << 10;
+
+/// How a life of the store ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Death {
+    /// The power goes at this command of the run, or at the end of the life.
+    Cut(u64),
+    /// The process is killed; the devices stay on.
+    Kill,
+    /// Everything is answered and committed.
+    Stop,
+}
+
+impl StoreWorld {
+    /// The whole run.
+    pub(crate) fn run(&mut self) {
+        self.begin();
+        let mut is_there = self.open(true);
+        for _ in 0..self.shape.lives {
+            if !is_there {
+                break;
+            }
+            let death = self.draw_death();
+            self.live(death);
+            self.die(death);
+            is_there = self.open(true);
+        }
+        if is_there {
+            self.finish();
+        }
+        self.count_run();
+    }
+
+    /// Formats the store.
+    pub(crate) fn begin(&mut self) {
+        lock(&self.machine).faults.set_calm(true);
+        if self.random.one_in(20) {
+            self.format_and_lose();
+        }
+        if let Err(error) = self.format() {
+            violated(2, format_args!("healthy devices cannot be formatted: {error}"));
+        }
+        let set = self.while_time_passes(|world, clock| media::read_set(&mut world.lanes(), clock));
+        let set = set.unwrap_or_else(|error| {
+            violated(2, format_args!("what was formatted is no store: {error}"))
+        });
+        let (seed, keys) = (self.random.next(), self.keys(&set));
+        self.model = Model::new(seed, keys, !self.shape.is_roomy);
+        lock(&self.machine).faults.set_calm(false);
+    }
+
+    fn format(&mut self) -> adit_kvstore::Result<()> {
+        let options = FormatOptions {
+            shards: self.shape.shards,
+            objects_max: self.shape.objects_max,
+            journal_bytes: self.shape.journal_bytes,
+            label: "simulated".to_owned(),
+            store_id: [self.random.below(256) as u8; 16],
+            overwrite: true,
+        };
+        self.while_time_passes(|world, clock| media::format(&mut world.lanes(), &options, clock))
+    }
+
+    /// The power goes while the store is formatted.
+    fn format_and_lose(&mut self) {
+        let at = lock(&self.machine).commands() + self.random.between(1, 8);
+        lock(&self.machine).cut_at(Some(at));
+        let formatted = self.format();
+        self.note(&[40, at], format_args!("formatted, with a cut at command {at}: {formatted:?}"));
+        lock(&self.machine).restart();
+    }
+
+    /// Opens the store and reads what came back, through power cuts if there are to be some. False if faults have made
+    /// that impossible.
+    pub(crate) fn open(&mut self, may_be_cut: bool) -> bool {
+        for attempt in 0..ATTEMPTS_MAX {
+            if may_be_cut && attempt < 2 && self.random.one_in(5) {
+                let at = lock(&self.machine).commands() + self.random.between(1, 60);
+                lock(&self.machine).cut_at(Some(at));
+            }
+            lock(&self.machine).faults.set_calm(attempt > 0);
+            let opened = self.open_shards();
+            self.excuse_if_struck();
+            if opened.is_ok() {
+                self.read_back();
+            }
+            lock(&self.machine).faults.set_calm(false);
+            let is_off = lock(&self.machine).is_off();
+            match opened {
+                Ok(()) if !is_off => return true,
+                Ok(()) => {}
+                Err(_) if is_off => self.note(&[41], format_args!("a cut while it was opened")),
+                Err(error) if self.model.is_excused() => {
+                    self.note(&[42], format_args!("it does not open: {error}"));
+                }
+                Err(error) => {
+                    violated(2, format_args!("a healthy store does not open: {error}"));
+                }
+            }
+            self.fall();
+        }
+        if !self.model.is_excused() {
+            violated(2, "a healthy store does not open");
+        }
+        self.counts.count(Sum::Unopenable, 1);
+        false
+    }
+
+    fn open_shards(&mut self) -> adit_kvstore::Result<()> {
+        let is_volatile = self.shape.durability == Durability::Volatile;
+        if is_volatile {
+            self.model.emptied(false);
+        }
+        let set =
+            self.while_time_passes(|world, clock| media::read_set(&mut world.lanes(), clock))?;
+        for shard in 0..set.shards() {
+            let (shard, recovery) = self.while_time_passes(|world, clock| {
+                Shard::open(shard, world.lanes(), &set, world.options(), clock)
+            })?;
+            self.note(&[43], format_args!("opened: {recovery:?}"));
+            self.shards.push(shard);
+        }
+        if is_volatile {
+            self.model.emptied(true);
+        }
+        self.counts.count(Sum::Lives, 1);
+        self.define_tenants();
+        Ok(())
+    }
+
+    fn define_tenants(&mut self) {
+        self.tenants.clear();
+        let (now, quota) = (self.now, self.shape.has_quotas.then_some(QUOTA_BYTES));
+        for shard in &mut self.shards {
+            let mut tenants = vec![adit_kvstore::TenantId::default()];
+            for (name, quota) in [("guest", quota), ("a second tenant", None)] {
+                let tenant = shard.tenant(now, name, quota);
+                tenants.push(tenant.unwrap_or_else(|failure| {
+                    violated(2, format_args!("tenant {name}: {failure}"))
+                }));
+            }
+            self.tenants.push(tenants);
+        }
+    }
+
+    /// Reads every key, or sometimes some, at rest.
+    fn read_back(&mut self) {
+        self.is_settling = true;
+        let percent = if self.random.one_in(6) { 50 } else { 100 };
+        for key in 0..self.model.len() {
+            if self.random.chance(percent) && !lock(&self.machine).is_off() {
+                self.submit_whole_get(key);
+            }
+            if self.pending.len() >= self.shape.pending_max {
+                self.drain();
+            }
+        }
+        self.drain();
+        self.is_settling = false;
+    }
+
+    fn draw_death(&mut self) -> Death {
+        match self.random.below(6) {
+            0..3 => {
+                let within = self.random.pick(&[20, 200, 600]);
+                Death::Cut(lock(&self.machine).commands() + self.random.between(1, within))
+            }
+            3..5 => Death::Kill,
+            _ => Death::Stop,
+        }
+    }
+
+    fn live(&mut self, death: Death) {
+        self.note(&[44], format_args!("a life that ends by {death:?}"));
+        if let Death::Cut(at) = death {
+            lock(&self.machine).cut_at(Some(at));
+        }
+        for _ in 0..self.shape.actions {
+            self.trace.step();
+            if lock(&self.machine).is_off() {
+                return;
+            }
+            self.act();
+        }
+    }
+
+    fn act(&mut self) {
+        match self.random.below(100) {
+            0..55 if self.pending.len() < self.shape.pending_max => self.submit_any(),
+            0..90 => self.step(),
+            90..94 => self.pass(),
+            _ => self.look(),
+        }
+    }
+
+    fn pass(&mut self) {
+        let most_ns = self.random.pick(&[100_000, 20_000_000, 4_000_000_000]);
+        let time = Duration::from_nanos(self.random.below(most_ns));
+        self.note(&[45], format_args!("{time:?} pass"));
+        self.now = self.now + time;
+    }
+
+    fn die(&mut self, death: Death) {
+        match death {
+            Death::Cut(_) => {
+                self.counts.count(Sum::Cuts, 1);
+                lock(&self.machine).cut_now();
+            }
+            Death::Kill => self.counts.count(Sum::Kills, 1),
+            Death::Stop => {
+                self.counts.count(Sum::Stops, 1);
+                self.stop();
+            }
+        }
+        self.note(&[46], format_args!("{death:?}"));
+        self.fall();
+    }
+
+    /// A clean stop.
+    fn stop(&mut self) {
+        self.drain();
+        for shard in 0..self.shards.len() {
+            self.submit_commit(shard as u16);
+        }
+        self.drain();
+    }
+
+    /// The store is gone, and what its devices keep is what comes back.
+    pub(crate) fn fall(&mut self) {
+        self.count_shards();
+        self.shards.clear();
+        self.pending.clear();
+        self.writers.clear();
+        self.leases.clear();
+        self.excuse_if_struck();
+        lock(&self.machine).restart();
+        self.model.crash(self.shape.durability);
+    }
+
+    /// The end: no more faults, and everything that was asked is answered.
+    fn finish(&mut self) {
+        lock(&self.machine).faults.set_calm(true);
+        self.drain();
+        self.scan();
+        self.stop();
+        self.fall();
+    }
+
+    fn count_shards(&mut self) {
+        for shard in &self.shards {
+            let stats = shard.stats();
+            self.counts.count(Sum::Evictions, stats.evictions);
+            self.counts.count(Sum::Expirations, stats.expirations);
+            self.counts.count(Sum::Corrupt, stats.misses_corrupt);
+            self.counts.count(Sum::Checkpoints, stats.checkpoints);
+        }
+    }
+
+    fn count_run(&mut self) {
+        self.counts.count(Sum::Schedules, 1);
+        let machine = lock(&self.machine);
+        self.counts.count(Sum::Commands, machine.commands());
+        self.counts.struck = machine.faults.struck().to_vec();
+    }
+
+    /// One life on healthy devices, with the power gone at the `cut`th command of it or at its end. Returns how many
+    /// commands there were.
+    pub(crate) fn run_to_cut(&mut self, cut: Option<u64>) -> u64 {
+        self.begin();
+        self.open(false);
+        let before = lock(&self.machine).commands();
+        let death = Death::Cut(cut.map_or(u64::MAX, |cut| before + cut));
+        self.live(death);
+        let commands = lock(&self.machine).commands() - before;
+        self.die(death);
+        self.open(false);
+        self.finish();
+        self.count_run();
+        commands
+    }
+}

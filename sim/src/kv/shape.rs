@@ -1,0 +1,138 @@
+//! What a seed decides before the first request: the store, its devices, how it is used.
+
+use std::time::Duration;
+
+use adit_kvstore::{Durability, PolicyKind, Watermarks};
+
+use super::device::Rules;
+use super::faults::Faults;
+use super::machine::Pace;
+use crate::random::Random;
+
+/// One device.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Disk {
+    pub(crate) bytes: usize,
+    pub(crate) lba_bytes: usize,
+    pub(crate) rules: Rules,
+}
+
+/// The store of a run and how it is used.
+#[derive(Clone, Debug)]
+pub(crate) struct Shape {
+    pub(crate) durability: Durability,
+    pub(crate) shards: u16,
+    pub(crate) disks: Vec<Disk>,
+    pub(crate) objects_max: u32,
+    pub(crate) journal_bytes: Option<u64>,
+    pub(crate) policy: PolicyKind,
+    pub(crate) adaptive_admission: bool,
+    pub(crate) capacity_bytes: Option<u64>,
+    pub(crate) watermarks: Watermarks,
+    pub(crate) write_bytes_per_day: Option<u64>,
+    pub(crate) seal_interval: Duration,
+    pub(crate) flush_interval: Duration,
+    pub(crate) faults: Faults,
+    pub(crate) pace: Pace,
+    pub(crate) keys: usize,
+    /// Times that the store is opened.
+    pub(crate) lives: u64,
+    /// Actions of each life.
+    pub(crate) actions: u64,
+    /// Most requests that were not answered yet.
+    pub(crate) pending_max: usize,
+    /// Objects up to this long are usual.
+    pub(crate) bytes_usual: u64,
+    /// And none is longer than this.
+    pub(crate) bytes_max: u64,
+    /// The store never needs to evict.
+    pub(crate) is_roomy: bool,
+    /// Whether keys share tenants with quotas.
+    pub(crate) has_quotas: bool,
+}
+
+impl Shape {
+    pub(crate) fn draw(random: &mut Random) -> Shape {
+        let durability =
+            random.pick(&[Durability::Volatile, Durability::Restart, Durability::Durable]);
+        let is_roomy = random.one_in(2);
+        let shards = random.pick(&[1, 1, 2]);
+        let mut devices = random.fork();
+        let disks = (0..random.pick(&[1, 1, 2])).map(|_| disk(&mut devices, is_roomy)).collect();
+        let bytes_usual = random.pick(&[64, 8 << 10, 16 << 10, 64 << 10]);
+        let bytes_max = if is_roomy { 3 << 20 } else { 400 << 10 };
+        let (most_ns, ms) = (random.pick(&[1_000, 100_000, 2_000_000]), Duration::from_millis);
+        Shape {
+            durability,
+            shards,
+            disks,
+            objects_max: if is_roomy { 4096 } else { random.pick(&[16, 64, 500]) },
+            journal_bytes: random.pick(&[Some(64 << 10), Some(64 << 10), Some(256 << 10), None]),
+            policy: random.pick(&[PolicyKind::Lru, PolicyKind::S3Fifo]),
+            adaptive_admission: !is_roomy && random.one_in(4),
+            capacity_bytes: (!is_roomy && random.one_in(3)).then_some(1 << 20),
+            watermarks: if is_roomy { Watermarks::default() } else { watermarks(random) },
+            write_bytes_per_day: (!is_roomy && random.one_in(8)).then_some(1 << 26),
+            seal_interval: random.pick(&[Duration::ZERO, ms(1), ms(10)]),
+            flush_interval: random.pick(&[ms(1), ms(20), ms(1000)]),
+            faults: Faults::draw(random),
+            pace: Pace { least_ns: most_ns / 20, most_ns },
+            keys: random.pick(&[4, 12, 40]),
+            lives: random.between(2, 4),
+            actions: random.between(20, 120),
+            pending_max: random.pick(&[1, 4, 16, 32]),
+            bytes_usual,
+            bytes_max,
+            is_roomy,
+            has_quotas: !is_roomy && random.one_in(4),
+        }
+    }
+
+    /// A long run of one durability on healthy devices, for a cut at each of its commands.
+    pub(crate) fn for_sweep(durability: Durability, operations: u64, random: &mut Random) -> Shape {
+        let mut disks = [disk(random, true); 2];
+        for (disk, lba_bytes) in disks.iter_mut().zip([4096, 512]) {
+            disk.lba_bytes = lba_bytes;
+            disk.rules.depth = 32;
+        }
+        Shape {
+            durability,
+            shards: 2,
+            disks: disks.to_vec(),
+            objects_max: 1024,
+            journal_bytes: Some(64 << 10),
+            watermarks: Watermarks::default(),
+            write_bytes_per_day: None,
+            adaptive_admission: false,
+            capacity_bytes: None,
+            faults: Faults::none(),
+            keys: 64,
+            lives: 1,
+            actions: operations,
+            pending_max: 16,
+            bytes_usual: 8 << 10,
+            bytes_max: 300 << 10,
+            is_roomy: true,
+            has_quotas: false,
+            seal_interval: Duration::from_millis(1),
+            flush_interval: Duration::from_millis(20),
+            ..Shape::draw(random)
+        }
+    }
+}
+
+fn disk(random: &mut Random, is_roomy: bool) -> Disk {
+    let rules = Rules {
+        command_bytes_max: random.pick(&[64 << 10, 128 << 10, 1 << 20]),
+        boundary_bytes: random.pick(&[0, 0, 128 << 10, 1 << 20]),
+        depth: random.pick(&[2, 8, 32]),
+        deallocates: random.one_in(2),
+    };
+    let bytes = if is_roomy { 128 << 20 } else { random.pick(&[6 << 20, 8 << 20, 12 << 20]) };
+    Disk { bytes, lba_bytes: random.pick(&[512, 4096, 4096]), rules }
+}
+
+fn watermarks(random: &mut Random) -> Watermarks {
+    let high = random.between(500, 1000) as u16;
+    Watermarks { high, low: random.between(200, u64::from(high)) as u16 }
+}

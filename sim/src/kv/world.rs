@@ -1,0 +1,266 @@
+//! What there is in a run: the machine, the store's shards, what was asked of them and what may come of it.
+
+use std::collections::BTreeMap;
+use std::fmt::Arguments;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use adit_driver::Time;
+use adit_kvstore::media::Set;
+use adit_kvstore::shard::{LANE_MEMORY_BYTES, Lane, LeaseId, Shard, ShardOptions, Tag, WriterId};
+use adit_kvstore::{Key, TenantId};
+
+use super::canary::StoreCanary;
+use super::counts::StoreCounts;
+use super::device::SimulatedQueue;
+use super::machine::{Machine, Shared, lock};
+use super::media::Media;
+use super::model::{Model, Moment, Version};
+use super::pool::Pool;
+use super::shape::Shape;
+use crate::random::Random;
+use crate::trace::Trace;
+use crate::world::violated;
+
+/// A queue of a store's.
+pub(crate) type Queue = SimulatedQueue<Tag>;
+/// Steps without anything moving until somebody waits for ever.
+const IDLE_STEPS_MAX: u32 = 10_000;
+/// Calls of the clock while a store is opened.
+const CLOCK_CALLS_MAX: u64 = 2_000_000;
+/// No request takes longer, in virtual time.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(900);
+/// The wall clock when the machine started, in seconds.
+const WALL_S: u64 = 1_700_000_000;
+
+/// A part of a request that was not answered yet.
+#[derive(Debug)]
+pub(crate) enum Item {
+    Put { key: usize, begin: Moment, ttl_s: Option<u64>, bytes: usize },
+    Get { key: usize, offset: u64, until: u64, bytes: usize },
+    Reserve { key: usize, version: Version, ttl_s: Option<u64> },
+    Fill { writer: WriterId, bytes: usize },
+    Seal { key: usize, begin: Moment, ttl_s: Option<u64> },
+    Delete { key: usize, begin: Moment },
+    Commit,
+}
+
+/// A request that was not answered in full yet.
+#[derive(Debug)]
+pub(crate) struct Pending {
+    pub(crate) shard: u16,
+    pub(crate) begin: Moment,
+    pub(crate) since: Time,
+    pub(crate) has_deadline: bool,
+    pub(crate) items: Vec<Option<Item>>,
+}
+
+/// An object that is written in parts.
+#[derive(Debug)]
+pub(crate) struct Writer {
+    pub(crate) id: WriterId,
+    pub(crate) shard: u16,
+    pub(crate) key: usize,
+    pub(crate) version: Version,
+    pub(crate) ttl_s: Option<u64>,
+    /// Parts that were not handed in yet.
+    pub(crate) parts: Vec<std::ops::Range<u64>>,
+    pub(crate) unanswered: usize,
+}
+
+/// Keys that were promised to stay.
+#[derive(Debug)]
+pub(crate) struct Lease {
+    pub(crate) id: LeaseId,
+    pub(crate) shard: u16,
+    pub(crate) keys: Vec<usize>,
+    pub(crate) begin: Moment,
+    pub(crate) until: Time,
+}
+
+/// See the module.
+pub(crate) struct StoreWorld {
+    pub(crate) shape: Shape,
+    pub(crate) random: Random,
+    pub(crate) canary: Option<StoreCanary>,
+    pub(crate) machine: Shared,
+    pub(crate) now: Time,
+    pub(crate) pool: Pool,
+    pub(crate) model: Model,
+    pub(crate) trace: Trace,
+    pub(crate) counts: StoreCounts,
+    pub(crate) shards: Vec<Shard<Queue>>,
+    pub(crate) tenants: Vec<Vec<TenantId>>,
+    pub(crate) pending: BTreeMap<u64, Pending>,
+    pub(crate) writers: Vec<Writer>,
+    pub(crate) leases: Vec<Lease>,
+    pub(crate) next_tag: u64,
+    /// Bytes that were put since the start.
+    pub(crate) volume: u64,
+    /// What is read is what came back of each key.
+    pub(crate) is_settling: bool,
+    idle_steps: u32,
+}
+
+impl StoreWorld {
+    pub(crate) fn new(
+        shape: Shape,
+        mut random: Random,
+        canary: Option<StoreCanary>,
+        trace: Trace,
+    ) -> StoreWorld {
+        let keeps_past = shape.faults.kinds().next().is_some();
+        let media = |disk: &super::shape::Disk| Media::new(disk.bytes, disk.lba_bytes, keeps_past);
+        let media = shape.disks.iter().map(media).collect();
+        let mut machine = Machine::new(media, shape.faults.clone(), shape.pace, random.fork());
+        machine.canary = canary;
+        StoreWorld {
+            machine: Arc::new(Mutex::new(machine)),
+            canary,
+            now: Time::from_ns(1_000_000_000),
+            pool: Pool::new(),
+            model: Model::new(random.next(), Vec::new(), false),
+            trace,
+            counts: StoreCounts::default(),
+            shards: Vec::new(),
+            tenants: Vec::new(),
+            pending: BTreeMap::new(),
+            writers: Vec::new(),
+            leases: Vec::new(),
+            next_tag: 0,
+            volume: 0,
+            is_settling: false,
+            idle_steps: 0,
+            shape,
+            random,
+        }
+    }
+
+    pub(crate) fn note(&mut self, numbers: &[u64], text: Arguments<'_>) {
+        self.trace.note(numbers, text);
+    }
+
+    /// Ways to all devices, for one owner.
+    pub(crate) fn lanes(&self) -> Vec<Lane<Queue>> {
+        let lane = |(device, disk): (usize, &super::shape::Disk)| {
+            let queue = Queue::new(&self.machine, device, disk.rules);
+            let info = queue.info();
+            Lane::new(queue, info, self.pool.allocate(LANE_MEMORY_BYTES))
+        };
+        self.shape.disks.iter().enumerate().map(lane).collect()
+    }
+
+    /// Calls what waits for devices, with a clock that goes on while it does.
+    pub(crate) fn while_time_passes<T>(
+        &mut self,
+        call: impl FnOnce(&mut StoreWorld, &mut dyn FnMut() -> Time) -> T,
+    ) -> T {
+        let machine = self.machine.clone();
+        let (mut now, mut calls) = (self.now, 0u64);
+        let mut clock = || {
+            calls += 1;
+            if calls > CLOCK_CALLS_MAX {
+                violated(4, "a call waits for ever");
+            }
+            let next = lock(&machine).next().unwrap_or(now + Duration::from_micros(10));
+            now = next.max(now + Duration::from_nanos(1));
+            now
+        };
+        let result = call(self, &mut clock);
+        self.now = now;
+        result
+    }
+
+    /// How shards are opened.
+    pub(crate) fn options(&self) -> ShardOptions {
+        let shape = &self.shape;
+        ShardOptions {
+            durability: shape.durability,
+            policy: shape.policy,
+            adaptive_admission: shape.adaptive_admission,
+            capacity_bytes: shape.capacity_bytes,
+            capacity_objects: None,
+            watermarks: shape.watermarks,
+            write_bytes_per_day: shape.write_bytes_per_day,
+            seal_interval: shape.seal_interval,
+            flush_interval: shape.flush_interval,
+            wall_s_at_zero: WALL_S,
+            hash_key: [3, 4],
+        }
+    }
+
+    /// The keys of the run with their shards: mostly hashes, some long.
+    pub(crate) fn keys(&self, set: &Set) -> Vec<(Key, u16)> {
+        let lengths = [8, 16, 16, 32, 33, 200, 512, 1];
+        let key = |index: usize| {
+            let len = lengths[index % lengths.len()];
+            let mut bytes = (index as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes();
+            bytes[0] = index as u8;
+            let bytes: Vec<u8> = bytes.iter().copied().cycle().take(len).collect();
+            let key = Key::new(&bytes).expect("a length that keys have");
+            let shard = set.route(&key);
+            (key, shard)
+        };
+        (0..self.shape.keys).map(key).collect()
+    }
+
+    /// One turn of every shard; time goes on where nothing moved.
+    pub(crate) fn step(&mut self) {
+        let (mut done, mut moved, mut next) = (Vec::new(), 0, Time::NEVER);
+        for shard in &mut self.shards {
+            let turn = shard.poll(self.now, &mut |answer| done.push(answer));
+            moved += turn.moved + done.len();
+            next = next.min(turn.next);
+        }
+        done.into_iter().for_each(|answer| self.answer(answer));
+        self.excuse_if_struck();
+        if moved > 0 || lock(&self.machine).is_off() {
+            self.idle_steps = 0;
+            return;
+        }
+        self.idle(next);
+    }
+
+    /// Lets time pass to where something happens.
+    fn idle(&mut self, next: Time) {
+        self.idle_steps += 1;
+        let device = lock(&self.machine).next();
+        let overdue = self.pending.values().any(|one| self.now.since(one.since) > PATIENCE);
+        let is_stuck = device.is_none() && next == Time::NEVER && !self.pending.is_empty();
+        if is_stuck || overdue || self.idle_steps > IDLE_STEPS_MAX {
+            let waits: Vec<String> =
+                self.pending.values().map(|pending| format!("{pending:?}")).collect();
+            let now = self.now;
+            violated(4, format_args!("nothing moves at {now} until {next}: {}", waits.join("; ")));
+        }
+        // Who has something to do at once and does not do it waits for a device.
+        let clock = (next != Time::NEVER && (next > self.now || device.is_none())).then_some(next);
+        if let Some(next) = device.into_iter().chain(clock).min() {
+            self.now = next.max(self.now + Duration::from_micros(1));
+        }
+    }
+
+    /// Misses are excused once something struck.
+    pub(crate) fn excuse_if_struck(&mut self) {
+        if !self.model.is_excused() && lock(&self.machine).faults.has_harmed() {
+            self.model.excuse();
+        }
+    }
+
+    /// Answers everything that was asked.
+    pub(crate) fn drain(&mut self) {
+        while !self.pending.is_empty() && !lock(&self.machine).is_off() {
+            self.step();
+        }
+    }
+
+    /// The wall clock, in seconds, as the store reckons it.
+    pub(crate) fn wall_s(&self) -> u64 {
+        WALL_S + self.now.as_ns() / 1_000_000_000
+    }
+
+    /// When a second of the wall clock begins, in virtual time.
+    pub(crate) fn at_wall(&self, second: u64) -> Time {
+        Time::from_ns((second - WALL_S) * 1_000_000_000)
+    }
+}

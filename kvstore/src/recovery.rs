@@ -301,7 +301,7 @@ impl<M: Media, R: Rebuild> Search<'_, M, R> {
         let damaged_headers =
             headers.iter().filter(|header| **header == Err(Void::Damaged)).count();
         let Found { checkpoint, checkpoint_records, replay, is_inconsistent } = found;
-        let is_gone = checkpoint.is_none() && replay.lacks_its_start(damaged_headers);
+        let is_gone = checkpoint.is_none() && replay.lacks_its_start();
         let mut whole = headers.iter().flatten();
         let is_short =
             is_inconsistent || whole.any(|header| header.end.sequence > replay.next.sequence);
@@ -463,15 +463,9 @@ impl Replay {
         Ok(())
     }
 
-    /// Whether it found nothing at the journal's start, though there was more once: a block of a later lap is there, or a
-    /// damaged one beside a damaged checkpoint, before which the first block was flushed.
-    fn lacks_its_start(&self, damaged_headers: usize) -> bool {
-        let is_overwritten = match self.cut {
-            Some(Void::Sequence(_)) => true,
-            Some(Void::Damaged) => damaged_headers > 0,
-            _ => false,
-        };
-        self.blocks == 0 && is_overwritten
+    /// Whether a block of a later lap is where the journal's first was: there were checkpoints once.
+    fn lacks_its_start(&self) -> bool {
+        self.blocks == 0 && matches!(self.cut, Some(Void::Sequence(_)))
     }
 
     /// Counts a block behind the cut; the first that comes is the cut itself.

@@ -3,6 +3,7 @@
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use ureq::Agent;
@@ -25,20 +26,29 @@ impl Drop for Image {
     }
 }
 
-/// The example as it was built beside this test; built now where only the test was asked for.
+/// The example, built beside this test: `cargo test --test server` alone does not, and would run an old one.
 fn example() -> PathBuf {
-    let test = std::env::current_exe().expect("this test");
-    let profile = test.parent().and_then(Path::parent).expect("deps/ is in a profile's folder");
-    let example = profile.join("examples/server");
-    if !example.exists() {
-        let mut build = Command::new(env!("CARGO"));
-        build.args(["build", "--quiet", "--package", "adit-kvstore", "--example", "server"]);
-        if profile.ends_with("release") {
-            build.arg("--release");
+    static BUILT: OnceLock<PathBuf> = OnceLock::new();
+    let built = BUILT.get_or_init(|| {
+        let test = std::env::current_exe().expect("this test");
+        let profile = test.parent().and_then(Path::parent).expect("deps/ is in a profile's folder");
+        // Not set where the tests were built elsewhere and run by hand.
+        if let Some(cargo) = std::env::var_os("CARGO") {
+            build(Path::new(&cargo), profile);
         }
-        assert!(build.status().expect("cargo").success(), "the example builds");
+        profile.join("examples/server")
+    });
+    built.clone()
+}
+
+fn build(cargo: &Path, profile: &Path) {
+    let mut build = Command::new(cargo);
+    build.args(["build", "--quiet", "--package", "adit-kvstore", "--example", "server"]);
+    build.arg("--target-dir").arg(profile.parent().expect("it is in a target folder"));
+    if profile.ends_with("release") {
+        build.arg("--release");
     }
-    example
+    assert!(build.status().expect("cargo runs").success(), "the example builds");
 }
 
 struct Server {

@@ -9,6 +9,7 @@ use adit_driver::Time;
 use super::devices::{DeviceShard, Devices};
 use super::job::{Item, Job, Work};
 use super::mailbox::{Full, Mailbox};
+use super::open::OpenOptions;
 use super::payload::{Form, Payload};
 use super::pending::{Pending, Reply, Unfinished, pair};
 use super::pool::{Pool, PoolBuffer, Pools};
@@ -26,6 +27,8 @@ pub(super) struct Core {
     pub(super) set: Set,
     pub(super) devices: Devices,
     pub(super) pools: Arc<Pools>,
+    /// How lanes are made.
+    pub(super) options: OpenOptions,
     /// How long a call may wait to be begun.
     pub(super) timeout: Duration,
     /// How long an answer is waited for, devices' deadlines included.
@@ -83,6 +86,7 @@ impl Core {
     ///
     /// # Errors
     /// The work, with the reason why it is not taken.
+    #[allow(clippy::result_large_err, reason = "what is not taken comes back as it was")]
     pub(super) fn try_send(&self, shard: u16, work: Work) -> Result<(), (Work, Full)> {
         let sent = self.mailbox(shard).send(self.job(shard, work));
         sent.map_err(|(job, why)| (job.work, why))
@@ -92,7 +96,7 @@ impl Core {
     pub(super) fn ask<T: Send + 'static>(
         &self,
         shard: u16,
-        ask: impl FnOnce(&mut DeviceShard, Time) -> Result<T, Failure> + Send + 'static,
+        ask: impl FnOnce(&mut DeviceShard, Time) -> Result<T> + Send + 'static,
     ) -> Pending<T> {
         let (reply, pending) = self.pair();
         let ask = Box::new(move |shard: &mut DeviceShard, now| {
@@ -111,6 +115,7 @@ impl Core {
     ///
     /// # Errors
     /// The payload where there is none; the reason where there never will be.
+    #[allow(clippy::result_large_err, reason = "what is not taken comes back as it was")]
     pub(super) fn try_register<'a>(
         &self,
         payload: Payload<'a>,
@@ -126,7 +131,7 @@ impl Core {
                 if let Err(never) = self.pools.check(bytes.len() as u64) {
                     return Err((Payload(Form::Bytes(bytes)), Some(never)));
                 }
-                let Some(mut buffer) = self.pools.roomiest().take(bytes.len()) else {
+                let Some(mut buffer) = self.pools.take(bytes.len()) else {
                     return Err((Payload(Form::Bytes(bytes)), None));
                 };
                 buffer.copy_from_slice(&bytes);

@@ -10,6 +10,7 @@ use adit_driver::{Buffer, Device, Time};
 
 use super::batch::Batch;
 use super::core::{Core, Registered};
+use super::devices::DeviceShard;
 use super::gather::Gather;
 use super::job::{CommitReply, Fetch, Item, PutReply, Work, WriterReply};
 use super::lease::Lease;
@@ -28,7 +29,7 @@ use super::writer::Writer;
 use crate::error::{Error, Result};
 use crate::key::Key;
 use crate::layout::Layout;
-use crate::media::Set;
+use crate::media::{self, Set};
 use crate::shard::{
     Failure, GetItem, Info, LeaseId, Part, PutItem, PutOptions, Recovery, ReserveItem, Stats,
 };
@@ -99,6 +100,7 @@ impl Store {
     ///
     /// # Errors
     /// The request back, with the reason.
+    #[allow(clippy::result_large_err, reason = "what is not taken comes back as it was")]
     pub fn try_put<'a>(
         &self,
         key: Key,
@@ -346,12 +348,10 @@ impl Store {
     pub fn layout(&self, layout: Layout) -> Pending<DefinedLayout> {
         let shards = self.core.set.shards();
         let (reply, pending) = self.core.pair();
-        let known = layout.clone();
         let gather = Gather::new(usize::from(shards), reply, move |ids: Vec<(u16, _)>| {
-            DefinedLayout::new(ids.into_iter().map(|(_, id)| id).collect(), known)
+            DefinedLayout::new(ids.into_iter().map(|(_, id)| id).collect(), layout)
         });
         for number in 0..shards {
-            let layout = layout.clone();
             self.gather(number, &gather, move |shard, now| shard.layout(now, layout));
         }
         pending
@@ -393,7 +393,7 @@ impl Store {
             if let Some(waker) = waker {
                 self.core.pools.want(waker);
             }
-            self.core.pools.roomiest().take(len)
+            self.core.pools.take(len)
         });
         taken.ok_or_else(|| self.core.no_memory())
     }
@@ -406,7 +406,7 @@ impl Store {
         self.core.pools.check(len as u64)?;
         let pools = &self.core.pools;
         let taken = std::future::poll_fn(|context| {
-            let take = || pools.roomiest().take(len);
+            let take = || pools.take(len);
             let taken = take().or_else(|| {
                 pools.want(context.waker());
                 take()
@@ -423,6 +423,39 @@ impl Store {
     /// As [`Device::allocate`].
     pub fn allocate(&self, len: usize) -> Result<Buffer> {
         Ok(self.core.devices.as_slice()[0].allocate(len)?)
+    }
+
+    /// Brings a device back that failed, and with it its objects, which were misses meanwhile: recovers its controller,
+    /// checks that all devices are the store's, and has each shard use it again.
+    ///
+    /// # Errors
+    /// As [`adit_driver::Controller::recover`]; [`Error::Media`] where another device answers; [`Error::Invalid`]
+    /// where there is no such device, or it works.
+    pub fn recover(&self, device: u8) -> Result<()> {
+        let Some(found) = self.devices().get(usize::from(device)) else {
+            return Err(Error::invalid("device", device, "the store has no such device"));
+        };
+        if let Some(controller) = found.controller() {
+            controller.recover()?;
+        }
+        let Core { devices, options, set, .. } = &*self.core;
+        let found = media::read_set(&mut devices.lanes(options, &[])?, &mut devices.clock())?;
+        if found.store_id() != set.store_id() {
+            let (device, why) = (
+                devices.as_slice()[usize::from(device)].info().device.clone(),
+                "it has another store on it".to_owned(),
+            );
+            return Err(Error::Media { device, why, fix: "attach the one that failed".to_owned() });
+        }
+        for number in 0..set.shards() {
+            let core = Arc::clone(&self.core);
+            let attached = self.core.ask(number, move |shard, now| {
+                let lane = core.devices.lane(device, &core.options)?;
+                shard.attach(now, device, lane).map(drop)
+            });
+            attached.wait()?;
+        }
+        Ok(())
     }
 
     /// What the store was formatted as.
@@ -454,10 +487,10 @@ impl Store {
         &self,
         number: u16,
         gather: &Arc<Gather<P, T>>,
-        ask: impl FnOnce(&mut super::devices::DeviceShard, Time) -> Result<P, Failure> + Send + 'static,
+        ask: impl FnOnce(&mut DeviceShard, Time) -> Result<P, Failure> + Send + 'static,
     ) {
         let gather = Arc::clone(gather);
-        let ask = move |shard: &mut super::devices::DeviceShard, now| {
+        let ask = move |shard: &mut DeviceShard, now| {
             gather.add(number, ask(shard, now).map_err(Unfinished::new));
         };
         self.core.send(number, Work::Ask(Box::new(ask)));

@@ -233,7 +233,7 @@ impl Local {
     /// # Errors
     /// [`Failure::Undefined`] when there are 255 already; [`Failure::Device`] when it cannot be told to the journal.
     pub fn layout(&mut self, now: Time, layout: &Layout) -> Result<LayoutId, Failure> {
-        let of = |shard: &mut DeviceShard| shard.layout(now, layout.clone());
+        let of = |shard: &mut DeviceShard| shard.layout(now, *layout);
         let ids = self.shards.iter_mut().map(of).collect::<Result<Vec<_>, _>>()?;
         self.cuts.layout(ids)
     }

@@ -157,7 +157,16 @@ impl Opening {
         // To be begun, and then a command, its retries and what the driver does about one that hangs.
         let patience = options.timeout + options.command_timeout * 4;
         let (timeout, copied_bytes) = (options.timeout, Default::default());
-        let core = Core { mailboxes, set, devices, pools: shared, timeout, patience, copied_bytes };
+        let core = Core {
+            mailboxes,
+            set,
+            devices,
+            pools: shared,
+            options,
+            timeout,
+            patience,
+            copied_bytes,
+        };
         Ok((Arc::new(core), handles, recoveries))
     }
 }

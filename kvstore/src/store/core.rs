@@ -111,7 +111,7 @@ impl Core {
         self.set.route(key)
     }
 
-    /// Registered memory with the data of `payload`, if there is room now.
+    /// Registered memory with the data of `payload`, if there is room now: for `device`, or for any.
     ///
     /// # Errors
     /// The payload where there is none; the reason where there never will be.
@@ -119,6 +119,7 @@ impl Core {
     pub(super) fn try_register<'a>(
         &self,
         payload: Payload<'a>,
+        device: Option<u8>,
     ) -> Result<Registered, (Payload<'a>, Option<Error>)> {
         if payload.bytes() == 0 {
             let why = Error::invalid("the length in bytes", 0, "an object has at least one");
@@ -131,7 +132,7 @@ impl Core {
                 if let Err(never) = self.pools.check(bytes.len() as u64) {
                     return Err((Payload(Form::Bytes(bytes)), Some(never)));
                 }
-                let Some(mut buffer) = self.pools.take(bytes.len()) else {
+                let Some(mut buffer) = self.pools.take(bytes.len(), device) else {
                     return Err((Payload(Form::Bytes(bytes)), None));
                 };
                 buffer.copy_from_slice(&bytes);
@@ -145,13 +146,15 @@ impl Core {
     ///
     /// # Errors
     /// [`Error::Timeout`] where none came; [`Error::Invalid`] where none ever will.
-    pub(super) fn register(&self, payload: Payload<'_>) -> Result<Registered> {
+    pub(super) fn register(&self, payload: Payload<'_>, device: Option<u8>) -> Result<Registered> {
         let mut waiting = Some(payload);
         let registered = wait::until(Instant::now() + self.timeout, |waker| {
             if let Some(waker) = waker {
                 self.pools.want(waker);
             }
-            match self.try_register(waiting.take().expect("what is not copied is given back")) {
+            match self
+                .try_register(waiting.take().expect("what is not copied is given back"), device)
+            {
                 Ok(registered) => Some(Ok(registered)),
                 Err((_, Some(never))) => Some(Err(never)),
                 Err((payload, None)) => {
@@ -163,8 +166,23 @@ impl Core {
         registered.unwrap_or_else(|| Err(self.no_memory()))
     }
 
+    /// Memory of `len` bytes of the pools', waiting for it.
+    ///
+    /// # Errors
+    /// As [`Core::register`].
+    pub(super) fn buffer(&self, len: usize, device: Option<u8>) -> Result<PoolBuffer> {
+        self.pools.check(len as u64)?;
+        let taken = wait::until(Instant::now() + self.timeout, |waker| {
+            if let Some(waker) = waker {
+                self.pools.want(waker);
+            }
+            self.pools.take(len, device)
+        });
+        taken.ok_or_else(|| self.no_memory())
+    }
+
     /// That no registered memory came back in time.
-    pub(super) fn no_memory(&self) -> Error {
+    fn no_memory(&self) -> Error {
         Error::Timeout {
             waited_for: "registered memory",
             after: self.timeout,

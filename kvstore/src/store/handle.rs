@@ -3,7 +3,7 @@
 use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use adit_driver::memory::AnyBuffer;
 use adit_driver::{Buffer, Device, Time};
@@ -24,7 +24,6 @@ use super::pool::PoolBuffer;
 use super::route;
 use super::threads::{self, Threads};
 use super::value::{Put, Read, Value};
-use super::wait;
 use super::writer::Writer;
 use crate::error::{Error, Result};
 use crate::key::Key;
@@ -86,7 +85,7 @@ impl Store {
         data: impl Into<Payload<'a>>,
         with: &PutWith,
     ) -> Pending<Put> {
-        let registered = match self.core.register(data.into()) {
+        let registered = match self.core.register(data.into(), None) {
             Ok(registered) => registered,
             Err(error) => return self.core.refused(error),
         };
@@ -113,7 +112,7 @@ impl Store {
         if mailbox.is_full() {
             return Err(Refused { key, data, why: RefuseReason::Busy });
         }
-        let registered = match self.core.try_register(data) {
+        let registered = match self.core.try_register(data, None) {
             Ok(registered) => registered,
             Err((data, None)) => return Err(Refused { key, data, why: RefuseReason::Busy }),
             Err((data, Some(why))) => {
@@ -387,15 +386,7 @@ impl Store {
     /// # Errors
     /// [`Error::Timeout`] where none came back in time; [`Error::Invalid`] where there is never so much.
     pub fn buffer(&self, len: usize) -> Result<PoolBuffer> {
-        self.core.pools.check(len as u64)?;
-        let until = Instant::now() + self.core.timeout;
-        let taken = wait::until(until, |waker| {
-            if let Some(waker) = waker {
-                self.core.pools.want(waker);
-            }
-            self.core.pools.take(len)
-        });
-        taken.ok_or_else(|| self.core.no_memory())
+        self.core.buffer(len, None)
     }
 
     /// The same as a future, for callers that must not block. It has no deadline of its own.
@@ -406,7 +397,7 @@ impl Store {
         self.core.pools.check(len as u64)?;
         let pools = &self.core.pools;
         let taken = std::future::poll_fn(|context| {
-            let take = || pools.take(len);
+            let take = || pools.take(len, None);
             let taken = take().or_else(|| {
                 pools.want(context.waker());
                 take()
@@ -528,12 +519,12 @@ impl Store {
 
     /// Registered memory with `data`. Where it is short, what was gathered so far is sent first: it may hold all of it.
     fn register_for(&self, lists: &mut [Vec<Item>], data: Payload<'_>) -> Result<Registered> {
-        match self.core.try_register(data) {
+        match self.core.try_register(data, None) {
             Ok(registered) => Ok(registered),
             Err((_, Some(never))) => Err(never),
             Err((data, None)) => {
                 self.send_lists(lists);
-                self.core.register(data)
+                self.core.register(data, None)
             }
         }
     }

@@ -178,10 +178,19 @@ impl Pools {
         &self.pools[self.of_device[usize::from(device)]]
     }
 
-    /// Memory for data that may go to any device, of each pool in turn: the store puts them where their memory is.
-    pub(super) fn take(&self, len: usize) -> Option<PoolBuffer> {
+    /// Memory for data that may go to any device, of each pool in turn, for the store puts them where their memory is;
+    /// or memory that `device` can use.
+    pub(super) fn take(&self, len: usize, device: Option<u8>) -> Option<PoolBuffer> {
+        if let Some(device) = device {
+            return self.of_device(device).take(len);
+        }
         let (count, first) = (self.pools.len(), self.turn.fetch_add(1, Ordering::Relaxed));
         (0..count).find_map(|next| self.pools[first.wrapping_add(next) % count].take(len))
+    }
+
+    /// How many there are.
+    pub(super) fn count(&self) -> usize {
+        self.pools.len()
     }
 
     /// Has `waker` called once some memory comes back, whichever pool's.
@@ -255,7 +264,7 @@ mod tests {
         let pools = Pools::new(&devices, regions);
         assert_eq!(pools.of_device, [0, 1, 0]);
         let held = pools.of_device(0).take(4096).expect("room");
-        let turns = [0, 1].map(|_| pools.take(4096).expect("room"));
+        let turns = [0, 1].map(|_| pools.take(4096, None).expect("room"));
         assert!(!Arc::ptr_eq(&turns[0].pool, &turns[1].pool), "each in turn");
         drop(turns);
         let (run, home) = held.into_parts();

@@ -24,7 +24,9 @@ fn two_devices(buses: &[std::sync::Arc<SoftBus>]) -> Store {
     let devices: Vec<Device> = buses.iter().map(device).collect();
     let format = FormatStore { devices: devices.clone(), shards: 2, ..FormatStore::default() };
     Store::format(&format).expect("formatted");
-    let options = OpenOptions { devices, pool_bytes: 4 << 20, ..OpenOptions::default() };
+    let command_timeout = Duration::from_secs(1);
+    let options =
+        OpenOptions { devices, pool_bytes: 4 << 20, command_timeout, ..OpenOptions::default() };
     Store::open(&options).expect("a store")
 }
 
@@ -50,6 +52,17 @@ fn objects_of_a_device_that_is_pulled_are_misses_until_it_is_recovered() {
     let works = store.recover(0).expect_err("nothing to recover");
     assert!(matches!(works, Error::Invalid { .. }), "{works}");
     assert!(store.recover(2).is_err(), "no such device");
+    // Whichever device a writer's object is on, its parts get there.
+    for number in 100..104 {
+        let writer = store.reserve(key(number), 300_000, &PutWith::default());
+        let writer = writer.wait().expect("room");
+        let (object, piece) = (data(number, 300_000), writer.piece_bytes() as usize);
+        for (part, offset) in object.chunks(piece).zip((0..).step_by(piece)) {
+            writer.fill(offset, part).wait().expect("filled");
+        }
+        writer.commit().wait().expect("sealed");
+        assert!(store.get(key(number)).wait().expect("got").expect("there")[..] == object);
+    }
 
     buses[1].unplug();
     // What was asked first may take until the driver notices.
@@ -79,14 +92,8 @@ fn a_layer_of_many_blocks_is_read_at_once_from_any_shard() {
     let store = rig.format(2).open();
     let (dtype, tensors_per_layer) = (Dtype::F16, 2);
     // Tensors of 3072 bytes, each padded to a unit.
-    let block = BlockShape {
-        layers: 4,
-        tensors_per_layer,
-        kv_heads: 2,
-        head_dim: 48,
-        dtype,
-        tokens: 16,
-    };
+    let block =
+        BlockShape { layers: 4, tensors_per_layer, kv_heads: 2, head_dim: 48, dtype, tokens: 16 };
     let layout = Layout::new(block, Order::LayerMajor { slots: 8 }).expect("a layout");
     let defined = store.layout(layout).wait().expect("defined");
     assert_eq!(defined.layout(), &layout);

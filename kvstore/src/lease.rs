@@ -1,11 +1,10 @@
 //! What must stay: objects that somebody has looked up and will read.
 //!
 //! A lease holds objects until it is released or its time is over, so that a client that is gone holds nothing for
-//! ever. A pin holds one object while a command on it is in flight; whoever pins unpins. Only what is held costs
+//! ever. Objects are named by their places, which are not used again while they are held. Only what is held costs
 //! memory, and how much can be leased is bounded.
 //!
-//! Nothing is freed here. Objects that were deleted while they were held are freed by whoever learns, from the
-//! objects that a release gives back, that nothing holds them any more.
+//! Nothing is freed here: whoever frees learns from the places that a release gives back.
 
 use std::collections::BTreeSet;
 
@@ -36,13 +35,13 @@ pub struct LeasesFull {
 #[derive(Debug)]
 struct Lease {
     until: Time,
-    ids: Box<[Place]>,
+    places: Box<[Place]>,
 }
 
-/// The leases and pins of a shard.
+/// The leases of a shard.
 #[derive(Debug)]
 pub struct Leases {
-    /// By how many leases and pins each object is held.
+    /// By how many leases each object is held.
     holds: NumberMap<Place, u32>,
     leases: NumberMap<LeaseId, Lease>,
     /// The leases by the ends of their times.
@@ -54,8 +53,8 @@ pub struct Leases {
 
 impl Lease {
     /// What a lease counts. One of nothing counts, as it takes memory too.
-    fn cost(ids: &[Place]) -> usize {
-        ids.len().max(1)
+    fn cost(places: &[Place]) -> usize {
+        places.len().max(1)
     }
 }
 
@@ -77,38 +76,38 @@ impl Leases {
         self.leased
     }
 
-    /// Whether a lease or a pin holds an object.
+    /// Whether a lease holds the object at this place.
     #[inline]
-    pub fn is_leased(&self, id: Place) -> bool {
-        self.holds.contains_key(&id)
+    pub fn is_leased(&self, place: Place) -> bool {
+        self.holds.contains_key(&place)
     }
 
     /// Holds objects, all or none, until `until`.
     ///
     /// # Errors
     /// [`LeasesFull`] if too many are leased.
-    pub fn lease(&mut self, ids: &[Place], until: Time) -> Result<LeaseId, LeasesFull> {
-        let asked = Lease::cost(ids);
+    pub fn lease(&mut self, places: &[Place], until: Time) -> Result<LeaseId, LeasesFull> {
+        let asked = Lease::cost(places);
         if asked > self.leased_max - self.leased {
             let Leases { leased, leased_max, .. } = *self;
             return Err(LeasesFull { leased, leased_max, asked });
         }
         self.leased += asked;
-        ids.iter().for_each(|id| self.pin(*id));
+        places.iter().for_each(|place| self.pin(*place));
         let lease = LeaseId(self.next);
         self.next += 1;
         self.ends.insert((until, lease));
-        self.leases.insert(lease, Lease { until, ids: ids.into() });
+        self.leases.insert(lease, Lease { until, places: places.into() });
         Ok(lease)
     }
 
     /// Ends a lease. Returns its objects, or `None` if its time was over before.
     pub fn release(&mut self, lease: LeaseId) -> Option<Box<[Place]>> {
-        let Lease { until, ids } = self.leases.remove(&lease)?;
+        let Lease { until, places } = self.leases.remove(&lease)?;
         assert!(self.ends.remove(&(until, lease)), "lease {} has an end", lease.0);
-        self.leased -= Lease::cost(&ids);
-        ids.iter().for_each(|id| self.unpin(*id));
-        Some(ids)
+        self.leased -= Lease::cost(&places);
+        places.iter().for_each(|place| self.unpin(*place));
+        Some(places)
     }
 
     /// Ends the lease whose time is over since longest, and returns its objects; `None` if there is none at `now`.
@@ -117,20 +116,15 @@ impl Leases {
         if until > now { None } else { self.release(lease) }
     }
 
-    /// Holds an object until [`Leases::unpin`].
-    pub fn pin(&mut self, id: Place) {
-        *self.holds.entry(id).or_insert(0) += 1;
+    fn pin(&mut self, place: Place) {
+        *self.holds.entry(place).or_insert(0) += 1;
     }
 
-    /// Ends one pin of an object.
-    ///
-    /// # Panics
-    /// If nothing holds it.
-    pub fn unpin(&mut self, id: Place) {
-        let holds = self.holds.get_mut(&id).expect("only what is held is let go");
+    fn unpin(&mut self, place: Place) {
+        let holds = self.holds.get_mut(&place).expect("only what is held is let go");
         *holds -= 1;
         if *holds == 0 {
-            self.holds.remove(&id);
+            self.holds.remove(&place);
         }
     }
 }
@@ -146,21 +140,23 @@ mod tests {
         Time::from_ns(ns)
     }
 
+    fn place(unit: u32) -> Place {
+        Place { device: 1, unit: u64::from(unit) }
+    }
+
     fn ids(numbers: &[u32]) -> Vec<Place> {
-        numbers.iter().copied().map(Place).collect()
+        numbers.iter().copied().map(place).collect()
     }
 
     #[test]
-    fn an_object_is_held_until_its_last_lease_and_pin_end() {
+    fn an_object_is_held_until_its_last_lease_ends() {
         let mut leases = Leases::new(10);
         let first = leases.lease(&ids(&[1, 2]), at(5)).expect("room");
         let second = leases.lease(&ids(&[2]), at(9)).expect("room");
-        leases.pin(Place(1));
         assert_eq!(leases.release(first).as_deref(), Some(&ids(&[1, 2])[..]));
-        assert!(leases.is_leased(Place(1)) && leases.is_leased(Place(2)));
-        leases.unpin(Place(1));
+        assert!(!leases.is_leased(place(1)) && leases.is_leased(place(2)));
         leases.release(second).expect("it is not over");
-        assert!(!leases.is_leased(Place(1)) && !leases.is_leased(Place(2)));
+        assert!(!leases.is_leased(place(1)) && !leases.is_leased(place(2)));
         assert_eq!(leases.leased(), 0);
     }
 
@@ -182,7 +178,7 @@ mod tests {
         leases.lease(&ids(&[1, 2]), at(5)).expect("room");
         let refused = leases.lease(&ids(&[3, 4]), at(5)).expect_err("no room");
         assert_eq!(refused, LeasesFull { leased: 2, leased_max: 3, asked: 2 });
-        assert!(!leases.is_leased(Place(3)));
+        assert!(!leases.is_leased(place(3)));
         leases.lease(&[], at(5)).expect("room for one");
         leases.lease(&[], at(5)).expect_err("a lease of nothing counts too");
     }
@@ -213,7 +209,7 @@ mod tests {
                         prop_assert_eq!(leases.expire(at(number)), expected);
                     }
                 }
-                for id in (0..6).map(Place) {
+                for id in (0..6).map(place) {
                     let held = model.iter().any(|(_, _, ids)| ids.contains(&id));
                     prop_assert_eq!(leases.is_leased(id), held);
                 }

@@ -342,17 +342,25 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
     ///
     /// # Errors
     /// [`Failure::Undefined`] when there are 255 already, or the name is empty or longer than 64 bytes;
-    /// [`Failure::Device`] when it cannot be told to the journal.
+    /// [`Failure::Device`] when it cannot be told to the journal; [`Failure::Full`] while the journal has no room, which
+    /// polling makes.
     pub fn tenant(
         &mut self,
         now: Time,
         name: &str,
         quota_bytes: Option<u64>,
     ) -> Result<TenantId, Failure> {
-        self.check_definable()?;
         let quota_units = quota_bytes.map(|bytes| bytes / UNIT_BYTES);
-        let id = match self.tenants.find(name) {
-            Some(id) if quota_units.is_none() => return Ok(id),
+        let known = self.tenants.find(name);
+        let is_as_told = |id: &TenantId| {
+            let has = self.tenants.get(*id).and_then(|tenant| tenant.quota_units);
+            quota_units.is_none() || has == quota_units
+        };
+        if let Some(id) = known.filter(is_as_told) {
+            return Ok(id);
+        }
+        self.check_definable()?;
+        let id = match known {
             Some(id) => {
                 self.tenants.set_quota(id, quota_units);
                 id
@@ -370,7 +378,8 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
     /// see [`Shard::layout_of`].
     ///
     /// # Errors
-    /// [`Failure::Undefined`] when there are 255 already; [`Failure::Device`] when it cannot be told to the journal.
+    /// [`Failure::Undefined`] when there are 255 already; [`Failure::Device`] when it cannot be told to the journal;
+    /// [`Failure::Full`] while the journal has no room, which polling makes.
     pub fn layout(&mut self, now: Time, layout: Layout) -> Result<LayoutId, Failure> {
         let layout = layout.with_slabs_up_to(self.spaces.extent_units_max() / SLAB_PARTS);
         let known = self.spaces.layouts().iter().position(|known| *known == layout);
@@ -387,9 +396,13 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
     }
 
     /// Whether a definition can be told to the journal.
-    fn check_definable(&self) -> Result<(), Failure> {
+    fn check_definable(&mut self) -> Result<(), Failure> {
         self.check_home()?;
-        if self.log.has_room(1) { Ok(()) } else { Err(Failure::Full) }
+        if self.log.has_room(1) {
+            return Ok(());
+        }
+        self.wants_checkpoint = true;
+        Err(Failure::Full)
     }
 
     /// The layout of this number.

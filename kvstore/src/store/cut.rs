@@ -10,8 +10,8 @@ use crate::key::Key;
 use crate::media::Set;
 use crate::object::{LayoutId, TenantId};
 use crate::shard::{
-    Action, Done, Failure, FillItem, Info, Outcome, PutItem, PutOptions, Request,
-    ReserveItem, WriterId,
+    Action, Done, Failure, FillItem, Info, Outcome, PutItem, PutOptions, Request, ReserveItem,
+    WriterId,
 };
 
 /// Bits of a writer's number in its shard.

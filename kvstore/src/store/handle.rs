@@ -15,12 +15,12 @@ use super::job::{CommitReply, Fetch, Item, PutReply, Work, WriterReply};
 use super::lease::Lease;
 use super::local::Local;
 use super::mailbox::Full;
+use super::names::{DefinedLayout, Tenant};
 use super::open::{self, FormatStore, OpenOptions};
 use super::payload::{Payload, PutWith, RefuseReason, Refused};
 use super::pending::{Pending, Unfinished};
 use super::pool::PoolBuffer;
 use super::route;
-use super::names::{DefinedLayout, Tenant};
 use super::threads::{self, Threads};
 use super::value::{Put, Read, Value};
 use super::wait;
@@ -30,8 +30,7 @@ use crate::key::Key;
 use crate::layout::Layout;
 use crate::media::Set;
 use crate::shard::{
-    Failure, GetItem, Info, LeaseId, Part, PutItem, PutOptions, Recovery,
-    ReserveItem, Stats,
+    Failure, GetItem, Info, LeaseId, Part, PutItem, PutOptions, Recovery, ReserveItem, Stats,
 };
 
 /// A store, from any thread. Clones are the same store; with the last the store closes, and whoever drops that waits
@@ -185,7 +184,7 @@ impl Store {
     }
 
     /// Reads several objects, planned together. Values hold the store's memory: of a batch that is larger than
-    /// [`OpenOptions::pool_bytes`], take them one by one.
+    /// [`OpenOptions::pool_bytes`], take them as they come ([`Batch::next`]), and drop them.
     pub fn get_many(&self, keys: impl IntoIterator<Item = Key>) -> Batch<Option<Value>> {
         let mut lists = self.lists();
         let mut pendings = Vec::new();

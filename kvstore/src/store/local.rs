@@ -14,8 +14,8 @@ use super::open::{OpenOptions, Opened};
 use super::route;
 use crate::error::{Error, Result};
 use crate::key::Key;
-use crate::media::Set;
 use crate::layout::Layout;
+use crate::media::Set;
 use crate::object::{LayoutId, TenantId};
 use crate::shard::{
     Action, Done, Failure, Info, LeaseId, Outcome, Recovery, Request, Shard, Stats, Turn, WriterId,

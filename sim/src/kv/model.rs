@@ -297,7 +297,7 @@ impl Model {
             let all = history.ever.iter().map(|version| Some(*version)).chain([None]);
             let is_kept = |version: &Option<Version>| match version {
                 Some(_) if is_volatile => false,
-                None if is_volatile => true,
+                None if is_volatile || is_unsafe(&writes, from, now) => true,
                 _ => self.is_excused || may_be(&writes, version, from, now),
             };
             let kept: Vec<Option<Version>> = all.filter(is_kept).collect();
@@ -370,7 +370,8 @@ impl History {
     fn describe(&self) -> String {
         let write = |write: &Write| {
             let what = write.version.map_or("nothing".to_owned(), |version| {
-                format!("version {} of {} bytes", version.number, version.bytes)
+                let ends = version.expires.map_or(String::new(), |at| format!(" until {at}"));
+                format!("version {} of {} bytes{ends}", version.number, version.bytes)
             });
             let end = write.end.map_or("?".to_owned(), |end| end.to_string());
             format!("{what} from {} to {end}", write.begin)
@@ -387,6 +388,13 @@ fn is_same(one: &Option<Version>, other: &Option<Version>) -> bool {
 fn may_be(writes: &[Write], version: &Option<Version>, from: Moment, to: Moment) -> bool {
     let same = writes.iter().filter(|write| is_same(&write.version, version));
     same.filter(|write| write.begin <= to).any(|write| !is_superseded(writes, write, from))
+}
+
+/// Whether a record may have come to the media without its data: then the object is a miss (cases 6 and 11 of
+/// `docs/disk-format.md`).
+fn is_unsafe(writes: &[Write], from: Moment, to: Moment) -> bool {
+    let mut puts = writes.iter().filter(|write| write.version.is_some() && write.begin <= to);
+    puts.any(|write| write.end.is_none_or(|end| end >= from))
 }
 
 /// A version, or none, that a crash now leaves.

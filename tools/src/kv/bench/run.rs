@@ -281,7 +281,12 @@ impl Bed for Local {
     }
 
     fn poll(&mut self, now: Time, done: &mut dyn FnMut(Done)) -> usize {
-        Local::poll(self, now, done).moved
+        let moved = Local::poll(self, now, done).moved;
+        if moved == 0 {
+            // Whoever carries the commands out may need this processor: a software controller, the kernel.
+            std::thread::yield_now();
+        }
+        moved
     }
 
     fn lookup_prefix(&mut self, now: Time, keys: &[Key]) -> usize {

@@ -148,6 +148,7 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
             log: Log::new(None, options.durability, Default::default(), now),
             checkpoints: None,
             wants_checkpoint: false,
+            last_removal: 0,
             batches: Batches::default(),
             stalled: Default::default(),
             writers: Default::default(),

@@ -5,7 +5,7 @@ use std::ops::Range;
 use adit_driver::Time;
 use adit_driver::device::CommandQueue;
 
-use super::batch::Batches;
+use super::batch::{Batches, Boxes};
 use super::checkpointing::Checkpoints;
 use super::lane::{Lane, Load};
 use super::log::Log;
@@ -124,6 +124,7 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
             limits.clone().map(|info| info.command_bytes_max / UNIT_BYTES * UNIT_BYTES).min();
         let boundary_bytes =
             limits.map(|info| info.boundary_bytes).filter(|bytes| *bytes > 0).min();
+        let live_units_max = options.watermarks.high_units(spaces.capacity_units());
         Shard {
             home: usize::from(geometry.home(shard)),
             limits: plan::Limits {
@@ -138,6 +139,7 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
             tenants,
             spaces,
             objects_max,
+            live_units_max,
             record_bytes,
             record_bytes_max: geometry.record_bytes_max(),
             leases: Leases::new((objects_max / LEASED_PARTS).max(1) as usize),
@@ -146,6 +148,7 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
             log: Log::new(None, options.durability, Default::default(), now),
             checkpoints: None,
             wants_checkpoint: false,
+            last_removal: 0,
             batches: Batches::default(),
             stalled: Default::default(),
             writers: Default::default(),
@@ -158,6 +161,8 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
             buffers: Vec::new(),
             complete: Vec::new(),
             finished: Vec::new(),
+            readings: Boxes::default(),
+            news: Boxes::default(),
             options,
         }
     }

@@ -125,16 +125,19 @@ impl Run<'_> {
         let before = self.session.local().stats();
         let begun = self.session.local().now();
         let until = args.runtime().map_or(Time::NEVER, |runtime| begun + runtime);
-        let (counted, failure) = self.drive(&args.workload.to_string(), until, |engine, depth, watch| {
-            match &args.workload {
-                Workload::Trace(_) => drive::replay(engine, depth, trace, watch),
-                Workload::Fill | Workload::Layers => drop(drive::fill(engine, depth, count, watch)),
-                _ => {
-                    let mut chooser = chooser(args, count);
-                    drive::mix(engine, depth, &mut chooser, known.as_deref(), watch);
+        let (counted, failure) =
+            self.drive(&args.workload.to_string(), until, |engine, depth, watch| {
+                match &args.workload {
+                    Workload::Trace(_) => drive::replay(engine, depth, trace, watch),
+                    Workload::Fill | Workload::Layers => {
+                        drop(drive::fill(engine, depth, count, watch))
+                    }
+                    _ => {
+                        let mut chooser = chooser(args, count);
+                        drive::mix(engine, depth, &mut chooser, known.as_deref(), watch);
+                    }
                 }
-            }
-        })?;
+            })?;
         let ended = self.session.local().now();
         if failure.is_none() {
             self.session.commit()?;

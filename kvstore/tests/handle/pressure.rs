@@ -166,7 +166,7 @@ fn options_that_cannot_be_are_refused_with_what_to_do() {
     let refused = |change: fn(&mut OpenOptions)| {
         let mut options = rig.options();
         change(&mut options);
-        Store::open(&options).err().expect("refused").to_string()
+        Store::open(&options).expect_err("refused").to_string()
     };
     assert!(refused(|options| options.pool_bytes = 5).contains("pool_bytes"));
     assert!(refused(|options| options.mailbox_depth = 0).contains("mailbox_depth"));

@@ -120,15 +120,11 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
 
     /// Evicts down to the low watermark once the high one is passed.
     pub(super) fn keep_below_watermark(&mut self, now: Time) {
-        let of_capacity = |thousandths: u16| {
-            (u128::from(self.spaces.capacity_units()) * u128::from(thousandths) / 1000) as u64
-        };
-        let (high, low) = (self.options.watermarks.high, self.options.watermarks.low);
-        let (high, low) = (of_capacity(high), of_capacity(low));
         let live = |shard: &Self| shard.spaces.used_units() - shard.spaces.buried_units();
-        if live(self) <= high {
+        if live(self) <= self.live_units_max {
             return;
         }
+        let low = self.options.watermarks.low_units(self.spaces.capacity_units());
         while live(self) > low && !self.index.is_empty() {
             let before = live(self);
             if self.evict(now) != Evicted::Some || live(self) == before {
@@ -139,9 +135,11 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
 
     /// Removes what has expired.
     pub(super) fn expire(&mut self, now: Time) {
-        let wall_s = self.wall_s(now);
         for _ in 0..EXPIRATIONS_PER_TURN {
-            let Some(id) = self.expiry.due(wall_s) else { break };
+            if self.expiry.is_empty() {
+                break;
+            }
+            let Some(id) = self.expiry.due(self.wall_s(now)) else { break };
             if !self.log.has_room(1) {
                 self.wants_checkpoint = true;
                 break;

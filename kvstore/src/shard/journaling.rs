@@ -17,7 +17,7 @@ const BURIED_PARTS: u64 = 64;
 impl<Q: CommandQueue<Load>> Shard<Q> {
     /// Seals, writes and flushes what is due.
     pub(super) fn journal_step(&mut self, now: Time) {
-        if self.check_home().is_err() {
+        if self.is_home_lost() {
             return self.fail_waiters();
         }
         let is_pressed = self.is_pressed();
@@ -126,6 +126,7 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
             match waiter.event {
                 Event::Put(new, answer) => {
                     self.apply(waiter.sequence, &new);
+                    self.news.keep(new);
                     answer.into_iter().for_each(|answer| self.give(answer));
                 }
                 Event::Answer(answer) => self.give(answer),
@@ -159,9 +160,14 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
     /// # Errors
     /// [`Failure::Device`] if its device is out of service.
     pub(super) fn check_home(&self) -> Result<(), Failure> {
-        let failure = self.lanes[self.home].failure().filter(|_| self.log.journal().is_some());
-        failure.map_or(Ok(()), |why| {
-            Err(Failure::Device { device: self.home as u8, why: why.to_owned() })
-        })
+        if !self.is_home_lost() {
+            return Ok(());
+        }
+        let why = self.lanes[self.home].failure().unwrap_or_default().to_owned();
+        Err(Failure::Device { device: self.home as u8, why })
+    }
+
+    fn is_home_lost(&self) -> bool {
+        self.lanes[self.home].failure().is_some() && self.log.journal().is_some()
     }
 }

@@ -56,7 +56,7 @@ pub use request::{
 };
 pub use stats::Stats;
 
-use self::batch::Batches;
+use self::batch::{Batches, Boxes, NewObject, Reading};
 use self::checkpointing::Checkpoints;
 use self::log::{Answer, Log};
 use self::put::Putting;
@@ -173,6 +173,8 @@ pub struct Shard<Q> {
     admission: Option<Admission>,
     budget: Option<Budget>,
     objects_max: u32,
+    /// Live units above which is evicted.
+    live_units_max: u64,
     /// Bytes of the records of all objects, which a checkpoint has to hold.
     record_bytes: u64,
     record_bytes_max: u64,
@@ -196,6 +198,8 @@ pub struct Shard<Q> {
     buffers: Vec<Buffer>,
     complete: Vec<usize>,
     finished: Vec<Finished>,
+    readings: Boxes<Reading>,
+    news: Boxes<NewObject>,
 }
 
 /// Something that may have to wait for room.

@@ -176,8 +176,23 @@ fn table(report: &Value, title: &str) -> String {
     let mut rows = vec![
         ("objects", number("objects").to_string()),
         ("their bytes", human::capacity(number("object_bytes"))),
-        ("used", format!("{} of {} ({})", human::capacity(number("used_bytes")), human::capacity(number("capacity_bytes")), percent(used))),
-        ("free runs", format!("{}, the largest of {}", number("free_runs"), human::capacity(number("largest_free_bytes")))),
+        (
+            "used",
+            format!(
+                "{} of {} ({})",
+                human::capacity(number("used_bytes")),
+                human::capacity(number("capacity_bytes")),
+                percent(used)
+            ),
+        ),
+        (
+            "free runs",
+            format!(
+                "{}, the largest of {}",
+                number("free_runs"),
+                human::capacity(number("largest_free_bytes"))
+            ),
+        ),
         ("fragmentation", percent(report["fragmentation"].as_f64().unwrap_or_default())),
     ];
     for device in report["devices"].as_array().into_iter().flatten() {
@@ -232,8 +247,7 @@ mod tests {
     #[test]
     fn fragmentation_is_what_the_largest_run_is_not() {
         let mut report = json!({});
-        let space =
-            Space { data_units: 100, used_units: 60, free_runs: 2, largest_free_units: 30 };
+        let space = Space { data_units: 100, used_units: 60, free_runs: 2, largest_free_units: 30 };
         add_space(&mut report, &space);
         assert_eq!(report["fragmentation"], 0.25);
         add_space(&mut report, &Space::default());

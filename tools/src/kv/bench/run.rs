@@ -125,16 +125,19 @@ impl Run<'_> {
         let before = self.session.local().stats();
         let begun = self.session.local().now();
         let until = args.runtime().map_or(Time::NEVER, |runtime| begun + runtime);
-        let (counted, failure) = self.drive(&args.workload.to_string(), until, |engine, depth, watch| {
-            match &args.workload {
-                Workload::Trace(_) => drive::replay(engine, depth, trace, watch),
-                Workload::Fill | Workload::Layers => drop(drive::fill(engine, depth, count, watch)),
-                _ => {
-                    let mut chooser = chooser(args, count);
-                    drive::mix(engine, depth, &mut chooser, known.as_deref(), watch);
+        let (counted, failure) =
+            self.drive(&args.workload.to_string(), until, |engine, depth, watch| {
+                match &args.workload {
+                    Workload::Trace(_) => drive::replay(engine, depth, trace, watch),
+                    Workload::Fill | Workload::Layers => {
+                        drop(drive::fill(engine, depth, count, watch))
+                    }
+                    _ => {
+                        let mut chooser = chooser(args, count);
+                        drive::mix(engine, depth, &mut chooser, known.as_deref(), watch);
+                    }
                 }
-            }
-        })?;
+            })?;
         let ended = self.session.local().now();
         if failure.is_none() {
             self.session.commit()?;
@@ -281,7 +284,12 @@ impl Bed for Local {
     }
 
     fn poll(&mut self, now: Time, done: &mut dyn FnMut(Done)) -> usize {
-        Local::poll(self, now, done).moved
+        let moved = Local::poll(self, now, done).moved;
+        if moved == 0 {
+            // Whoever carries the commands out may need this processor: a software controller, the kernel.
+            std::thread::yield_now();
+        }
+        moved
     }
 
     fn lookup_prefix(&mut self, now: Time, keys: &[Key]) -> usize {

@@ -103,11 +103,9 @@ impl Outcome {
     /// For people.
     pub(super) fn table(&self, args: &KvBenchArgs) -> String {
         let mut out = format!(
-            "{}: {} objects of {}, {} in flight, {}, {}\n\n",
+            "{}: {}, {}, {}\n\n",
             args.workload,
-            self.objects,
-            human::bytes(args.object_bytes as f64),
-            args.iodepth,
+            self.what(args),
             args.durability,
             args.policy
         );
@@ -122,6 +120,18 @@ impl Outcome {
             writeln!(out, "{name:<22}{value}").expect("a string takes everything");
         }
         out
+    }
+
+    fn what(&self, args: &KvBenchArgs) -> String {
+        match self.counted.restored {
+            Some(_) => format!("{} KV blocks of {}", self.objects, args.model),
+            None => format!(
+                "{} objects of {}, {} in flight",
+                self.objects,
+                human::bytes(args.object_bytes as f64),
+                args.iodepth
+            ),
+        }
     }
 
     fn row(&self, name: &str, way: &Way) -> String {

@@ -159,7 +159,7 @@ impl Blocks {
             let memory = one(memory);
             if !matches!(outcome, Outcome::Hit { .. }) {
                 return Err(Failure::failed(format!(
-                    "block {block} of sequence {sequence} is missing"
+                    "block {block} of sequence {sequence} is not there; use fewer --objects or a larger store"
                 )));
             }
             self.verify(number(sequence, block), layer, &memory)?;

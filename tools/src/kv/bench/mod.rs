@@ -24,6 +24,6 @@ mod run;
 mod trace;
 mod workload;
 
-pub(crate) use layers::{Blocks, Moved};
+pub(crate) use layers::Blocks;
 pub(crate) use options::KvBenchArgs;
 pub(crate) use run::run;

@@ -187,8 +187,7 @@ impl Run<'_> {
         let interrupt = self.interrupt;
         for sequence in 0..sequences {
             blocks.put(self.session, sequence, length, &mut |moved| {
-                let each = moved.bytes / moved.blocks;
-                (0..moved.blocks).for_each(|_| put.record(each, moved.took));
+                put.record_together(moved.blocks, moved.bytes, moved.took);
                 meter.show(|_| format!("layers: {sequence} of {sequences} sequences put"));
                 if interrupt.requested() { Err(Failure::interrupted()) } else { Ok(()) }
             })?;
@@ -215,8 +214,7 @@ impl Run<'_> {
                 break;
             }
             let moved = blocks.restore(self.session, sequence, length, layer)?;
-            let each = moved.bytes / moved.blocks;
-            (0..moved.blocks).for_each(|_| get.record(each, moved.took));
+            get.record_together(moved.blocks, moved.bytes, moved.took);
             restored.layers += 1;
             restored.latency.record(moved.took.as_nanos() as u64);
             meter.show(|_| format!("layers: {} restored", restored.layers));

@@ -11,6 +11,7 @@ use super::request::{Failure, WriterId};
 use crate::key::Key;
 use crate::object::Object;
 use crate::plan::{Plan, Slice, Transfer};
+use crate::record::record_bytes;
 
 /// Whether data go to or come from the devices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,6 +29,13 @@ pub(super) struct NewObject {
     /// Unix time in seconds.
     pub(super) expires_s: Option<u64>,
     pub(super) checksums: Vec<u32>,
+}
+
+impl NewObject {
+    /// Bytes of its record in a checkpoint.
+    pub(super) fn record_bytes(&self) -> u64 {
+        record_bytes(self.key.as_bytes().len(), self.checksums.len()) as u64
+    }
 }
 
 /// What an item is for.

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use adit_kvstore::{Durability, TenantId};
 use adit_kvstore::media::{self, FormatOptions};
 use adit_kvstore::shard::{Failure, Shard};
+use adit_kvstore::{Durability, TenantId};
 
 use super::counts::Sum;
 use super::machine::lock;

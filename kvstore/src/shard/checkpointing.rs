@@ -170,9 +170,9 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
     fn is_checkpoint_due(&self, checkpoints: &Checkpoints) -> bool {
         let Some(journal) = self.log.journal() else { return false };
         let since = journal.mark().sequence - checkpoints.since;
-        let moves_tail = journal.tail() < checkpoints.newest_begin;
-        since > journal.blocks() / JOURNAL_PARTS
-            || (self.wants_checkpoint && (since > 0 || moves_tail))
+        // The tail moves to where the newest begins only with another.
+        let brings_room = since > 0 || journal.tail() < checkpoints.newest_begin;
+        since > journal.blocks() / JOURNAL_PARTS || (self.wants_checkpoint && brings_room)
     }
 
     fn take(

@@ -511,3 +511,6 @@ impl Chunks {
         Ok(true)
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -519,3 +519,6 @@ impl Chunks {
         Ok(true)
     }
 }
+
+#[cfg(test)]
+mod tests;

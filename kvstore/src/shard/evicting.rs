@@ -44,6 +44,7 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
         self.expiry.clear(id);
         self.tenants.credit(object.tenant, self.spaces.units_of(&object));
         self.spaces.bury(sequence, object);
+        self.last_removal = sequence;
         sequence
     }
 
@@ -167,7 +168,7 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
             return Begun::Later(Work::Delete(key));
         }
         let Some(id) = self.index.find(key.as_bytes()) else {
-            self.answer(tag, 0, Ok(Outcome::Miss), AnyBuffer::None);
+            self.answer_missing(tag);
             return Begun::Yes;
         };
         let sequence = self.remove(now, id);
@@ -180,5 +181,16 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
             self.give(answer);
         }
         Begun::Yes
+    }
+
+    /// Answers that there is nothing to delete. The object may have been evicted a moment ago: where an answer is
+    /// durable it must not come back.
+    fn answer_missing(&mut self, tag: u64) {
+        let (result, memory) = (Ok(Outcome::Miss), AnyBuffer::None);
+        if self.log.is_strict() && self.last_removal >= self.log.durable_end() {
+            let answer = Answer { tag, item: 0, result, memory };
+            return self.log.wait(self.last_removal, Event::Answer(answer));
+        }
+        self.answer(tag, 0, result, memory);
     }
 }

@@ -181,6 +181,8 @@ pub struct Shard<Q> {
     log: Log,
     checkpoints: Option<Checkpoints>,
     wants_checkpoint: bool,
+    /// The block of the journal that has the last removal.
+    last_removal: u64,
     batches: Batches,
     /// What waits for room, in order.
     stalled: VecDeque<Stalled>,

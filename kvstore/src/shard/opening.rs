@@ -28,7 +28,7 @@ use crate::options::Durability;
 use crate::place::{Place, UNIT_BYTES};
 use crate::plan;
 use crate::record::{Put, Record, record_bytes};
-use crate::recovery::{Rebuild, Recovered, recover};
+use crate::recovery::{Areas, Rebuild, Recovered, recover};
 use crate::slab::Slabs;
 use crate::tenant::Tenants;
 
@@ -67,23 +67,27 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
         let geometry = set.geometry();
         assert_eq!(lanes.len(), usize::from(geometry.devices()), "a lane to each device");
         options.watermarks.check()?;
-        if shard == 0 {
-            begin_session(&mut lanes, set, options.durability, clock)?;
-        }
         let agreed = set.next_session(options.durability);
         let lineage = Lineage { store: set.store_id(), epoch: agreed.epoch, shard };
         let mut tables = Tables::new(shard, set, &options)?;
+        let areas = geometry.areas(shard);
+        let mut waiting = Waiting { lanes: &mut lanes, clock };
         let recovered = match options.durability {
             Durability::Volatile => None,
-            _ => {
-                let mut waiting = Waiting { lanes: &mut lanes, clock };
-                let areas = geometry.areas(shard);
-                let recovered = recover(&mut waiting, &mut tables, &lineage, &areas)?;
-                // What was read may be in a drive's cache and nowhere else.
-                waiting.flush()?;
-                Some(recovered)
-            }
+            _ => Some(recover(&mut waiting, &mut tables, &lineage, &areas)?),
         };
+        if recovered.as_ref().is_some_and(|recovered| recovered.is_flushed_lost) {
+            // Older objects may have come back in place of newer ones: none is better.
+            tables.clear();
+        }
+        // What was read may be in a drive's cache and nowhere else.
+        waiting.flush()?;
+        if shard == 0 {
+            begin_session(&mut lanes, set, options.durability, clock)?;
+        }
+        if let Some(recovered) = &recovered {
+            void_slots(&mut Waiting { lanes: &mut lanes, clock }, &areas, recovered)?;
+        }
         let now = clock();
         let wall_s = options.wall_s_at_zero + now.since(Time::ZERO).as_secs();
         let mut recovery = Recovery { recovered, objects: 0, expired: 0, dropped: tables.dropped };
@@ -93,8 +97,8 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
         opened.checkpoints = recovery.recovered.as_ref().map(|recovered| {
             let next = (recovered.next_number, recovered.next_slot);
             let begin = recovered.checkpoint.map_or(FIRST_SEQUENCE, |chosen| chosen.begin.sequence);
-            opened.wants_checkpoint = recovered.is_inconsistent;
-            Checkpoints::new(geometry.areas(shard), lineage, agreed.sequence, next, begin)
+            opened.wants_checkpoint = recovered.is_inconsistent || recovered.is_flushed_lost;
+            Checkpoints::new(areas, lineage, agreed.sequence, next, begin)
         });
         for (key, place) in lost {
             if opened.log.has_room(1) {
@@ -144,6 +148,7 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
             log: Log::new(None, options.durability, Default::default(), now),
             checkpoints: None,
             wants_checkpoint: false,
+            last_removal: 0,
             batches: Batches::default(),
             stalled: Default::default(),
             writers: Default::default(),
@@ -161,6 +166,19 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
             options,
         }
     }
+}
+
+/// What is void on the media must stay so, also what could only not be read today.
+fn void_slots<Q: CommandQueue<Load>>(
+    waiting: &mut Waiting<'_, Q>,
+    areas: &Areas,
+    recovered: &Recovered,
+) -> Result<()> {
+    let slots = areas.slots.iter().zip(recovered.void_slots);
+    for (slot, _) in slots.filter(|(_, is_void)| *is_void) {
+        waiting.zero(areas.device, slot.start)?;
+    }
+    waiting.flush()
 }
 
 fn new_log(

@@ -226,6 +226,11 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
         Err(Failure::Unfilled { missing_bytes: (missing * each).min(writer.new.object.bytes) })
     }
 
+    /// The device that a writer's object lies on, whose memory its parts have to be in.
+    pub fn writer_device(&self, writer: WriterId) -> Option<u8> {
+        self.writers.get(&writer).map(|writer| writer.new.object.place.device)
+    }
+
     /// Gives up a writer's object and its room. One that is not there is ignored.
     pub fn abandon(&mut self, writer: WriterId) {
         let Some(found) = self.writers.get_mut(&writer) else { return };

@@ -1,6 +1,7 @@
 //! The store's handle, on a software controller and on a file through the kernel.
 
 mod basics;
+mod devices;
 mod pressure;
 mod rig;
 

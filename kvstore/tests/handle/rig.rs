@@ -12,20 +12,20 @@ use adit_kvstore::{Key, Store};
 const BYTES: u64 = 256 << 20;
 
 /// See the module.
-pub enum Rig {
+pub(crate) enum Rig {
     /// Stays as it is while a store on it is closed and opened again.
     Soft(Device),
     File(PathBuf),
 }
 
 impl Rig {
-    pub fn soft() -> Rig {
+    pub(crate) fn soft() -> Rig {
         let target: Target = "soft:mem=256M,queues=host".parse().expect("a target");
         let options = DeviceOptions { queue_count: 8, ..DeviceOptions::default() };
         Rig::Soft(Device::open(&target, &options).expect("a controller"))
     }
 
-    pub fn file() -> Rig {
+    pub(crate) fn file() -> Rig {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let name = format!("adit-handle-{}-{number}.img", std::process::id());
@@ -47,7 +47,7 @@ impl Rig {
     }
 
     /// How a store on it is opened: small, and quick to give up.
-    pub fn options(&self) -> OpenOptions {
+    pub(crate) fn options(&self) -> OpenOptions {
         OpenOptions {
             targets: self.target().into_iter().collect(),
             devices: self.devices(),
@@ -57,7 +57,7 @@ impl Rig {
         }
     }
 
-    pub fn format(&self, shards: u16) -> &Rig {
+    pub(crate) fn format(&self, shards: u16) -> &Rig {
         let options = FormatStore {
             targets: self.target().into_iter().collect(),
             devices: self.devices(),
@@ -69,7 +69,7 @@ impl Rig {
         self
     }
 
-    pub fn open(&self) -> Store {
+    pub(crate) fn open(&self) -> Store {
         Store::open(&self.options()).expect("a store")
     }
 }
@@ -82,12 +82,12 @@ impl Drop for Rig {
     }
 }
 
-pub fn key(number: u64) -> Key {
+pub(crate) fn key(number: u64) -> Key {
     Key::from(number)
 }
 
 /// What object `number` holds, which no other does.
-pub fn data(number: u64, len: usize) -> Vec<u8> {
+pub(crate) fn data(number: u64, len: usize) -> Vec<u8> {
     let mut state = number.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let mut next = || {
         state ^= state << 13;

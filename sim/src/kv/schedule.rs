@@ -64,7 +64,7 @@ impl StoreWorld {
             violated(2, format_args!("what was formatted is no store: {error}"))
         });
         let (seed, keys) = (self.random.next(), self.keys(&set));
-        self.model = Model::new(seed, keys, !self.shape.is_roomy);
+        self.model = Model::new(seed, set.shards(), keys, !self.shape.is_roomy);
         lock(&self.machine).faults.set_calm(false);
     }
 

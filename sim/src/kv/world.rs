@@ -119,7 +119,7 @@ impl StoreWorld {
             canary,
             now: Time::from_ns(1_000_000_000),
             pool: Pool::new(),
-            model: Model::new(random.next(), Vec::new(), false),
+            model: Model::new(random.next(), 0, Vec::new(), false),
             trace,
             counts: StoreCounts::default(),
             shards: Vec::new(),

@@ -82,7 +82,16 @@ impl Chooser {
         assert!(count > 0, "there are objects to choose from");
         let draw = Draw::new(distribution, count, 1, seed).expect("the distributions are valid");
         let stream = Stream::new(seed, 0, 0);
-        Chooser { mix, draw, is_latest: false, loaded: count, count, settled: count, stream, index: 0 }
+        Chooser {
+            mix,
+            draw,
+            is_latest: false,
+            loaded: count,
+            count,
+            settled: count,
+            stream,
+            index: 0,
+        }
     }
 
     /// Inserts that have ended are read from now on, in their order.

@@ -124,8 +124,7 @@ fn run(
 ) -> (Counted, Option<Failure>) {
     model.runs += 1;
     let objects = Objects::new(model.runs << 32);
-    let mut engine =
-        Engine::new(model, BYTES, DEPTH + 99, true, objects).expect("there is memory");
+    let mut engine = Engine::new(model, BYTES, DEPTH + 99, true, objects).expect("there is memory");
     let mut left = looks;
     let mut goes_on = |_: Far| {
         left = left.saturating_sub(1);

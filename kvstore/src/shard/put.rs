@@ -216,6 +216,7 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
         fresh: usize,
     ) -> Result<Option<SmallVec<[super::space::Room; 1]>>, Failure> {
         self.check_home()?;
+        self.check_any()?;
         if !self.log.has_room(wanted.len() as u64) {
             self.wants_checkpoint = true;
             return Ok(None);
@@ -235,6 +236,16 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
         match self.evict_towards(now, needs) {
             Evicted::Nothing => Err(Failure::Full),
             _ => Ok(None),
+        }
+    }
+
+    /// Whether any device works: no room comes from those that do not.
+    fn check_any(&self) -> Result<(), Failure> {
+        let failure = self.lanes[self.home].failure().map(str::to_owned);
+        let is_any = self.lanes.iter().any(|lane| lane.failure().is_none());
+        match failure {
+            Some(why) if !is_any => Err(Failure::Device { device: self.home as u8, why }),
+            _ => Ok(()),
         }
     }
 

@@ -213,11 +213,13 @@ impl StoreWorld {
         if let Death::Cut(at) = death {
             lock(&self.machine).cut_at(Some(at));
         }
-        for _ in 0..self.shape.actions {
-            self.trace.step();
-            if lock(&self.machine).is_off() {
+        let first = self.next_tag;
+        for action in 0.. {
+            let done = if self.shape.counts_requests { self.next_tag - first } else { action };
+            if done >= self.shape.actions || lock(&self.machine).is_off() {
                 return;
             }
+            self.trace.step();
             self.act();
         }
     }

@@ -19,7 +19,7 @@ pub const JOURNAL_BLOCK_BYTES: usize = UNIT_BYTES as usize;
 /// Bytes of a block of a checkpoint's body.
 pub const BODY_BLOCK_BYTES: usize = 64 << 10;
 /// Bytes of the header of either.
-pub const BLOCK_HEADER_BYTES: usize = 48;
+pub const BLOCK_HEADER_BYTES: usize = 56;
 
 const SEAL_BYTES: usize = 8;
 
@@ -84,6 +84,9 @@ pub struct Stamp {
     pub sequence: u64,
     /// The seal of the block before it.
     pub chain: u64,
+    /// In a journal: blocks below it were flushed when this one was sealed. So a block witnesses that damage before it
+    /// is no power cut. In a body: 0.
+    pub durable_end: u64,
 }
 
 /// Why bytes are not the block that is looked for.
@@ -140,7 +143,8 @@ impl BlockWriter {
         let used = (self.used - BLOCK_HEADER_BYTES) as u32;
         let mut writer = Writer::new(&mut self.bytes[SEAL_BYTES..BLOCK_HEADER_BYTES]);
         writer.put(&self.kind.magic()).put(&used.to_le_bytes());
-        for number in [stamp.epoch, stamp.session, stamp.sequence, stamp.chain] {
+        let Stamp { epoch, session, sequence, chain, durable_end } = *stamp;
+        for number in [epoch, session, sequence, chain, durable_end] {
             writer.put(&number.to_le_bytes());
         }
         let seal = crc64(&self.bytes[SEAL_BYTES..]);
@@ -201,8 +205,8 @@ impl<'a> BlockReader<'a> {
         }
         let used = usize::try_from(reader.u32()?).ok()?;
         let (epoch, session) = (reader.u64()?, reader.u64()?);
-        let (sequence, chain) = (reader.u64()?, reader.u64()?);
-        let stamp = Stamp { epoch, session, sequence, chain };
+        let (sequence, chain, durable_end) = (reader.u64()?, reader.u64()?, reader.u64()?);
+        let stamp = Stamp { epoch, session, sequence, chain, durable_end };
         let records = reader.take(used)?;
         let is_whole = seal == crc64(&bytes[SEAL_BYTES..]);
         is_whole.then_some(Ok(BlockReader { stamp, seal, records }))
@@ -237,13 +241,18 @@ pub struct Records<'a> {
 impl<'a> Iterator for Records<'a> {
     type Item = Result<Record<'a>, Malformed>;
 
+    #[inline]
     fn next(&mut self) -> Option<Self::Item> {
         if self.rest.is_empty() {
             return None;
         }
-        let decoded = Record::decode(self.rest);
-        self.rest = decoded.map_or(&[], |(_, rest)| rest);
-        Some(decoded.map(|(record, _)| record))
+        match Record::decode(std::mem::take(&mut self.rest)) {
+            Ok((record, rest)) => {
+                self.rest = rest;
+                Some(Ok(record))
+            }
+            Err(malformed) => Some(Err(malformed)),
+        }
     }
 }
 
@@ -255,7 +264,7 @@ mod tests {
     use super::*;
     use crate::record::tests::{Owned, records};
 
-    const STAMP: Stamp = Stamp { epoch: 3, session: 5, sequence: 7, chain: 11 };
+    const STAMP: Stamp = Stamp { epoch: 3, session: 5, sequence: 7, chain: 11, durable_end: 2 };
 
     /// A sealed block of as many of the records as fit, and how many do.
     fn block(kind: BlockKind, records: &[Owned]) -> (BlockWriter, usize) {

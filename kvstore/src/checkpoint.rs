@@ -196,8 +196,8 @@ impl CheckpointWriter {
             return None;
         }
         let CheckpointHeader { lineage, session, blocks: sequence, seal: chain, .. } = self.header;
-        self.header.seal =
-            self.block.seal(&Stamp { epoch: lineage.epoch, session, sequence, chain });
+        let (epoch, durable_end) = (lineage.epoch, 0);
+        self.header.seal = self.block.seal(&Stamp { epoch, session, sequence, chain, durable_end });
         into.copy_from_slice(self.block.bytes());
         self.block.clear();
         self.header.blocks += 1;

@@ -134,7 +134,8 @@ impl Journal {
             return self.mark;
         }
         let Mark { sequence, chain } = self.mark;
-        let stamp = Stamp { epoch: self.epoch, session: self.session, sequence, chain };
+        let (epoch, session, durable_end) = (self.epoch, self.session, self.durable_end);
+        let stamp = Stamp { epoch, session, sequence, chain, durable_end };
         let seal = self.open.seal(&stamp);
         let fresh = self.spare.pop().unwrap_or_else(|| vec![0; JOURNAL_BLOCK_BYTES].into());
         self.sealed.push_back(self.open.replace(fresh));

@@ -102,7 +102,7 @@ impl Set {
     }
 }
 
-/// Writes superblocks on all devices: copy B of each, then copy A. Whatever journals and checkpoints are there belong to
+/// Writes superblocks on all devices: copy A of each, then copy B. Whatever journals and checkpoints are there belong to
 /// another store, and are void.
 ///
 /// # Errors
@@ -256,9 +256,9 @@ impl<Q: CommandQueue<Load>> Waiting<'_, Q> {
         Ok(choose(&copies[0], &copies[1]))
     }
 
-    /// Copy B of each, durable, then copy A: one of them is whole at any time.
+    /// Copy A of each, durable, then copy B: one of them is whole at any time.
     fn write_superblocks(&mut self, superblocks: &[Superblock]) -> Result<()> {
-        for copy in [1, 0] {
+        for copy in [0, 1] {
             for (index, superblock) in superblocks.iter().enumerate() {
                 let mut bytes = [0; SUPERBLOCK_BYTES];
                 superblock.encode(&mut bytes);
@@ -268,6 +268,14 @@ impl<Q: CommandQueue<Load>> Waiting<'_, Q> {
             self.flush()?;
         }
         Ok(())
+    }
+
+    /// Overwrites units with zeroes, which a flush is to follow.
+    ///
+    /// # Errors
+    /// [`Error::Media`] where the device does not answer.
+    pub(crate) fn zero(&mut self, device: u8, unit: u64) -> Result<()> {
+        self.write(usize::from(device), unit, &[0; UNIT_BYTES as usize])
     }
 
     /// Writes some units.

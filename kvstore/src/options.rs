@@ -103,6 +103,20 @@ impl Watermarks {
         }
         Ok(self)
     }
+
+    /// The high one of so many units.
+    pub(crate) fn high_units(self, capacity_units: u64) -> u64 {
+        part(capacity_units, self.high)
+    }
+
+    /// The low one of so many units.
+    pub(crate) fn low_units(self, capacity_units: u64) -> u64 {
+        part(capacity_units, self.low)
+    }
+}
+
+fn part(units: u64, thousandths: u16) -> u64 {
+    (u128::from(units) * u128::from(thousandths) / 1000) as u64
 }
 
 #[cfg(test)]

@@ -57,8 +57,9 @@ impl Place {
     /// If a unit is no whole number of LBAs.
     #[inline]
     pub fn lba(self, lba_bytes: u32) -> Lba {
-        assert!(UNIT_BYTES.is_multiple_of(u64::from(lba_bytes)), "a unit is whole LBAs");
-        Lba(self.unit * (UNIT_BYTES / u64::from(lba_bytes)))
+        let is_part = lba_bytes.is_power_of_two() && u64::from(lba_bytes) <= UNIT_BYTES;
+        assert!(is_part, "a unit is whole LBAs");
+        Lba(self.unit << (UNIT_BYTES.trailing_zeros() - lba_bytes.trailing_zeros()))
     }
 }
 

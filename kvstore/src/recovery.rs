@@ -154,6 +154,13 @@ pub struct Recovered {
     pub damaged_headers: usize,
     /// Whether no checkpoint was consistent: see the module. A checkpoint should be taken at once.
     pub is_inconsistent: bool,
+    /// Whether blocks or checkpoints are known to be lost that were flushed once: by damage, not by a cut. Keys may then
+    /// have come back as they were some time ago. A shard that must never give back what was superseded goes on with
+    /// nothing, from `next`, and takes a checkpoint of that at once.
+    pub is_flushed_lost: bool,
+    /// Slots whose header is to be overwritten with zeroes, and flushed, before the journal goes on: what is void now
+    /// must stay void, also if the medium could only not read it today.
+    pub void_slots: [bool; 2],
 }
 
 /// Finds everything that a shard had and hands it over.
@@ -290,40 +297,57 @@ impl<M: Media, R: Rebuild> Search<'_, M, R> {
     }
 
     fn result(self, headers: &Headers, found: Found) -> Recovered {
-        let whole = |slot: usize| headers[slot].as_ref().ok();
-        let numbers = [whole(0), whole(1)].into_iter().flatten().map(|header| header.number);
-        let slot = found.checkpoint.map_or(1, |(slot, _)| slot);
+        let numbers = headers.iter().flatten().map(|header| header.number);
+        let damaged_headers =
+            headers.iter().filter(|header| **header == Err(Void::Damaged)).count();
         let Found { checkpoint, checkpoint_records, replay, is_inconsistent } = found;
-        let blocks = self.areas.journal.end - self.areas.journal.start;
-        let tail = checkpoint.map_or(FIRST_SEQUENCE, |(_, header)| {
-            let other = whole(1 - slot);
-            let older = other.filter(|other| other.number < header.number);
-            let start = if other.is_none() { FIRST_SEQUENCE } else { header.begin.sequence };
-            let older = older.map_or(start, |older| older.begin.sequence);
-            let is_in_ring =
-                older <= replay.next.sequence && replay.next.sequence - older <= blocks;
-            if is_in_ring { older } else { header.begin.sequence }
-        });
+        let is_gone = checkpoint.is_none() && replay.lacks_its_start();
+        let mut whole = headers.iter().flatten();
+        let is_short =
+            is_inconsistent || whole.any(|header| header.end.sequence > replay.next.sequence);
         Recovered {
             next: replay.next,
-            tail,
+            tail: self.tail(headers, checkpoint.as_ref(), replay.next.sequence),
             checkpoint: checkpoint.map(|(slot, header)| Chosen {
                 number: header.number,
                 slot,
                 begin: header.begin,
             }),
             next_number: numbers.max().map_or(1, |number| number + 1),
-            next_slot: 1 - slot,
+            next_slot: 1 - checkpoint.map_or(1, |(slot, _)| slot),
             checkpoint_records,
             journal_records: replay.records,
             journal_blocks: replay.blocks,
             bytes_read: self.bytes_read,
             cut: replay.cut,
             blocks_behind: replay.blocks_behind,
-            damaged_headers: headers.iter().filter(|header| **header == Err(Void::Damaged)).count(),
-            passed_over: self.passed_over,
+            damaged_headers,
             is_inconsistent,
+            is_flushed_lost: replay.is_flushed_lost || is_gone || is_short,
+            void_slots: [0, 1].map(|slot| {
+                checkpoint.is_none_or(|(chosen, _)| chosen != slot) && !self.is_kept(&headers[slot])
+            }),
+            passed_over: self.passed_over,
         }
+    }
+
+    /// Whether a header is whole and was not passed over: that of the older checkpoint.
+    fn is_kept(&self, header: &Result<CheckpointHeader, Void>) -> bool {
+        let number = header.as_ref().ok().map(|header| header.number);
+        number.is_some_and(|number| self.passed_over.iter().all(|(passed, _)| *passed != number))
+    }
+
+    /// The oldest block of the journal that a checkpoint needs which may still be loaded.
+    fn tail(&self, headers: &Headers, chosen: Option<&Candidate>, next: u64) -> u64 {
+        let Some((slot, header)) = chosen else { return FIRST_SEQUENCE };
+        let blocks = self.areas.journal.end - self.areas.journal.start;
+        let older = match &headers[1 - slot] {
+            Ok(other) if other.number < header.number => other.begin.sequence,
+            Ok(_) => header.begin.sequence,
+            Err(_) => FIRST_SEQUENCE,
+        };
+        let is_in_ring = older <= next && next - older <= blocks;
+        if is_in_ring { older } else { header.begin.sequence }
     }
 }
 
@@ -378,6 +402,7 @@ struct Replay {
     cut: Option<Void>,
     looked_behind: u64,
     blocks_behind: u64,
+    is_flushed_lost: bool,
 }
 
 impl Replay {
@@ -393,6 +418,7 @@ impl Replay {
             cut: None,
             looked_behind: 0,
             blocks_behind: 0,
+            is_flushed_lost: false,
         }
     }
 
@@ -437,21 +463,27 @@ impl Replay {
         Ok(())
     }
 
+    /// Whether a block of a later lap is where the journal's first was: there were checkpoints once.
+    fn lacks_its_start(&self) -> bool {
+        self.blocks == 0 && matches!(self.cut, Some(Void::Sequence(_)))
+    }
+
     /// Counts a block behind the cut; the first that comes is the cut itself.
     fn look_behind(&mut self, bytes: &[u8]) {
         let sequence = self.next.sequence + self.looked_behind;
         let block = BlockReader::open(BlockKind::Journal, bytes).ok();
-        let is_lost = block.is_some_and(|block| {
-            let stamp = block.stamp;
-            stamp.epoch == self.epoch
-                && stamp.sequence == sequence
+        let lost = block.map(|block| block.stamp).filter(|stamp| {
+            (stamp.epoch, stamp.sequence) == (self.epoch, sequence)
                 && stamp.session >= self.session
                 && self.looked_behind > 0
         });
-        self.blocks_behind += u64::from(is_lost);
+        self.blocks_behind += u64::from(lost.is_some());
+        self.is_flushed_lost |= lost.is_some_and(|stamp| stamp.durable_end > self.next.sequence);
         self.looked_behind += 1;
     }
 }
 
+#[cfg(test)]
+mod model;
 #[cfg(test)]
 mod tests;

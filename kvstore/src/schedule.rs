@@ -206,6 +206,12 @@ impl<T> Schedule<T> {
         self.flight[class as usize].requests
     }
 
+    /// Whether nothing waits.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.lists.is_empty()
+    }
+
     /// Whether nothing waits or is in flight.
     pub fn is_idle(&self) -> bool {
         self.lists.is_empty() && self.depth() == 0

@@ -5,16 +5,20 @@
 //! 3. Each object against its neighbours and the data area: extents are disjoint and inside, layouts and tenants are
 //!    there, and there are as many checksums as pieces.
 //!
-//! What is wrong is a list of [`Fault`]s. Nothing is written. The objects' data are not read: that is a scrub. Where
+//! What is wrong is a list of [`Fault`]s. Nothing is written. The objects' data are read only by
+//! [`ShardSurvey::verify`], which is a scrub. Where
 //! somebody has the store open meanwhile, what is found may be of several moments.
 
 mod objects;
 mod space;
+mod verify;
 
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeMap;
 use std::fmt;
+use std::ops::Range;
 
 use objects::Objects;
 pub use objects::SurveyedObject;
@@ -24,6 +28,7 @@ use crate::block::{Lineage, Void};
 use crate::device_set::{Agreed, Given, check_set};
 use crate::error::Result;
 use crate::geometry::{Geometry, superblock_units};
+use crate::layout::Layout;
 use crate::place::UNIT_BYTES;
 use crate::recovery::{Areas, Media, Recovered, recover};
 use crate::superblock::{Absent, Copies, choose};
@@ -116,14 +121,16 @@ impl fmt::Display for Fault {
 pub struct ShardSurvey {
     /// Where its metadata lie.
     pub areas: Areas,
+    /// The units of its data on each device.
+    pub data: Vec<Range<u64>>,
     /// What its checkpoint and journal came to.
     pub recovered: Recovered,
     /// Its objects, by key.
     pub objects: Vec<SurveyedObject>,
     /// Its tenants: number, name, and quota in units.
     pub tenants: Vec<(u8, String, Option<u64>)>,
-    /// How many layouts it has.
-    pub layouts: usize,
+    /// Its layouts by number.
+    pub layouts: BTreeMap<u8, Layout>,
     /// How its room is used.
     pub space: Space,
     /// What is wrong.
@@ -146,11 +153,11 @@ pub fn shard<M: Media>(media: &mut M, heads: &Heads, shard: u16) -> Result<Shard
     let mut faults = of_recovery(shard, &recovered);
     faults.append(&mut objects.faults());
     let data = |device| heads.geometry.data(shard, device);
-    let devices = heads.geometry.devices();
-    let space = Space::of(&objects, (0..devices).map(data).collect(), &mut faults);
-    let (tenants, layouts) = (objects.tenants(), objects.layout_count());
+    let data: Vec<Range<u64>> = (0..heads.geometry.devices()).map(data).collect();
+    let space = Space::of(&objects, &data, &mut faults);
+    let (tenants, layouts) = (objects.tenants(), objects.layouts());
     let objects = objects.into_list();
-    Ok(ShardSurvey { areas, recovered, objects, tenants, layouts, space, faults })
+    Ok(ShardSurvey { areas, data, recovered, objects, tenants, layouts, space, faults })
 }
 
 /// What is wrong with the superblocks, of which there is one whole copy on each device.

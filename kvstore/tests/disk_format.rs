@@ -81,15 +81,16 @@ fn blocks_are_as_documented() {
     {
         let mut writer = BlockWriter::new(kind);
         assert!(writer.push(&Record::Layout { id: LayoutId(7), bytes: b"abc" }));
-        let seal = writer.seal(&Stamp { epoch: 2, session: 3, sequence: 4, chain: 5 });
+        let seal =
+            writer.seal(&Stamp { epoch: 2, session: 3, sequence: 4, chain: 5, durable_end: 6 });
         let bytes = writer.bytes();
         assert_eq!((bytes.len(), &bytes[8..12]), (len, &magic[..]));
         assert_eq!(number(bytes, 0..8), seal);
         assert_eq!(seal, checksum(CrcAlgorithm::Crc64Nvme, &bytes[8..]));
-        let fields = [12..16, 16..24, 24..32, 32..40, 40..48];
-        assert_eq!(fields.map(|range| number(bytes, range)), [7, 2, 3, 4, 5]);
-        assert_eq!(&bytes[48..55], b"\x04\0\x07\x03abc");
-        assert!(bytes[55..].iter().all(|byte| *byte == 0));
+        let fields = [12..16, 16..24, 24..32, 32..40, 40..48, 48..56];
+        assert_eq!(fields.map(|range| number(bytes, range)), [7, 2, 3, 4, 5, 6]);
+        assert_eq!(&bytes[56..63], b"\x04\0\x07\x03abc");
+        assert!(bytes[63..].iter().all(|byte| *byte == 0));
         assert!(BlockReader::open(kind, bytes).is_ok());
         let origin =
             [&LINEAGE.store[..], b"\x02\0\0\0\0\0\0\0\x03\0", magic, &[9, 0, 0, 0, 0, 0, 0, 0]];
@@ -132,7 +133,7 @@ fn areas_are_as_documented() {
     let geometry = Geometry::new(&options).expect("room");
     let journal = (24 * u64::from(objects_max)).div_ceil(4096);
     let records = (68 * u64::from(objects_max) + 36_720) * 5 / 4;
-    let slot = 1 + 16 * records.div_ceil(62_897);
+    let slot = 1 + 16 * records.div_ceil(62_889);
     let each = journal + 2 * slot;
     assert_eq!(geometry.journal(0), (0, 1..1 + journal));
     assert_eq!(geometry.checkpoint(0, 0), (0, 1 + journal..1 + journal + slot));
@@ -141,5 +142,5 @@ fn areas_are_as_documented() {
     assert_eq!(geometry.journal(2), (0, 1 + each..1 + each + journal));
     assert_eq!(geometry.data(0, 0).start, 1 + 2 * each);
     assert_eq!((geometry.data(2, 0).end, geometry.superblocks(0)), (19_999, [0, 19_999]));
-    assert_eq!(geometry.record_bytes_max(), (slot - 1) / 16 * 62_897 / 5 * 4);
+    assert_eq!(geometry.record_bytes_max(), (slot - 1) / 16 * 62_889 / 5 * 4);
 }

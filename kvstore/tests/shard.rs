@@ -15,6 +15,12 @@ macro_rules! on_each_path {
         mod two_soft {
             $(#[test] fn $body() { crate::bodies::$body(&crate::rig::Rig::soft(2)); })+
         }
+        // Where drives can be had: ADIT_TARGETS=vfio:0000:01:00.0 shard --ignored --test-threads=1 named::
+        mod named {
+            $(#[test]
+            #[ignore = "needs drives that ADIT_TARGETS names"]
+            fn $body() { crate::bodies::$body(&crate::rig::Rig::named()); })+
+        }
         mod uring {
             $(#[test] fn $body() { crate::bodies::$body(&crate::rig::Rig::uring(1)); })+
         }

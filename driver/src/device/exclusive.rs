@@ -1,29 +1,54 @@
 //! Keeping others off a file or block device: a lock that whoever else asks for it is refused.
 //!
-//! The lock is advisory (`flock`) and goes with the last copy of the open file, so also with the process, however it
+//! The lock is advisory (`flock`) and goes with the last copy of the [`Lock`], so also with the process, however it
 //! ends. It holds off those who ask for it, as every exclusive open does. `/dev/nvme0n1` and `/dev/ng0n1` are two
 //! files to the kernel, and so two locks.
 
-use std::fs::{File, TryLockError};
+use std::fs::{File, OpenOptions, TryLockError};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+use std::sync::Arc;
 
 use crate::error::{Error, Result};
 
-/// Takes the lock of `file`.
+/// Keeps others off for as long as it, or a copy of it, is there.
 ///
-/// # Errors
-/// [`Error::Refused`] where somebody else has it, in this process or another, and where the file system has none.
-pub(super) fn lock(file: &File, device: &str) -> Result<()> {
-    let what = "open it for itself alone";
-    file.try_lock().map_err(|why| match why {
-        TryLockError::WouldBlock => {
-            let fix = "close it there first";
-            Error::refused(device, what, "another process or handle has it open", fix)
-        }
-        TryLockError::Error(why) => {
-            let fix = "use a file system that has locks (flock)";
+/// It has the file open a second time: the kernel lets go of what a ring has registered some time after the ring is
+/// closed, and a lock with it.
+#[derive(Clone, Debug)]
+pub(super) struct Lock {
+    _file: Arc<File>,
+}
+
+impl Lock {
+    /// Takes the lock of the file or device at `path`.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] where somebody else has it, in this process or another; where the kernel itself uses the block
+    /// device, as for a mounted file system; and where the file system has no locks.
+    pub(super) fn take(path: &Path, device: &str) -> Result<Lock> {
+        let what = "open it for itself alone";
+        // Of a block device: not while the kernel itself uses it. Means nothing for a file.
+        let file = OpenOptions::new().read(true).custom_flags(libc::O_EXCL).open(path);
+        let file = file.map_err(|why| {
+            let fix = match why.raw_os_error() {
+                Some(libc::EBUSY) => "end whatever holds it, such as a mounted file system",
+                _ => "run as a user who may open it",
+            };
             Error::refused(device, what, why, fix)
-        }
-    })
+        })?;
+        file.try_lock().map_err(|why| match why {
+            TryLockError::WouldBlock => {
+                let fix = "close it there first";
+                Error::refused(device, what, "another process or handle has it open", fix)
+            }
+            TryLockError::Error(why) => {
+                let fix = "use a file system that has locks (flock)";
+                Error::refused(device, what, why, fix)
+            }
+        })?;
+        Ok(Lock { _file: Arc::new(file) })
+    }
 }
 
 #[cfg(test)]
@@ -50,6 +75,7 @@ mod tests {
         let targets = [
             format!("psync:{path},direct=off"),
             format!("mmap:{path}"),
+            format!("uring:{path},direct=off"),
             format!("soft:file={path},size=1M"),
         ];
         for first in &targets {

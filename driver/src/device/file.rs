@@ -7,9 +7,10 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use super::exclusive::Lock;
 use super::extent::{Extent, Run, TRANSFER_BYTES_MAX};
 use super::pieces::Cutter;
-use super::{DeviceInfo, DeviceOptions, exclusive};
+use super::{DeviceInfo, DeviceOptions};
 use crate::error::{Error, Result};
 use crate::memory::allocate_for_host;
 use crate::queue_pair::{CommandError, Errno};
@@ -32,6 +33,7 @@ pub(super) struct OpenFile {
     lba_bytes: u32,
     writes: bool,
     deallocates: bool,
+    _lock: Option<Lock>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -57,10 +59,9 @@ pub(super) fn open(target: &KernelTarget, options: &DeviceOptions) -> Result<Ope
     if target.file.metadata().is_ok_and(is_other) {
         return Err(no_file());
     }
-    let file = open_as(target, options).map_err(|error| refusal(target, options, error))?;
-    if options.exclusive {
-        exclusive::lock(&file, &device)?;
-    }
+    let file = open_as(target, options.writes).map_err(|error| refusal(target, options, error))?;
+    let take = || Lock::take(&target.file, &device);
+    let lock = options.exclusive.then(take).transpose()?;
     let about = file.metadata().map_err(|error| refusal(target, options, error))?;
     let kind = about.file_type();
     let (kind, bytes) = if kind.is_block_device() {
@@ -79,7 +80,8 @@ pub(super) fn open(target: &KernelTarget, options: &DeviceOptions) -> Result<Ope
     }
     let writes = options.writes;
     let deallocates = writes && deallocates(&file, &kind, bytes);
-    Ok(OpenFile { file: Arc::new(file), kind, bytes, lba_bytes, writes, deallocates })
+    let file = Arc::new(file);
+    Ok(OpenFile { file, kind, bytes, lba_bytes, writes, deallocates, _lock: lock })
 }
 
 impl OpenFile {
@@ -193,12 +195,9 @@ impl OpenFile {
     }
 }
 
-fn open_as(target: &KernelTarget, options: &DeviceOptions) -> io::Result<File> {
-    let direct = if target.direct { libc::O_DIRECT } else { 0 };
-    // Of a block device: not while the kernel itself uses it. Means nothing for a regular file.
-    let alone = if options.exclusive { libc::O_EXCL } else { 0 };
-    let mut how = OpenOptions::new();
-    how.read(true).write(options.writes).custom_flags(direct | alone).open(&target.file)
+fn open_as(target: &KernelTarget, writes: bool) -> io::Result<File> {
+    let flags = if target.direct { libc::O_DIRECT } else { 0 };
+    OpenOptions::new().read(true).write(writes).custom_flags(flags).open(&target.file)
 }
 
 /// Creates a regular file, or makes it longer, with the space set aside where the file system can: a full disk shall

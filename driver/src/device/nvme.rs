@@ -1,16 +1,13 @@
 //! The driver's own queue pairs as a path like the others.
 #![allow(unsafe_code)]
 
-use std::fs::File;
-use std::sync::Arc;
-
 use zerocopy::IntoBytes;
 
+use super::exclusive::Lock;
 use super::{
     CommandQueue, Device, DeviceInfo, DeviceOptions, Operation, Path, QueueOptions, Request,
-    exclusive,
 };
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::memory::{DomainId, IoBuffer};
 use crate::queue_pair::{Body, Bounds, Command, Completion, Rejected, Stats};
 use crate::soft::{self, Storage};
@@ -25,7 +22,7 @@ pub(super) struct NvmeDevice {
     namespace: Namespace,
     queues: QueueMemory,
     /// Keeps others off a software controller's file.
-    lock: Option<Arc<File>>,
+    lock: Option<Lock>,
 }
 
 pub(super) fn open(target: &Target, options: &DeviceOptions) -> Result<Device> {
@@ -38,24 +35,19 @@ pub(super) fn open(target: &Target, options: &DeviceOptions) -> Result<Device> {
 }
 
 /// The lock of the file that a software controller keeps its data in; nothing for any other.
-fn lock(target: &Target) -> Result<Option<Arc<File>>> {
+fn lock(target: &Target) -> Result<Option<Lock>> {
     let Target::Soft { options, .. } = target else { return Ok(None) };
     let Storage::File { path, .. } = options.parse::<soft::Options>()?.storage else {
         return Ok(None);
     };
-    let device = target.device();
-    let file = File::open(path).map_err(|why| {
-        Error::refused(&device, "open its file to lock it", why, "check the path and its rights")
-    })?;
-    exclusive::lock(&file, &device)?;
-    Ok(Some(Arc::new(file)))
+    Lock::take(&path, &target.device()).map(Some)
 }
 
 pub(super) fn device(
     controller: Controller,
     namespace: Namespace,
     target: &Target,
-    lock: Option<Arc<File>>,
+    lock: Option<Lock>,
 ) -> Device {
     let (limits, about) = (namespace.limits(), controller.info());
     let info = DeviceInfo {
@@ -102,7 +94,7 @@ impl NvmeDevice {
 pub struct NvmeQueue<B: IoBuffer> {
     queue: QueuePair<B>,
     namespace: Namespace,
-    _lock: Option<Arc<File>>,
+    _lock: Option<Lock>,
 }
 
 impl<B: IoBuffer> CommandQueue<B> for NvmeQueue<B> {

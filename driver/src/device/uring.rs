@@ -383,6 +383,8 @@ impl<B: IoBuffer> Drop for UringQueue<B> {
             );
             std::mem::forget(self.slots.take());
             self.ring.leak_memory();
+            // The file is not free for others either.
+            std::mem::forget(self.file.clone());
         }
     }
 }

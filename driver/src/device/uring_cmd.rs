@@ -16,11 +16,12 @@ use std::time::Duration;
 use io_uring::{cqueue, opcode, squeue};
 use zerocopy::{FromBytes, IntoBytes};
 
+use super::exclusive::Lock;
 use super::extent::{Extent, Run};
 use super::kernel_ring::{COMMANDS_MIN, COMMANDS_PER_REQUEST, DEPTH_MAX, FILE, Ring, Shape};
 use super::passthrough::{self, Passthrough};
 use super::pieces::{Cutter, Join, Piece};
-use super::{CommandQueue, DeviceInfo, DeviceOptions, Operation, QueueOptions, Request, exclusive};
+use super::{CommandQueue, DeviceInfo, DeviceOptions, Operation, QueueOptions, Request};
 use crate::error::{Error, Result};
 use crate::memory::{Buffer, IoBuffer};
 use crate::queue_pair::{CommandError, Completion, Errno, RejectReason, Rejected, Stats};
@@ -45,6 +46,7 @@ pub(super) struct UringCmdDevice {
     namespace: Namespace,
     polled: bool,
     fixed: bool,
+    lock: Option<Lock>,
 }
 
 /// What commands need to know of it.
@@ -77,9 +79,8 @@ pub(super) fn open(target: &KernelTarget, options: &DeviceOptions) -> Result<Uri
                    block devices)";
         return Err(Error::invalid(device, why));
     }
-    if options.exclusive {
-        exclusive::lock(&file, &device)?;
-    }
+    let take = || Lock::take(&target.file, &device);
+    let lock = options.exclusive.then(take).transpose()?;
     let queue = queue_of(&file);
     let namespace = identify(&file, &device, queue.as_deref(), options.writes)?;
     let polls = attribute(queue.as_deref(), "io_poll") == Some(1);
@@ -89,7 +90,7 @@ pub(super) fn open(target: &KernelTarget, options: &DeviceOptions) -> Result<Uri
         return Err(Error::refused(device, "poll for completions", why, fix));
     }
     let polled = target.polled.unwrap_or(polls);
-    Ok(UringCmdDevice { file: Arc::new(file), namespace, polled, fixed: target.fixed })
+    Ok(UringCmdDevice { file: Arc::new(file), namespace, polled, fixed: target.fixed, lock })
 }
 
 /// Asks the controller for the namespace's size and format, and both for their limits.
@@ -189,6 +190,7 @@ impl UringCmdDevice {
             namespace: self.namespace,
             timeout_ms: milliseconds(options.timeout),
             _file: Arc::clone(&self.file),
+            lock: self.lock.clone(),
             device: device.to_owned(),
             denied: Vec::with_capacity(depth as usize),
             gone: None,
@@ -227,6 +229,7 @@ pub struct UringCmdQueue<B: IoBuffer> {
     timeout_ms: u32,
     /// Keeps the descriptor from being closed before the ring.
     _file: Arc<File>,
+    lock: Option<Lock>,
     device: String,
     /// Requests that change what was opened for reading: the kernel would carry them out for root.
     denied: Vec<Completion<B>>,
@@ -451,6 +454,8 @@ impl<B: IoBuffer> Drop for UringCmdQueue<B> {
             );
             std::mem::forget(self.slots.take());
             self.ring.leak_memory();
+            // The device is not free for others either.
+            std::mem::forget(self.lock.take());
         }
     }
 }

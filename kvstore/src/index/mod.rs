@@ -355,7 +355,14 @@ impl Index {
         std::hint::black_box(touched);
     }
 
-    fn insert_hashed(&mut self, hash: u64, new: NewObject<'_>) -> Result<ObjectId, Refused> {
+    /// Adds an object whose key's [`Index::hash`] is known.
+    ///
+    /// # Errors
+    /// As [`Index::insert`].
+    ///
+    /// # Panics
+    /// As [`Index::insert`] does.
+    pub fn insert_hashed(&mut self, hash: u64, new: NewObject<'_>) -> Result<ObjectId, Refused> {
         let position = match self.slots.find(hash, |id| self.is_key(id, new.key)) {
             Walk::Found { id, .. } => return Err(Refused::Present(ObjectId(id))),
             Walk::Empty { position } => position,

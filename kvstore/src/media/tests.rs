@@ -42,11 +42,18 @@ fn open(devices: &[TestDevice], durability: Durability) -> Result<()> {
     Shard::open(0, lanes(devices), &set, options, &mut || Time::ZERO).map(drop)
 }
 
+/// Those of an opening are fewer than these: it flushes beforehand, and voids what is left of earlier checkpoints.
+const OPENING_CHANGES: u64 = 40;
+
 /// The devices after `change` was cut short behind each of its writes and flushes, with what was not flushed kept and
 /// lost.
-fn cuts(before: &[TestDevice], change: impl Fn(&[TestDevice])) -> Vec<(u64, Vec<TestDevice>)> {
+fn cuts(
+    before: &[TestDevice],
+    most: u64,
+    change: impl Fn(&[TestDevice]),
+) -> Vec<(u64, Vec<TestDevice>)> {
     let mut all = Vec::new();
-    for changes in 0..=CHANGES {
+    for changes in 0..=most {
         let cut: Vec<_> = before.iter().map(|device| device.after_power_cut(true)).collect();
         let left = Arc::new(AtomicU64::new(changes));
         cut.iter().for_each(|device| device.medium().changes_left = Some(left.clone()));
@@ -69,7 +76,9 @@ fn damage(device: &TestDevice, unit: u64) {
 
 #[test]
 fn a_first_format_that_is_cut_short_leaves_the_store_or_none() {
-    for (changes, left) in cuts(&blank_devices(), |devices| drop(format_as(devices, 1, false))) {
+    for (changes, left) in
+        cuts(&blank_devices(), CHANGES, |devices| drop(format_as(devices, 1, false)))
+    {
         match set_of(&left) {
             Ok(set) => {
                 assert_eq!((set.store_id(), set.objects_max()), ([1; 16], 10));
@@ -91,7 +100,7 @@ fn a_format_over_a_store_leaves_the_old_the_new_or_a_refusal_but_never_a_mixture
     let before = blank_devices();
     format_as(&before, 1, false).expect("blank devices");
     let (mut old, mut new) = (0, 0);
-    for (changes, left) in cuts(&before, |devices| drop(format_as(devices, 2, true))) {
+    for (changes, left) in cuts(&before, CHANGES, |devices| drop(format_as(devices, 2, true))) {
         match set_of(&left).map(|set| set.store_id()) {
             Ok([1, ..]) => old += 1,
             Ok(_) => new += 1,
@@ -104,7 +113,7 @@ fn a_format_over_a_store_leaves_the_old_the_new_or_a_refusal_but_never_a_mixture
             assert_eq!(set_of(&left).expect("a store").store_id(), [2; 16]);
         }
     }
-    assert!(old > 8 && new >= 2, "{old} old and {new} new");
+    assert!(old >= 2 && new >= 2, "{old} old and {new} new");
 }
 
 #[test]
@@ -113,10 +122,12 @@ fn an_opening_that_is_cut_short_raises_the_session_or_not_and_the_next_is_above_
     format_as(&before, 1, false).expect("blank devices");
     for durability in [Durability::Restart, Durability::Volatile] {
         let raised = u64::from(durability == Durability::Volatile);
-        for (changes, left) in cuts(&before, |devices| drop(open(devices, durability))) {
+        for (changes, left) in
+            cuts(&before, OPENING_CHANGES, |devices| drop(open(devices, durability)))
+        {
             let agreed = set_of(&left).expect("it is still a store").agreed();
             assert!((1..=2).contains(&agreed.sequence) && agreed.epoch <= 1 + raised);
-            if changes == CHANGES {
+            if changes == OPENING_CHANGES {
                 assert_eq!((agreed.sequence, agreed.epoch), (2, 1 + raised));
             }
             open(&left, Durability::Restart).expect("it opens");

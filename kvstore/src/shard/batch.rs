@@ -9,7 +9,8 @@ use super::memory::Memory;
 use super::parts::Extract;
 use super::request::{Failure, WriterId};
 use crate::key::Key;
-use crate::object::Object;
+use crate::object::{Object, ObjectId};
+use crate::place::Place;
 use crate::plan::{Plan, Slice, Transfer};
 use crate::record::record_bytes;
 
@@ -24,11 +25,13 @@ pub(super) enum Direction {
 #[derive(Debug)]
 pub(super) struct NewObject {
     pub(super) key: Key,
+    /// The index's hash of the key.
+    pub(super) hash: u64,
     pub(super) object: Object,
     pub(super) slab_base: Option<u64>,
     /// Unix time in seconds.
     pub(super) expires_s: Option<u64>,
-    pub(super) checksums: Vec<u32>,
+    pub(super) checksums: Sums,
 }
 
 impl NewObject {
@@ -37,6 +40,9 @@ impl NewObject {
         record_bytes(self.key.as_bytes().len(), self.checksums.len()) as u64
     }
 }
+
+/// Checksums: of few pieces in place.
+pub(super) type Sums = SmallVec<[u32; 4]>;
 
 /// What an item is for.
 #[derive(Debug)]
@@ -48,13 +54,13 @@ pub(super) enum Job {
     Over,
 }
 
-/// A read.
+/// A read. What lies at its place is its object's until it ends, so that `id` with this place is no other's.
 #[derive(Debug)]
 pub(super) struct Reading {
-    pub(super) key: Key,
-    pub(super) object: Object,
+    pub(super) id: ObjectId,
+    pub(super) place: Place,
     pub(super) extract: Extract,
-    pub(super) checksums: SmallVec<[u32; 4]>,
+    pub(super) checksums: Sums,
 }
 
 /// A write of a part of an object that is not there yet.
@@ -62,7 +68,31 @@ pub(super) struct Reading {
 pub(super) struct Filling {
     pub(super) writer: WriterId,
     pub(super) extract: Extract,
-    pub(super) checksums: Vec<u32>,
+    pub(super) checksums: Sums,
+}
+
+/// Boxes whose memory is used again, so that an operation allocates none.
+#[derive(Debug)]
+pub(super) struct Boxes<T>(Vec<Box<T>>);
+
+impl<T> Default for Boxes<T> {
+    fn default() -> Boxes<T> {
+        Boxes(Vec::new())
+    }
+}
+
+impl<T> Boxes<T> {
+    /// A box of it.
+    pub(super) fn fill(&mut self, value: T) -> Box<T> {
+        let Some(mut idle) = self.0.pop() else { return Box::new(value) };
+        *idle = value;
+        idle
+    }
+
+    /// Takes a box back.
+    pub(super) fn keep(&mut self, idle: Box<T>) {
+        self.0.push(idle);
+    }
 }
 
 /// One item of a request.
@@ -200,13 +230,13 @@ impl Batch {
 }
 
 /// The buffers of a command, one after another.
-enum Buffers {
+pub(super) enum Buffers {
     One(Option<Buffer>),
     Many(std::vec::IntoIter<Buffer>),
 }
 
 impl Buffers {
-    fn of(memory: AnyBuffer) -> Buffers {
+    pub(super) fn of(memory: AnyBuffer) -> Buffers {
         match memory {
             AnyBuffer::None => Buffers::One(None),
             AnyBuffer::One(buffer) => Buffers::One(Some(buffer)),

@@ -131,6 +131,12 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
 
     /// Goes on with the checkpoint under way, or begins one if it is time.
     pub(super) fn checkpoint_step(&mut self, now: Time) {
+        let is_idle = |checkpoints: &Checkpoints| {
+            checkpoints.is_idle() && !self.is_checkpoint_due(checkpoints)
+        };
+        if self.checkpoints.as_ref().is_none_or(is_idle) {
+            return;
+        }
         let Some(mut checkpoints) = self.checkpoints.take() else { return };
         if self.lanes[self.home].failure().is_none() {
             self.advance(now, &mut checkpoints);

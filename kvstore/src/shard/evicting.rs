@@ -46,6 +46,7 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
         self.expiry.clear(id);
         self.tenants.credit(object.tenant, self.spaces.units_of(&object));
         self.spaces.bury(sequence, object);
+        self.last_removal = sequence;
         sequence
     }
 
@@ -121,23 +122,21 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
 
     /// Evicts down to the low watermark once the high one is passed.
     pub(super) fn keep_below_watermark(&mut self, now: Time) {
-        let of_capacity = |thousandths: u16| {
-            (u128::from(self.spaces.capacity_units()) * u128::from(thousandths) / 1000) as u64
-        };
-        let (high, low) = (self.options.watermarks.high, self.options.watermarks.low);
-        let (high, low) = (of_capacity(high), of_capacity(low));
         let live = |shard: &Self| shard.spaces.used_units() - shard.spaces.buried_units();
-        if live(self) <= high {
+        if live(self) <= self.live_units_max {
             return;
         }
+        let low = self.options.watermarks.low_units(self.spaces.capacity_units());
         while live(self) > low && self.evict(now) == Evicted::One {}
     }
 
     /// Removes what has expired.
     pub(super) fn expire(&mut self, now: Time) {
-        let wall_s = self.wall_s(now);
         for _ in 0..EXPIRATIONS_PER_TURN {
-            let Some(id) = self.expiry.due(wall_s) else { break };
+            if self.expiry.is_empty() {
+                break;
+            }
+            let Some(id) = self.expiry.due(self.wall_s(now)) else { break };
             if !self.log.has_room(1) {
                 self.want_journal();
                 break;
@@ -166,8 +165,7 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
             return Begun::Later(Work::Delete(key));
         }
         let Some(id) = self.index.find(key.as_bytes()) else {
-            // Whoever removed it may not know yet whether that survives a power cut.
-            self.answer_removal(tag, Outcome::Miss, self.log.newest());
+            self.answer_missing(tag);
             return Begun::Yes;
         };
         let sequence = self.remove(now, id);
@@ -184,5 +182,16 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
         } else {
             self.give(answer);
         }
+    }
+
+    /// Answers that there is nothing to delete. The object may have been evicted a moment ago: where an answer is
+    /// durable it must not come back.
+    fn answer_missing(&mut self, tag: u64) {
+        let (result, memory) = (Ok(Outcome::Miss), AnyBuffer::None);
+        if self.log.is_strict() && self.last_removal >= self.log.durable_end() {
+            let answer = Answer { tag, item: 0, result, memory };
+            return self.log.wait(self.last_removal, Event::Answer(answer));
+        }
+        self.answer(tag, 0, result, memory);
     }
 }

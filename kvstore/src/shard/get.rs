@@ -5,13 +5,13 @@ use adit_driver::device::CommandQueue;
 use smallvec::SmallVec;
 
 use super::Shard;
-use super::batch::{Direction, Item, Job, Reading, Trouble};
+use super::batch::{Direction, Item, Job, Reading, Sums, Trouble};
 use super::lane::Load;
 use super::memory::Memory;
-use super::parts::{Extract, extract};
+use super::parts::extract;
 use super::request::{Failure, GetItem, Outcome, Part};
 use crate::key::Key;
-use crate::object::{Object, ObjectId};
+use crate::object::ObjectId;
 use crate::place::UNIT_BYTES;
 
 impl<Q: CommandQueue<Load>> Shard<Q> {
@@ -29,9 +29,9 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
             let memory = Memory::of(item.into);
             let found = self.find_part(now, &item.key, &item.part, &memory, items.len() as u32);
             match found {
-                Ok(Some((object, extract, checksums))) => {
-                    let reading = Reading { key: item.key, object, extract, checksums };
-                    items.push(Item::new(number, Job::Get(Box::new(reading)), memory));
+                Ok(Some(reading)) => {
+                    let reading = self.readings.fill(reading);
+                    items.push(Item::new(number, Job::Get(reading), memory));
                 }
                 Ok(None) => {
                     self.stats.misses += 1;
@@ -46,7 +46,6 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
     }
 
     /// Finds what is to be read as `item` of a batch, and pins it.
-    #[allow(clippy::type_complexity)]
     fn find_part(
         &mut self,
         now: Time,
@@ -54,7 +53,7 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
         part: &Part,
         memory: &Memory,
         item: u32,
-    ) -> Result<Option<(Object, Extract, SmallVec<[u32; 4]>)>, Failure> {
+    ) -> Result<Option<Reading>, Failure> {
         let hash = self.index.hash(key.as_bytes());
         let Some(id) = self.lookup(now, hash, key) else { return Ok(None) };
         let object = self.index.object(id);
@@ -75,13 +74,13 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
         }
         let first = extract.first_checksum as usize;
         let sums = &self.index.checksums(id)[first..first + extract.pieces.count as usize];
-        let checksums = SmallVec::from_slice(sums);
+        let checksums = Sums::from_slice(sums);
         self.spaces.pin(object.place);
         self.policy.touched(id);
         if let Some(admission) = &mut self.admission {
             admission.touched(hash);
         }
-        Ok(Some((object, extract, checksums)))
+        Ok(Some(Reading { id, place: object.place, extract, checksums }))
     }
 
     /// The object of a key, if it has not expired and its device works.
@@ -91,8 +90,13 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
     }
 
     /// The data of a read are here, or not.
-    pub(super) fn finish_get(&mut self, now: Time, tag: u64, mut item: Item, reading: &Reading) {
-        self.spaces.unpin(reading.object.place);
+    pub(super) fn finish_get(
+        &mut self,
+        now: Time,
+        tag: u64,
+        mut item: Item,
+        reading: Box<Reading>,
+    ) {
         let memory = std::mem::take(&mut item.memory);
         let result = match item.failure {
             None if memory
@@ -103,7 +107,7 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
                 Ok(Outcome::Hit { bytes: reading.extract.bytes })
             }
             None | Some(Trouble::Unreadable(_)) => {
-                self.lose(now, reading);
+                self.lose(now, &reading);
                 Ok(Outcome::Miss)
             }
             Some(Trouble::Gone(_)) => {
@@ -112,6 +116,8 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
             }
             Some(Trouble::Expired) => Err(Failure::Deadline),
         };
+        self.spaces.unpin(reading.place);
+        self.readings.keep(reading);
         self.answer(tag, item.number, result, memory.into_any());
     }
 
@@ -119,18 +125,17 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
     fn lose(&mut self, now: Time, reading: &Reading) {
         self.stats.misses += 1;
         self.stats.misses_corrupt += 1;
+        let is_there = self.index.contains(reading.id)
+            && self.index.object(reading.id).place == reading.place;
+        let device = &self.lanes[usize::from(reading.place.device)].info.device;
+        let what = is_there.then(|| self.index.key(reading.id));
+        let what = what.map_or_else(|| "gone since".to_owned(), |key| key.to_string());
         tracing::warn!(
-            "{}: object {} at {} is not what was put there; it is dropped",
-            self.lanes[usize::from(reading.object.place.device)].info.device,
-            reading.key,
-            reading.object.place
+            "{device}: the object ({what}) at {} is not what was put there; it is dropped",
+            reading.place
         );
-        let id = self.index.find(reading.key.as_bytes());
-        let is_same = |id: &ObjectId| self.index.object(*id).place == reading.object.place;
-        if let Some(id) = id.filter(is_same)
-            && self.log.has_room(1)
-        {
-            self.remove(now, id);
+        if is_there && self.log.has_room(1) {
+            self.remove(now, reading.id);
         }
     }
 }

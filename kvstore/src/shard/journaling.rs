@@ -17,7 +17,7 @@ const BURIED_PARTS: u64 = 64;
 impl<Q: CommandQueue<Load>> Shard<Q> {
     /// Seals, writes and flushes what is due.
     pub(super) fn journal_step(&mut self, now: Time) {
-        if self.check_home().is_err() {
+        if self.is_home_lost() {
             return self.fail_waiters();
         }
         let is_pressed = self.is_pressed();
@@ -152,6 +152,7 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
             match waiter.event {
                 Event::Put(new, answer) => {
                     self.apply(waiter.sequence, &new);
+                    self.news.keep(new);
                     answer.into_iter().for_each(|answer| self.give(answer));
                 }
                 Event::Answer(answer) => self.give(answer),
@@ -188,8 +189,11 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
     /// # Errors
     /// [`Failure::Device`] if its device is out of service.
     pub(super) fn check_home(&self) -> Result<(), Failure> {
-        let is_lost = self.lanes[self.home].failure().is_some() && self.log.journal().is_some();
-        if is_lost { Err(self.failure_of(self.home)) } else { Ok(()) }
+        if self.is_home_lost() { Err(self.failure_of(self.home)) } else { Ok(()) }
+    }
+
+    fn is_home_lost(&self) -> bool {
+        self.lanes[self.home].failure().is_some() && self.log.journal().is_some()
     }
 
     /// Whether no device went out of service with data that it never flushed.

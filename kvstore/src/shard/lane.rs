@@ -302,6 +302,9 @@ impl<Q: CommandQueue<Load>> Lane<Q> {
 
     /// Sends what may be sent, and tells the device of it; how many there were. What no queue takes is `finished`.
     pub(crate) fn send(&mut self, now: Time, finished: &mut Vec<Finished>) -> usize {
+        if self.waiting.is_empty() && self.again.is_empty() && self.overflow.is_empty() {
+            return 0;
+        }
         let mut sent = 0;
         self.refill(now);
         while self.in_flight < self.info.depth as usize {

@@ -6,6 +6,7 @@
 use adit_driver::memory::{AnyBuffer, Buffer};
 use smallvec::SmallVec;
 
+use super::batch::{Buffers, Sums};
 use crate::checksum;
 
 /// Runs of memory by their offsets in the item, in order.
@@ -43,15 +44,10 @@ impl Memory {
     pub(super) fn of(memory: AnyBuffer) -> Memory {
         let mut parts = Parts::new();
         let mut end = 0;
-        let mut add = |buffer: Buffer| {
+        for buffer in Buffers::of(memory) {
             let len = buffer.len() as u64;
             parts.push((end, buffer));
             end += len;
-        };
-        match memory {
-            AnyBuffer::None => {}
-            AnyBuffer::One(buffer) => add(buffer),
-            AnyBuffer::Many(buffers) => buffers.into_iter().for_each(add),
         }
         Memory { parts }
     }
@@ -76,6 +72,11 @@ impl Memory {
     /// # Panics
     /// If they are not all idle.
     pub(super) fn take(&mut self, offset: u64, bytes: u64, into: &mut Vec<Buffer>) {
+        if let [(start, buffer)] = &*self.parts
+            && (*start, buffer.len() as u64) == (offset, bytes)
+        {
+            return into.extend(self.parts.pop().map(|(_, buffer)| buffer));
+        }
         let (mut from, end) = (offset, offset + bytes);
         while from < end {
             let at =
@@ -111,10 +112,12 @@ impl Memory {
     }
 
     /// The caller's memory again, everything being idle.
-    pub(super) fn into_any(self) -> AnyBuffer {
+    pub(super) fn into_any(mut self) -> AnyBuffer {
+        if self.parts.len() <= 1 {
+            return self.parts.pop().map_or(AnyBuffer::None, |(_, buffer)| AnyBuffer::One(buffer));
+        }
         let mut parts = self.parts.into_iter().map(|(_, buffer)| buffer);
-        let Some(first) = parts.next() else { return AnyBuffer::None };
-        let mut last = first;
+        let mut last = parts.next().expect("there are several");
         let mut before = Vec::new();
         for next in parts {
             if let Err(next) = last.join(next) {
@@ -141,13 +144,18 @@ impl Memory {
 
     /// The checksum of a run.
     fn checksum(&self, offset: u64, bytes: u64) -> u32 {
+        if let [(0, buffer)] = &*self.parts
+            && offset + bytes <= buffer.len() as u64
+        {
+            return checksum::of(&buffer[offset as usize..(offset + bytes) as usize]);
+        }
         let mut running = checksum::Running::new();
         self.each_slice(offset, bytes, |slice| running.update(slice));
         running.finish()
     }
 
     /// Appends the checksum of each piece.
-    pub(super) fn checksums(&self, pieces: &Pieces, sums: &mut Vec<u32>) {
+    pub(super) fn checksums(&self, pieces: &Pieces, sums: &mut Sums) {
         for index in 0..pieces.count {
             let (offset, bytes) = pieces.run(index);
             sums.push(self.checksum(offset, bytes));
@@ -214,7 +222,7 @@ mod tests {
         let mut item = Memory::of(memory(&[4096, 8192, 4096]));
         numbered(&mut item);
         let pieces = Pieces { count: 3, stride_bytes: 6144, piece_bytes: 6000, last_bytes: 100 };
-        let mut sums = Vec::new();
+        let mut sums = Sums::new();
         item.checksums(&pieces, &mut sums);
         assert!(item.is_intact(&pieces, sums.iter().copied()));
         for (offset, is_checked) in

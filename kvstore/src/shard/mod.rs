@@ -58,7 +58,7 @@ pub use request::{
 };
 pub use stats::Stats;
 
-use self::batch::{Batches, NewObject};
+use self::batch::{Batches, Boxes, NewObject, Reading};
 use self::checkpointing::Checkpoints;
 use self::log::{Answer, Log};
 use self::put::Putting;
@@ -175,12 +175,16 @@ pub struct Shard<Q> {
     admission: Option<Admission>,
     budget: Option<Budget>,
     objects_max: u32,
+    /// Live units above which is evicted.
+    live_units_max: u64,
     /// Bytes of the records of all objects, which a checkpoint has to hold.
     record_bytes: u64,
     record_bytes_max: u64,
     log: Log,
     checkpoints: Option<Checkpoints>,
     wants_checkpoint: bool,
+    /// The block of the journal that has the last removal.
+    last_removal: u64,
     batches: Batches,
     /// What waits for room, in order.
     stalled: VecDeque<Stalled>,
@@ -199,6 +203,8 @@ pub struct Shard<Q> {
     buffers: Vec<Buffer>,
     complete: Vec<usize>,
     finished: Vec<Finished>,
+    readings: Boxes<Reading>,
+    news: Boxes<NewObject>,
 }
 
 /// Objects that are on their way into the index: their data are being written, or their records are not durable. There
@@ -364,7 +370,8 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
     ///
     /// # Errors
     /// [`Failure::Undefined`] when there are 255 already, or the name is empty or longer than 64 bytes;
-    /// [`Failure::Device`] when it cannot be told to the journal.
+    /// [`Failure::Device`] when it cannot be told to the journal; [`Failure::Full`] while the journal has no room, which
+    /// polling makes.
     pub fn tenant(
         &mut self,
         now: Time,
@@ -373,7 +380,11 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
     ) -> Result<TenantId, Failure> {
         let quota_units = quota_bytes.map(|bytes| bytes / UNIT_BYTES);
         let known = self.tenants.find(name);
-        if let Some(id) = known.filter(|_| quota_units.is_none()) {
+        let is_as_told = |id: &TenantId| {
+            let has = self.tenants.get(*id).and_then(|tenant| tenant.quota_units);
+            quota_units.is_none() || has == quota_units
+        };
+        if let Some(id) = known.filter(is_as_told) {
             return Ok(id);
         }
         self.check_definable()?;
@@ -395,7 +406,8 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
     /// see [`Shard::layout_of`].
     ///
     /// # Errors
-    /// [`Failure::Undefined`] when there are 255 already; [`Failure::Device`] when it cannot be told to the journal.
+    /// [`Failure::Undefined`] when there are 255 already; [`Failure::Device`] when it cannot be told to the journal;
+    /// [`Failure::Full`] while the journal has no room, which polling makes.
     pub fn layout(&mut self, now: Time, layout: Layout) -> Result<LayoutId, Failure> {
         let layout = layout.with_slabs_up_to(self.spaces.extent_units_max() / SLAB_PARTS);
         let known = self.spaces.layouts().iter().position(|known| *known == layout);

@@ -5,7 +5,7 @@ use std::ops::Range;
 use adit_driver::Time;
 use adit_driver::device::CommandQueue;
 
-use super::batch::Batches;
+use super::batch::{Batches, Boxes};
 use super::checkpointing::Checkpoints;
 use super::lane::{Lane, Load};
 use super::log::Log;
@@ -29,7 +29,7 @@ use crate::options::Durability;
 use crate::place::{Place, UNIT_BYTES};
 use crate::plan;
 use crate::record::{Put, Record, record_bytes};
-use crate::recovery::{Rebuild, Recovered, recover};
+use crate::recovery::{Areas, Rebuild, Recovered, recover};
 use crate::slab::Slabs;
 use crate::tenant::Tenants;
 
@@ -68,23 +68,27 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
         let geometry = set.geometry();
         assert_eq!(lanes.len(), usize::from(geometry.devices()), "a lane to each device");
         options.watermarks.check()?;
-        if shard == 0 {
-            begin_session(&mut lanes, set, options.durability, clock)?;
-        }
         let agreed = set.next_session(options.durability);
         let lineage = Lineage { store: set.store_id(), epoch: agreed.epoch, shard };
         let mut tables = Tables::new(shard, set, &options)?;
+        let areas = geometry.areas(shard);
+        let mut waiting = Waiting { lanes: &mut lanes, clock };
         let recovered = match options.durability {
             Durability::Volatile => None,
-            _ => {
-                let mut waiting = Waiting { lanes: &mut lanes, clock };
-                let areas = geometry.areas(shard);
-                let recovered = recover(&mut waiting, &mut tables, &lineage, &areas)?;
-                // What was read may be in a drive's cache and nowhere else.
-                waiting.flush()?;
-                Some(recovered)
-            }
+            _ => Some(recover(&mut waiting, &mut tables, &lineage, &areas)?),
         };
+        if recovered.as_ref().is_some_and(|recovered| recovered.is_flushed_lost) {
+            // Older objects may have come back in place of newer ones: none is better.
+            tables.clear();
+        }
+        // What was read may be in a drive's cache and nowhere else.
+        waiting.flush()?;
+        if shard == 0 {
+            begin_session(&mut lanes, set, options.durability, clock)?;
+        }
+        if let Some(recovered) = &recovered {
+            void_slots(&mut Waiting { lanes: &mut lanes, clock }, &areas, recovered)?;
+        }
         let now = clock();
         let wall_s = options.wall_s_at_zero + now.since(Time::ZERO).as_secs();
         let mut recovery = Recovery { recovered, objects: 0, expired: 0, dropped: tables.dropped };
@@ -94,9 +98,8 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
         opened.checkpoints = recovery.recovered.as_ref().map(|recovered| {
             let next = (recovered.next_number, recovered.next_slot);
             let begin = recovered.checkpoint.map_or(FIRST_SEQUENCE, |chosen| chosen.begin.sequence);
-            let areas = geometry.areas(shard);
             let mut checkpoints = Checkpoints::new(areas, lineage, agreed.sequence, next, begin);
-            if recovered.is_inconsistent {
+            if recovered.is_inconsistent || recovered.is_flushed_lost {
                 checkpoints.hurry();
                 opened.wants_checkpoint = true;
             }
@@ -126,6 +129,7 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
             limits.clone().map(|info| info.command_bytes_max / UNIT_BYTES * UNIT_BYTES).min();
         let boundary_bytes =
             limits.map(|info| info.boundary_bytes).filter(|bytes| *bytes > 0).min();
+        let live_units_max = options.watermarks.high_units(spaces.capacity_units());
         Shard {
             home: usize::from(geometry.home(shard)),
             limits: plan::Limits {
@@ -140,6 +144,7 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
             tenants,
             spaces,
             objects_max,
+            live_units_max,
             record_bytes,
             record_bytes_max: geometry.record_bytes_max(),
             leases: Leases::new((objects_max / LEASED_PARTS).max(1) as usize),
@@ -150,6 +155,7 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
             log: Log::new(None, options.durability, Default::default(), now),
             checkpoints: None,
             wants_checkpoint: false,
+            last_removal: 0,
             batches: Batches::default(),
             stalled: Default::default(),
             writers: Default::default(),
@@ -162,9 +168,24 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
             buffers: Vec::new(),
             complete: Vec::new(),
             finished: Vec::new(),
+            readings: Boxes::default(),
+            news: Boxes::default(),
             options,
         }
     }
+}
+
+/// What is void on the media must stay so, also what could only not be read today.
+fn void_slots<Q: CommandQueue<Load>>(
+    waiting: &mut Waiting<'_, Q>,
+    areas: &Areas,
+    recovered: &Recovered,
+) -> Result<()> {
+    let slots = areas.slots.iter().zip(recovered.void_slots);
+    for (slot, _) in slots.filter(|(_, is_void)| *is_void) {
+        waiting.zero(areas.device, slot.start)?;
+    }
+    waiting.flush()
 }
 
 fn new_log(

@@ -58,18 +58,20 @@ fn plain(
     item: u32,
     parts: &mut Vec<plan::Part>,
 ) -> Result<Extract, Failure> {
+    // A power of two: shifts and masks take the place of divisions.
     let piece = piece_bytes(object.bytes);
+    let (shift, within) = (piece.trailing_zeros(), piece - 1);
     let (start, end) = (range.start, range.end.min(object.bytes));
     if start >= end {
         return Err(Failure::Part("the range has no bytes of the object"));
     }
-    if !start.is_multiple_of(piece) || (!end.is_multiple_of(piece) && end != object.bytes) {
+    if start & within != 0 || (end & within != 0 && end != object.bytes) {
         return Err(Failure::Part(
             "a range begins and ends where pieces of the object do, or at its end",
         ));
     }
     let (bytes, padded_bytes) = (end - start, units(end - start) * UNIT_BYTES);
-    let count = bytes.div_ceil(piece);
+    let count = (bytes + within) >> shift;
     parts.push(plan::Part {
         place: object.place.plus(start / UNIT_BYTES),
         item,
@@ -82,7 +84,7 @@ fn plain(
         piece_bytes: piece,
         last_bytes: bytes - (count - 1) * piece,
     };
-    Ok(Extract { bytes, padded_bytes, first_checksum: (start / piece) as u32, pieces })
+    Ok(Extract { bytes, padded_bytes, first_checksum: (start >> shift) as u32, pieces })
 }
 
 fn runs(

@@ -8,7 +8,7 @@ use adit_driver::device::CommandQueue;
 use adit_driver::memory::AnyBuffer;
 use smallvec::SmallVec;
 
-use super::batch::{Direction, Item, Job, NewObject};
+use super::batch::{Direction, Item, Job, NewObject, Sums};
 use super::evicting::Evicted;
 use super::lane::Load;
 use super::log::{Answer, Event, put_record};
@@ -18,6 +18,7 @@ use super::request::{Decline, Failure, Outcome, Part, PutItem, PutOptions};
 use super::space::Room;
 use super::writers::{Reserving, Sealing};
 use super::{Shard, Stalled, Work};
+use crate::index;
 use crate::key::Key;
 use crate::layout::Layout;
 use crate::object::{LayoutId, Object};
@@ -65,6 +66,9 @@ impl Share {
     }
 }
 
+/// An object to make room for: its shape, the devices that it may go to, a bit for each, and the object it follows.
+pub(super) type Wanted<'a> = (Object, u64, Option<&'a Key>);
+
 /// What became of an attempt to begin something.
 pub(super) enum Begun {
     /// It is under way, or was answered.
@@ -86,13 +90,12 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
         let (mut share, most) = (Share::default(), self.share_max());
         for (number, item) in (0u32..).zip(items) {
             self.stats.puts += 1;
-            let memory = Memory::of(item.data);
+            let mut memory = Memory::of(item.data);
             let accepted = self.check_put(now, &item.key, item.bytes, &item.options, Some(&memory));
             match accepted {
                 Ok((object, devices)) => {
                     let expires_s = self.expires_s(now, &item.options);
-                    let new = self.prepared(item.key, object, expires_s, memory);
-                    let (new, memory) = new;
+                    let new = self.prepared(item.key, object, expires_s, &mut memory);
                     if !share.add(self.spaces.units_of(&object), new.record_bytes(), &most) {
                         let work = Work::Put(std::mem::take(&mut puts));
                         self.enter(now, Stalled { tag, deadline, work });
@@ -177,13 +180,12 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
 
     /// Why it is better not to take an object.
     fn declines(&mut self, now: Time, key: &Key, bytes: u64) -> Option<Decline> {
-        let hash = self.index.hash(key.as_bytes());
-        let is_new = self.index.find_hashed(hash, key.as_bytes()).is_none();
-        if let Some(admission) = &mut self.admission
-            && is_new
-            && !admission.admit(hash)
-        {
-            return Some(Decline::Admission);
+        if let Some(admission) = &mut self.admission {
+            let hash = self.index.hash(key.as_bytes());
+            let is_new = self.index.find_hashed(hash, key.as_bytes()).is_none();
+            if is_new && !admission.admit(hash) {
+                return Some(Decline::Admission);
+            }
         }
         let allowed = self.budget.as_mut().is_none_or(|budget| budget.allow(now, bytes));
         (!allowed).then_some(Decline::Budget)
@@ -191,21 +193,22 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
 
     /// With checksums, and nothing behind its end.
     fn prepared(
-        &self,
+        &mut self,
         key: Key,
         object: Object,
         expires_s: Option<u64>,
-        mut memory: Memory,
-    ) -> (Box<NewObject>, Memory) {
-        let mut parts = Vec::new();
-        let extract = extract(&self.spaces, &object, &Part::All, 0, &mut parts);
+        memory: &mut Memory,
+    ) -> Box<NewObject> {
+        let extract = extract(&self.spaces, &object, &Part::All, 0, &mut self.parts);
+        self.parts.clear();
         let extract = extract.expect("an object has all of its parts");
         if object.layout == LayoutId::PLAIN {
             memory.zero(object.bytes, extract.padded_bytes - object.bytes);
         }
-        let mut checksums = Vec::with_capacity(extract.pieces.count as usize);
+        let mut checksums = Sums::new();
         memory.checksums(&extract.pieces, &mut checksums);
-        (Box::new(NewObject { key, object, slab_base: None, expires_s, checksums }), memory)
+        let hash = self.index.hash(key.as_bytes());
+        self.news.fill(NewObject { key, hash, object, slab_base: None, expires_s, checksums })
     }
 
     /// When an object with these options expires, in seconds of Unix time.
@@ -219,14 +222,17 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
         now: Time,
         tag: u64,
         deadline: Time,
-        mut puts: SmallVec<[Putting; 1]>,
+        puts: SmallVec<[Putting; 1]>,
     ) -> Begun {
-        let wanted: SmallVec<[(Object, u64, Option<Key>); 1]> =
-            puts.iter_mut().map(|put| (put.new.object, put.devices, put.after.clone())).collect();
-        let keys = puts.iter().map(|put| &put.new.key);
-        let fresh = keys.filter(|key| self.index.find(key.as_bytes()).is_none()).count();
+        let wanted: SmallVec<[Wanted<'_>; 1]> =
+            puts.iter().map(|put| (put.new.object, put.devices, put.after.as_ref())).collect();
+        let is_fresh =
+            |put: &&Putting| self.index.find_hashed(put.new.hash, put.new.key.as_bytes()).is_none();
+        let fresh = puts.iter().filter(is_fresh).count();
         let record_bytes = puts.iter().map(|put| put.new.record_bytes()).sum();
-        let rooms = match self.rooms(now, &wanted, fresh, record_bytes) {
+        let rooms = self.rooms(now, &wanted, fresh, record_bytes);
+        drop(wanted);
+        let rooms = match rooms {
             Ok(Some(rooms)) => rooms,
             Ok(None) => return Begun::Later(Work::Put(puts)),
             Err(failure) => {
@@ -253,7 +259,7 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
     pub(super) fn rooms(
         &mut self,
         now: Time,
-        wanted: &[(Object, u64, Option<Key>)],
+        wanted: &[Wanted<'_>],
         fresh: usize,
         record_bytes: u64,
     ) -> Result<Option<Rooms>, Failure> {
@@ -292,7 +298,7 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
     fn rooms_in_devices(
         &mut self,
         now: Time,
-        wanted: &[(Object, u64, Option<Key>)],
+        wanted: &[Wanted<'_>],
         fresh: usize,
         record_bytes: u64,
     ) -> Result<Option<Rooms>, Failure> {
@@ -318,7 +324,7 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
     }
 
     /// Room for as many as there is, in order.
-    fn allocate_all(&mut self, wanted: &[(Object, u64, Option<Key>)]) -> Rooms {
+    fn allocate_all(&mut self, wanted: &[Wanted<'_>]) -> Rooms {
         let mut rooms = SmallVec::new();
         let mut near: SmallVec<[Option<Object>; 4]> = SmallVec::from_elem(None, self.lanes.len());
         for (at, (shape, devices, after)) in wanted.iter().enumerate() {
@@ -344,6 +350,7 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
     /// A put that never got room.
     fn fail_put(&mut self, tag: u64, put: Putting, failure: Failure) {
         self.tenants.credit(put.new.object.tenant, self.spaces.units_of(&put.new.object));
+        self.news.keep(put.new);
         self.answer(tag, put.number, Err(failure), put.memory.into_any());
     }
 
@@ -354,6 +361,7 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
         if let Some(trouble) = item.failure {
             self.coming.remove(&new);
             self.drop_new(&new);
+            self.news.keep(new);
             return self.answer(tag, item.number, Err(trouble.into_failure()), memory);
         }
         self.record(
@@ -371,7 +379,7 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
 
     /// Tells the journal of an object whose data are written; there is room for the record.
     pub(super) fn record(&mut self, now: Time, new: Box<NewObject>, answer: Answer) {
-        let NewObject { key, object, slab_base, expires_s, checksums } = &*new;
+        let NewObject { key, object, slab_base, expires_s, checksums, .. } = &*new;
         let checksums = checksums.as_slice().into();
         let record = put_record(key.as_bytes(), *object, *slab_base, *expires_s, checksums);
         let sequence = self.log.append(now, &record);
@@ -379,14 +387,14 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
             return self.log.wait(sequence, Event::Put(new, Some(answer)));
         }
         self.apply(sequence, &new);
+        self.news.keep(new);
         self.give(answer);
     }
 
     /// Lets an object appear that block `sequence` of the journal speaks of, in place of any other of its key.
     pub(super) fn apply(&mut self, sequence: u64, new: &NewObject) {
         self.coming.remove(new);
-        let key = new.key.as_bytes();
-        let hash = self.index.hash(key);
+        let (key, hash) = (new.key.as_bytes(), new.hash);
         let id = match self.index.find_hashed(hash, key) {
             Some(id) => {
                 self.record_bytes -= self.record_bytes_of(id);
@@ -397,7 +405,9 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
                 id
             }
             None => {
-                let inserted = self.index.insert(key, new.object, &new.checksums);
+                let checksums = &new.checksums;
+                let object = index::NewObject { key, object: new.object, checksums };
+                let inserted = self.index.insert_hashed(hash, object);
                 let id = inserted.expect("there was an entry for each put under way");
                 self.policy.inserted(id, hash);
                 id

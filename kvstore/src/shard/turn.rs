@@ -32,7 +32,9 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
         self.note_failures();
         self.expire(now);
         self.journal_step(now);
-        self.retry_stalled(now);
+        if !self.stalled.is_empty() {
+            self.retry_stalled(now);
+        }
         self.checkpoint_step(now);
         self.discard_step(now);
         moved += self.send(now);
@@ -67,32 +69,34 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
     }
 
     fn send(&mut self, now: Time) -> usize {
-        let mut finished = std::mem::take(&mut self.finished);
         let mut sent = 0;
         for device in 0..self.lanes.len() {
-            sent += self.lanes[device].send(now, &mut finished);
-            self.finish_all(now, device, &mut finished);
+            sent += self.lanes[device].send(now, &mut self.finished);
+            self.finish_all(now, device);
         }
-        self.finished = finished;
         sent
     }
 
     fn take_finished(&mut self, now: Time) -> usize {
-        let mut finished = std::mem::take(&mut self.finished);
         let mut taken = 0;
         for device in 0..self.lanes.len() {
-            self.lanes[device].poll(now, &mut finished);
-            taken += finished.len();
-            self.finish_all(now, device, &mut finished);
+            self.lanes[device].poll(now, &mut self.finished);
+            taken += self.finished.len();
+            self.finish_all(now, device);
         }
-        self.finished = finished;
         taken
     }
 
-    fn finish_all(&mut self, now: Time, device: usize, finished: &mut Vec<Finished>) {
+    /// Does what the ends of a device's commands bring about.
+    fn finish_all(&mut self, now: Time, device: usize) {
+        if self.finished.is_empty() {
+            return;
+        }
+        let mut finished = std::mem::take(&mut self.finished);
         for one in finished.drain(..) {
             self.finish(now, device, one);
         }
+        self.finished = finished;
     }
 
     fn finish(&mut self, now: Time, device: usize, finished: Finished) {
@@ -200,7 +204,7 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
             let mut item = self.batches.get(number).finish(index);
             match std::mem::replace(&mut item.job, Job::Over) {
                 Job::Put(new) => self.finish_put(now, tag, item, new),
-                Job::Get(reading) => self.finish_get(now, tag, item, &reading),
+                Job::Get(reading) => self.finish_get(now, tag, item, reading),
                 Job::Fill(filling) => self.finish_fill(tag, item, &filling),
                 Job::Over => unreachable!("an item is complete once"),
             }

@@ -6,12 +6,12 @@ use adit_driver::device::CommandQueue;
 use adit_driver::memory::AnyBuffer;
 use smallvec::SmallVec;
 
-use super::batch::{Direction, Filling, Item, Job, NewObject};
+use super::batch::{Direction, Filling, Item, Job, NewObject, Sums};
 use super::lane::Load;
 use super::log::Answer;
 use super::memory::Memory;
 use super::parts::extract;
-use super::put::{Begun, Share};
+use super::put::{Begun, Share, Wanted};
 use super::request::{Failure, FillItem, Outcome, Part, ReserveItem, WriterId};
 use super::{Shard, Stalled, Work};
 use crate::key::Key;
@@ -79,9 +79,11 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
 
     /// Makes writers of reservations, all of them or none yet.
     pub(super) fn begin_reserves(&mut self, now: Time, tag: u64, items: Vec<Reserving>) -> Begun {
-        let wanted: SmallVec<[(Object, u64, Option<Key>); 1]> =
-            items.iter().map(|item| (item.object, u64::MAX, item.after.clone())).collect();
-        match self.rooms(now, &wanted, items.len(), 0) {
+        let wanted: SmallVec<[Wanted<'_>; 1]> =
+            items.iter().map(|item| (item.object, u64::MAX, item.after.as_ref())).collect();
+        let rooms = self.rooms(now, &wanted, items.len(), 0);
+        drop(wanted);
+        match rooms {
             Ok(None) => return Begun::Later(Work::Reserve(items)),
             Err(failure) => self.refuse(tag, Work::Reserve(items), &failure),
             Ok(Some(rooms)) => {
@@ -101,8 +103,10 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
         let all = extract(&self.spaces, &object, &Part::All, 0, &mut parts);
         let count = all.expect("an object has all of its parts").pieces.count as usize;
         let Reserving { key, expires_s, .. } = item;
-        let (key, expires_s, checksums) = (key.clone(), *expires_s, vec![0; count]);
-        let new = Box::new(NewObject { key, object, slab_base, expires_s, checksums });
+        let (hash, checksums) = (self.index.hash(key.as_bytes()), Sums::from_elem(0, count));
+        let (key, expires_s) = (key.clone(), *expires_s);
+        let new = NewObject { key, hash, object, slab_base, expires_s, checksums };
+        let new = self.news.fill(new);
         let (filled, claimed) = (vec![false; count], vec![false; count]);
         self.writers_made += 1;
         let id = WriterId(self.writers_made);
@@ -161,7 +165,7 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
         if object.layout == LayoutId::PLAIN {
             memory.zero(extract.bytes, extract.padded_bytes - extract.bytes);
         }
-        let mut checksums = Vec::with_capacity(extract.pieces.count as usize);
+        let mut checksums = Sums::new();
         memory.checksums(&extract.pieces, &mut checksums);
         Ok(Filling { writer: id, extract, checksums })
     }
@@ -232,6 +236,11 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
         }
         let each = writer.new.object.bytes.div_ceil(writer.filled.len() as u64);
         Err(Failure::Unfilled { missing_bytes: (missing * each).min(writer.new.object.bytes) })
+    }
+
+    /// The device that a writer's object lies on, whose memory its parts have to be in.
+    pub fn writer_device(&self, writer: WriterId) -> Option<u8> {
+        self.writers.get(&writer).map(|writer| writer.new.object.place.device)
     }
 
     /// Gives up a writer's object and its room. One that is not there is ignored.

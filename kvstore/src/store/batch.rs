@@ -1,97 +1,178 @@
 //! Several requests made as one, answered one by one.
 
+use std::collections::VecDeque;
 use std::fmt;
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Wake, Waker};
+use std::time::Instant;
 
 use super::pending::{Answer, Pending};
+use super::wait;
 
-/// The answers to a batch on their way, in the order of its keys. Each can be waited for by itself (iterate over it),
-/// or all together: [`Batch::wait`], or as a future.
+/// The answers to a batch on their way: as they come ([`Batch::next`], [`Batch::next_async`]), or all together in the
+/// order of its keys ([`Batch::wait`], or as a future).
 #[must_use = "dropping it cancels what was not begun"]
 pub struct Batch<T> {
-    items: Vec<Item<T>>,
+    /// By its place in the batch; none once its answer was given out.
+    items: Vec<Option<Pending<T>>>,
+    left: usize,
+    ready: Arc<Ready>,
 }
 
-enum Item<T> {
-    Pending(Pending<T>),
-    Answer(Option<Answer<T>>),
+/// Which items are to be looked at.
+#[derive(Default)]
+struct Ready(Mutex<Looks>);
+
+#[derive(Default)]
+struct Looks {
+    items: VecDeque<usize>,
+    waiter: Option<Waker>,
+}
+
+/// Wakes whoever waits for a batch, and says for which of its items.
+struct ItemWaker {
+    item: usize,
+    ready: Arc<Ready>,
+}
+
+impl Ready {
+    fn lock(&self) -> MutexGuard<'_, Looks> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Wake for ItemWaker {
+    fn wake(self: Arc<Self>) {
+        let mut looks = self.ready.lock();
+        looks.items.push_back(self.item);
+        let waiter = looks.waiter.take();
+        drop(looks);
+        if let Some(waiter) = waiter {
+            waiter.wake();
+        }
+    }
 }
 
 impl<T> Batch<T> {
     pub(super) fn new(pendings: Vec<Pending<T>>) -> Batch<T> {
-        Batch { items: pendings.into_iter().map(Item::Pending).collect() }
+        let ready = Arc::new(Ready::default());
+        ready.lock().items.extend(0..pendings.len());
+        let left = pendings.len();
+        Batch { items: pendings.into_iter().map(Some).collect(), left, ready }
     }
 
-    /// How many there are.
+    /// How many answers are still to be given out.
     pub fn len(&self) -> usize {
-        self.items.len()
+        self.left
     }
 
-    /// Whether there is none.
+    /// Whether all answers were given out.
     pub fn is_empty(&self) -> bool {
-        self.items.is_empty()
+        self.left == 0
     }
 
-    /// Blocks until all answers have come.
+    /// The next answer that comes, with the place of its key in the batch; none once all were given out.
+    pub fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<(usize, Answer<T>)>> {
+        if self.left == 0 {
+            return Poll::Ready(None);
+        }
+        loop {
+            let mut looks = self.ready.lock();
+            let Some(item) = looks.items.pop_front() else {
+                looks.waiter = Some(context.waker().clone());
+                return Poll::Pending;
+            };
+            drop(looks);
+            let Some(pending) = &mut self.items[item] else { continue };
+            let waker = Waker::from(Arc::new(ItemWaker { item, ready: Arc::clone(&self.ready) }));
+            if let Poll::Ready(answer) = Pin::new(pending).poll(&mut Context::from_waker(&waker)) {
+                self.items[item] = None;
+                self.left -= 1;
+                return Poll::Ready(Some((item, answer)));
+            }
+        }
+    }
+
+    /// Blocks until the next answer comes, as [`Pending::wait`] does; none once all were given out.
+    #[allow(clippy::should_implement_trait, reason = "a batch is no iterator: it blocks")]
+    pub fn next(&mut self) -> Option<(usize, Answer<T>)> {
+        let patience = self.items.iter().flatten().map(Pending::patience).max()?;
+        let next = wait::until(Instant::now() + patience, |waker| {
+            let waker = waker.unwrap_or(Waker::noop());
+            match self.poll_next(&mut Context::from_waker(waker)) {
+                Poll::Ready(next) => Some(next),
+                Poll::Pending => None,
+            }
+        });
+        next.unwrap_or_else(|| {
+            let item = self.items.iter().position(Option::is_some)?;
+            self.left -= 1;
+            Some((item, self.items[item].take()?.wait()))
+        })
+    }
+
+    /// The same for callers that must not block.
+    pub async fn next_async(&mut self) -> Option<(usize, Answer<T>)> {
+        poll_fn(|context| self.poll_next(context)).await
+    }
+
+    /// Blocks until all answers have come that were not given out yet.
     pub fn wait(self) -> Vec<Answer<T>> {
-        let answer = |item| match item {
-            Item::Pending(pending) => pending.wait(),
-            Item::Answer(answer) => answer.expect("an answer is taken once"),
-        };
-        self.items.into_iter().map(answer).collect()
+        self.items.into_iter().flatten().map(Pending::wait).collect()
     }
 }
 
 impl<T> IntoIterator for Batch<T> {
     type Item = Pending<T>;
-    type IntoIter = std::vec::IntoIter<Pending<T>>;
+    type IntoIter = std::iter::Flatten<std::vec::IntoIter<Option<Pending<T>>>>;
 
-    /// The answers one by one.
-    ///
-    /// # Panics
-    /// If it was polled as a whole before.
+    /// Each for itself, in the order of their keys, but those whose answers were given out.
     fn into_iter(self) -> Self::IntoIter {
-        let pending = |item| match item {
-            Item::Pending(pending) => pending,
-            Item::Answer(_) => panic!("a batch is waited for as a whole or one by one"),
-        };
-        self.items.into_iter().map(pending).collect::<Vec<_>>().into_iter()
+        self.items.into_iter().flatten()
     }
 }
 
-impl<T> Future for Batch<T> {
+impl<T: 'static> std::future::IntoFuture for Batch<T> {
+    type Output = Vec<Answer<T>>;
+    type IntoFuture = Whole<T>;
+
+    fn into_future(self) -> Whole<T> {
+        let answers = self.items.iter().map(|_| None).collect();
+        Whole { batch: self, answers }
+    }
+}
+
+/// All answers of a batch that were not given out yet, in the order of their keys.
+#[must_use = "a future does nothing unless it is polled"]
+pub struct Whole<T> {
+    batch: Batch<T>,
+    answers: Vec<Option<Answer<T>>>,
+}
+
+impl<T> Unpin for Whole<T> {}
+
+impl<T> Future for Whole<T> {
     type Output = Vec<Answer<T>>;
 
-    /// # Panics
-    /// If it is polled again after it was ready.
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Vec<Answer<T>>> {
-        let items = &mut self.get_mut().items;
-        let mut is_ready = true;
-        for item in items.iter_mut() {
-            let Item::Pending(pending) = item else { continue };
-            match Pin::new(pending).poll(context) {
-                Poll::Ready(answer) => *item = Item::Answer(Some(answer)),
-                Poll::Pending => is_ready = false,
+        let Whole { batch, answers } = self.get_mut();
+        loop {
+            match batch.poll_next(context) {
+                Poll::Ready(Some((item, answer))) => answers[item] = Some(answer),
+                Poll::Ready(None) => {
+                    return Poll::Ready(answers.drain(..).flatten().collect());
+                }
+                Poll::Pending => return Poll::Pending,
             }
         }
-        if !is_ready {
-            return Poll::Pending;
-        }
-        let answer = |item: &mut Item<T>| match item {
-            Item::Answer(answer) => answer.take().expect("an answer is taken once"),
-            Item::Pending(_) => unreachable!("all are ready"),
-        };
-        Poll::Ready(items.iter_mut().map(answer).collect())
     }
 }
-
-impl<T> Unpin for Batch<T> {}
 
 impl<T> fmt::Debug for Batch<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Batch({} items)", self.items.len())
+        write!(f, "Batch({} of {} left)", self.left, self.items.len())
     }
 }
 
@@ -102,18 +183,52 @@ mod tests {
     use std::task::Waker;
     use std::time::Duration;
 
+    fn batch(count: usize) -> (Vec<super::super::pending::Reply<usize>>, Batch<usize>) {
+        let pairs = (0..count).map(|_| pair(Duration::from_secs(60)));
+        let (replies, pendings): (Vec<_>, Vec<_>) = pairs.unzip();
+        (replies, Batch::new(pendings))
+    }
+
     #[test]
     fn the_whole_is_ready_when_the_last_is_and_in_order() {
-        let (replies, pendings): (Vec<_>, Vec<_>) =
-            (0..3).map(|_| pair(Duration::from_secs(60))).unzip();
-        let mut batch = Batch::new(pendings);
-        let mut poll = || Pin::new(&mut batch).poll(&mut Context::from_waker(Waker::noop()));
+        let (replies, batch) = batch(3);
+        let mut whole = batch.into_future();
+        let mut poll = || Pin::new(&mut whole).poll(&mut Context::from_waker(Waker::noop()));
         for (reply, number) in replies.into_iter().zip(0..3).rev() {
             assert!(poll().is_pending());
             reply.send(Ok(number));
         }
         let Poll::Ready(answers) = poll() else { panic!("all have come") };
-        let numbers: Vec<i32> = answers.into_iter().map(|answer| answer.expect("sent")).collect();
+        let numbers: Vec<usize> = answers.into_iter().map(|answer| answer.expect("sent")).collect();
         assert_eq!(numbers, [0, 1, 2]);
+    }
+
+    #[test]
+    fn answers_are_given_out_as_they_come_from_another_thread() {
+        let (replies, mut batch) = batch(100);
+        let sender = std::thread::spawn(move || {
+            for (reply, number) in replies.into_iter().zip(0..100).rev() {
+                reply.send(Ok(number));
+            }
+        });
+        let mut seen = Vec::new();
+        while let Some((item, answer)) = batch.next() {
+            assert_eq!(item, answer.expect("sent"));
+            seen.push(item);
+        }
+        sender.join().expect("no panic");
+        seen.sort_unstable();
+        assert!(batch.is_empty() && seen.into_iter().eq(0..100));
+    }
+
+    #[test]
+    fn what_comes_last_does_not_hold_up_what_came_before() {
+        let (mut replies, mut batch) = batch(3);
+        replies.remove(2).send(Ok(2));
+        assert!(matches!(batch.next(), Some((2, Ok(2)))));
+        let rest = batch.into_iter();
+        replies.drain(..).zip([7, 8]).for_each(|(reply, number)| reply.send(Ok(number)));
+        let rest: Vec<usize> = rest.map(|pending| pending.wait().expect("sent")).collect();
+        assert_eq!(rest, [7, 8]);
     }
 }

@@ -9,6 +9,7 @@ use adit_driver::Time;
 use super::devices::{DeviceShard, Devices};
 use super::job::{Item, Job, Work};
 use super::mailbox::{Full, Mailbox};
+use super::open::OpenOptions;
 use super::payload::{Form, Payload};
 use super::pending::{Pending, Reply, Unfinished, pair};
 use super::pool::{Pool, PoolBuffer, Pools};
@@ -26,6 +27,8 @@ pub(super) struct Core {
     pub(super) set: Set,
     pub(super) devices: Devices,
     pub(super) pools: Arc<Pools>,
+    /// How lanes are made.
+    pub(super) options: OpenOptions,
     /// How long a call may wait to be begun.
     pub(super) timeout: Duration,
     /// How long an answer is waited for, devices' deadlines included.
@@ -83,6 +86,7 @@ impl Core {
     ///
     /// # Errors
     /// The work, with the reason why it is not taken.
+    #[allow(clippy::result_large_err, reason = "what is not taken comes back as it was")]
     pub(super) fn try_send(&self, shard: u16, work: Work) -> Result<(), (Work, Full)> {
         let sent = self.mailbox(shard).send(self.job(shard, work));
         sent.map_err(|(job, why)| (job.work, why))
@@ -92,7 +96,7 @@ impl Core {
     pub(super) fn ask<T: Send + 'static>(
         &self,
         shard: u16,
-        ask: impl FnOnce(&mut DeviceShard, Time) -> Result<T, Failure> + Send + 'static,
+        ask: impl FnOnce(&mut DeviceShard, Time) -> Result<T> + Send + 'static,
     ) -> Pending<T> {
         let (reply, pending) = self.pair();
         let ask = Box::new(move |shard: &mut DeviceShard, now| {
@@ -107,13 +111,15 @@ impl Core {
         self.set.route(key)
     }
 
-    /// Registered memory with the data of `payload`, if there is room now.
+    /// Registered memory with the data of `payload`, if there is room now: for `device`, or for any.
     ///
     /// # Errors
     /// The payload where there is none; the reason where there never will be.
+    #[allow(clippy::result_large_err, reason = "what is not taken comes back as it was")]
     pub(super) fn try_register<'a>(
         &self,
         payload: Payload<'a>,
+        device: Option<u8>,
     ) -> Result<Registered, (Payload<'a>, Option<Error>)> {
         if payload.bytes() == 0 {
             let why = Error::invalid("the length in bytes", 0, "an object has at least one");
@@ -126,7 +132,7 @@ impl Core {
                 if let Err(never) = self.pools.check(bytes.len() as u64) {
                     return Err((Payload(Form::Bytes(bytes)), Some(never)));
                 }
-                let Some(mut buffer) = self.pools.roomiest().take(bytes.len()) else {
+                let Some(mut buffer) = self.pools.take(bytes.len(), device) else {
                     return Err((Payload(Form::Bytes(bytes)), None));
                 };
                 buffer.copy_from_slice(&bytes);
@@ -140,13 +146,15 @@ impl Core {
     ///
     /// # Errors
     /// [`Error::Timeout`] where none came; [`Error::Invalid`] where none ever will.
-    pub(super) fn register(&self, payload: Payload<'_>) -> Result<Registered> {
+    pub(super) fn register(&self, payload: Payload<'_>, device: Option<u8>) -> Result<Registered> {
         let mut waiting = Some(payload);
         let registered = wait::until(Instant::now() + self.timeout, |waker| {
             if let Some(waker) = waker {
                 self.pools.want(waker);
             }
-            match self.try_register(waiting.take().expect("what is not copied is given back")) {
+            match self
+                .try_register(waiting.take().expect("what is not copied is given back"), device)
+            {
                 Ok(registered) => Some(Ok(registered)),
                 Err((_, Some(never))) => Some(Err(never)),
                 Err((payload, None)) => {
@@ -158,8 +166,23 @@ impl Core {
         registered.unwrap_or_else(|| Err(self.no_memory()))
     }
 
+    /// Memory of `len` bytes of the pools', waiting for it.
+    ///
+    /// # Errors
+    /// As [`Core::register`].
+    pub(super) fn buffer(&self, len: usize, device: Option<u8>) -> Result<PoolBuffer> {
+        self.pools.check(len as u64)?;
+        let taken = wait::until(Instant::now() + self.timeout, |waker| {
+            if let Some(waker) = waker {
+                self.pools.want(waker);
+            }
+            self.pools.take(len, device)
+        });
+        taken.ok_or_else(|| self.no_memory())
+    }
+
     /// That no registered memory came back in time.
-    pub(super) fn no_memory(&self) -> Error {
+    fn no_memory(&self) -> Error {
         Error::Timeout {
             waited_for: "registered memory",
             after: self.timeout,

@@ -4,14 +4,12 @@
 //! and tenants have numbers of their own in each shard: outside, a writer's has its shard above, and a tenant's is
 //! looked up.
 
-use std::mem;
-
 use crate::key::Key;
 use crate::media::Set;
 use crate::object::{LayoutId, TenantId};
 use crate::shard::{
-    Action, Done, Failure, FillItem, Info, Outcome, PutItem, PutOptions, Request,
-    ReserveItem, WriterId,
+    Action, Done, Failure, FillItem, Info, Outcome, PutItem, PutOptions, Request, ReserveItem,
+    WriterId,
 };
 
 /// Bits of a writer's number in its shard.
@@ -254,7 +252,7 @@ impl Cuts {
 
     fn enter(&mut self, part: Part) -> u32 {
         if let Some(number) = self.free.pop() {
-            let before = mem::replace(&mut self.parts[number as usize], Some(part));
+            let before = self.parts[number as usize].replace(part);
             assert!(before.is_none(), "a free place is empty");
             return number;
         }

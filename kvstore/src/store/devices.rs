@@ -82,6 +82,11 @@ impl Devices {
         Err(Error::Media { device: about.device.clone(), why, fix: fix.to_owned() })
     }
 
+    /// A lane to one device.
+    pub(super) fn lane(&self, device: u8, options: &OpenOptions) -> Result<DeviceLane> {
+        lane(&self.0[usize::from(device)], options, &[])
+    }
+
     /// A lane to each device, for one shard. `memory` is what its requests will use.
     pub(super) fn lanes(
         &self,

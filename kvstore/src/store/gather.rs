@@ -18,8 +18,10 @@ struct State<P, T> {
 
 struct End<P, T> {
     reply: Reply<T>,
-    combine: Box<dyn FnOnce(Vec<(u16, P)>) -> T + Send>,
+    combine: Combine<P, T>,
 }
+
+type Combine<P, T> = Box<dyn FnOnce(Vec<(u16, P)>) -> T + Send>;
 
 impl<P, T> Gather<P, T> {
     /// Waits for `count` parts, each with the shard it comes from, and replies with what `combine` makes of them.

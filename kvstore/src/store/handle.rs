@@ -3,35 +3,34 @@
 use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use adit_driver::memory::AnyBuffer;
 use adit_driver::{Buffer, Device, Time};
 
 use super::batch::Batch;
 use super::core::{Core, Registered};
+use super::devices::DeviceShard;
 use super::gather::Gather;
 use super::job::{CommitReply, Fetch, Item, PutReply, Work, WriterReply};
 use super::lease::Lease;
 use super::local::Local;
 use super::mailbox::Full;
-use super::open::{self, FormatStore, OpenOptions};
+use super::names::{DefinedLayout, Tenant};
+use super::open::{FormatStore, OpenOptions};
 use super::payload::{Payload, PutWith, RefuseReason, Refused};
 use super::pending::{Pending, Unfinished};
 use super::pool::PoolBuffer;
 use super::route;
-use super::names::{DefinedLayout, Tenant};
 use super::threads::{self, Threads};
 use super::value::{Put, Read, Value};
-use super::wait;
 use super::writer::Writer;
 use crate::error::{Error, Result};
 use crate::key::Key;
 use crate::layout::Layout;
-use crate::media::Set;
+use crate::media::{self, Set};
 use crate::shard::{
-    Failure, GetItem, Info, LeaseId, Part, PutItem, PutOptions, Recovery,
-    ReserveItem, Stats,
+    Failure, GetItem, Info, LeaseId, Part, PutItem, PutOptions, Recovery, ReserveItem, Stats,
 };
 
 /// A store, from any thread. Clones are the same store; with the last the store closes, and whoever drops that waits
@@ -71,8 +70,7 @@ impl Store {
     /// # Errors
     /// As [`Store::open`].
     pub fn open_local(options: &OpenOptions) -> Result<Local> {
-        let (opened, _) = open::open(options, |_| Ok(Vec::new()))?;
-        Ok(Local::new(opened, options))
+        Local::open(options)
     }
 
     /// Stores an object. One of that key is replaced. Plain bytes are copied before this returns.
@@ -87,7 +85,7 @@ impl Store {
         data: impl Into<Payload<'a>>,
         with: &PutWith,
     ) -> Pending<Put> {
-        let registered = match self.core.register(data.into()) {
+        let registered = match self.core.register(data.into(), None) {
             Ok(registered) => registered,
             Err(error) => return self.core.refused(error),
         };
@@ -101,6 +99,7 @@ impl Store {
     ///
     /// # Errors
     /// The request back, with the reason.
+    #[allow(clippy::result_large_err, reason = "what is not taken comes back as it was")]
     pub fn try_put<'a>(
         &self,
         key: Key,
@@ -113,7 +112,7 @@ impl Store {
         if mailbox.is_full() {
             return Err(Refused { key, data, why: RefuseReason::Busy });
         }
-        let registered = match self.core.try_register(data) {
+        let registered = match self.core.try_register(data, None) {
             Ok(registered) => registered,
             Err((data, None)) => return Err(Refused { key, data, why: RefuseReason::Busy }),
             Err((data, Some(why))) => {
@@ -185,7 +184,7 @@ impl Store {
     }
 
     /// Reads several objects, planned together. Values hold the store's memory: of a batch that is larger than
-    /// [`OpenOptions::pool_bytes`], take them one by one.
+    /// [`OpenOptions::pool_bytes`], take them as they come ([`Batch::next`]), and drop them.
     pub fn get_many(&self, keys: impl IntoIterator<Item = Key>) -> Batch<Option<Value>> {
         let mut lists = self.lists();
         let mut pendings = Vec::new();
@@ -348,12 +347,10 @@ impl Store {
     pub fn layout(&self, layout: Layout) -> Pending<DefinedLayout> {
         let shards = self.core.set.shards();
         let (reply, pending) = self.core.pair();
-        let known = layout.clone();
         let gather = Gather::new(usize::from(shards), reply, move |ids: Vec<(u16, _)>| {
-            DefinedLayout::new(ids.into_iter().map(|(_, id)| id).collect(), known)
+            DefinedLayout::new(ids.into_iter().map(|(_, id)| id).collect(), layout)
         });
         for number in 0..shards {
-            let layout = layout.clone();
             self.gather(number, &gather, move |shard, now| shard.layout(now, layout));
         }
         pending
@@ -389,15 +386,7 @@ impl Store {
     /// # Errors
     /// [`Error::Timeout`] where none came back in time; [`Error::Invalid`] where there is never so much.
     pub fn buffer(&self, len: usize) -> Result<PoolBuffer> {
-        self.core.pools.check(len as u64)?;
-        let until = Instant::now() + self.core.timeout;
-        let taken = wait::until(until, |waker| {
-            if let Some(waker) = waker {
-                self.core.pools.want(waker);
-            }
-            self.core.pools.roomiest().take(len)
-        });
-        taken.ok_or_else(|| self.core.no_memory())
+        self.core.buffer(len, None)
     }
 
     /// The same as a future, for callers that must not block. It has no deadline of its own.
@@ -408,7 +397,7 @@ impl Store {
         self.core.pools.check(len as u64)?;
         let pools = &self.core.pools;
         let taken = std::future::poll_fn(|context| {
-            let take = || pools.roomiest().take(len);
+            let take = || pools.take(len, None);
             let taken = take().or_else(|| {
                 pools.want(context.waker());
                 take()
@@ -425,6 +414,39 @@ impl Store {
     /// As [`Device::allocate`].
     pub fn allocate(&self, len: usize) -> Result<Buffer> {
         Ok(self.core.devices.as_slice()[0].allocate(len)?)
+    }
+
+    /// Brings a device back that failed, and with it its objects, which were misses meanwhile: recovers its controller,
+    /// checks that all devices are the store's, and has each shard use it again.
+    ///
+    /// # Errors
+    /// As [`adit_driver::Controller::recover`]; [`Error::Media`] where another device answers; [`Error::Invalid`]
+    /// where there is no such device, or it works.
+    pub fn recover(&self, device: u8) -> Result<()> {
+        let Some(found) = self.devices().get(usize::from(device)) else {
+            return Err(Error::invalid("device", device, "the store has no such device"));
+        };
+        if let Some(controller) = found.controller() {
+            controller.recover()?;
+        }
+        let Core { devices, options, set, .. } = &*self.core;
+        let found = media::read_set(&mut devices.lanes(options, &[])?, &mut devices.clock())?;
+        if found.store_id() != set.store_id() {
+            let (device, why) = (
+                devices.as_slice()[usize::from(device)].info().device.clone(),
+                "it has another store on it".to_owned(),
+            );
+            return Err(Error::Media { device, why, fix: "attach the one that failed".to_owned() });
+        }
+        for number in 0..set.shards() {
+            let core = Arc::clone(&self.core);
+            let attached = self.core.ask(number, move |shard, now| {
+                let lane = core.devices.lane(device, &core.options)?;
+                shard.attach(now, device, lane).map(drop)
+            });
+            attached.wait()?;
+        }
+        Ok(())
     }
 
     /// What the store was formatted as.
@@ -456,10 +478,10 @@ impl Store {
         &self,
         number: u16,
         gather: &Arc<Gather<P, T>>,
-        ask: impl FnOnce(&mut super::devices::DeviceShard, Time) -> Result<P, Failure> + Send + 'static,
+        ask: impl FnOnce(&mut DeviceShard, Time) -> Result<P, Failure> + Send + 'static,
     ) {
         let gather = Arc::clone(gather);
-        let ask = move |shard: &mut super::devices::DeviceShard, now| {
+        let ask = move |shard: &mut DeviceShard, now| {
             gather.add(number, ask(shard, now).map_err(Unfinished::new));
         };
         self.core.send(number, Work::Ask(Box::new(ask)));
@@ -497,12 +519,12 @@ impl Store {
 
     /// Registered memory with `data`. Where it is short, what was gathered so far is sent first: it may hold all of it.
     fn register_for(&self, lists: &mut [Vec<Item>], data: Payload<'_>) -> Result<Registered> {
-        match self.core.try_register(data) {
+        match self.core.try_register(data, None) {
             Ok(registered) => Ok(registered),
             Err((_, Some(never))) => Err(never),
             Err((data, None)) => {
                 self.send_lists(lists);
-                self.core.register(data)
+                self.core.register(data, None)
             }
         }
     }

@@ -32,8 +32,10 @@ pub(super) enum Work {
     /// Several of one kind, whose commands are planned together.
     Many(Vec<Item>),
     /// An immediate call.
-    Ask(Box<dyn FnOnce(&mut DeviceShard, Time) + Send>),
+    Ask(Ask),
 }
+
+pub(super) type Ask = Box<dyn FnOnce(&mut DeviceShard, Time) + Send>;
 
 /// A request, and where its answer goes.
 pub(super) enum Item {

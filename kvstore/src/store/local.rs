@@ -10,12 +10,12 @@ use adit_driver::{Buffer, Device, Time};
 
 use super::cut::Cuts;
 use super::devices::{DeviceShard, Devices};
-use super::open::{OpenOptions, Opened};
+use super::open::{Found, OpenOptions};
 use super::route;
 use crate::error::{Error, Result};
 use crate::key::Key;
-use crate::media::Set;
 use crate::layout::Layout;
+use crate::media::Set;
 use crate::object::{LayoutId, TenantId};
 use crate::shard::{
     Action, Done, Failure, Info, LeaseId, Outcome, Recovery, Request, Shard, Stats, Turn, WriterId,
@@ -40,11 +40,18 @@ pub struct Local {
 pub struct LocalLease(Vec<(u16, LeaseId)>);
 
 impl Local {
-    pub(super) fn new(opened: Opened, options: &OpenOptions) -> Local {
-        let Opened { devices, set, shards, recoveries } = opened;
+    pub(super) fn open(options: &OpenOptions) -> Result<Local> {
+        let found = Found::look(options)?;
+        let (mut shards, mut recoveries) = (Vec::new(), Vec::new());
+        for number in 0..found.set.shards() {
+            let (shard, recovery) = found.open(number, &[])?;
+            shards.push(shard);
+            recoveries.push(recovery);
+        }
+        let Found { devices, set, .. } = found;
         let cuts = Cuts::new(set.clone());
         let (timeout, idle) = (options.timeout, options.idle);
-        Local { shards, cuts, devices, set, recoveries, timeout, idle }
+        Ok(Local { shards, cuts, devices, set, recoveries, timeout, idle })
     }
 
     /// The present on the store's clock, which all calls go by.
@@ -226,7 +233,7 @@ impl Local {
     /// # Errors
     /// [`Failure::Undefined`] when there are 255 already; [`Failure::Device`] when it cannot be told to the journal.
     pub fn layout(&mut self, now: Time, layout: &Layout) -> Result<LayoutId, Failure> {
-        let of = |shard: &mut DeviceShard| shard.layout(now, layout.clone());
+        let of = |shard: &mut DeviceShard| shard.layout(now, *layout);
         let ids = self.shards.iter_mut().map(of).collect::<Result<Vec<_>, _>>()?;
         self.cuts.layout(ids)
     }

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use adit_driver::reactor::{Cores, Idle};
-use adit_driver::{Device, Target};
+use adit_driver::{Buffer, Device, Target};
 
-use super::devices::{self, Devices, MEMORY_BYTES_MIN};
+use super::devices::{self, DeviceShard, Devices, MEMORY_BYTES_MIN};
 use crate::error::{Error, Result};
 use crate::media::{self, FormatOptions, Set};
 use crate::options::{Durability, PolicyKind, Watermarks};
@@ -212,37 +212,33 @@ impl FormatStore {
     }
 }
 
-/// A store that was opened and is not driven by anybody yet.
-pub(super) struct Opened {
+/// A store that was found on its devices. Its shards are opened by the threads that will drive them: a queue may belong
+/// to the first thread that uses it.
+pub(super) struct Found {
     pub(super) devices: Devices,
     pub(super) set: Set,
-    pub(super) shards: Vec<devices::DeviceShard>,
-    pub(super) recoveries: Vec<Recovery>,
+    options: OpenOptions,
+    shard_options: ShardOptions,
 }
 
-/// Opens all shards. `memory` is what requests will use, registered with the devices by their position.
-pub(super) fn open(
-    options: &OpenOptions,
-    memory: impl FnOnce(&Devices) -> Result<Vec<adit_driver::Buffer>>,
-) -> Result<(Opened, Vec<adit_driver::Buffer>)> {
-    options.check()?;
-    let devices = Devices::open(&options.targets, &options.devices, None)?;
-    let memory = memory(&devices)?;
-    let mut lanes = devices.lanes(options, &memory)?;
-    let set = media::read_set(&mut lanes, &mut devices.clock())?;
-    devices.check_shards(set.shards())?;
-    let wall_s = devices::wall_s_at_zero(devices.now());
-    let shard_options = options.shard(set.shards(), devices::hash_key()?, wall_s)?;
-    let (mut shards, mut recoveries) = (Vec::new(), Vec::new());
-    for shard in 0..set.shards() {
-        let lanes = match shard {
-            0 => std::mem::take(&mut lanes),
-            _ => devices.lanes(options, &memory)?,
-        };
-        let clock = &mut devices.clock();
-        let (opened, recovery) = Shard::open(shard, lanes, &set, shard_options.clone(), clock)?;
-        shards.push(opened);
-        recoveries.push(recovery);
+impl Found {
+    /// Looks what there is.
+    pub(super) fn look(options: &OpenOptions) -> Result<Found> {
+        options.check()?;
+        let devices = Devices::open(&options.targets, &options.devices, None)?;
+        let mut lanes = devices.lanes(options, &[])?;
+        let set = media::read_set(&mut lanes, &mut devices.clock())?;
+        drop(lanes);
+        devices.check_shards(set.shards())?;
+        let wall_s = devices::wall_s_at_zero(devices.now());
+        let shard_options = options.shard(set.shards(), devices::hash_key()?, wall_s)?;
+        Ok(Found { devices, set, options: options.clone(), shard_options })
     }
-    Ok((Opened { devices, set, shards, recoveries }, memory))
+
+    /// Opens a shard, of which number 0 comes first. `memory` is what its requests will use.
+    pub(super) fn open(&self, shard: u16, memory: &[Buffer]) -> Result<(DeviceShard, Recovery)> {
+        let lanes = self.devices.lanes(&self.options, memory)?;
+        let clock = &mut self.devices.clock();
+        Shard::open(shard, lanes, &self.set, self.shard_options.clone(), clock)
+    }
 }

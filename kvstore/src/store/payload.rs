@@ -7,8 +7,8 @@ use std::time::Duration;
 use adit_driver::Buffer;
 use adit_driver::memory::{AnyBuffer, IoBuffer};
 
-use super::pool::PoolBuffer;
 use super::names::{DefinedLayout, Tenant};
+use super::pool::PoolBuffer;
 use crate::error::Error;
 use crate::key::Key;
 

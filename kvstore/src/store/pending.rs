@@ -136,13 +136,18 @@ pub struct Pending<T> {
 }
 
 impl<T> Pending<T> {
+    /// How much longer [`Pending::wait`] waits.
+    pub(super) fn patience(&self) -> Duration {
+        self.patience.saturating_sub(self.since.elapsed())
+    }
+
     /// Blocks until the answer comes.
     ///
     /// # Errors
     /// [`Unfinished`] with the reason. [`Error::Timeout`] is last: when neither the store nor a device has answered long
     /// after they had to.
     pub fn wait(self) -> Answer<T> {
-        let patience = self.patience.saturating_sub(self.since.elapsed());
+        let patience = self.patience();
         self.wait_timeout(patience).unwrap_or_else(|pending| {
             Err(Unfinished::new(Error::Timeout {
                 waited_for: "the store's answer",

@@ -6,7 +6,7 @@
 
 use std::fmt;
 use std::ops::{Deref, DerefMut};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 
@@ -46,6 +46,7 @@ impl Pool {
     }
 
     /// Bytes that are free, in one piece or not.
+    #[cfg(test)]
     pub(super) fn free_bytes(&self) -> usize {
         self.lock().runs.free_bytes()
     }
@@ -141,6 +142,7 @@ pub(super) struct Pools {
     pools: Vec<Arc<Pool>>,
     /// Which of them each device can use.
     of_device: Vec<usize>,
+    turn: AtomicUsize,
 }
 
 /// Memory for the pools of `devices`: a region of `bytes` for each address space.
@@ -168,7 +170,7 @@ impl Pools {
         };
         let of_device = devices.iter().map(of).collect();
         let pools = regions.into_iter().map(|region| Arc::new(Pool::new(region))).collect();
-        Pools { pools, of_device }
+        Pools { pools, of_device, turn: AtomicUsize::new(0) }
     }
 
     /// The pool whose memory a device can use.
@@ -176,13 +178,19 @@ impl Pools {
         &self.pools[self.of_device[usize::from(device)]]
     }
 
-    /// The pool with the most free memory, for data that may go to any device.
-    pub(super) fn roomiest(&self) -> &Arc<Pool> {
-        if let [only] = self.pools.as_slice() {
-            return only;
+    /// Memory for data that may go to any device, of each pool in turn, for the store puts them where their memory is;
+    /// or memory that `device` can use.
+    pub(super) fn take(&self, len: usize, device: Option<u8>) -> Option<PoolBuffer> {
+        if let Some(device) = device {
+            return self.of_device(device).take(len);
         }
-        let most = self.pools.iter().max_by_key(|pool| pool.free_bytes());
-        most.expect("there is at least one device")
+        let (count, first) = (self.pools.len(), self.turn.fetch_add(1, Ordering::Relaxed));
+        (0..count).find_map(|next| self.pools[first.wrapping_add(next) % count].take(len))
+    }
+
+    /// How many there are.
+    pub(super) fn count(&self) -> usize {
+        self.pools.len()
     }
 
     /// Has `waker` called once some memory comes back, whichever pool's.
@@ -211,7 +219,6 @@ impl Pools {
 mod tests {
     use super::*;
     use adit_driver::DeviceOptions;
-    use std::sync::atomic::AtomicUsize;
     use std::task::Wake;
 
     fn open(target: &str) -> Device {
@@ -257,7 +264,9 @@ mod tests {
         let pools = Pools::new(&devices, regions);
         assert_eq!(pools.of_device, [0, 1, 0]);
         let held = pools.of_device(0).take(4096).expect("room");
-        assert!(Arc::ptr_eq(pools.roomiest(), pools.of_device(1)));
+        let turns = [0, 1].map(|_| pools.take(4096, None).expect("room"));
+        assert!(!Arc::ptr_eq(&turns[0].pool, &turns[1].pool), "each in turn");
+        drop(turns);
         let (run, home) = held.into_parts();
         assert!(devices[0].accepts(&run) && !devices[1].accepts(&run));
         drop(PoolBuffer::of(run, 100, &home));

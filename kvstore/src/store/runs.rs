@@ -9,7 +9,6 @@ use adit_driver::Buffer;
 pub(super) struct Runs {
     runs: BTreeMap<u64, Buffer>,
     by_len: BTreeSet<(usize, u64)>,
-    free_bytes: usize,
 }
 
 impl Runs {
@@ -60,12 +59,12 @@ impl Runs {
     }
 
     /// Bytes of all runs.
+    #[cfg(test)]
     pub(super) fn free_bytes(&self) -> usize {
-        self.free_bytes
+        self.runs.values().map(|run| run.len()).sum()
     }
 
     fn insert(&mut self, run: Buffer) {
-        self.free_bytes += run.len();
         self.by_len.insert((run.len(), run.iova().0));
         self.runs.insert(run.iova().0, run);
     }
@@ -73,7 +72,6 @@ impl Runs {
     fn remove(&mut self, at: u64) -> Buffer {
         let run = self.runs.remove(&at).expect("both maps have the same runs");
         assert!(self.by_len.remove(&(run.len(), at)), "both maps have the same runs");
-        self.free_bytes -= run.len();
         run
     }
 }

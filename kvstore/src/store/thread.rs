@@ -11,7 +11,7 @@ use std::task::Waker;
 use std::thread;
 use std::time::Duration;
 
-use adit_driver::reactor::{Idle, Idling, Rest, pin};
+use adit_driver::reactor::{Idle, Idling, Rest};
 use adit_driver::{Device, Time};
 
 use super::devices::DeviceShard;
@@ -52,7 +52,6 @@ impl Worker {
     /// [`Error::Timeout`] where it could not finish, [`Error::Failed`] where a device could not make durable what was
     /// acknowledged, or the thread panicked.
     pub(super) fn run(self) -> Result<Stats> {
-        pin(self.core);
         self.mailbox.read_by(thread::current());
         let (mailbox, core) = (Arc::clone(&self.mailbox), self.core);
         let mut rounds = Rounds::new(self);

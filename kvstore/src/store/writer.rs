@@ -1,7 +1,7 @@
 //! An object that is written in parts, in any order, and is nowhere to be seen until it is committed.
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use adit_driver::memory::AnyBuffer;
 
@@ -9,6 +9,8 @@ use super::core::{Core, Registered};
 use super::job::{FillReply, Item, Job, Work};
 use super::payload::Payload;
 use super::pending::Pending;
+use super::pool::PoolBuffer;
+use crate::error::Result;
 use crate::object::piece_bytes;
 use crate::shard::{FillItem, Outcome, Part, WriterId};
 
@@ -19,12 +21,13 @@ pub struct Writer {
     shard: u16,
     id: WriterId,
     bytes: u64,
+    device: OnceLock<Option<u8>>,
     is_over: bool,
 }
 
 impl Writer {
     pub(super) fn new(core: Arc<Core>, shard: u16, id: WriterId, bytes: u64) -> Writer {
-        Writer { core, shard, id, bytes, is_over: false }
+        Writer { core, shard, id, bytes, device: OnceLock::new(), is_over: false }
     }
 
     /// Bytes of the object.
@@ -50,8 +53,29 @@ impl Writer {
         self.fill_part(Part::Layer(layer), data.into())
     }
 
+    /// The store's registered memory of `len` bytes, to be filled and given to [`Writer::fill`] without a copy. Waits for
+    /// it. Of a store on several controllers, memory of [`super::Store::buffer`] may be another's.
+    ///
+    /// # Errors
+    /// As [`super::Store::buffer`].
+    pub fn buffer(&self, len: usize) -> Result<PoolBuffer> {
+        self.core.buffer(len, self.device())
+    }
+
+    /// The device that the object lies on, where that makes a difference to memory.
+    fn device(&self) -> Option<u8> {
+        if self.core.pools.count() == 1 {
+            return None;
+        }
+        let id = self.id;
+        let ask = || self.core.ask(self.shard, move |shard, _| Ok(shard.writer_device(id)));
+        // Without an answer the store is closed, and says so when it is asked to write.
+        *self.device.get_or_init(|| ask().wait().ok().flatten())
+    }
+
     fn fill_part(&self, part: Part, data: Payload<'_>) -> Pending<AnyBuffer> {
-        let Registered { memory, home, .. } = match self.core.register(data) {
+        let registered = self.core.register(data, self.device());
+        let Registered { memory, home, .. } = match registered {
             Ok(registered) => registered,
             Err(error) => return self.core.refused(error),
         };

@@ -22,8 +22,8 @@ pub struct SurveyedObject {
     pub slab_base: Option<u64>,
     /// When it expires, in seconds since 1970.
     pub expires_s: Option<u64>,
-    /// How many checksums it has.
-    pub checksums: u32,
+    /// The checksums of its pieces, in order.
+    pub checksums: Box<[u32]>,
 }
 
 /// Everything that records say there is.
@@ -47,7 +47,7 @@ impl Rebuild for Objects {
             object: put.object,
             slab_base: put.slab_base,
             expires_s: put.expires_s,
-            checksums: put.checksums.len() as u32,
+            checksums: put.checksums.iter().collect(),
         };
         self.objects.insert(key, found);
         Ok(())
@@ -92,9 +92,10 @@ impl Objects {
         each.map(|(id, (name, quota))| (*id, name.clone(), *quota)).collect()
     }
 
-    /// How many layouts there are.
-    pub(super) fn layout_count(&self) -> usize {
-        self.layouts.len()
+    /// The layouts that can be read.
+    pub(super) fn layouts(&self) -> BTreeMap<u8, Layout> {
+        let each = self.layouts.iter();
+        each.filter_map(|(id, layout)| Some((*id, layout.as_ref()?.clone()))).collect()
     }
 
     /// The layout of an object; none where it is plain, or its layout is not there.
@@ -122,7 +123,10 @@ impl Objects {
             object.bytes.div_ceil(piece_bytes(object.bytes))
         } else {
             let Some(layout) = self.layout_of(object) else {
-                let text = format!("object '{}' is of layout {}, which is not there", found.key, object.layout.0);
+                let text = format!(
+                    "object '{}' is of layout {}, which is not there",
+                    found.key, object.layout.0
+                );
                 return lost("object-layout", text);
             };
             // A KV block counts with the padding of its tensors.
@@ -138,15 +142,19 @@ impl Objects {
             }
             u64::from(layout.tensors())
         };
-        if pieces != u64::from(found.checksums) {
+        if pieces != found.checksums.len() as u64 {
             let text = format!(
                 "object '{}' has {} checksums for {pieces} pieces",
-                found.key, found.checksums
+                found.key,
+                found.checksums.len()
             );
             return lost("object-checksums", text);
         }
         if object.tenant != TenantId(0) && !self.tenants.contains_key(&object.tenant.0) {
-            let text = format!("object '{}' is tenant {}'s, which is not there", found.key, object.tenant.0);
+            let text = format!(
+                "object '{}' is tenant {}'s, which is not there",
+                found.key, object.tenant.0
+            );
             return Some(Fault::new("object-tenant", 0, text));
         }
         None

@@ -31,21 +31,29 @@ struct Run<'a> {
 
 impl Space {
     /// Looks at the room of all objects; `data` are the units of each device. What is wrong is added to `faults`.
-    pub(super) fn of(objects: &Objects, data: Vec<Range<u64>>, faults: &mut Vec<Fault>) -> Space {
-        let mut runs: Vec<Run<'_>> = objects.iter().flat_map(|found| runs(objects, found)).collect();
+    pub(super) fn of(objects: &Objects, data: &[Range<u64>], faults: &mut Vec<Fault>) -> Space {
+        let mut runs: Vec<Run<'_>> =
+            objects.iter().flat_map(|found| runs(objects, found)).collect();
         runs.sort_unstable_by_key(|run| (run.device, run.units.start, run.units.end));
         let (inside, outside): (Vec<_>, Vec<_>) = runs.into_iter().partition(|run| {
             let data = data.get(usize::from(run.device));
             data.is_some_and(|data| data.start <= run.units.start && run.units.end <= data.end)
         });
-        told(faults, "object-outside", outside.iter().map(|run| {
-            format!("object '{}' lies outside the data area, at {}", run.whose.key, run.whose.object.place)
-        }));
+        told(
+            faults,
+            "object-outside",
+            outside.iter().map(|run| {
+                format!(
+                    "object '{}' lies outside the data area, at {}",
+                    run.whose.key, run.whose.object.place
+                )
+            }),
+        );
         let mut space = Space::default();
         let mut overlaps = Vec::new();
         for (device, data) in (0u8..).zip(data) {
             let runs = inside.iter().filter(|run| run.device == device);
-            space.add(data, runs, &mut overlaps);
+            space.add(data.clone(), runs, &mut overlaps);
         }
         told(faults, "object-overlap", overlaps.into_iter());
         space

@@ -178,16 +178,39 @@ fn blocks_of_a_layout_take_the_runs_that_it_says() {
     let found = survey(|at| vec![Record::Layout { id: LayoutId(1), bytes }, block(at)]);
     assert_eq!(codes(&found), Vec::<&str>::new(), "{:?}", found.faults);
     assert_eq!(found.space.used_units, layout.block_units());
-    let found = survey(|at| vec![Record::Layout { id: LayoutId(1), bytes: &bytes[1..] }, block(at)]);
+    let found =
+        survey(|at| vec![Record::Layout { id: LayoutId(1), bytes: &bytes[1..] }, block(at)]);
     assert_eq!(codes(&found), ["layout", "object-layout"]);
+}
+
+#[test]
+fn an_object_is_right_where_its_checksums_are_those_of_its_bytes() {
+    let (_, empty) = disk(&[]);
+    let at = first_unit(&empty);
+    let data: Vec<u8> = (0..300_000u32).map(|n| (n % 251) as u8).collect();
+    let sums: Vec<u32> = data.chunks(128 << 10).map(crate::checksum::of).collect();
+    let (mut disk, heads) = disk(&[put(b"x", at, 300_000, sums.leak())]);
+    disk.write(at, &data);
+    let found = shard(&mut disk, &heads, 0).expect("the disk answers");
+    let mut is_right = |disk: &mut Disk| found.verify(disk, &found.objects[0]).expect("it answers");
+    assert!(is_right(&mut disk));
+    for byte in [0, 131_072, 299_999] {
+        let byte = (at * UNIT_BYTES) as usize + byte;
+        disk.0[byte] ^= 1;
+        assert!(!is_right(&mut disk));
+        disk.0[byte] ^= 1;
+    }
+    disk.0[(at * UNIT_BYTES) as usize + 300_000] ^= 1;
+    assert!(is_right(&mut disk), "padding is nobody's");
 }
 
 #[test]
 fn a_torn_journal_is_cut_there() {
     let (_, empty) = disk(&[]);
     let at = first_unit(&empty);
-    let many: Vec<Record<'_>> =
-        (0..200).map(|n| put(Box::leak(Box::new(u64::to_be_bytes(n))), at + n, 4096, &[1])).collect();
+    let many: Vec<Record<'_>> = (0..200)
+        .map(|n| put(Box::leak(Box::new(u64::to_be_bytes(n))), at + n, 4096, &[1]))
+        .collect();
     let (mut disk, heads) = disk(&many);
     let (_, ring) = heads.geometry.journal(0);
     disk.0[((ring.start + 2) * UNIT_BYTES) as usize + 100] ^= 1;

@@ -47,6 +47,17 @@ impl Rig {
         Rig { devices: (0..count).map(open).collect(), files: Vec::new() }.formatted()
     }
 
+    /// The devices that `ADIT_TARGETS` names, by spaces. What is on them is gone.
+    pub(crate) fn named() -> Rig {
+        let targets = std::env::var("ADIT_TARGETS").expect("ADIT_TARGETS names devices to destroy");
+        let open = |target: &str| {
+            let options = DeviceOptions { queue_count: 4, ..DeviceOptions::default() };
+            Device::open(&target.parse().expect("a target"), &options).expect("a device")
+        };
+        let devices = targets.split_whitespace().map(open).collect();
+        Rig { devices, files: Vec::new() }.formatted()
+    }
+
     /// Files. They lie in the build directory: direct I/O needs a real file system.
     pub(crate) fn uring(count: u64) -> Rig {
         static NEXT: AtomicU32 = AtomicU32::new(0);
@@ -72,9 +83,9 @@ impl Rig {
             journal_bytes: Some(256 << 10),
             label: "tests".to_owned(),
             store_id: [7; 16],
-            overwrite: false,
+            overwrite: true,
         };
-        media::format(&mut self.lanes(), &options, &mut self.clock()).expect("blank devices");
+        media::format(&mut self.lanes(), &options, &mut self.clock()).expect("devices that are large enough");
         self
     }
 

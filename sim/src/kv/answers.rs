@@ -173,6 +173,10 @@ impl StoreWorld {
     }
 
     fn take_miss(&mut self, answer: &Answer, key: usize) {
+        // Devices without power have nothing.
+        if lock(&self.machine).is_off() {
+            return;
+        }
         self.counts.count(Sum::Misses, 1);
         self.excuse_if_struck();
         self.counts.count(Sum::ExcusedMisses, u64::from(self.model.is_excused()));
@@ -240,6 +244,7 @@ impl StoreWorld {
     fn take_delete(&mut self, answer: &Answer, key: usize, begin: Moment) {
         let ended = match &answer.result {
             Ok(Outcome::Deleted) => Ended::Acknowledged,
+            Ok(Outcome::Miss) if lock(&self.machine).is_off() => Ended::Unknown,
             Ok(Outcome::Miss) => {
                 self.check_miss(key, answer.begin, format_args!("delete {}", answer.tag));
                 Ended::Acknowledged

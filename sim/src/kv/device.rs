@@ -397,7 +397,9 @@ fn write_in_part<T>(machine: &mut Machine, device: usize, request: &mut Request<
     let percent = random.pick(&[0, 50, 100]);
     for (index, bytes) in data.chunks(media.lba_bytes()).enumerate() {
         if random.chance(percent) {
-            media.write(lba.0 + index as u64, bytes);
+            let write = media.write(lba.0 + index as u64, bytes);
+            // It is in the cache for good: whoever flushes later makes it safe.
+            media.seen(write);
         }
     }
 }
@@ -407,11 +409,13 @@ fn deallocate(machine: &mut Machine, device: usize, lba: u64, lbas: u64) {
     let random = &mut machine.random;
     let media = &mut machine.media[device];
     for lba in lba..lba + lbas {
-        match random.below(3) {
-            0 => {}
-            1 => drop(media.write(lba, &vec![0; media.lba_bytes()])),
-            _ => drop(media.write(lba, &vec![random.next() as u8; media.lba_bytes()])),
-        }
+        let byte = match random.below(3) {
+            0 => continue,
+            1 => 0,
+            _ => random.next() as u8,
+        };
+        let write = media.write(lba, &vec![byte; media.lba_bytes()]);
+        media.seen(write);
     }
 }
 

@@ -95,14 +95,13 @@ pub(crate) struct Model {
 }
 
 impl Model {
-    /// Of these keys, each with its shard.
-    pub(crate) fn new(seed: u64, keys: Vec<(Key, u16)>, may_evict: bool) -> Model {
+    /// Of these keys, each with its shard, of which there are so many.
+    pub(crate) fn new(seed: u64, shards: u16, keys: Vec<(Key, u16)>, may_evict: bool) -> Model {
         let absent = Write { version: None, begin: 0, end: Some(0), window: ALWAYS };
         let history = |(key, shard)| History { key, shard, writes: vec![absent], ever: Vec::new() };
         let keys: Vec<History> = keys.into_iter().map(history).collect();
-        let shards = keys.iter().map(|history| usize::from(history.shard) + 1).max().unwrap_or(0);
-        let windows = vec![ALWAYS; shards];
-        let committed = vec![0; shards];
+        let windows = vec![ALWAYS; usize::from(shards)];
+        let committed = vec![0; usize::from(shards)];
         let (moment, versions, is_excused) = (1, 0, false);
         Model { seed, keys, moment, versions, is_excused, may_evict, committed, windows }
     }
@@ -297,11 +296,16 @@ impl Model {
             let all = history.ever.iter().map(|version| Some(*version)).chain([None]);
             let is_kept = |version: &Option<Version>| match version {
                 Some(_) if is_volatile => false,
-                None if is_volatile => true,
+                None if is_volatile || is_unsafe(&writes, from, now) => true,
                 _ => self.is_excused || may_be(&writes, version, from, now),
             };
             let kept: Vec<Option<Version>> = all.filter(is_kept).collect();
-            history.writes = kept.into_iter().map(|version| left(&writes, version, now)).collect();
+            let lost = is_unsafe(&writes, from, now);
+            let left = |version: Option<Version>| match version {
+                None if lost => Write { version, begin: now, end: Some(now), window: ALWAYS },
+                _ => left(&writes, version, now),
+            };
+            history.writes = kept.into_iter().map(left).collect();
         }
         self.windows.fill(ALWAYS);
     }
@@ -327,6 +331,10 @@ impl Model {
         let history = &mut self.keys[key];
         let mut same = history.writes.iter_mut().filter(|write| is_same(&write.version, &version));
         let Some(write) = same.next() else { return Ok(()) };
+        // A read that a fault made miss, or an object whose data a cut took, may still be listed.
+        if version.is_none() && (self.is_excused || write.window == ALWAYS) {
+            return Ok(());
+        }
         (write.begin, write.end) = (now, Some(now));
         let (from, to) = write.window;
         let window = &mut self.windows[usize::from(history.shard)];
@@ -370,7 +378,8 @@ impl History {
     fn describe(&self) -> String {
         let write = |write: &Write| {
             let what = write.version.map_or("nothing".to_owned(), |version| {
-                format!("version {} of {} bytes", version.number, version.bytes)
+                let ends = version.expires.map_or(String::new(), |at| format!(" until {at}"));
+                format!("version {} of {} bytes{ends}", version.number, version.bytes)
             });
             let end = write.end.map_or("?".to_owned(), |end| end.to_string());
             format!("{what} from {} to {end}", write.begin)
@@ -387,6 +396,13 @@ fn is_same(one: &Option<Version>, other: &Option<Version>) -> bool {
 fn may_be(writes: &[Write], version: &Option<Version>, from: Moment, to: Moment) -> bool {
     let same = writes.iter().filter(|write| is_same(&write.version, version));
     same.filter(|write| write.begin <= to).any(|write| !is_superseded(writes, write, from))
+}
+
+/// Whether a record may have come to the media without its data: then the object is a miss (cases 6 and 11 of
+/// `docs/disk-format.md`).
+fn is_unsafe(writes: &[Write], from: Moment, to: Moment) -> bool {
+    let mut puts = writes.iter().filter(|write| write.version.is_some() && write.begin <= to);
+    puts.any(|write| write.end.is_none_or(|end| end >= from))
 }
 
 /// A version, or none, that a crash now leaves.
@@ -420,7 +436,7 @@ mod tests {
     use super::*;
 
     fn model() -> Model {
-        Model::new(9, vec![(Key::from(1u64), 0), (Key::from(2u64), 0)], false)
+        Model::new(9, 1, vec![(Key::from(1u64), 0), (Key::from(2u64), 0)], false)
     }
 
     /// Puts a version of 100 bytes; returns it and its bytes.

@@ -70,14 +70,16 @@ impl Pool {
         }
     }
 
-    fn keep(&mut self, buffer: Buffer) {
-        let units = buffer.len() / UNIT_BYTES as usize;
-        assert!(units.is_power_of_two(), "memory comes back as it was given");
-        let class = units.trailing_zeros() as usize;
-        if self.free.len() <= class {
-            self.free.resize_with(class + 1, Vec::new);
+    /// Neighbours may come back as one: they are cut again.
+    fn keep(&mut self, mut buffer: Buffer) {
+        while !buffer.is_empty() {
+            let class = (buffer.len() / UNIT_BYTES as usize).ilog2() as usize;
+            let rest = buffer.split_off((UNIT_BYTES as usize) << class);
+            if self.free.len() <= class {
+                self.free.resize_with(class + 1, Vec::new);
+            }
+            self.free[class].push(std::mem::replace(&mut buffer, rest));
         }
-        self.free[class].push(buffer);
     }
 }
 

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use adit_kvstore::Durability;
+use adit_kvstore::{Durability, TenantId};
 use adit_kvstore::media::{self, FormatOptions};
-use adit_kvstore::shard::Shard;
+use adit_kvstore::shard::{Failure, Shard};
 
 use super::counts::Sum;
 use super::machine::lock;
@@ -14,6 +14,8 @@ use crate::world::violated;
 
 /// Attempts to open a store on healthy devices.
 const ATTEMPTS_MAX: u32 = 8;
+/// Steps until a journal has room.
+const STEPS_MAX: u32 = 10_000;
 /// Bytes of a tenant that has a quota.
 const QUOTA_BYTES: u64 = 200 << 10;
 
@@ -62,7 +64,7 @@ impl StoreWorld {
             violated(2, format_args!("what was formatted is no store: {error}"))
         });
         let (seed, keys) = (self.random.next(), self.keys(&set));
-        self.model = Model::new(seed, keys, !self.shape.is_roomy);
+        self.model = Model::new(seed, set.shards(), keys, !self.shape.is_roomy);
         lock(&self.machine).faults.set_calm(false);
     }
 
@@ -146,18 +148,37 @@ impl StoreWorld {
     }
 
     fn define_tenants(&mut self) {
+        let quota = self.shape.has_quotas.then_some(QUOTA_BYTES);
         self.tenants.clear();
-        let (now, quota) = (self.now, self.shape.has_quotas.then_some(QUOTA_BYTES));
-        for shard in &mut self.shards {
-            let mut tenants = vec![adit_kvstore::TenantId::default()];
+        for shard in 0..self.shards.len() {
+            let mut tenants = vec![TenantId::default()];
             for (name, quota) in [("guest", quota), ("a second tenant", None)] {
-                let tenant = shard.tenant(now, name, quota);
-                tenants.push(tenant.unwrap_or_else(|failure| {
-                    violated(2, format_args!("tenant {name}: {failure}"))
-                }));
+                tenants.extend(self.define_tenant(shard, name, quota));
             }
             self.tenants.push(tenants);
         }
+    }
+
+    /// A tenant, as soon as the journal has room for it; none if its device fails.
+    fn define_tenant(&mut self, shard: usize, name: &str, quota: Option<u64>) -> Option<TenantId> {
+        for _ in 0..STEPS_MAX {
+            match self.shards[shard].tenant(self.now, name, quota) {
+                Ok(id) => return Some(id),
+                Err(Failure::Full) => self.step(),
+                Err(failure) => {
+                    self.excuse_if_struck();
+                    let is_off = lock(&self.machine).is_off();
+                    if !is_off && !self.model.is_excused() {
+                        violated(2, format_args!("tenant {name}: {failure}"));
+                    }
+                    return None;
+                }
+            }
+            if lock(&self.machine).is_off() {
+                return None;
+            }
+        }
+        violated(4, "the journal never has room")
     }
 
     /// Reads every key, or sometimes some, at rest.

@@ -119,7 +119,7 @@ impl StoreWorld {
             canary,
             now: Time::from_ns(1_000_000_000),
             pool: Pool::new(),
-            model: Model::new(random.next(), Vec::new(), false),
+            model: Model::new(random.next(), 0, Vec::new(), false),
             trace,
             counts: StoreCounts::default(),
             shards: Vec::new(),
@@ -224,16 +224,19 @@ impl StoreWorld {
     /// Lets time pass to where something happens.
     fn idle(&mut self, next: Time) {
         self.idle_steps += 1;
-        let next = lock(&self.machine).next().map_or(next, |device| device.min(next));
+        let device = lock(&self.machine).next();
         let overdue = self.pending.values().any(|one| self.now.since(one.since) > PATIENCE);
-        let is_stuck = next == Time::NEVER && !self.pending.is_empty();
+        let is_stuck = device.is_none() && next == Time::NEVER && !self.pending.is_empty();
         if is_stuck || overdue || self.idle_steps > IDLE_STEPS_MAX {
             let waits: Vec<String> =
                 self.pending.values().map(|pending| format!("{pending:?}")).collect();
-            violated(4, format_args!("nothing moves at {}: {}", self.now, waits.join("; ")));
+            let now = self.now;
+            violated(4, format_args!("nothing moves at {now} until {next}: {}", waits.join("; ")));
         }
-        if next != Time::NEVER {
-            self.now = next.max(self.now + Duration::from_nanos(1));
+        // Who has something to do at once and does not do it waits for a device.
+        let clock = (next != Time::NEVER && (next > self.now || device.is_none())).then_some(next);
+        if let Some(next) = device.into_iter().chain(clock).min() {
+            self.now = next.max(self.now + Duration::from_micros(1));
         }
     }
 

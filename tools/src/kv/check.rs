@@ -72,16 +72,14 @@ fn shard_json(shard: u16, found: &ShardSurvey) -> Value {
         "journal_records": recovered.journal_records,
         "objects": found.objects.len(),
         "tenants": found.tenants.len(),
-        "layouts": found.layouts,
+        "layouts": found.layouts.len(),
         "used_bytes": found.space.used_units * adit_kvstore::UNIT_BYTES,
         "data_bytes": found.space.data_units * adit_kvstore::UNIT_BYTES,
     })
 }
 
 fn report(heads: &Heads, shards: &[Value], faults: &[Fault]) -> Value {
-    let told = |fault: &Fault| {
-        json!({ "code": fault.code, "text": fault.text, "objects_lost": fault.objects_lost })
-    };
+    let told = |fault: &Fault| json!({ "code": fault.code, "text": fault.text, "objects_lost": fault.objects_lost });
     json!({
         "devices": heads.copies.len(),
         "shards": shards,

@@ -128,9 +128,7 @@ impl Source {
     /// The next bytes, as many as fit.
     fn read(&mut self, into: &mut [u8]) -> Result<()> {
         let read = self.data.read_exact(into);
-        read.map_err(|why| {
-            Failure::failed(format!("{}: {why}; is it being changed?", self.name))
-        })
+        read.map_err(|why| Failure::failed(format!("{}: {why}; is it being changed?", self.name)))
     }
 }
 

@@ -1,15 +1,16 @@
 //! `adit kv scrub`: reads every object and verifies its checksums.
 
-use adit_driver::memory::AnyBuffer;
-use adit_kvstore::shard::{Action, GetItem, Info, Outcome, Part};
-use adit_kvstore::{Key, piece_bytes};
+use adit_kvstore::Key;
+use adit_kvstore::shard::Action;
+use adit_kvstore::survey;
 use clap::Args;
 use serde_json::{Value, json};
 
 use super::key::hex;
 use super::meter::Meter;
-use super::session::{Session, one};
+use super::session::Session;
 use super::store::{self, StoreArgs};
+use super::survey::Reader;
 use crate::failure::{Failure, Result};
 use crate::human;
 use crate::interrupt::Interrupt;
@@ -20,11 +21,9 @@ Examples:
   adit kv scrub uring:kv.img
   adit kv scrub uring:kv.img --repair
 
-Without --repair nothing is changed, and bad objects make it fail. They are misses to whoever asks for them; --repair
-removes them, so that their room is used again.";
+The store must not be open elsewhere. Without --repair nothing is changed, and bad objects make it fail. They are
+misses to whoever asks for them; --repair removes them, so that their room is used again.";
 
-/// What is read at once at least.
-const PART_BYTES: u64 = 8 << 20;
 /// Bad objects that are named.
 const NAMED_MAX: usize = 100;
 
@@ -50,7 +49,6 @@ struct Found {
     objects: u64,
     bytes: u64,
     bad: Vec<Key>,
-    bad_count: u64,
     removed: u64,
     interrupted: bool,
 }
@@ -61,12 +59,16 @@ struct Found {
 /// When objects are bad and were not removed, and as [`Session::open`].
 pub(crate) fn run(args: &ScrubArgs) -> Result<()> {
     let interrupt = Interrupt::install()?;
-    let mut session = Session::open(args.store.targets.clone())?;
-    let found = scrub(&mut session, args.repair, &interrupt)?;
-    session.close()?;
+    let targets = &args.store.targets;
+    let mut found = scrub(&mut Reader::open(targets, true)?, &interrupt)?;
+    if args.repair && !found.bad.is_empty() {
+        let mut session = Session::open(targets.clone())?;
+        repair(&mut session, &mut found)?;
+        session.close()?;
+    }
     let text = if args.json { format!("{:#}\n", found.json()) } else { found.text() };
     Output::Standard.write(&text)?;
-    let left = found.bad_count - found.removed;
+    let left = found.bad.len() as u64 - found.removed;
     if found.interrupted {
         return Err(Failure::interrupted());
     }
@@ -80,62 +82,44 @@ pub(crate) fn run(args: &ScrubArgs) -> Result<()> {
     }
 }
 
-fn scrub(session: &mut Session, repair: bool, interrupt: &Interrupt) -> Result<Found> {
-    let (mut objects, mut whole) = (Vec::new(), 0);
-    session.scan(&mut |info| {
-        whole += info.bytes;
-        objects.push(info);
-        Ok(())
-    })?;
-    // In the order in which a device has them as far as that can be told: the reads follow each other.
-    objects.sort_unstable_by_key(|info| info.device);
+/// Reads everything, in the order in which it lies on the devices.
+fn scrub(reader: &mut Reader, interrupt: &Interrupt) -> Result<Found> {
+    let facts = reader.facts();
+    let heads = survey::heads(reader, &facts)?;
     let (mut found, mut meter) = (Found::default(), Meter::new());
-    for info in objects {
-        if interrupt.requested() {
-            found.interrupted = true;
-            break;
-        }
-        meter.show(|_| format!("{} of {}", human::capacity(found.bytes), human::capacity(whole)));
-        found.objects += 1;
-        found.bytes += info.bytes;
-        if is_good(session, &info)? {
-            continue;
-        }
-        found.bad_count += 1;
-        if repair {
-            session.call(Action::Delete(info.key.clone()))?;
-            found.removed += 1;
-        }
-        if found.bad.len() < NAMED_MAX {
-            found.bad.push(info.key);
+    for shard in 0..heads.geometry.shards() {
+        let mut surveyed = survey::shard(reader, &heads, shard)?;
+        let mut objects = std::mem::take(&mut surveyed.objects);
+        objects.sort_unstable_by_key(|one| one.object.place);
+        let whole: u64 = objects.iter().map(|one| one.object.bytes).sum();
+        let before = found.bytes;
+        for one in objects {
+            if interrupt.requested() {
+                found.interrupted = true;
+                return Ok(found);
+            }
+            let done = found.bytes - before;
+            meter.show(|_| {
+                let (done, whole) = (human::capacity(done), human::capacity(whole));
+                format!("shard {shard}: {done} of {whole}, {} bad", found.bad.len())
+            });
+            found.objects += 1;
+            found.bytes += one.object.bytes;
+            if !surveyed.verify(reader, &one)? {
+                found.bad.push(one.key);
+            }
         }
     }
     Ok(found)
 }
 
-/// Reads all of an object; the store verifies what it reads.
-fn is_good(session: &mut Session, info: &Info) -> Result<bool> {
-    let part_bytes = PART_BYTES.max(piece_bytes(info.bytes));
-    if info.layout != adit_kvstore::LayoutId::PLAIN || info.bytes <= part_bytes {
-        return reads(session, info, Part::All, info.bytes);
+/// Removes the bad ones; those that are gone already count.
+fn repair(session: &mut Session, found: &mut Found) -> Result<()> {
+    for key in &found.bad {
+        session.call(Action::Delete(key.clone()))?;
+        found.removed += 1;
     }
-    let mut at = 0;
-    while at < info.bytes {
-        let end = info.bytes.min(at + part_bytes);
-        if !reads(session, info, Part::Bytes(at..end), end - at)? {
-            return Ok(false);
-        }
-        at = end;
-    }
-    Ok(true)
-}
-
-fn reads(session: &mut Session, info: &Info, part: Part, bytes: u64) -> Result<bool> {
-    let into = AnyBuffer::One(session.allocate(info.device, bytes)?);
-    let item = GetItem { key: info.key.clone(), part, into };
-    let (outcome, memory) = session.call(Action::Get(item))?;
-    drop(one(memory));
-    Ok(matches!(outcome, Outcome::Hit { .. }))
+    Ok(())
 }
 
 impl Found {
@@ -144,9 +128,9 @@ impl Found {
         json!({
             "objects": self.objects,
             "bytes": self.bytes,
-            "bad": self.bad_count,
+            "bad": self.bad.len(),
             "removed": self.removed,
-            "bad_objects": self.bad.iter().map(named).collect::<Vec<_>>(),
+            "bad_objects": self.bad.iter().take(NAMED_MAX).map(named).collect::<Vec<_>>(),
             "interrupted": self.interrupted,
         })
     }
@@ -156,14 +140,14 @@ impl Found {
             "{} objects, {} read and verified: {} bad, {} removed\n",
             self.objects,
             human::capacity(self.bytes),
-            self.bad_count,
+            self.bad.len(),
             self.removed
         );
-        for key in &self.bad {
+        for key in self.bad.iter().take(NAMED_MAX) {
             text += &format!("  bad: {key}\n");
         }
-        if self.bad_count > self.bad.len() as u64 {
-            text += &format!("  and {} more\n", self.bad_count - self.bad.len() as u64);
+        if self.bad.len() > NAMED_MAX {
+            text += &format!("  and {} more\n", self.bad.len() - NAMED_MAX);
         }
         text
     }

@@ -161,9 +161,9 @@ fn served(metrics: &Metrics) -> Value {
     report.insert("hit_share".to_owned(), json!(ratio("get_hits_total", "gets_total")));
     report.insert(
         "write_amplification".to_owned(),
-        json!(ratio("device_written_bytes_total", "put_bytes_total")),
+        json!(ratio("device_written_bytes_total", "written_bytes_total")),
     );
-    for name in ["gets_total", "puts_total", "evictions_total", "corrupt_misses_total"] {
+    for name in ["gets_total", "puts_total", "evictions_total", "get_corrupt_total"] {
         report.insert(name.trim_end_matches("_total").to_owned(), json!(of(name)));
     }
     report.into()
@@ -176,8 +176,23 @@ fn table(report: &Value, title: &str) -> String {
     let mut rows = vec![
         ("objects", number("objects").to_string()),
         ("their bytes", human::capacity(number("object_bytes"))),
-        ("used", format!("{} of {} ({})", human::capacity(number("used_bytes")), human::capacity(number("capacity_bytes")), percent(used))),
-        ("free runs", format!("{}, the largest of {}", number("free_runs"), human::capacity(number("largest_free_bytes")))),
+        (
+            "used",
+            format!(
+                "{} of {} ({})",
+                human::capacity(number("used_bytes")),
+                human::capacity(number("capacity_bytes")),
+                percent(used)
+            ),
+        ),
+        (
+            "free runs",
+            format!(
+                "{}, the largest of {}",
+                number("free_runs"),
+                human::capacity(number("largest_free_bytes"))
+            ),
+        ),
         ("fragmentation", percent(report["fragmentation"].as_f64().unwrap_or_default())),
     ];
     for device in report["devices"].as_array().into_iter().flatten() {
@@ -232,8 +247,7 @@ mod tests {
     #[test]
     fn fragmentation_is_what_the_largest_run_is_not() {
         let mut report = json!({});
-        let space =
-            Space { data_units: 100, used_units: 60, free_runs: 2, largest_free_units: 30 };
+        let space = Space { data_units: 100, used_units: 60, free_runs: 2, largest_free_units: 30 };
         add_space(&mut report, &space);
         assert_eq!(report["fragmentation"], 0.25);
         add_space(&mut report, &Space::default());

@@ -51,7 +51,12 @@ impl Reader {
             each.collect::<std::result::Result<Vec<_>, _>>()
         };
         let (devices, is_in_use) = match open(true) {
-            Ok(devices) => (devices, false),
+            Ok(devices) if exclusive => (devices, false),
+            // Whoever only looks keeps nobody off, except for the moment in which it asks.
+            Ok(devices) => {
+                drop(devices);
+                (open(false)?, false)
+            }
             Err(error) if exclusive || !is_taken(&error) => return Err(error.into()),
             Err(_) => (open(false)?, true),
         };
@@ -105,7 +110,10 @@ impl Opened {
         match result {
             Ok(_) => into.copy_from_slice(&buffer),
             Err(error) => {
-                tracing::warn!("{}: reading unit {unit} failed: {error}", self.device.info().device);
+                tracing::warn!(
+                    "{}: reading unit {unit} failed: {error}",
+                    self.device.info().device
+                );
                 into.fill(0);
             }
         }

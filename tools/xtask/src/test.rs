@@ -23,7 +23,7 @@ pub(crate) struct TestArgs {
 }
 
 /// The checks that cargo does. The last one builds what the guests run: they are left out when it fails.
-const STEPS: [&[&str]; 6] = [
+const STEPS: [&[&str]; 8] = [
     &["fmt", "--all", "--check"],
     &["clippy", "--quiet", "--workspace", "--all-targets", "--", "-D", "warnings"],
     // What the default features leave out.
@@ -31,6 +31,9 @@ const STEPS: [&[&str]; 6] = [
     &["test", "--quiet", "--workspace"],
     // With fresh seeds on each run: a failure prints the line that repeats it.
     &["xtask", "sim", "--schedules", "100000"],
+    // The store's: as many as fit, and a power cut at some commands of a long workload.
+    &["xtask", "sim", "--store", "--minutes", "1.5"],
+    &["xtask", "sim", "--store", "--sweep", "--every", "37"],
     BUILD,
 ];
 

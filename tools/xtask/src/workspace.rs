@@ -41,6 +41,21 @@ pub(crate) fn build_example(name: &str) -> Result<PathBuf> {
     build(name, &arguments, &format!("debug/examples/{name}"))
 }
 
+/// Builds an integration test, fast and with every assertion as the simulation is, and returns its path.
+pub(crate) fn build_test(package: &str, name: &str) -> Result<PathBuf> {
+    let _progress = Progress::start(format!("building the test {name} of {package}"));
+    let which = ["--package", package, "--test", name];
+    let how = ["--profile", "sim", "--no-run", "--message-format", "json"];
+    let output = process::run_quietly(cargo().args(["test", "--quiet"]).args(which).args(how))?;
+    let messages = String::from_utf8_lossy(&output.stdout).into_owned();
+    let executable = messages.lines().find_map(|line| {
+        let message: serde_json::Value = serde_json::from_str(line).ok()?;
+        let is_test = message["target"]["name"] == name && message["profile"]["test"] == true;
+        message["executable"].as_str().filter(|_| is_test).map(PathBuf::from)
+    });
+    executable.ok_or_else(|| Failure::new(format!("cargo does not say where it built {name}")))
+}
+
 fn build(name: &str, arguments: &[&str], file: &str) -> Result<PathBuf> {
     let _progress = Progress::start(format!("building {name}"));
     process::run_quietly(cargo().args(["build", "--quiet"]).args(arguments))?;

@@ -222,7 +222,10 @@ fn judge(looked: &[(String, Vec<Finding>)], permission: Permission) -> Result<Ve
         return Err(failure);
     }
     let warn = |(device, findings): &(String, Vec<Finding>)| {
-        findings.iter().map(|finding| warning(device, finding, permission.option)).collect::<Vec<_>>()
+        findings
+            .iter()
+            .map(|finding| warning(device, finding, permission.option))
+            .collect::<Vec<_>>()
     };
     Ok(looked.iter().flat_map(warn).collect())
 }

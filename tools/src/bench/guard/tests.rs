@@ -200,7 +200,10 @@ fn all_refused_devices_are_told_at_once() {
     let text = failure.to_string();
     assert!(text.contains("a:1") && text.contains("one") && text.contains("b:2"), "{text}");
     assert_eq!(failure.code(), 2);
-    assert_eq!(judge(&looked, Permission { is_given: true, ..ALLOW_DESTROY }).expect("allowed").len(), 2);
+    assert_eq!(
+        judge(&looked, Permission { is_given: true, ..ALLOW_DESTROY }).expect("allowed").len(),
+        2
+    );
 }
 
 #[test]

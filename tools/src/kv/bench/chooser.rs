@@ -41,8 +41,10 @@ pub(super) struct Chooser {
     is_latest: bool,
     /// Objects that there were at first.
     loaded: u64,
-    /// Objects that there are now.
+    /// Objects that there are now, and those that are being inserted.
     count: u64,
+    /// Objects up to the first whose insert has not ended: those that may be read.
+    settled: u64,
     stream: Stream,
     index: u64,
 }
@@ -80,7 +82,23 @@ impl Chooser {
         assert!(count > 0, "there are objects to choose from");
         let draw = Draw::new(distribution, count, 1, seed).expect("the distributions are valid");
         let stream = Stream::new(seed, 0, 0);
-        Chooser { mix, draw, is_latest: false, loaded: count, count, stream, index: 0 }
+        Chooser {
+            mix,
+            draw,
+            is_latest: false,
+            loaded: count,
+            count,
+            settled: count,
+            stream,
+            index: 0,
+        }
+    }
+
+    /// Inserts that have ended are read from now on, in their order.
+    pub(super) fn settle(&mut self, has_ended: impl Fn(u64) -> bool) {
+        while self.settled < self.count && has_ended(self.settled) {
+            self.settled += 1;
+        }
     }
 
     /// The next one.
@@ -105,7 +123,7 @@ impl Chooser {
             Step::Modify(object)
         } else if is(self.mix.scan) {
             let length = below(random[2], SCAN_MAX) + 1;
-            Step::Get(object, length.min(self.count - object))
+            Step::Get(object, length.min(self.settled - object))
         } else {
             Step::Get(object, 1)
         }
@@ -115,7 +133,7 @@ impl Chooser {
     fn object(&self, random: u64) -> u64 {
         let place = self.draw.place(random);
         debug_assert!(place < self.loaded);
-        if self.is_latest { self.count - 1 - place } else { place }
+        if self.is_latest { self.settled - 1 - place } else { place }
     }
 }
 
@@ -127,7 +145,11 @@ mod tests {
     const STEPS: usize = 100_000;
 
     fn steps(mut chooser: Chooser) -> Vec<Step> {
-        (0..STEPS).map(|_| chooser.next()).collect()
+        let mut next = || {
+            chooser.settle(|_| true);
+            chooser.next()
+        };
+        (0..STEPS).map(|_| next()).collect()
     }
 
     fn percent(steps: &[Step], is: impl Fn(&Step) -> bool) -> f64 {
@@ -196,6 +218,21 @@ mod tests {
             }
         }
         near(f64::from(newest) * 100.0 / (STEPS as f64 * 0.95), 9.8);
+    }
+
+    #[test]
+    fn what_is_being_inserted_is_not_read() {
+        for ycsb in [Ycsb::D, Ycsb::E] {
+            let mut chooser = Chooser::ycsb(ycsb, 10, 1);
+            for _ in 0..1000 {
+                if let Step::Get(from, length) = chooser.next() {
+                    assert!(from + length <= 10, "{ycsb:?}");
+                }
+            }
+            chooser.settle(|object| object < 12);
+            let far = (0..1000).any(|_| matches!(chooser.next(), Step::Get(f, l) if f + l == 12));
+            assert!(far, "{ycsb:?}");
+        }
     }
 
     #[test]

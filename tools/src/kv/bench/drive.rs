@@ -98,6 +98,7 @@ pub(super) fn mix<B: Bed>(
                 engine.begin(Kind::Put, [object].into_iter());
                 continue;
             }
+            chooser.settle(|number| engine.may_put(name(number)));
             match chooser.next() {
                 Step::Get(from, length) => {
                     engine.begin(Kind::Get, (from..from + length).map(name));

@@ -265,12 +265,7 @@ impl Answers<'_> {
         self.idle.push(buffer);
     }
 
-    fn of_put(
-        &mut self,
-        flight: Flight,
-        result: &Answer,
-        latency: std::time::Duration,
-    ) -> Judged {
+    fn of_put(&mut self, flight: Flight, result: &Answer, latency: std::time::Duration) -> Judged {
         self.objects.end_put(flight.object, matches!(result, Ok(Outcome::Stored)));
         match result {
             Ok(Outcome::Stored) => self.counted.put.record(self.object_bytes, latency),

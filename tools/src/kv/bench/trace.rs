@@ -68,7 +68,8 @@ mod tests {
 
     #[test]
     fn each_line_is_a_request_and_empty_ones_are_none() {
-        let text = "{\"timestamp\": 0, \"input_length\": 9, \"hash_ids\": [0, 1]}\n\n{\"hash_ids\":[]}";
+        let text =
+            "{\"timestamp\": 0, \"input_length\": 9, \"hash_ids\": [0, 1]}\n\n{\"hash_ids\":[]}";
         let requests = parse(text.as_bytes()).expect("a trace");
         let ids: Vec<&[u64]> = requests.iter().map(|request| &*request.hash_ids).collect();
         assert_eq!(ids, [&[0u64, 1][..], &[]]);

@@ -83,6 +83,10 @@ pub(crate) struct GuestArgs {
     #[arg(long, value_name = "NAME")]
     pub(super) example: Vec<String>,
 
+    /// An integration test to build and copy in under its own name, such as adit-kvstore:shard
+    #[arg(long, value_name = "PACKAGE:NAME", value_parser = parse_test)]
+    pub(super) test: Vec<(String, String)>,
+
     /// An argument for QEMU, placed before the controllers; one that begins with `-` is split at its first space
     #[arg(long, value_name = "A", allow_hyphen_values = true)]
     pub(super) qemu_arg: Vec<String>,
@@ -141,6 +145,12 @@ impl GuestArgs {
             .map(|line| line.guest)
             .map_err(|error| Failure::usage(error.to_string()))
     }
+}
+
+/// A package and one of its integration tests.
+fn parse_test(text: &str) -> std::result::Result<(String, String), String> {
+    let (package, name) = text.split_once(':').ok_or("give PACKAGE:NAME")?;
+    Ok((package.to_owned(), name.to_owned()))
 }
 
 /// Bytes, with an optional K, M, G or T.

@@ -73,6 +73,7 @@ impl Plan {
         let files =
             arguments.copy.iter().map(|text| Copy::find(text)).collect::<Result<Vec<_>>>()?;
         let named = programs.iter().map(|program| &program.name).chain(&arguments.example);
+        let named = named.chain(arguments.test.iter().map(|(_, name)| name));
         let names: Vec<String> = named.cloned().collect();
         let line = command::shell_line(&arguments.command, controllers.count(), &names)?;
         let needs_adit = command::mentions(&arguments.command, "adit")
@@ -111,6 +112,11 @@ pub(crate) fn run(
         deps::ensure(&deps::TO_BUILD)?;
         let program = workspace::build_example(name)?;
         plan.programs.push(Program::find(&program.to_string_lossy())?);
+    }
+    for (package, name) in &arguments.test {
+        deps::ensure(&deps::TO_BUILD)?;
+        let built = Program::find(&workspace::build_test(package, name)?.to_string_lossy())?;
+        plan.programs.push(built.named(name));
     }
     let cache = workspace::target_directory()?.join("vm");
     let kernel = match &arguments.kernel {

@@ -45,6 +45,11 @@ impl Program {
         Ok(Self { name: what.to_owned(), source: Source::Package(package) })
     }
 
+    /// The same under another name.
+    pub(super) fn named(self, name: &str) -> Self {
+        Self { name: name.to_owned(), ..self }
+    }
+
     /// The file on the host, and its libraries.
     fn locate(&self, cache: &Path) -> Result<(PathBuf, Vec<String>)> {
         match &self.source {

@@ -1,0 +1,121 @@
+//! A device that goes away, comes back, and one of several.
+
+use std::time::{Duration, Instant};
+
+use adit_driver::bus::soft::{Drive, SoftBus};
+use adit_driver::memory::AnyBuffer;
+use adit_driver::{Controller, ControllerOptions, Device, Target};
+use adit_kvstore::layout::{BlockShape, Dtype, Layout, Order};
+use adit_kvstore::shard::Part;
+use adit_kvstore::store::{FormatStore, OpenOptions, PutWith};
+use adit_kvstore::{Error, Store};
+
+use crate::rig::{Rig, data, key};
+
+/// A store of two shards on two devices of their own memory each.
+fn two_devices(buses: &[std::sync::Arc<SoftBus>]) -> Store {
+    let target: Target = "soft:mem=64M".parse().expect("a target");
+    let device = |bus: &std::sync::Arc<SoftBus>| {
+        let options = ControllerOptions::default();
+        let controller = Controller::attach(bus.clone(), &options).expect("a controller");
+        let namespace = controller.namespace_of(&target).expect("a namespace");
+        Device::of_namespace(controller, namespace, &target)
+    };
+    let devices: Vec<Device> = buses.iter().map(device).collect();
+    let format = FormatStore { devices: devices.clone(), shards: 2, ..FormatStore::default() };
+    Store::format(&format).expect("formatted");
+    let command_timeout = Duration::from_secs(1);
+    let options =
+        OpenOptions { devices, pool_bytes: 4 << 20, command_timeout, ..OpenOptions::default() };
+    Store::open(&options).expect("a store")
+}
+
+fn bus() -> std::sync::Arc<SoftBus> {
+    SoftBus::new("mem=64M".parse().expect("options"), Drive::Thread).expect("a bus")
+}
+
+#[test]
+fn objects_of_a_device_that_is_pulled_are_misses_until_it_is_recovered() {
+    let buses = [bus(), bus()];
+    let store = two_devices(&buses);
+    for number in 0..40 {
+        let put = store.put(key(number), data(number, 9000)).wait().expect("put");
+        assert!(put.is_stored());
+    }
+    store.commit().wait().expect("committed");
+    let device_of = |number| {
+        let info = store.info(key(number)).wait().expect("known");
+        info.map(|info| info.device)
+    };
+    let on_second: Vec<u64> = (0..40).filter(|number| device_of(*number) == Some(1)).collect();
+    assert!(!on_second.is_empty() && on_second.len() < 40, "both devices have some");
+    let works = store.recover(0).expect_err("nothing to recover");
+    assert!(matches!(works, Error::Invalid { .. }), "{works}");
+    assert!(store.recover(2).is_err(), "no such device");
+    // Whichever device a writer's object is on, its parts get there.
+    for number in 100..104 {
+        let writer = store.reserve(key(number), 300_000, &PutWith::default());
+        let writer = writer.wait().expect("room");
+        let (object, piece) = (data(number, 300_000), writer.piece_bytes() as usize);
+        for (part, offset) in object.chunks(piece).zip((0..).step_by(piece)) {
+            writer.fill(offset, part).wait().expect("filled");
+        }
+        writer.commit().wait().expect("sealed");
+        assert!(store.get(key(number)).wait().expect("got").expect("there")[..] == object);
+    }
+
+    buses[1].unplug();
+    // What was asked first may take until the driver notices.
+    let hit = |number| match store.get(key(number)).wait() {
+        Ok(Some(value)) => {
+            assert_eq!(value[..], data(number, 9000));
+            true
+        }
+        Ok(None) | Err(_) => false,
+    };
+    assert!(on_second.iter().all(|number| !hit(*number)), "its device is gone");
+    let others: Vec<u64> = (0..40).filter(|number| !on_second.contains(number)).collect();
+    assert!(others.iter().all(|number| hit(*number)), "the other device is there");
+
+    buses[1].replug();
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while let Err(error) = store.recover(1) {
+        assert!(Instant::now() < deadline, "{error}");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    assert!((0..40).all(hit), "all are there again");
+}
+
+#[test]
+fn a_layer_of_many_blocks_is_read_at_once_from_any_shard() {
+    let rig = Rig::soft();
+    let store = rig.format(2).open();
+    let (dtype, tensors_per_layer) = (Dtype::F16, 2);
+    // Tensors of 3072 bytes, each padded to a unit.
+    let block =
+        BlockShape { layers: 4, tensors_per_layer, kv_heads: 2, head_dim: 48, dtype, tokens: 16 };
+    let layout = Layout::new(block, Order::LayerMajor { slots: 8 }).expect("a layout");
+    let defined = store.layout(layout).wait().expect("defined");
+    assert_eq!(defined.layout(), &layout);
+    let with = PutWith { layout: Some(defined), ..PutWith::default() };
+    let block = |number: u64| -> Vec<u8> {
+        let tensor = |t: u64| [data(number << 8 | t, 3072), vec![0; 1024]].concat();
+        (0..8).flat_map(tensor).collect()
+    };
+    let puts = (0..20u64).map(|number| (key(number), block(number)));
+    for put in store.put_many(puts, &with).wait() {
+        assert!(put.expect("put").is_stored());
+    }
+    let memory = |_| AnyBuffer::One(store.allocate(8192).expect("memory"));
+    let items = (0..20u64).map(|number| (key(number), Part::Layer(2), memory(number)));
+    for (number, read) in (0..20).zip(store.get_many_into(items).wait()) {
+        let read = read.expect("read");
+        let AnyBuffer::One(buffer) = read.memory else { panic!("it was lent") };
+        assert_eq!(read.bytes, Some(8192));
+        assert!(buffer[..8192] == block(number)[4 * 4096..6 * 4096], "layer 2 of {number}");
+    }
+    let value = store.get(key(7)).wait().expect("got").expect("there");
+    assert!(value[..] == block(7));
+    let range = store.get_range(key(7), 5000..6000).wait().expect("got").expect("there");
+    assert!(range[..] == block(7)[5000..6000]);
+}

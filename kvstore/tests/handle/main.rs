@@ -1,0 +1,19 @@
+//! The store's handle, on a software controller and on a file through the kernel.
+
+mod basics;
+mod devices;
+mod pressure;
+mod rig;
+
+/// The tests `$test(&Rig)` of a module, on each path.
+#[macro_export]
+macro_rules! on_each_path {
+    ($($test:ident),* $(,)?) => {
+        mod soft {
+            $(#[test] fn $test() { super::$test(&$crate::rig::Rig::soft()); })*
+        }
+        mod uring {
+            $(#[test] fn $test() { super::$test(&$crate::rig::Rig::file()); })*
+        }
+    };
+}

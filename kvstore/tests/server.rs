@@ -1,0 +1,251 @@
+//! The example server, run as a process and asked by a real client.
+
+use std::io::{BufRead, BufReader, Read};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use ureq::Agent;
+
+/// A file for a store, gone with the test.
+struct Image(PathBuf);
+
+impl Image {
+    fn new() -> Image {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("adit-server-{}-{number}.img", std::process::id());
+        Image(Path::new(env!("CARGO_TARGET_TMPDIR")).join(name))
+    }
+}
+
+impl Drop for Image {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+/// The example, built beside this test: `cargo test --test server` alone does not, and would run an old one.
+fn example() -> PathBuf {
+    static BUILT: OnceLock<PathBuf> = OnceLock::new();
+    let built = BUILT.get_or_init(|| {
+        let test = std::env::current_exe().expect("this test");
+        let profile = test.parent().and_then(Path::parent).expect("deps/ is in a profile's folder");
+        // Not set where the tests were built elsewhere and run by hand.
+        if let Some(cargo) = std::env::var_os("CARGO") {
+            build(Path::new(&cargo), profile);
+        }
+        profile.join("examples/server")
+    });
+    built.clone()
+}
+
+fn build(cargo: &Path, profile: &Path) {
+    let mut build = Command::new(cargo);
+    build.args(["build", "--quiet", "--package", "adit-kvstore", "--example", "server"]);
+    build.arg("--target-dir").arg(profile.parent().expect("it is in a target folder"));
+    if profile.ends_with("release") {
+        build.arg("--release");
+    }
+    assert!(build.status().expect("cargo runs").success(), "the example builds");
+}
+
+struct Server {
+    child: Child,
+    url: String,
+    agent: Agent,
+    rest: BufReader<std::process::ChildStdout>,
+}
+
+impl Server {
+    fn start(image: &Image, arguments: &[&str]) -> Server {
+        let mut command = Command::new(example());
+        command.args(["--listen", "127.0.0.1:0"]).args(arguments);
+        command.arg(format!("uring:{}", image.0.display()));
+        let mut child = command.stdout(Stdio::piped()).spawn().expect("the example runs");
+        let mut rest = BufReader::new(child.stdout.take().expect("piped"));
+        let mut line = String::new();
+        rest.read_line(&mut line).expect("a line");
+        let url = line.trim().strip_prefix("listening on ").expect("an address").to_owned();
+        let config = Agent::config_builder().http_status_as_error(false).build();
+        Server { child, url, agent: config.into(), rest }
+    }
+
+    fn formatted(image: &Image) -> Server {
+        Server::start(image, &["--format", "--size-bytes", "134217728"])
+    }
+
+    fn url(&self, path: &str) -> String {
+        format!("{}{path}", self.url)
+    }
+
+    fn put(&self, key: &str, body: &[u8]) -> u16 {
+        let answer = self.agent.put(self.url(&format!("/objects/{key}"))).send(body);
+        answer.expect("an answer").status().as_u16()
+    }
+
+    /// Status, the range that is sent, and the body.
+    fn get(&self, path: &str, range: Option<&str>) -> (u16, Option<String>, Vec<u8>) {
+        let mut request = self.agent.get(self.url(path));
+        if let Some(range) = range {
+            request = request.header("Range", range);
+        }
+        let mut answer = request.call().expect("an answer");
+        let sent = answer.headers().get("Content-Range");
+        let sent = sent.map(|range| range.to_str().expect("text").to_owned());
+        let body = answer.body_mut().with_config().limit(64 << 20).read_to_vec();
+        (answer.status().as_u16(), sent, body.expect("a body"))
+    }
+
+    fn commit(&self) -> u16 {
+        let answer = self.agent.post(self.url("/commit")).send_empty();
+        answer.expect("an answer").status().as_u16()
+    }
+
+    fn signal(&self, name: &str) {
+        let pid = self.child.id().to_string();
+        let sent = Command::new("kill").args(["-s", name, &pid]).status().expect("kill");
+        assert!(sent.success());
+    }
+
+    /// Ends it, and what it still said.
+    fn end(mut self, signal: &str) -> (Option<i32>, String) {
+        self.signal(signal);
+        let status = self.child.wait().expect("it ends");
+        let mut said = String::new();
+        self.rest.read_to_string(&mut said).expect("text");
+        (status.code(), said)
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// What version `version` of an object holds.
+fn body(key: u32, version: u32, len: usize) -> Vec<u8> {
+    let stamp = u64::from(key) << 32 | u64::from(version);
+    let word = |index: u64| (stamp ^ index.wrapping_mul(0x9e37_79b9_7f4a_7c15)).to_le_bytes();
+    (0..len.div_ceil(8) as u64).flat_map(word).take(len).collect()
+}
+
+#[test]
+fn objects_are_stored_given_back_measured_and_removed() {
+    let image = Image::new();
+    let server = Server::formatted(&image);
+    let object = body(1, 1, 300_000);
+    assert_eq!(server.put("a%2Fkey", &object), 201);
+    let got = server.get("/objects/a%2Fkey", None);
+    assert!(got == (200, None, object.clone()), "status {}", got.0);
+    for (range, start, end) in [
+        ("bytes=0-0", 0, 1),
+        ("bytes=150000-160000", 150_000, 160_001),
+        ("bytes=299999-", 299_999, 300_000),
+        ("bytes=-5", 299_995, 300_000),
+        ("bytes=7-999999", 7, 300_000),
+    ] {
+        let sent = Some(format!("bytes {start}-{}/300000", end - 1));
+        let got = server.get("/objects/a%2Fkey", Some(range));
+        assert_eq!((got.0, got.1), (206, sent), "{range}");
+        assert!(got.2 == object[start..end], "{range}");
+    }
+    let behind = server.get("/objects/a%2Fkey", Some("bytes=300000-"));
+    assert_eq!((behind.0, behind.1.as_deref()), (416, Some("bytes */300000")));
+    let head = server.agent.head(server.url("/objects/a%2Fkey")).call().expect("an answer");
+    assert_eq!(head.headers()["Content-Length"], "300000");
+    let delete = || {
+        let answer = server.agent.delete(server.url("/objects/a%2Fkey")).call();
+        answer.expect("an answer").status().as_u16()
+    };
+    assert_eq!((delete(), delete()), (204, 404));
+    assert_eq!(server.get("/objects/a%2Fkey", None).0, 404);
+    let metrics = String::from_utf8(server.get("/metrics", None).2).expect("text");
+    assert!(metrics.contains("\nadit_kv_puts_total 1\n"), "{metrics}");
+    assert!(metrics.contains("\nadit_kv_copied_bytes_total 0\n"), "{metrics}");
+    assert_eq!(server.get("/healthz", None), (200, None, b"ok\n".to_vec()));
+}
+
+#[test]
+fn what_cannot_be_is_refused_with_a_status() {
+    let image = Image::new();
+    let server = Server::formatted(&image);
+    assert_eq!(server.get("/objects/", None).0, 400, "no key");
+    assert_eq!(server.get(&format!("/objects/{}", "k".repeat(513)), None).0, 400, "too long");
+    assert_eq!(server.get("/objects/a%zz", None).0, 400, "no hexadecimal");
+    assert_eq!(server.get("/nothing", None).0, 404);
+    assert_eq!(server.put("empty", &[]), 400);
+    let posted = server.agent.post(server.url("/objects/a")).send(&[1][..]).expect("an answer");
+    assert_eq!(posted.status().as_u16(), 405);
+    let other = Command::new(example())
+        .args(["--listen", "127.0.0.1:0"])
+        .arg(format!("uring:{}", image.0.display()))
+        .output()
+        .expect("the example runs");
+    let said = String::from_utf8(other.stderr).expect("text");
+    assert!(said.contains("another process or handle has it open"), "{said}");
+    let help = Command::new(example()).arg("--help").output().expect("the example runs");
+    assert!(String::from_utf8(help.stdout).expect("text").contains("Example:"));
+}
+
+#[test]
+fn ctrl_c_closes_it_and_all_comes_back() {
+    let image = Image::new();
+    let server = Server::formatted(&image);
+    for key in 0..40 {
+        assert_eq!(server.put(&key.to_string(), &body(key, 1, 20_000)), 201);
+    }
+    let (code, said) = server.end("INT");
+    assert_eq!((code, said.as_str()), (Some(0), "closed with 40 objects\n"));
+    let server = Server::start(&image, &[]);
+    for key in 0..40 {
+        let got = server.get(&format!("/objects/{key}"), None);
+        assert_eq!((got.0, got.2 == body(key, 1, 20_000)), (200, true), "object {key}");
+    }
+    assert_eq!(server.end("TERM").0, Some(0));
+}
+
+/// Killed while clients write: what was committed is there, and whatever is there is a version that was put.
+#[test]
+fn after_kill_9_nothing_is_wrong_and_what_was_committed_is_there() {
+    let image = Image::new();
+    for life in 0..3u32 {
+        let server = if life == 0 { Server::formatted(&image) } else { Server::start(&image, &[]) };
+        let (first, last) = (life * 10 + 1, life * 10 + 9);
+        for key in 0..30 {
+            assert_eq!(server.put(&key.to_string(), &body(key, first, 30_000)), 201);
+        }
+        assert_eq!(server.commit(), 204);
+        let agent = server.agent.clone();
+        let url = server.url("/objects/");
+        let writer = std::thread::spawn(move || {
+            let versions =
+                (first + 1..=last).flat_map(|version| (0..30).map(move |k| (k, version)));
+            let mut sent = 0;
+            for (key, version) in versions {
+                let put = agent.put(format!("{url}{key}")).send(&body(key, version, 30_000)[..]);
+                match put {
+                    Ok(_) => sent += 1,
+                    // It was killed.
+                    Err(_) => break,
+                }
+            }
+            sent
+        });
+        while !writer.is_finished() && server.get("/metrics", None).2.is_empty() {}
+        let (code, _) = server.end("KILL");
+        let sent = writer.join().expect("no panic");
+        assert_eq!(code, None, "killed after {sent} more puts");
+        let server = Server::start(&image, &[]);
+        for key in 0..30 {
+            let (status, _, got) = server.get(&format!("/objects/{key}"), None);
+            assert_eq!(status, 200, "object {key} was committed in life {life}");
+            let is_version = |version| got == body(key, version, 30_000);
+            assert!((first..=last).any(is_version), "object {key} is none that was put");
+        }
+        assert_eq!(server.end("TERM").0, Some(0));
+    }
+}

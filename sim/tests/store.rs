@@ -1,0 +1,44 @@
+//! The store's simulation itself: it repeats exactly, it meets what it should, and it catches broken rules.
+
+use adit_sim::kv::{StoreCanary, StoreCounts, run_seed};
+
+/// Always the same seeds, so that a failure is one of the code. Fresh ones are `cargo xtask sim --store`'s.
+const SEEDS: std::ops::Range<u64> = 0..12;
+/// Seeds in which each canary must be caught.
+const CANARY_SEEDS: u64 = 200;
+
+#[test]
+fn the_same_seed_makes_the_same_run() {
+    for seed in SEEDS {
+        let run = |keeps| run_seed(seed, None, keeps).unwrap_or_else(|failure| panic!("{failure}"));
+        let (first, second) = (run(false), run(true));
+        assert_eq!(first.hash, second.hash, "seed {seed}");
+        assert_eq!(first.counts.to_line(), second.counts.to_line(), "seed {seed}");
+    }
+}
+
+#[test]
+fn runs_meet_what_there_is_to_meet() {
+    let mut all = StoreCounts::default();
+    for seed in 0..40 {
+        all.add(&run_seed(seed, None, false).unwrap_or_else(|failure| panic!("{failure}")).counts);
+    }
+    let met = all.named().filter(|(_, count)| *count > 0).count();
+    assert!(met > 25, "{all}");
+}
+
+#[test]
+fn each_rule_broken_on_purpose_is_caught_as_that_law() {
+    for canary in StoreCanary::ALL {
+        let caught = (0..CANARY_SEEDS).find_map(|seed| {
+            let law = format!("law {}", canary.law());
+            let failure = run_seed(seed, Some(canary), true).err()?;
+            // Healthy runs break nothing: whatever broke was the canary's.
+            assert!(failure.what.contains(&law), "{}: {failure}", canary.name());
+            Some(failure)
+        });
+        let Some(failure) = caught else { panic!("{} was not caught", canary.name()) };
+        let line = format!("--store --seed {:#x} --canary {}", failure.seed, canary.name());
+        assert!(failure.to_string().ends_with(&line), "{failure}");
+    }
+}

@@ -1,0 +1,525 @@
+//! `adit kv` as a user meets it: every command on files, what it refuses, and how it ends.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+/// A directory that is gone at the end.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new(name: &str) -> Scratch {
+        let path = std::env::temp_dir().join(format!("adit-kv-{}-{name}", std::process::id()));
+        fs::create_dir_all(&path).expect("a temporary directory");
+        Scratch(path)
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+
+    /// The target of a file here.
+    fn target(&self, name: &str) -> String {
+        format!("uring:{}", self.path(name).display())
+    }
+
+    /// A store of 64 MiB in a file.
+    fn store(&self, name: &str) -> String {
+        let target = self.target(name);
+        succeed(&["kv", "format", &target, "--size", "64m"]);
+        target
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+fn adit(words: &[&str]) -> Command {
+    let mut adit = Command::new(env!("CARGO_BIN_EXE_adit"));
+    adit.args(words);
+    adit
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+fn run(words: &[&str]) -> Output {
+    adit(words).output().expect("adit runs")
+}
+
+/// Expects success and silence on standard error; what was written to standard output.
+fn succeed(words: &[&str]) -> Vec<u8> {
+    let output = run(words);
+    let told = (output.status.code(), text(&output.stderr));
+    assert_eq!(told, (Some(0), String::new()), "adit {words:?}\n{}", text(&output.stdout));
+    output.stdout
+}
+
+/// Expects exit code `code` and a complaint of one line that has `part`.
+fn fail(words: &[&str], code: i32, part: &str) -> String {
+    let output = run(words);
+    let told = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(code), "adit {words:?}: {told}");
+    // What the store has to say of a device comes before.
+    let last = told.lines().last().unwrap_or_default();
+    assert!(last.contains(part) && last.starts_with("adit: "), "adit {words:?}: {told}");
+    text(&output.stdout)
+}
+
+fn json(words: &[&str]) -> Value {
+    let words: Vec<&str> = words.iter().copied().chain(["--json"]).collect();
+    serde_json::from_slice(&succeed(&words)).expect("JSON")
+}
+
+/// Puts `data` under `key` through standard input.
+fn put(target: &str, key: &str, data: &[u8]) {
+    let mut child =
+        adit(&["kv", "put", target, key]).stdin(Stdio::piped()).spawn().expect("adit runs");
+    child.stdin.take().expect("a pipe").write_all(data).expect("it reads");
+    assert!(child.wait().expect("it ends").success());
+}
+
+fn noise(len: usize) -> Vec<u8> {
+    let mut word = 0x9e37_79b9_7f4a_7c15u64;
+    let mut next = || {
+        word ^= word << 13;
+        word ^= word >> 7;
+        word ^= word << 17;
+        word as u8
+    };
+    (0..len).map(|_| next()).collect()
+}
+
+#[test]
+fn what_is_put_is_got_listed_and_removed() {
+    let scratch = Scratch::new("round");
+    for target in
+        [scratch.target("a.img"), format!("soft:file={},size=64m", scratch.path("b.img").display())]
+    {
+        succeed(&["kv", "format", &target, "--size", "64m", "--label", "of a test"]);
+        put(&target, "greeting", b"hello\n");
+        put(&target, "0x00ff", &noise(300_000));
+        assert_eq!(succeed(&["kv", "get", &target, "greeting"]), b"hello\n");
+        assert_eq!(succeed(&["kv", "get", &target, "hex:00ff"]), noise(300_000));
+        let range = succeed(&["kv", "get", &target, "0x00ff", "--range", "131000-262143"]);
+        assert_eq!(range, noise(300_000)[131_000..262_144]);
+        let mut listed: Vec<String> = text(&succeed(&["kv", "ls", &target]))
+            .lines()
+            .map(|line| line.trim().to_owned())
+            .collect();
+        listed.sort();
+        assert_eq!(listed, ["300000  \\x00\\xff", "6  greeting"]);
+        let listed = json(&["kv", "ls", &target, "--prefix", "gree"]);
+        assert_eq!(listed.as_array().map(Vec::len), Some(1));
+        assert_eq!((&listed[0]["key"], &listed[0]["bytes"]), (&"greeting".into(), &6.into()));
+        succeed(&["kv", "rm", &target, "greeting"]);
+        fail(&["kv", "get", &target, "greeting"], 1, "there is no object 'greeting'");
+        fail(&["kv", "rm", &target, "0x00ff", "greeting"], 1, "there is no object 'greeting'");
+        assert_eq!(json(&["kv", "ls", &target]), Value::Array(Vec::new()));
+        succeed(&["kv", "check", &target]);
+    }
+}
+
+#[test]
+fn an_object_longer_than_a_part_goes_and_comes_in_parts() {
+    let scratch = Scratch::new("long");
+    let target = scratch.store("a.img");
+    let (source, copy) = (scratch.path("source"), scratch.path("copy"));
+    let data = noise(20_000_001);
+    fs::write(&source, &data).expect("there is room");
+    succeed(&["kv", "put", &target, "long", &source.display().to_string()]);
+    let told = json(&["kv", "get", &target, "long", "-o", &copy.display().to_string()]);
+    assert_eq!(told["bytes"], 20_000_001);
+    assert!(fs::read(&copy).expect("it was made") == data, "the same bytes");
+    let tail = succeed(&["kv", "get", &target, "long", "--range", "16777000-"]);
+    assert!(tail == data[16_777_000..], "the same bytes");
+    assert_eq!(
+        fs::read_dir(&scratch.0).expect("listed").count(),
+        3,
+        "nothing half-written is left"
+    );
+}
+
+#[test]
+fn objects_expire_when_they_are_to() {
+    let scratch = Scratch::new("ttl");
+    let target = scratch.store("a.img");
+    let file = scratch.path("x");
+    fs::write(&file, b"x").expect("there is room");
+    succeed(&["kv", "put", &target, "short", &file.display().to_string(), "--ttl", "1"]);
+    succeed(&["kv", "put", &target, "long", &file.display().to_string(), "--ttl", "1000"]);
+    let expires = json(&["kv", "info", &target, "long"])["expires_unix_s"].as_u64();
+    assert!(expires.is_some_and(|at| at > 1_000_000_000), "{expires:?}");
+    thread::sleep(Duration::from_millis(2200));
+    fail(&["kv", "get", &target, "short"], 1, "there is no object 'short'");
+    assert_eq!(succeed(&["kv", "get", &target, "long"]), b"x");
+}
+
+#[test]
+fn info_and_stat_tell_what_a_store_is() {
+    let scratch = Scratch::new("info");
+    let target = scratch.target("a.img");
+    succeed(&[
+        "kv",
+        "format",
+        &target,
+        "--size",
+        "64m",
+        "--shards",
+        "2",
+        "--objects",
+        "10000",
+        "--label",
+        "mine",
+    ]);
+    put(&target, "k", &noise(5000));
+    let store = json(&["kv", "info", &target]);
+    assert_eq!((&store["label"], &store["shards"]), (&"mine".into(), &2.into()));
+    assert_eq!((&store["objects_max"], &store["in_use"]), (&10_000.into(), &false.into()));
+    assert_eq!(store["devices"][0]["bytes"], 64 << 20);
+    let object = json(&["kv", "info", &target, "k"]);
+    assert_eq!((&object["bytes"], &object["checksums"]), (&5000.into(), &1.into()));
+    fail(&["kv", "info", &target, "other"], 1, "there is no object 'other'");
+    let stat = json(&["kv", "stat", &target]);
+    assert_eq!((&stat["objects"], &stat["used_bytes"]), (&1.into(), &8192.into()));
+    let metrics = scratch.path("metrics");
+    fs::write(&metrics, "adit_kv_gets_total 4\nadit_kv_get_hits_total 3\n").expect("room");
+    let stat = json(&["kv", "stat", &target, "--metrics", &metrics.display().to_string()]);
+    assert_eq!(stat["server"]["hit_share"], 0.75);
+    fail(&["kv", "stat", &target, "--metrics", "/dev/null"], 1, "no metric of a store");
+    let table = text(&succeed(&["kv", "info", &target]));
+    assert!(table.contains("label               mine"), "{table}");
+}
+
+#[test]
+fn a_store_on_several_devices_takes_them_in_their_order_only() {
+    let scratch = Scratch::new("several");
+    let [a, b] = [scratch.target("a.img"), scratch.target("b.img")];
+    succeed(&["kv", "format", &a, &b, "--size", "64m", "--shards", "2"]);
+    let file = scratch.path("x");
+    fs::write(&file, noise(100_000)).expect("there is room");
+    for key in ["one", "two", "three", "four"] {
+        succeed(&["kv", "put", &a, key, &file.display().to_string(), "--with", &b]);
+    }
+    assert_eq!(succeed(&["kv", "get", &a, "three", "--with", &b]), noise(100_000));
+    succeed(&["kv", "check", &a, &b]);
+    assert_eq!(json(&["kv", "scrub", &a, &b])["objects"], 4);
+    fail(&["kv", "ls", &b, &a], 1, "order");
+    fail(&["kv", "ls", &a], 1, "missing");
+    fail(&["kv", "check", &a, &a], 1, "a.img");
+    let other = scratch.store("c.img");
+    fail(&["kv", "ls", &a, &other], 1, "c.img");
+}
+
+#[test]
+fn what_is_no_store_is_refused_and_named() {
+    let scratch = Scratch::new("foreign");
+    let target = scratch.target("a.img");
+    fail(&["kv", "ls", &target], 1, "a.img");
+    let file = fs::File::create(scratch.path("a.img")).expect("a file");
+    file.set_len(64 << 20).expect("sparse");
+    for command in ["ls", "check", "stat", "info", "scrub"] {
+        fail(&["kv", command, &target], 1, "adit kv format");
+    }
+    // ext4's magic number.
+    file.write_all_at(&[0x53, 0xef], 1080).expect("written");
+    fail(&["kv", "ls", &target], 1, "ext");
+    fail(&["kv", "format", &target], 1, "ext");
+    assert_eq!(fs::metadata(scratch.path("a.img")).expect("there").len(), 64 << 20);
+    succeed(&["kv", "format", &target, "--force"]);
+    succeed(&["kv", "ls", &target]);
+    fail(&["kv", "format", &target], 1, "store");
+    let tiny = scratch.target("tiny.img");
+    fail(&["kv", "format", &tiny, "--size", "64k"], 2, "bytes or more");
+}
+
+#[test]
+fn a_device_of_another_size_is_refused_with_both_sizes() {
+    let scratch = Scratch::new("size");
+    let target = scratch.store("a.img");
+    let path = scratch.path("a.img");
+    put(&target, "k", b"x");
+    let file = fs::File::options().write(true).open(&path).expect("there");
+    file.set_len(65 << 20).expect("longer");
+    fail(&["kv", "ls", &target], 1, "a.img");
+    file.set_len(60 << 20).expect("shorter");
+    fail(&["kv", "ls", &target], 1, "a.img");
+}
+
+#[test]
+fn keys_and_options_that_cannot_be_are_usage_errors() {
+    let scratch = Scratch::new("usage");
+    let target = scratch.store("a.img");
+    let long = "k".repeat(513);
+    fail(&["kv", "get", &target, &long], 2, "513 bytes");
+    fail(&["kv", "get", &target, ""], 2, "0 bytes");
+    fail(&["kv", "get", &target, "0x123"], 2, "two digits");
+    fail(&["kv", "get", &target, "k", "--range", "9-1"], 2, "no range");
+    fail(&["kv", "format", &target, "--label", &long], 2, "at most 32");
+    fail(&["kv", "format", &target, "--force", "--shards", "0"], 2, "shards");
+    fail(&["kv", "bench", "--store", &target, "--workload", "walk"], 2, "ycsb-a to ycsb-f");
+    fail(&["kv", "get", "uring:/nonexistent/x", "k"], 1, "/nonexistent/x");
+    fail(&["kv", "put", &target, "k", "/nonexistent/x"], 1, "/nonexistent/x");
+    fail(&["kv", "put", &target, "k", "/dev/null"], 1, "no regular file");
+    let empty = scratch.path("empty");
+    fs::write(&empty, b"").expect("there is room");
+    fail(&["kv", "put", &target, "k", &empty.display().to_string()], 1, "at least one byte");
+    let large = scratch.path("large");
+    fs::File::create(&large).and_then(|file| file.set_len(65 << 20)).expect("sparse");
+    fail(&["kv", "put", &target, "k", &large.display().to_string()], 1, "larger store");
+    for command in ["format", "put", "get", "ls", "rm", "info", "stat", "check", "scrub", "bench"] {
+        let help = text(&succeed(&["kv", command, "--help"]));
+        assert!(help.contains("Example"), "{command}: {help}");
+    }
+}
+
+#[test]
+fn a_file_appears_whole_or_not_at_all() {
+    let scratch = Scratch::new("whole");
+    let target = scratch.store("a.img");
+    put(&target, "k", &noise(300_000));
+    let copy = scratch.path("copy");
+    fs::write(&copy, b"what was there").expect("there is room");
+    damage(&scratch.path("a.img"), &noise(300_000)[200_000..200_100]);
+    let copy = copy.display().to_string();
+    fail(&["kv", "get", &target, "k", "-o", &copy], 1, "is not what was put");
+    assert_eq!(fs::read(&copy).expect("there"), b"what was there");
+    fail(&["kv", "get", &target, "k", "-o", "/nonexistent/copy"], 1, "/nonexistent/copy");
+    let full = scratch.store("b.img");
+    put(&full, "k", b"x");
+    let mut to_full = adit(&["kv", "get", &full, "k"]);
+    to_full.stdout(fs::File::options().write(true).open("/dev/full").expect("there"));
+    let ended = to_full.output().expect("adit runs");
+    assert_eq!(ended.status.code(), Some(1), "{}", text(&ended.stderr));
+    assert!(text(&ended.stderr).contains("No space left"), "{}", text(&ended.stderr));
+}
+
+/// Flips a bit of the first place in a file that has these bytes.
+fn damage(path: &Path, bytes: &[u8]) {
+    let image = fs::read(path).expect("there");
+    let at = image.windows(bytes.len()).position(|window| window == bytes).expect("it is there");
+    let file = fs::File::options().write(true).open(path).expect("there");
+    file.write_all_at(&[image[at] ^ 1], at as u64).expect("written");
+}
+
+#[test]
+fn scrub_finds_what_was_damaged_and_removes_it_when_told_to() {
+    let scratch = Scratch::new("scrub");
+    let target = scratch.store("a.img");
+    put(&target, "good", &noise(5000));
+    put(&target, "bad", &noise(9000)[5000..]);
+    damage(&scratch.path("a.img"), &noise(9000)[6000..6100]);
+    succeed(&["kv", "check", &target]);
+    let out = fail(&["kv", "scrub", &target], 1, "--repair");
+    assert!(out.contains("2 objects") && out.contains("bad: bad"), "{out}");
+    let repaired = json(&["kv", "scrub", &target, "--repair"]);
+    assert_eq!((&repaired["bad"], &repaired["removed"]), (&1.into(), &1.into()));
+    assert_eq!(json(&["kv", "scrub", &target])["objects"], 1);
+}
+
+#[test]
+fn check_names_what_is_wrong_and_stops_where_both_superblocks_are_gone() {
+    let scratch = Scratch::new("check");
+    let target = scratch.store("a.img");
+    put(&target, "k", b"x");
+    let file =
+        fs::File::options().read(true).write(true).open(scratch.path("a.img")).expect("there");
+    let checked = json(&["kv", "check", &target]);
+    assert_eq!(
+        (&checked["faults"], &checked["shards"][0]["objects"]),
+        (&Value::Array(Vec::new()), &1.into())
+    );
+    let mut first = vec![0; 4096];
+    file.read_exact_at(&mut first, 0).expect("read");
+    file.write_all_at(&[!first[100]], 100).expect("written");
+    let out = fail(&["kv", "check", &target], 1, "1 fault");
+    assert!(out.contains("first unit") && out.contains("No object is known to be lost"), "{out}");
+    let last = (64 << 20) - 4096;
+    file.write_all_at(&[!first[100]], last + 100).expect("written");
+    fail(&["kv", "check", &target], 1, "both copies");
+    fail(&["kv", "get", &target, "k"], 1, "both copies");
+}
+
+fn filled(scratch: &Scratch) -> String {
+    let target = scratch.target("a.img");
+    let words = ["kv", "bench", "--store", &target, "--size", "64m", "--workload", "fill"];
+    let sized = ["--objects", "100", "--object-bytes", "64k"];
+    let told = json(&[&words[..], &sized].concat());
+    assert_eq!((&told["put"]["ops"], &told["put"]["bytes"]), (&100.into(), &(100 << 16).into()));
+    target
+}
+
+/// Waits until a process has the file open twice: to use it, and to keep others off.
+fn wait_until_open(pid: u32, path: &Path) {
+    let begun = Instant::now();
+    let count = || {
+        let files = fs::read_dir(format!("/proc/{pid}/fd")).expect("it runs");
+        let links = files.filter_map(|file| fs::read_link(file.ok()?.path()).ok());
+        links.filter(|link| link == path).count()
+    };
+    while count() < 2 {
+        assert!(begun.elapsed() < Duration::from_secs(30), "it never opened the store");
+        thread::sleep(Duration::from_millis(10));
+    }
+    // Between the open and the lock.
+    thread::sleep(Duration::from_millis(300));
+}
+
+#[test]
+fn a_store_that_is_open_elsewhere_is_only_looked_at() {
+    let scratch = Scratch::new("open");
+    let target = filled(&scratch);
+    let words = ["kv", "bench", "--store", &target, "--workload", "get", "--object-bytes", "64k"];
+    let mut child = adit(&[&words[..], &["--runtime", "60"]].concat());
+    let mut child = child.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("adit runs");
+    wait_until_open(child.id(), &scratch.path("a.img"));
+    assert_eq!(json(&["kv", "info", &target])["in_use"], true);
+    for words in [
+        vec!["kv", "ls", &target],
+        vec!["kv", "check", &target],
+        vec!["kv", "get", &target, "k"],
+        vec!["kv", "format", &target, "--force"],
+    ] {
+        fail(&words, 1, "has it open");
+    }
+    let stat = text(&succeed(&["kv", "stat", &target]));
+    assert!(stat.contains("the figures may be moving"), "{stat}");
+    child.kill().expect("it runs");
+    child.wait().expect("it ends");
+    succeed(&["kv", "check", &target]);
+}
+
+#[test]
+fn ctrl_c_ends_a_bench_with_its_report() {
+    let scratch = Scratch::new("ctrl-c");
+    let target = filled(&scratch);
+    let words = [
+        "kv",
+        "bench",
+        "--store",
+        &target,
+        "--workload",
+        "get",
+        "--object-bytes",
+        "64k",
+        "--runtime",
+        "60",
+        "--json",
+    ];
+    let child = adit(&words).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+    let mut child = child.expect("adit runs");
+    thread::sleep(Duration::from_secs(2));
+    let kill = Command::new("kill").args(["-INT", &child.id().to_string()]).status();
+    assert!(kill.expect("kill runs").success());
+    let begun = Instant::now();
+    let status = child.wait().expect("it ends");
+    assert!(begun.elapsed() < Duration::from_secs(10), "it ends at once");
+    let (mut out, mut err) = (String::new(), String::new());
+    child.stdout.take().expect("a pipe").read_to_string(&mut out).expect("UTF-8");
+    child.stderr.take().expect("a pipe").read_to_string(&mut err).expect("UTF-8");
+    assert_eq!((status.code(), err.lines().count()), (Some(130), 1), "{err}");
+    let report: Value = serde_json::from_str(&out).expect("JSON");
+    assert_eq!(report["interrupted"], true);
+    assert!(report["get"]["ops"].as_u64().is_some_and(|ops| ops > 0), "{report}");
+}
+
+#[test]
+fn what_a_fill_left_is_read_again_and_every_byte_is_right() {
+    let scratch = Scratch::new("bench");
+    let target = filled(&scratch);
+    let base =
+        ["kv", "bench", "--store", &target, "--object-bytes", "64k", "--runtime", "1", "--verify"];
+    for workload in ["get", "mixed", "ycsb-a", "ycsb-d", "ycsb-e", "ycsb-f", "get"] {
+        let told = json(&[&base[..], &["--workload", workload]].concat());
+        assert_eq!(told["get"]["misses"], 0, "{workload}");
+        let (get, put) = (&told["get"], &told["put"]);
+        assert!(get["ops"].as_u64().is_some_and(|ops| ops > 0), "{workload}: {told}");
+        for name in ["iops", "bw_bytes", "bytes"] {
+            assert!(get[name].is_number() && put[name].is_number(), "{name}: {told}");
+        }
+        assert!(get["lat_ns"]["percentile"]["99.000000"].is_number(), "{told}");
+    }
+    fail(
+        &["kv", "bench", "--store", &target, "--workload", "get", "--runtime", "1"],
+        1,
+        "--object-bytes",
+    );
+    let other = scratch.store("b.img");
+    fail(&["kv", "bench", "--store", &other, "--workload", "get"], 1, "--workload fill");
+}
+
+#[test]
+fn a_replay_hits_as_an_exact_lru_does() {
+    let trace =
+        concat!("trace:", env!("CARGO_MANIFEST_DIR"), "/../benches/traces/conversations.jsonl");
+    for durability in ["volatile", "restart", "durable"] {
+        for (capacity, hits, evictions) in [(50, 1305, 1846), (200, 2168, 833), (2000, 2168, 0)] {
+            let capacity = capacity.to_string();
+            let told = json(&[
+                "kv",
+                "bench",
+                "--store",
+                "soft:mem=64M",
+                "--workload",
+                trace,
+                "--object-bytes",
+                "4k",
+                "--policy",
+                "lru",
+                "--capacity-blocks",
+                &capacity,
+                "--durability",
+                durability,
+                "--verify",
+            ]);
+            assert_eq!(told["references"], 3201);
+            assert_eq!(told["prefix_hits"], hits, "{capacity} blocks, {durability}");
+            assert_eq!(told["evictions"], evictions, "{capacity} blocks, {durability}");
+            assert_eq!(told["get"]["ops"], hits);
+        }
+    }
+    fail(
+        &["kv", "bench", "--store", "soft:mem=64M", "--workload", "trace:/dev/null"],
+        1,
+        "no KV block",
+    );
+}
+
+#[test]
+fn layers_of_a_model_come_back_in_few_commands() {
+    let words =
+        ["kv", "bench", "--store", "soft:mem=512M", "--workload", "layers", "--objects", "64"];
+    let told = json(&words);
+    assert_eq!(
+        (&told["layers"]["model"], &told["layers"]["restored"]),
+        (&"llama-3-8b".into(), &32.into())
+    );
+    let commands = told["layers"]["commands_per_layer"].as_f64().expect("a number");
+    // 4 MiB by 512 KiB a command.
+    assert!((8.0..9.6).contains(&commands), "{commands}");
+    assert_eq!(told["get"]["bytes"], 128 << 20);
+    fail(&[&words[..], &["--model", "x"]].concat(), 2, "llama-3-70b");
+    fail(
+        &["kv", "bench", "--store", "soft:mem=64M", "--workload", "layers", "--objects", "64"],
+        1,
+        "larger store",
+    );
+}
+
+#[test]
+fn the_demo_kills_a_process_and_restores_what_it_had_committed() {
+    let out = text(&succeed(&["demo"]));
+    for part in ["64 KV blocks of llama-3-8b", "SIGKILL", "32 layers", "every byte as it was put"] {
+        assert!(out.contains(part), "{part} is missing:\n{out}");
+    }
+}

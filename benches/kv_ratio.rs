@@ -10,6 +10,10 @@
 //! | put restart | writes one after the other | puts of new objects, acknowledged when they are written |
 //! | put durable | the same, and a flush after each 32 | the same, each acknowledged when it is durable |
 //!
+//! With `--step` a software controller has no thread of its own: the loops step it, and what is counted is the time
+//! that the processor worked. Nothing overlaps then, so that the store's own work weighs more than beside a drive, but
+//! the figure does not depend on what else the machine does.
+//!
 //! Then it puts many times what the store holds, and says what of the bytes that reached the device were not objects.
 //!
 //! ```text
@@ -18,15 +22,19 @@
 //! ```
 #![forbid(unsafe_code)]
 
-use std::time::Instant;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
+use adit_driver::bus::soft::{Drive, SoftBus};
 use adit_driver::device::{CommandQueue, DeviceQueue, Operation, QueueOptions, Request as Raw};
 use adit_driver::memory::AnyBuffer;
-use adit_driver::spec::Lba;
-use adit_driver::{Buffer, Device, DeviceOptions, Target, Time};
+use adit_driver::spec::{Lba, Nsid};
+use adit_driver::{Buffer, Controller, ControllerOptions, Device, DeviceOptions, Target, Time};
 use adit_kvstore::shard::{Action, Done, GetItem, Outcome, Part, PutItem, PutOptions, Request};
 use adit_kvstore::{Durability, FormatStore, Key, Local, OpenOptions, Store, UNIT_BYTES};
 use clap::Parser;
+use nix::time::{ClockId, clock_gettime};
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 
@@ -48,6 +56,9 @@ struct Args {
     /// GiB that are put to find what else is written; 0 for none.
     #[arg(long, default_value_t = 20)]
     put_gib: u64,
+    /// Steps a `soft:` controller between submission and polling, and counts processor time.
+    #[arg(long)]
+    step: bool,
     /// Only comparisons whose name holds this.
     #[arg(long, default_value = "")]
     only: String,
@@ -104,9 +115,56 @@ const COMPARISONS: [Comparison; 4] = [
     },
 ];
 
+/// What time is counted, and who runs the device.
+#[derive(Clone)]
+enum Run {
+    /// The machine's clock; the device by itself.
+    Alone,
+    /// The thread's processor time; the device by these loops.
+    Stepped(Arc<SoftBus>),
+}
+
+impl Run {
+    fn step(&self) {
+        if let Run::Stepped(bus) = self {
+            while bus.step() > 0 {}
+            bus.advance(STEP_TAKES);
+        }
+    }
+
+    fn seconds(&self) -> Result<f64> {
+        let clock = match self {
+            Run::Alone => ClockId::CLOCK_MONOTONIC,
+            Run::Stepped(_) => ClockId::CLOCK_THREAD_CPUTIME_ID,
+        };
+        Ok(Duration::from(clock_gettime(clock)?).as_secs_f64())
+    }
+
+    /// Calls `f` while another thread steps the device.
+    fn waiting<R>(&self, f: impl FnOnce() -> R) -> R {
+        let Run::Stepped(bus) = self else { return f() };
+        let over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !over.load(Ordering::Relaxed) {
+                    bus.step();
+                    bus.advance(STEP_TAKES);
+                }
+            });
+            let result = f();
+            over.store(true, Ordering::Relaxed);
+            result
+        })
+    }
+}
+
+/// Virtual time of a step.
+const STEP_TAKES: Duration = Duration::from_micros(20);
+
 /// A device, and how it is used.
 struct Bench {
     device: Device,
+    run: Run,
     round_bytes: u64,
     random: Random,
 }
@@ -118,7 +176,7 @@ impl Bench {
             overwrite: true,
             ..FormatStore::default()
         };
-        Ok(Store::format(&format)?)
+        Ok(self.run.waiting(|| Store::format(&format))?)
     }
 
     fn open(&self, durability: Durability, depth: u64) -> Result<Local> {
@@ -129,7 +187,7 @@ impl Bench {
             queue_depth: depth as u32 + 2,
             ..OpenOptions::default()
         };
-        Ok(Store::open_local(&options)?)
+        Ok(self.run.waiting(|| Store::open_local(&options))?)
     }
 
     fn buffers(&self, comparison: &Comparison) -> Result<Vec<Buffer>> {
@@ -146,6 +204,7 @@ impl Bench {
 
 /// The raw loop.
 struct RawLoop {
+    run: Run,
     queue: DeviceQueue<AnyBuffer>,
     device: Device,
     idle: Vec<Buffer>,
@@ -156,9 +215,9 @@ struct RawLoop {
 
 impl RawLoop {
     /// Operations a second.
-    fn round(&mut self, comparison: &Comparison, count: u64, random: &mut Random) -> f64 {
+    fn round(&mut self, comparison: &Comparison, count: u64, random: &mut Random) -> Result<f64> {
         let (mut sent, mut done, mut flushes) = (0, 0, 0);
-        let start = Instant::now();
+        let start = self.run.seconds()?;
         while done < count + flushes {
             let now = self.device.now();
             let before = sent + flushes;
@@ -177,6 +236,7 @@ impl RawLoop {
             if sent + flushes > before {
                 self.queue.ring();
             }
+            self.run.step();
             let idle = &mut self.idle;
             done += self.queue.poll(now, |completion| {
                 assert!(completion.result.is_ok(), "{:?}", completion.result);
@@ -185,7 +245,7 @@ impl RawLoop {
                 }
             }) as u64;
         }
-        count as f64 / start.elapsed().as_secs_f64()
+        Ok(count as f64 / (self.run.seconds()? - start))
     }
 
     fn operation(&mut self, comparison: &Comparison, random: &mut Random) -> Operation {
@@ -203,6 +263,7 @@ impl RawLoop {
 
 /// The store's loop.
 struct StoreLoop {
+    run: Run,
     store: Local,
     idle: Vec<Buffer>,
     /// Objects that are there.
@@ -212,9 +273,9 @@ struct StoreLoop {
 
 impl StoreLoop {
     /// Operations a second.
-    fn round(&mut self, comparison: &Comparison, count: u64, random: &mut Random) -> f64 {
+    fn round(&mut self, comparison: &Comparison, count: u64, random: &mut Random) -> Result<f64> {
         let (mut sent, mut done) = (0, 0);
-        let start = Instant::now();
+        let start = self.run.seconds()?;
         while done < count {
             let now = self.store.now();
             while sent < count {
@@ -232,8 +293,9 @@ impl StoreLoop {
                 }
                 *done += 1;
             });
+            self.run.step();
         }
-        count as f64 / start.elapsed().as_secs_f64()
+        Ok(count as f64 / (self.run.seconds()? - start))
     }
 
     fn action(
@@ -263,8 +325,10 @@ fn compare(bench: &mut Bench, comparison: &Comparison, rounds: usize) -> Result<
     bench.format()?;
     let store = bench.open(comparison.durability, comparison.depth)?;
     let data = store.set().geometry().data(0, 0);
-    let mut store = StoreLoop { store, idle: bench.buffers(comparison)?, objects: 0, next: 0 };
+    let (run, idle) = (bench.run.clone(), bench.buffers(comparison)?);
+    let mut store = StoreLoop { run, store, idle, objects: 0, next: 0 };
     let mut raw = RawLoop {
+        run: bench.run.clone(),
         queue: bench.queue(comparison.depth)?,
         device: bench.device.clone(),
         idle: bench.buffers(comparison)?,
@@ -278,13 +342,15 @@ fn compare(bench: &mut Bench, comparison: &Comparison, rounds: usize) -> Result<
     let most = u64::from(store.store.set().objects_max()) - 1000;
     store.objects = store.objects.min(most);
     let fill = Comparison { is_put: true, ..*comparison };
-    raw.round(&fill, (raw.data.end - raw.data.start) * UNIT_BYTES / comparison.bytes, random);
+    raw.round(&fill, (raw.data.end - raw.data.start) * UNIT_BYTES / comparison.bytes, random)?;
     let (objects, depth) = (store.objects, comparison.depth);
-    store.round(&fill, objects.max(depth), random);
+    store.round(&fill, objects.max(depth), random)?;
     let (mut ratios, mut raws, mut stores) = (Vec::new(), Vec::new(), Vec::new());
     for _ in 0..rounds {
-        let (raw, store) =
-            (raw.round(comparison, count, random), store.round(comparison, count, random));
+        let (raw, store) = (
+            raw.round(comparison, count, random)?,
+            store.round(comparison, count, random)?,
+        );
         ratios.push(store / raw);
         raws.push(raw * comparison.bytes as f64 / 1e6);
         stores.push(store * comparison.bytes as f64 / 1e6);
@@ -302,8 +368,9 @@ fn compare(bench: &mut Bench, comparison: &Comparison, rounds: usize) -> Result<
 fn amplification(bench: &mut Bench, bytes: u64) -> Result<()> {
     bench.format()?;
     let store = bench.open(RESTART.durability, RESTART.depth)?;
-    let mut store = StoreLoop { store, idle: bench.buffers(&RESTART)?, objects: 0, next: 0 };
-    store.round(&RESTART, bytes / RESTART.bytes, &mut bench.random);
+    let (run, idle) = (bench.run.clone(), bench.buffers(&RESTART)?);
+    let mut store = StoreLoop { run, store, idle, objects: 0, next: 0 };
+    store.round(&RESTART, bytes / RESTART.bytes, &mut bench.random)?;
     let stats = store.store.stats();
     let ratio = stats.bytes_to_device as f64 / stats.bytes_written as f64;
     println!(
@@ -320,16 +387,28 @@ fn amplification(bench: &mut Bench, bytes: u64) -> Result<()> {
     Ok(())
 }
 
-fn main() -> Result<()> {
-    let args = Args::parse();
+fn open(args: &Args) -> Result<(Device, Run)> {
+    if let (Target::Soft { options, .. }, true) = (&args.target, args.step) {
+        let bus = SoftBus::new(options.parse()?, Drive::Manual)?;
+        let about = ControllerOptions { io_queues: 4, ..ControllerOptions::default() };
+        let controller = Controller::attach(Arc::<SoftBus>::clone(&bus), &about)?;
+        let namespace = controller.namespace(Nsid(1))?;
+        let device = Device::of_namespace(controller, namespace, &args.target);
+        return Ok((device, Run::Stepped(bus)));
+    }
     let options = DeviceOptions {
         queue_count: 4,
         file_bytes: Some(args.file_mib << 20),
         ..DeviceOptions::default()
     };
-    let device = Device::open(&args.target, &options)?;
+    Ok((Device::open(&args.target, &options)?, Run::Alone))
+}
+
+fn main() -> Result<()> {
+    let args = Args::parse();
+    let (device, run) = open(&args)?;
     let round_bytes = args.round_mib << 20;
-    let mut bench = Bench { device, round_bytes, random: Random(0x9e37_79b9) };
+    let mut bench = Bench { device, run, round_bytes, random: Random(0x9e37_79b9) };
     println!("{}\n\n| what | raw MB/s | store MB/s | ratio | quartiles |", args.target);
     println!("|---|---|---|---|---|");
     for comparison in COMPARISONS.iter().filter(|one| one.name.contains(&args.only)) {

@@ -13,7 +13,7 @@ use adit_driver::memory::{AnyBuffer, Buffer};
 use adit_driver::queue_pair::{Completion, Rejected, Stats};
 use adit_driver::{Device, DeviceOptions, Time};
 use adit_kvstore::media::{self, FormatOptions, Set};
-use adit_kvstore::shard::{LANE_MEMORY_BYTES, Lane, LaneInfo, Load, Shard, ShardOptions};
+use adit_kvstore::shard::{LANE_MEMORY_BYTES, Lane, LaneInfo, Load, Recovery, Shard, ShardOptions};
 use adit_kvstore::{Result, UNIT_BYTES};
 
 type Units = HashMap<u64, Box<[u8]>>;
@@ -84,7 +84,7 @@ impl Shelf {
         let clock = &mut || Time::ZERO;
         self.objects = 0..0;
         media::format(&mut self.lanes()?, &options, clock)?;
-        let set = media::read_set(&mut self.lanes()?, clock)?;
+        let set = self.read_set()?;
         self.objects = set.geometry().data(0, 0);
         Ok(set)
     }
@@ -94,7 +94,27 @@ impl Shelf {
     /// # Errors
     /// As [`Shard::open`].
     pub(crate) fn open(&self, set: &Set, options: ShardOptions) -> Result<Shard<ShelfQueue>> {
-        Ok(Shard::open(0, self.lanes()?, set, options, &mut || Time::ZERO)?.0)
+        Ok(self.recover(set, options)?.0)
+    }
+
+    /// The same, with what was found.
+    ///
+    /// # Errors
+    /// As [`Shard::open`].
+    pub(crate) fn recover(
+        &self,
+        set: &Set,
+        options: ShardOptions,
+    ) -> Result<(Shard<ShelfQueue>, Recovery)> {
+        Shard::open(0, self.lanes()?, set, options, &mut || Time::ZERO)
+    }
+
+    /// What it was formatted as, and opened how often.
+    ///
+    /// # Errors
+    /// As [`media::read_set`].
+    pub(crate) fn read_set(&self) -> Result<Set> {
+        media::read_set(&mut self.lanes()?, &mut || Time::ZERO)
     }
 }
 

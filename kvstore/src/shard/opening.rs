@@ -4,8 +4,9 @@ use std::ops::Range;
 
 use adit_driver::Time;
 use adit_driver::device::CommandQueue;
+use smallvec::SmallVec;
 
-use super::batch::{Batches, Boxes};
+use super::batch::{Batches, Boxes, Sums};
 use super::checkpointing::Checkpoints;
 use super::lane::{Lane, Load};
 use super::log::Log;
@@ -18,7 +19,8 @@ use crate::error::{Error, Result};
 use crate::evict::Policy;
 use crate::expiry::Expiry;
 use crate::geometry::Geometry;
-use crate::index::Index;
+use crate::extent::Extents;
+use crate::index::{Index, NewObject, Refused};
 use crate::journal::{FIRST_SEQUENCE, Journal, Mark};
 use crate::layout::{ENCODED_BYTES, Layout};
 use crate::lease::Leases;
@@ -217,6 +219,8 @@ struct Tables {
     /// Of objects in slabs, where the slab starts.
     slab_bases: NumberMap<ObjectId, u64>,
     dropped: u64,
+    /// What became of the objects that were inserted last; its memory is used again.
+    inserted: Vec<std::result::Result<ObjectId, Refused>>,
     options: ShardOptions,
 }
 
@@ -242,6 +246,7 @@ impl Tables {
             record_bytes: 0,
             slab_bases: NumberMap::default(),
             dropped: 0,
+            inserted: Vec::new(),
             options: options.clone(),
         })
     }
@@ -290,7 +295,8 @@ impl Tables {
             self.tenants.count(object.tenant, units);
             self.spaces.count(units);
             self.record_bytes += record_bytes(key.len(), self.index.checksums(id).len()) as u64;
-            self.policy.inserted(id, self.index.hash(key));
+            // A policy that is new remembers no hash that this one could be compared with.
+            self.policy.inserted(id, 0);
         }
         lost
     }
@@ -304,31 +310,77 @@ impl Tables {
 
     /// Takes the space of all objects of a device; gives those for which there is none.
     fn place_all(&mut self, device: u8) -> Vec<ObjectId> {
-        let (mut refused, mut plain, mut slabs) = (Vec::new(), Vec::new(), Slabs::new());
-        let mut from = 0;
-        while let Some(id) = self.index.next_live(from) {
-            from = id.0 + 1;
+        let (mut refused, mut slabs) = (Vec::new(), Slabs::new());
+        let mut in_slabs: Vec<(ObjectId, u64)> =
+            self.slab_bases.iter().map(|(id, base)| (*id, *base)).collect();
+        in_slabs.sort_unstable();
+        for (id, base) in in_slabs {
             let object = self.index.object(id);
-            if object.place.device != device {
-                continue;
-            }
-            let unit = object.place.unit;
-            match self.slab_bases.get(&id) {
-                None => plain.push((id, unit..unit + self.spaces.units_of(&object))),
-                Some(base) if self.spaces.restore(&mut slabs, &object, *base) => {}
-                Some(_) => refused.push(id),
+            let is_here = object.place.device == device;
+            if is_here && !self.spaces.restore(&mut slabs, &object, base) {
+                refused.push(id);
             }
         }
         let slab_ranges: Vec<Range<u64>> = slabs.ranges().collect();
         let count = slab_ranges.len();
-        let used = slab_ranges.into_iter().chain(plain.iter().map(|(_, range)| range.clone()));
-        let (extents, overlapping) =
-            crate::extent::Extents::from_used(self.ranges[usize::from(device)].clone(), used);
-        refused.extend(
-            overlapping.into_iter().filter_map(|at| Some(plain.get(at.checked_sub(count)?)?.0)),
-        );
+        let used = slab_ranges.into_iter().chain(self.plain(device).map(|(_, units)| units));
+        let range = self.ranges[usize::from(device)].clone();
+        let (extents, overlapping) = Extents::from_used(range, used);
+        // Positions in order, of the same walk.
+        let mut overlapping = overlapping.into_iter().filter_map(|at| at.checked_sub(count));
+        let mut next = overlapping.next();
+        for (at, (id, _)) in self.plain(device).enumerate() {
+            let Some(wanted) = next else { break };
+            if at == wanted {
+                refused.push(id);
+                next = overlapping.next();
+            }
+        }
         self.spaces.install(device, extents, slabs);
         refused
+    }
+
+    /// The objects of a device that are in no slab, by id, with their units.
+    fn plain(&self, device: u8) -> impl Iterator<Item = (ObjectId, Range<u64>)> {
+        let mut from = 0;
+        let ids = std::iter::from_fn(move || {
+            let id = self.index.next_live(from)?;
+            from = id.0 + 1;
+            Some(id)
+        });
+        ids.filter_map(move |id| {
+            let object = self.index.object(id);
+            let is_one = object.place.device == device && !self.slab_bases.contains_key(&id);
+            let unit = object.place.unit;
+            is_one.then(|| (id, unit..unit + self.spaces.units_of(&object)))
+        })
+    }
+}
+
+impl Tables {
+    /// What becomes of an object that was inserted, or whose key was there.
+    fn take(&mut self, put: &Put<'_>, checksums: &[u32], inserted: std::result::Result<ObjectId, Refused>) {
+        let id = match inserted {
+            Ok(id) => id,
+            Err(Refused::Present(id)) => {
+                self.index.replace(id, put.object, checksums);
+                id
+            }
+            Err(Refused::Full) => {
+                self.dropped += 1;
+                return;
+            }
+        };
+        match put.expires_s {
+            Some(at_s) => self.expiry.set(id, at_s),
+            None if self.expiry.is_empty() => {}
+            None => self.expiry.clear(id),
+        }
+        match put.slab_base {
+            Some(base) => drop(self.slab_bases.insert(id, base)),
+            None if self.slab_bases.is_empty() => {}
+            None => drop(self.slab_bases.remove(&id)),
+        }
     }
 }
 
@@ -351,28 +403,28 @@ impl Rebuild for Tables {
             }
             return Ok(());
         }
-        let mut words = [0; crate::object::CHECKSUMS_MAX];
-        let count = put.checksums.len();
-        words.iter_mut().zip(put.checksums.iter()).for_each(|(word, sum)| *word = sum);
-        let id = match self.index.find(put.key) {
-            Some(id) => {
-                self.index.replace(id, put.object, &words[..count]);
-                Some(id)
-            }
-            None => self.index.insert(put.key, put.object, &words[..count]).ok(),
-        };
-        let Some(id) = id else {
-            self.dropped += 1;
-            return Ok(());
-        };
-        match put.expires_s {
-            Some(at_s) => self.expiry.set(id, at_s),
-            None => self.expiry.clear(id),
+        let checksums: Sums = put.checksums.iter().collect();
+        let inserted = self.index.insert(put.key, put.object, &checksums);
+        self.take(put, &checksums, inserted);
+        Ok(())
+    }
+
+    fn put_many(&mut self, puts: &[Put<'_>]) -> Result<()> {
+        if !puts.iter().all(|put| self.is_possible(put)) {
+            return puts.iter().try_for_each(|put| self.put(put));
         }
-        match put.slab_base {
-            Some(base) => self.slab_bases.insert(id, base),
-            None => self.slab_bases.remove(&id),
-        };
+        let sums: SmallVec<[Sums; 32]> =
+            puts.iter().map(|put| put.checksums.iter().collect()).collect();
+        let mut news = SmallVec::<[NewObject<'_>; 32]>::new();
+        for (put, checksums) in puts.iter().zip(&sums) {
+            news.push(NewObject { key: put.key, object: put.object, checksums });
+        }
+        let mut inserted = std::mem::take(&mut self.inserted);
+        self.index.insert_many(&news, &mut inserted);
+        for ((put, checksums), inserted) in puts.iter().zip(&sums).zip(inserted.drain(..)) {
+            self.take(put, checksums, inserted);
+        }
+        self.inserted = inserted;
         Ok(())
     }
 

@@ -45,7 +45,8 @@ fn device_bytes_per_day(device: &Device, all: &[Device], lifetime: Duration) -> 
 fn controller_of(device: &Device) -> Result<&Controller> {
     device.controller().ok_or_else(|| {
         let name = &device.info().device;
-        let fix = "its log cannot be read there: give write_bytes_per_day, or open the drive as vfio:";
+        let fix =
+            "its log cannot be read there: give write_bytes_per_day, or open the drive as vfio:";
         Error::invalid("the device of a store with a lifetime", name, fix)
     })
 }

@@ -101,7 +101,8 @@ impl Store {
         writers: Vec<Answer<Writer>>,
     ) -> Result<BlocksWriter> {
         let writers = writers.into_iter().collect::<Result<Vec<_>, _>>()?;
-        let (core, layer_bytes) = (Arc::clone(&self.core), layout.layout().run_units() * UNIT_BYTES);
+        let (core, layer_bytes) =
+            (Arc::clone(&self.core), layout.layout().run_units() * UNIT_BYTES);
         Ok(BlocksWriter { core, writers, layer_bytes })
     }
 

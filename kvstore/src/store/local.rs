@@ -19,7 +19,8 @@ use crate::layout::Layout;
 use crate::media::Set;
 use crate::object::{LayoutId, TenantId};
 use crate::shard::{
-    Action, Done, Failure, Info, LeaseId, Outcome, Part, Recovery, Request, Shard, Stats, Turn, WriterId,
+    Action, Done, Failure, Info, LeaseId, Outcome, Part, Recovery, Request, Shard, Stats, Turn,
+    WriterId,
 };
 
 /// A store that the calling thread drives. Call [`Local::poll`] over and over while anything is to be done.

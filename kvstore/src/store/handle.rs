@@ -224,7 +224,8 @@ impl Store {
         Batch::new(pendings)
     }
 
-    /// Makes room for an object of `bytes`, to be written in parts.
+    /// Makes room for an object of `bytes`, to be written in parts. Where admission or the write budget is against it, it
+    /// fails with [`Failure::Declined`].
     pub fn reserve(&self, key: Key, bytes: u64, with: &PutWith) -> Pending<Writer> {
         let shard = self.core.route(&key);
         let (reply, pending) = self.core.pair();

@@ -6,6 +6,7 @@ use adit_kvstore::shard::{Failure, Outcome};
 use adit_kvstore::store::{DefinedLayout, Payload, PutWith};
 use adit_kvstore::{Error, Key, Store};
 
+use crate::basics::block_on;
 use crate::on_each_path;
 use crate::rig::{Rig, data, key};
 
@@ -153,7 +154,8 @@ fn a_blocks_writer_that_does_not_end_well_gives_its_room_back(rig: &Rig) {
     let over = store.reserve_blocks(&layout, keys(0..9), &with).expect_err("over its quota");
     assert!(matches!(over, Error::Failed(Failure::Quota { .. })), "{over}");
     assert_eq!(used(), before, "refused");
-    assert_eq!(store.reserve_blocks(&layout, keys(0..5), &with).expect("all of it").count(), 5);
+    let reserved = store.reserve_blocks_async(&layout, keys(0..5), &with);
+    assert_eq!(block_on(reserved).expect("all of its quota").count(), 5);
 }
 
 fn data_of_layers_that_do_not_add_up_are_refused_with_their_memory(rig: &Rig) {

@@ -237,7 +237,7 @@ impl Tables {
             options.capacity_bytes.map_or(u64::MAX, |bytes| (bytes / UNIT_BYTES).max(1));
         Ok(Tables {
             index: Index::new(entries, options.hash_key)?,
-            policy: options.policy.build(entries),
+            policy: options.build_policy(entries),
             expiry: Expiry::new(),
             tenants: Tenants::new(),
             spaces: Spaces::new(ranges.clone(), capacity_units),

@@ -177,6 +177,7 @@ impl StoreWorld {
         ShardOptions {
             durability: shape.durability,
             policy: shape.policy,
+            custom_policy: None,
             adaptive_admission: shape.adaptive_admission,
             capacity_bytes: shape.capacity_bytes,
             capacity_objects: None,

@@ -1,8 +1,11 @@
-//! `adit demo`: all of it without a device, in a few seconds.
+//! `adit demo`: all of it without a device, in well under a minute.
+
+mod store;
 
 use std::fmt::Write;
 
-use adit_driver::{Device, DeviceOptions};
+use adit_driver::{Device, DeviceOptions, Target};
+use clap::Args;
 
 use crate::bench::{JobOutcome, Request, RunOptions, Section, Way, WayOutcome, run_on, verdict};
 use crate::failure::{Failure, Result};
@@ -19,10 +22,18 @@ A software NVMe controller in this process (soft:mem=64M,lba=4096), driven throu
 doorbells as a real one is. Every block is written in random order with a checksum, then read back and checked.
 ";
 
+const OF_THE_STORE: &str = "
+The KV store on the software controller, in a file: KV blocks of a model are put by a second process, which is killed
+with SIGKILL while it goes on. What it had committed is restored layer by layer, and compared byte by byte.
+
+";
+
 const WHAT_NEXT: &str = "
 The figures are of software only: no flash and no PCIe took part. Next:
   adit identify soft:mem=1G                        what a controller says of itself
   adit bench --filename=soft:mem=1G --rw=randread --bs=4k --iodepth=32 --time_based --runtime=5
+  adit kv bench --store soft:mem=2G --workload ycsb-a --object-bytes 4k --objects 100000
+  adit kv --help                                   a store of your own, in a file or on a drive
   adit setup status                                your drives, and which of them can be handed over
   adit bench --help                                fio's options; on a controller that 'adit setup bind' has handed over:
   adit bench --filename=vfio:0000:01:00.0 --rw=randread --bs=4k --iodepth=32 --time_based --runtime=5
@@ -40,11 +51,23 @@ const WORKLOADS: [Workload; 3] = [
     Workload { name: "128 KiB, 32 in flight", options: "bs=128k iodepth=32 size=64m" },
 ];
 
+/// Writes and reads a software controller, then kills a process that uses the store, and shows what is left; needs no device
+#[derive(Args, Clone, Debug)]
+#[command(after_help = "Example:\n  adit demo")]
+pub(crate) struct DemoArgs {
+    /// Does what the process does that is killed
+    #[arg(long, hide = true, value_name = "TARGET")]
+    put_into: Option<Target>,
+}
+
 /// Runs the command.
 ///
 /// # Errors
 /// When a block is not read as it was written, which would be our own bug.
-pub(crate) fn run() -> Result<()> {
+pub(crate) fn run(args: &DemoArgs) -> Result<()> {
+    if let Some(target) = &args.put_into {
+        return store::put_into(target);
+    }
     let interrupt = Interrupt::install()?;
     let mut output = Output::Standard;
     output.write(INTRODUCTION)?;
@@ -56,6 +79,8 @@ pub(crate) fn run() -> Result<()> {
         row(&mut table, workload.name, "randread", &outcome.ways[Way::Read]);
     }
     output.write(&table)?;
+    output.write(OF_THE_STORE)?;
+    output.write(&store::run(&interrupt)?)?;
     output.write(WHAT_NEXT)
 }
 

@@ -27,6 +27,7 @@ use clap::{CommandFactory, Parser, Subcommand};
 
 use bench::BenchCommand;
 use completions::CompletionsArgs;
+use demo::DemoArgs;
 use failure::Result;
 use identify::IdentifyArgs;
 use kv::KvCommand;
@@ -69,9 +70,7 @@ enum Command {
     /// Keeps objects on devices: formats, puts, gets, checks and measures a store
     Kv(KvCommand),
     Softnvme(Box<SoftnvmeArgs>),
-    /// Writes and reads a software controller, verified, and shows a table; needs no device
-    #[command(after_help = "Example:\n  adit demo")]
-    Demo,
+    Demo(DemoArgs),
     Completions(CompletionsArgs),
     Man(ManArgs),
 }
@@ -99,7 +98,7 @@ fn run(command: &Command) -> Result<()> {
         Command::Bench(args) => bench::command(args),
         Command::Kv(args) => kv::run(args),
         Command::Softnvme(args) => softnvme::run(args),
-        Command::Demo => demo::run(),
+        Command::Demo(args) => demo::run(args),
         Command::Completions(args) => completions::run(args, Cli::command()),
         Command::Man(args) => man::run(args, Cli::command()),
     }

@@ -494,3 +494,32 @@ fn a_replay_hits_as_an_exact_lru_does() {
         "no KV block",
     );
 }
+
+#[test]
+fn layers_of_a_model_come_back_in_few_commands() {
+    let words =
+        ["kv", "bench", "--store", "soft:mem=512M", "--workload", "layers", "--objects", "64"];
+    let told = json(&words);
+    assert_eq!(
+        (&told["layers"]["model"], &told["layers"]["restored"]),
+        (&"llama-3-8b".into(), &32.into())
+    );
+    let commands = told["layers"]["commands_per_layer"].as_f64().expect("a number");
+    // 4 MiB by 512 KiB a command.
+    assert!((8.0..9.6).contains(&commands), "{commands}");
+    assert_eq!(told["get"]["bytes"], 128 << 20);
+    fail(&[&words[..], &["--model", "x"]].concat(), 2, "llama-3-70b");
+    fail(
+        &["kv", "bench", "--store", "soft:mem=64M", "--workload", "layers", "--objects", "64"],
+        1,
+        "larger store",
+    );
+}
+
+#[test]
+fn the_demo_kills_a_process_and_restores_what_it_had_committed() {
+    let out = text(&succeed(&["demo"]));
+    for part in ["64 KV blocks of llama-3-8b", "SIGKILL", "32 layers", "every byte as it was put"] {
+        assert!(out.contains(part), "{part} is missing:\n{out}");
+    }
+}

@@ -10,7 +10,7 @@ use super::checkpointing::Checkpoints;
 use super::lane::{Lane, Load};
 use super::log::Log;
 use super::space::Spaces;
-use super::{Shard, ShardOptions, Stats};
+use super::{Coming, Shard, ShardOptions, Stats};
 use crate::admission::Admission;
 use crate::block::Lineage;
 use crate::budget::Budget;
@@ -23,6 +23,7 @@ use crate::journal::{FIRST_SEQUENCE, Journal, Mark};
 use crate::layout::{ENCODED_BYTES, Layout};
 use crate::lease::Leases;
 use crate::media::{Set, Waiting, begin_session};
+use crate::number_hash::NumberMap;
 use crate::object::{LayoutId, Object, ObjectId, TenantId};
 use crate::options::Durability;
 use crate::place::{Place, UNIT_BYTES};
@@ -97,8 +98,12 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
         opened.checkpoints = recovery.recovered.as_ref().map(|recovered| {
             let next = (recovered.next_number, recovered.next_slot);
             let begin = recovered.checkpoint.map_or(FIRST_SEQUENCE, |chosen| chosen.begin.sequence);
-            opened.wants_checkpoint = recovered.is_inconsistent || recovered.is_flushed_lost;
-            Checkpoints::new(areas, lineage, agreed.sequence, next, begin)
+            let mut checkpoints = Checkpoints::new(areas, lineage, agreed.sequence, next, begin);
+            if recovered.is_inconsistent || recovered.is_flushed_lost {
+                checkpoints.hurry();
+                opened.wants_checkpoint = true;
+            }
+            checkpoints
         });
         for (key, place) in lost {
             if opened.log.has_room(1) {
@@ -145,16 +150,17 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
             leases: Leases::new((objects_max / LEASED_PARTS).max(1) as usize),
             admission: options.adaptive_admission.then(|| Admission::new(objects_max)),
             budget: options.write_bytes_per_day.map(|bytes| Budget::new(now, bytes)),
+            stalled_until: Time::NEVER,
+            coming: Coming::default(),
             log: Log::new(None, options.durability, Default::default(), now),
             checkpoints: None,
             wants_checkpoint: false,
-            last_removal: 0,
             batches: Batches::default(),
             stalled: Default::default(),
             writers: Default::default(),
             writers_made: 0,
             unwritten: Vec::new(),
-            discarding: false,
+            discarding_units: 0,
             answers: Default::default(),
             stats: Stats::default(),
             parts: Vec::new(),
@@ -209,7 +215,7 @@ struct Tables {
     objects_max: u32,
     record_bytes: u64,
     /// Of objects in slabs, where the slab starts.
-    slab_bases: Vec<(ObjectId, Place, u64)>,
+    slab_bases: NumberMap<ObjectId, u64>,
     dropped: u64,
     options: ShardOptions,
 }
@@ -234,7 +240,7 @@ impl Tables {
             ranges,
             objects_max,
             record_bytes: 0,
-            slab_bases: Vec::new(),
+            slab_bases: NumberMap::default(),
             dropped: 0,
             options: options.clone(),
         })
@@ -247,10 +253,19 @@ impl Tables {
         let inside =
             |range: &Range<u64>| range.contains(&place.unit) && units <= range.end - range.start;
         let is_known = layout == LayoutId::PLAIN || self.spaces.layout(layout).is_some();
+        let slab = self.spaces.layout(layout).and_then(Layout::slab);
+        let slab_fits = |range: &Range<u64>| match (slab, put.slab_base) {
+            (None, None) => true,
+            (Some(slab), Some(base)) => range.contains(&base) && slab.units() <= range.end - base,
+            _ => false,
+        };
         is_known
             && bytes > 0
             && self.tenants.get(tenant).is_some()
-            && self.ranges.get(usize::from(place.device)).is_some_and(inside)
+            && self
+                .ranges
+                .get(usize::from(place.device))
+                .is_some_and(|range| inside(range) && slab_fits(range))
             && put.checksums.len() == self.spaces.checksums_of(&put.object)
     }
 
@@ -283,35 +298,25 @@ impl Tables {
     fn remove(&mut self, id: ObjectId) -> (Box<[u8]>, Place) {
         let key = self.index.key_bytes(id).into();
         self.expiry.clear(id);
+        self.slab_bases.remove(&id);
         (key, self.index.remove(id).place)
     }
 
     /// Takes the space of all objects of a device; gives those for which there is none.
     fn place_all(&mut self, device: u8) -> Vec<ObjectId> {
-        let mut refused = Vec::new();
-        let mut slabs = Slabs::new();
-        let is_same = |index: &Index, id: ObjectId, place: Place| {
-            index.contains(id) && index.object(id).place == place
-        };
-        for (id, place, base) in &self.slab_bases {
-            if place.device != device || !is_same(&self.index, *id, *place) {
-                continue;
-            }
-            let object = self.index.object(*id);
-            if !self.spaces.restore(&mut slabs, &object, *base) {
-                refused.push(*id);
-            }
-        }
-        let mut plain = Vec::new();
+        let (mut refused, mut plain, mut slabs) = (Vec::new(), Vec::new(), Slabs::new());
         let mut from = 0;
         while let Some(id) = self.index.next_live(from) {
             from = id.0 + 1;
             let object = self.index.object(id);
-            if object.place.device == device && !self.spaces.is_in_slab(&object) {
-                plain.push((
-                    id,
-                    object.place.unit..object.place.unit + self.spaces.units_of(&object),
-                ));
+            if object.place.device != device {
+                continue;
+            }
+            let unit = object.place.unit;
+            match self.slab_bases.get(&id) {
+                None => plain.push((id, unit..unit + self.spaces.units_of(&object))),
+                Some(base) if self.spaces.restore(&mut slabs, &object, *base) => {}
+                Some(_) => refused.push(id),
             }
         }
         let slab_ranges: Vec<Range<u64>> = slabs.ranges().collect();
@@ -364,9 +369,10 @@ impl Rebuild for Tables {
             Some(at_s) => self.expiry.set(id, at_s),
             None => self.expiry.clear(id),
         }
-        if let Some(base) = put.slab_base {
-            self.slab_bases.push((id, put.object.place, base));
-        }
+        match put.slab_base {
+            Some(base) => self.slab_bases.insert(id, base),
+            None => self.slab_bases.remove(&id),
+        };
         Ok(())
     }
 

@@ -124,7 +124,7 @@ mod tests {
     #[test]
     fn sums_take_every_field_once_and_the_largest_run_is_no_sum() {
         let mut ones = Stats::default();
-        ones.fields_mut().map(|field| *field = 1);
+        ones.fields_mut().into_iter().for_each(|field| *field = 1);
         let mut sum = ones;
         sum += ones;
         assert_eq!(sum.largest_free_units, 1);

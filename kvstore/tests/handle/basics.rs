@@ -30,7 +30,7 @@ on_each_path!(
 );
 
 fn put(store: &Store, number: u64, len: usize) {
-    let put = store.put(key(number), &data(number, len)).wait().expect("put");
+    let put = store.put(key(number), data(number, len)).wait().expect("put");
     assert!(put.is_stored() && matches!(put.memory, AnyBuffer::None));
 }
 
@@ -247,7 +247,7 @@ fn tenants_have_quotas_and_objects_expire(rig: &Rig) {
     assert!(quotas.count() > 0, "nine objects of three units are more than sixteen units");
     let ttl = Some(Duration::from_millis(1));
     let with = PutWith { ttl, ..PutWith::default() };
-    store.put_with(key(50), &data(50, 100), &with).wait().expect("put");
+    store.put_with(key(50), data(50, 100), &with).wait().expect("put");
     let info = store.info(key(50)).wait().expect("known");
     assert!(info.is_none_or(|info| info.ttl_s.is_some_and(|left| left <= 1)));
     let deadline = std::time::Instant::now() + Duration::from_secs(20);

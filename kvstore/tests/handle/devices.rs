@@ -39,7 +39,7 @@ fn objects_of_a_device_that_is_pulled_are_misses_until_it_is_recovered() {
     let buses = [bus(), bus()];
     let store = two_devices(&buses);
     for number in 0..40 {
-        let put = store.put(key(number), &data(number, 9000)).wait().expect("put");
+        let put = store.put(key(number), data(number, 9000)).wait().expect("put");
         assert!(put.is_stored());
     }
     store.commit().wait().expect("committed");

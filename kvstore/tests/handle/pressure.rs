@@ -46,7 +46,7 @@ fn memory_that_is_used_up_comes_back_when_a_value_is_dropped(rig: &Rig) {
     let store = rig.format(1).open();
     let len = 3 << 20;
     for number in 0..3 {
-        store.put(key(number), &data(number, len)).wait().expect("put");
+        store.put(key(number), data(number, len)).wait().expect("put");
     }
     // Eight megabytes hold two values of three.
     let held = [0, 1].map(|n| store.get(key(n)).wait().expect("got").expect("there"));
@@ -67,7 +67,7 @@ fn waiting_for_memory_ends_with_the_timeout(rig: &Rig) {
     rig.format(1);
     let options = OpenOptions { timeout: Duration::from_millis(200), ..rig.options() };
     let store = Store::open(&options).expect("a store");
-    store.put(key(1), &data(1, 100_000)).wait().expect("put");
+    store.put(key(1), data(1, 100_000)).wait().expect("put");
     let all = store.buffer(8 << 20).expect("all of it");
     let is_timeout = |error: &Error| matches!(error, Error::Timeout { .. });
     let get = store.get(key(1)).wait().expect_err("no memory");
@@ -100,7 +100,7 @@ fn a_store_that_closes_under_load_answers_everybody(rig: &Rig) {
             scope.spawn(move || {
                 for round in 0.. {
                     let number = thread << 32 | round;
-                    match store.put(key(number), &data(number, 3000)).wait() {
+                    match store.put(key(number), data(number, 3000)).wait() {
                         Ok(_) => puts.fetch_add(1, Ordering::Relaxed),
                         Err(unfinished) => {
                             assert_eq!(unfinished.failure(), Some(&Failure::Closed));
@@ -128,7 +128,7 @@ fn a_store_that_closes_under_load_answers_everybody(rig: &Rig) {
 fn a_store_that_is_dropped_in_the_middle_comes_back(rig: &Rig) {
     let store = rig.format(1).open();
     let pendings: Vec<_> =
-        (0..50).map(|number| store.put(key(number), &data(number, 10_000))).collect();
+        (0..50).map(|number| store.put(key(number), data(number, 10_000))).collect();
     let writer = store.reserve(key(99), 100_000, &PutWith::default()).wait().expect("room");
     let lease = store.lease(&[key(0)], Duration::from_secs(60)).expect("leased");
     drop(store);
@@ -166,7 +166,7 @@ fn options_that_cannot_be_are_refused_with_what_to_do() {
     let refused = |change: fn(&mut OpenOptions)| {
         let mut options = rig.options();
         change(&mut options);
-        Store::open(&options).err().expect("refused").to_string()
+        Store::open(&options).expect_err("refused").to_string()
     };
     assert!(refused(|options| options.pool_bytes = 5).contains("pool_bytes"));
     assert!(refused(|options| options.mailbox_depth = 0).contains("mailbox_depth"));

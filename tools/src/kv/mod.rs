@@ -30,6 +30,9 @@ mod survey;
 
 use clap::{Args, Subcommand};
 
+pub(crate) use bench::Blocks;
+pub(crate) use session::Session;
+
 use crate::failure::Result;
 
 const EXAMPLES: &str = "\

@@ -65,6 +65,30 @@ impl Session {
         }
     }
 
+    /// Does `count` things that are one request and waits until all are done; what came of each in order, and the
+    /// memory.
+    ///
+    /// # Errors
+    /// Why the store could not, by the first that it could not.
+    pub(crate) fn batch(
+        &mut self,
+        action: Action,
+        count: usize,
+    ) -> Result<Vec<(Outcome, AnyBuffer)>> {
+        let request = Request { tag: TAG, deadline: Time::NEVER, action };
+        self.local.submit(self.local.now(), request);
+        let mut answers: Vec<Done> = Vec::with_capacity(count);
+        while answers.len() < count {
+            let turn = self.local.poll(self.local.now(), &mut |done| answers.push(done));
+            if turn.moved == 0 {
+                thread::yield_now();
+            }
+        }
+        answers.sort_unstable_by_key(|done| done.item);
+        let each = answers.into_iter();
+        each.map(|done| Ok((done.result.map_err(Failure::failed)?, done.memory))).collect()
+    }
+
     /// Waits until all that was acknowledged survives a power cut.
     ///
     /// # Errors

@@ -161,9 +161,9 @@ fn served(metrics: &Metrics) -> Value {
     report.insert("hit_share".to_owned(), json!(ratio("get_hits_total", "gets_total")));
     report.insert(
         "write_amplification".to_owned(),
-        json!(ratio("device_written_bytes_total", "put_bytes_total")),
+        json!(ratio("device_written_bytes_total", "written_bytes_total")),
     );
-    for name in ["gets_total", "puts_total", "evictions_total", "corrupt_misses_total"] {
+    for name in ["gets_total", "puts_total", "evictions_total", "get_corrupt_total"] {
         report.insert(name.trim_end_matches("_total").to_owned(), json!(of(name)));
     }
     report.into()

@@ -28,6 +28,8 @@ pub(super) struct Way {
     pub(super) bytes: u64,
     /// From the request to its answer.
     pub(super) latency: Latency,
+    /// How long it took, where it was not done all the time.
+    pub(super) took: Option<Duration>,
 }
 
 /// What a trace came to.
@@ -68,7 +70,7 @@ impl Counted {
 
 impl Way {
     fn new() -> Way {
-        Way { bytes: 0, latency: Latency::new() }
+        Way { bytes: 0, latency: Latency::new(), took: None }
     }
 
     /// Counts one.
@@ -76,6 +78,12 @@ impl Way {
     pub(super) fn record(&mut self, bytes: u64, latency: Duration) {
         self.bytes += bytes;
         self.latency.record(latency.as_nanos() as u64);
+    }
+
+    /// Counts several that took a time together in which there was nothing else.
+    pub(super) fn record_together(&mut self, count: u64, bytes: u64, took: Duration) {
+        (0..count).for_each(|_| self.record(bytes / count, took));
+        *self.took.get_or_insert_default() += took;
     }
 
     /// How many there were.

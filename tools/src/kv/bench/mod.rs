@@ -6,6 +6,7 @@
 //! | `workload`, `chooser`, `trace` | what is done to which object |
 //! | `objects`, `contents` | what objects are called and hold, and whether what was read is what was put |
 //! | `bed`, `engine`, `drive` | the store, what is in flight, and the loops |
+//! | `layers` | KV blocks of a model, restored layer by layer |
 //! | `counted`, `report` | what is counted and how it is told |
 //! | `run` | the command |
 
@@ -15,6 +16,7 @@ mod contents;
 mod counted;
 mod drive;
 mod engine;
+mod layers;
 mod objects;
 mod options;
 mod report;
@@ -22,5 +24,6 @@ mod run;
 mod trace;
 mod workload;
 
+pub(crate) use layers::Blocks;
 pub(crate) use options::KvBenchArgs;
 pub(crate) use run::run;

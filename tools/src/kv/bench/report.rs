@@ -81,17 +81,15 @@ impl Outcome {
         json!({
             "ops": way.ops(),
             "bytes": way.bytes,
-            "iops": self.per_second(way.ops()),
-            "bw_bytes": self.per_second(way.bytes) as u64,
+            "iops": self.per_second(way, way.ops()),
+            "bw_bytes": self.per_second(way, way.bytes) as u64,
             "lat_ns": moments(&way.latency, &PERCENTILES),
         })
     }
 
-    fn per_second(&self, count: u64) -> f64 {
-        match self.elapsed.is_zero() {
-            true => 0.0,
-            false => count as f64 / self.elapsed.as_secs_f64(),
-        }
+    fn per_second(&self, way: &Way, count: u64) -> f64 {
+        let took = way.took.unwrap_or(self.elapsed);
+        if took.is_zero() { 0.0 } else { count as f64 / took.as_secs_f64() }
     }
 
     /// Bytes written to the device for each byte of objects; none where nothing was put.
@@ -103,11 +101,9 @@ impl Outcome {
     /// For people.
     pub(super) fn table(&self, args: &KvBenchArgs) -> String {
         let mut out = format!(
-            "{}: {} objects of {}, {} in flight, {}, {}\n\n",
+            "{}: {}, {}, {}\n\n",
             args.workload,
-            self.objects,
-            human::bytes(args.object_bytes as f64),
-            args.iodepth,
+            self.what(args),
             args.durability,
             args.policy
         );
@@ -124,13 +120,25 @@ impl Outcome {
         out
     }
 
+    fn what(&self, args: &KvBenchArgs) -> String {
+        match self.counted.restored {
+            Some(_) => format!("{} KV blocks of {}", self.objects, args.model),
+            None => format!(
+                "{} objects of {}, {} in flight",
+                self.objects,
+                human::bytes(args.object_bytes as f64),
+                args.iodepth
+            ),
+        }
+    }
+
     fn row(&self, name: &str, way: &Way) -> String {
         let [p50, p99, p999] = percentiles(&way.latency);
         format!(
             "{name:<6} {:>10} {:>8} {:>12} {p50:>10} {p99:>10} {p999:>10}\n",
             way.ops(),
-            human::si(self.per_second(way.ops()), 4),
-            human::bytes(self.per_second(way.bytes)) + "/s",
+            human::si(self.per_second(way, way.ops()), 4),
+            human::bytes(self.per_second(way, way.bytes)) + "/s",
         )
     }
 

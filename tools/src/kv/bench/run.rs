@@ -8,9 +8,10 @@ use adit_kvstore::{FormatStore, Key, Local, OpenOptions, Store, Watermarks, unit
 
 use super::bed::Bed;
 use super::chooser::{Chooser, SCAN_MAX};
-use super::counted::Counted;
+use super::counted::{Counted, Restored, Way};
 use super::drive::{self, Far, Watch};
 use super::engine::Engine;
+use super::layers::Blocks;
 use super::objects::{self, Objects};
 use super::options::KvBenchArgs;
 use super::report::Outcome;
@@ -28,6 +29,8 @@ use crate::output::Output;
 pub(super) const LABEL: &str = "adit kv bench";
 /// What a fill takes of the room there is.
 const FILL_PERMILLE: u64 = 900;
+/// Blocks of a sequence: a prefix of 1024 tokens.
+const SEQUENCE_BLOCKS: u64 = 64;
 
 /// Runs the command.
 ///
@@ -107,7 +110,7 @@ struct Run<'a> {
 impl Run<'_> {
     /// Puts the objects that a fill would put, without counting.
     fn prefill(&mut self) -> Result<()> {
-        let count = self.room();
+        let count = self.room(units(self.args.object_bytes));
         let (_, failure) = self.drive("filling", Time::NEVER, |engine, depth, watch| {
             drive::fill(engine, depth, count, watch);
         })?;
@@ -119,25 +122,26 @@ impl Run<'_> {
         let args = self.args;
         let (count, known) = match &args.workload {
             Workload::Trace(_) => (distinct(trace), None),
-            workload if workload.formats() => (self.room(), None),
+            Workload::Layers => (self.room(Blocks::layout(&args.model)?.block_units()), None),
+            Workload::Fill => (self.room(units(args.object_bytes)), None),
             _ => self.there()?,
         };
         let before = self.session.local().stats();
         let begun = self.session.local().now();
         let until = args.runtime().map_or(Time::NEVER, |runtime| begun + runtime);
-        let (counted, failure) =
-            self.drive(&args.workload.to_string(), until, |engine, depth, watch| {
-                match &args.workload {
-                    Workload::Trace(_) => drive::replay(engine, depth, trace, watch),
-                    Workload::Fill | Workload::Layers => {
-                        drop(drive::fill(engine, depth, count, watch))
-                    }
-                    _ => {
-                        let mut chooser = chooser(args, count);
-                        drive::mix(engine, depth, &mut chooser, known.as_deref(), watch);
-                    }
+        let (counted, failure) = if args.workload == Workload::Layers {
+            self.layers(count, until)?
+        } else {
+            let what = args.workload.to_string();
+            self.drive(&what, until, |engine, depth, watch| match &args.workload {
+                Workload::Trace(_) => drive::replay(engine, depth, trace, watch),
+                Workload::Fill => drop(drive::fill(engine, depth, count, watch)),
+                _ => {
+                    let mut chooser = chooser(args, count);
+                    drive::mix(engine, depth, &mut chooser, known.as_deref(), watch);
                 }
-            })?;
+            })?
+        };
         let ended = self.session.local().now();
         if failure.is_none() {
             self.session.commit()?;
@@ -151,6 +155,71 @@ impl Run<'_> {
             interrupted: self.interrupt.requested(),
         };
         Ok((outcome, failure))
+    }
+
+    /// Puts sequences of KV blocks and restores each layer by layer, over and over until time is up where there is a
+    /// limit.
+    fn layers(&mut self, count: u64, until: Time) -> Result<(Counted, Option<Failure>)> {
+        let mut blocks = Blocks::define(self.session, Blocks::layout(&self.args.model)?)?;
+        let mut counted = Counted::new();
+        let length = count.min(SEQUENCE_BLOCKS);
+        let sequences = (count / length).max(1);
+        let mut restored = Restored::new();
+        let ended = match self.put_sequences(&mut blocks, sequences, length, &mut counted.put) {
+            Ok(()) => {
+                let (get, restored) = (&mut counted.get, &mut restored);
+                self.restore_sequences(&mut blocks, (sequences, length), until, get, restored)
+            }
+            Err(failure) => Err(failure),
+        };
+        counted.restored = Some(restored);
+        Ok((counted, ended.err()))
+    }
+
+    fn put_sequences(
+        &mut self,
+        blocks: &mut Blocks,
+        sequences: u64,
+        length: u64,
+        put: &mut Way,
+    ) -> Result<()> {
+        let mut meter = Meter::new();
+        let interrupt = self.interrupt;
+        for sequence in 0..sequences {
+            blocks.put(self.session, sequence, length, &mut |moved| {
+                put.record_together(moved.blocks, moved.bytes, moved.took);
+                meter.show(|_| format!("layers: {sequence} of {sequences} sequences put"));
+                if interrupt.requested() { Err(Failure::interrupted()) } else { Ok(()) }
+            })?;
+        }
+        Ok(())
+    }
+
+    fn restore_sequences(
+        &mut self,
+        blocks: &mut Blocks,
+        (sequences, length): (u64, u64),
+        until: Time,
+        get: &mut Way,
+        restored: &mut Restored,
+    ) -> Result<()> {
+        let mut meter = Meter::new();
+        let rounds = if until == Time::NEVER { 1 } else { u64::MAX };
+        let count = blocks.layers();
+        let layers = (0..rounds)
+            .flat_map(|_| 0..sequences)
+            .flat_map(|sequence| (0..count).map(move |layer| (sequence, layer)));
+        for (sequence, layer) in layers {
+            if self.interrupt.requested() || self.session.local().now() >= until {
+                break;
+            }
+            let moved = blocks.restore(self.session, sequence, length, layer)?;
+            get.record_together(moved.blocks, moved.bytes, moved.took);
+            restored.layers += 1;
+            restored.latency.record(moved.took.as_nanos() as u64);
+            meter.show(|_| format!("layers: {} restored", restored.layers));
+        }
+        Ok(())
     }
 
     fn drive(
@@ -181,10 +250,10 @@ impl Run<'_> {
     }
 
     /// How many objects a fill puts.
-    fn room(&self) -> u64 {
+    fn room(&self, object_units: u64) -> u64 {
         let local = self.session.local();
         let stats = local.stats();
-        let fits = stats.capacity_units * FILL_PERMILLE / 1000 / units(self.args.object_bytes);
+        let fits = stats.capacity_units * FILL_PERMILLE / 1000 / object_units;
         let set = local.set();
         let most = u64::from(set.objects_max()) * u64::from(set.shards());
         let most = self.args.capacity_blocks.unwrap_or(most).min(most);

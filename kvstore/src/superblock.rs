@@ -1,6 +1,6 @@
 //! The superblock: what a device is to a store. One unit, in two copies: the first and the last of the device.
 //!
-//! The newer copy that is whole counts; at each change copy A is written, flushed, then copy B. A change is: the format,
+//! The newer copy that is whole counts; at each change copy B is written, flushed, then copy A. A change is: the format,
 //! and each opening, which raises the sequence. That sequence is the number of the session, by which blocks of
 //! the journal are told from those of earlier openings; so it is on all devices before the first block is written.
 //!

@@ -4,6 +4,7 @@
 //! cut unless a flush was carried out after it.
 
 use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use adit_driver::device::{CommandQueue, Operation, Request};
@@ -51,24 +52,20 @@ pub(crate) struct Medium {
     pub(crate) failing_at: Option<Range<u64>>,
     /// Nothing works any more.
     pub(crate) is_dead: bool,
-    /// Commands that change something until the power is cut.
-    pub(crate) changes_left: Option<u64>,
-    /// Commands carried out, by kind.
-    pub(crate) carried_out: Vec<Kind>,
+    /// Commands that change something until the power is cut, on this device and those that share it.
+    pub(crate) changes_left: Option<Arc<AtomicU64>>,
 }
 
 impl Medium {
     /// Whether the power is still there for one more change.
-    fn takes_change(&mut self) -> bool {
-        let Some(left) = &mut self.changes_left else { return true };
-        let takes = *left > 0;
-        *left = left.saturating_sub(1);
-        takes
+    fn takes_change(&self) -> bool {
+        let Some(left) = &self.changes_left else { return true };
+        let less = |left: u64| left.checked_sub(1);
+        left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).is_ok()
     }
 
     fn carry_out(&mut self, request: &mut Request<Load>) -> std::result::Result<u32, CommandError> {
         let kind = kind(request.operation);
-        self.carried_out.push(kind);
         let is_there = match (request.operation, &self.failing_at) {
             (Operation::Write(lba), Some(units)) => units.contains(&lba.0),
             _ => true,
@@ -149,6 +146,17 @@ impl TestDevice {
         }
         let medium = Arc::new(Mutex::new(Medium { bytes, ..Medium::default() }));
         TestDevice { medium, ..self.clone() }
+    }
+
+    /// Another device of so many units, whose first and last units are this one's.
+    pub(crate) fn resized(&self, units: u64) -> TestDevice {
+        let other = self.after_power_cut(true);
+        let mut bytes = std::mem::take(&mut other.medium().bytes);
+        let last = bytes.split_off(bytes.len() - UNIT_BYTES as usize);
+        bytes.resize(((units - 1) * UNIT_BYTES) as usize, 0);
+        bytes.extend(last);
+        other.medium().bytes = bytes;
+        other
     }
 
     /// A way to it.

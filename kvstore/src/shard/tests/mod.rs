@@ -14,10 +14,11 @@ use super::{
 };
 use crate::key::Key;
 use crate::layout::{BlockShape, Dtype, Layout, Order};
-use crate::media::{self, FormatOptions};
+use crate::media::{self, FormatOptions, Waiting};
 use crate::object::LayoutId;
 use crate::options::{Durability, Watermarks};
 use crate::place::UNIT_BYTES;
+use crate::survey::{self, DeviceFacts, Fault};
 
 /// Units of each device: the metadata of one shard of few objects, and some more.
 const UNITS: u64 = 256;
@@ -134,6 +135,17 @@ fn item(key: u64, units: u64) -> PutItem {
 fn get(key: u64, units: u64) -> Action {
     let into = AnyBuffer::One(memory((units * UNIT_BYTES) as usize));
     Action::Get(GetItem { key: key.into(), part: Part::All, into })
+}
+
+/// Objects that a survey finds on a device, and what is wrong with them.
+fn surveyed(device: &TestDevice) -> (usize, Vec<Fault>) {
+    let (mut lanes, clock) = ([device.lane()], &mut || Time::ZERO);
+    let (bytes, name) = (UNITS * UNIT_BYTES, "memory:0".to_owned());
+    let facts = [DeviceFacts { device: name, bytes, lba_bytes: 4096 }];
+    let mut waiting = Waiting { lanes: &mut lanes, clock };
+    let heads = survey::heads(&mut waiting, &facts).expect("a store");
+    let found = survey::shard(&mut waiting, &heads, 0).expect("it answers");
+    (found.objects.len(), found.faults)
 }
 
 fn device_failed(device: u8, answer: &Result<Outcome, Failure>) -> bool {
@@ -414,6 +426,7 @@ fn kv_blocks_of_a_checkpoint_and_of_the_journal_behind_it_are_not_in_each_others
     for key in 0..6u64 {
         assert_eq!(rig.get(key, 4), Ok(Outcome::Hit { bytes: 4 * UNIT_BYTES }));
     }
+    assert_eq!(surveyed(&rig.devices[0]), (6, vec![]));
     for key in 0..6u64 {
         assert_eq!(rig.wait(Action::Delete(key.into())), Ok(Outcome::Deleted));
     }

@@ -1,0 +1,345 @@
+//! The store beside its device: how much of what a raw loop reaches is left with keys, checksums and a journal.
+//!
+//! Each comparison runs a raw loop over one queue of a device and a [`Local`] store on another queue of the same
+//! device, in one process, one thread, in turns: raw, store, raw, store. The figure is the median of the rounds'
+//! ratios, with the quartiles. Both keep as many operations in flight and ask the same clock before each poll.
+//!
+//! | comparison | raw | store |
+//! |---|---|---|
+//! | get | reads at random | gets at random, checksums verified |
+//! | put restart | writes one after the other | puts of new objects, acknowledged when they are written |
+//! | put durable | the same, and a flush after each 32 | the same, each acknowledged when it is durable |
+//!
+//! Then it puts many times what the store holds, and says what of the bytes that reached the device were not objects.
+//!
+//! ```text
+//! cargo run --release -p adit-benches --bin kv_ratio -- soft:mem=2G
+//! cargo run --release -p adit-benches --bin kv_ratio -- uring:/var/tmp/store.img --file-mib 2048
+//! ```
+#![forbid(unsafe_code)]
+
+use std::time::Instant;
+
+use adit_driver::device::{CommandQueue, DeviceQueue, Operation, QueueOptions, Request as Raw};
+use adit_driver::memory::AnyBuffer;
+use adit_driver::spec::Lba;
+use adit_driver::{Buffer, Device, DeviceOptions, Target, Time};
+use adit_kvstore::shard::{Action, Done, GetItem, Outcome, Part, PutItem, PutOptions, Request};
+use adit_kvstore::{Durability, FormatStore, Key, Local, OpenOptions, Store, UNIT_BYTES};
+use clap::Parser;
+
+type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
+
+/// Compares the store with its device.
+#[derive(Parser)]
+#[command(after_help = "Example:\n  kv_ratio soft:mem=2G --rounds 15")]
+struct Args {
+    /// The device. What is on it is lost.
+    target: Target,
+    /// A file is made so long, in MiB.
+    #[arg(long, default_value_t = 2048)]
+    file_mib: u64,
+    /// Rounds of each comparison.
+    #[arg(long, default_value_t = 11)]
+    rounds: usize,
+    /// MiB that a round moves.
+    #[arg(long, default_value_t = 256)]
+    round_mib: u64,
+    /// GiB that are put to find what else is written; 0 for none.
+    #[arg(long, default_value_t = 20)]
+    put_gib: u64,
+    /// Only comparisons whose name holds this.
+    #[arg(long, default_value = "")]
+    only: String,
+}
+
+/// Numbers in no order, the same in each run.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, end: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % end
+    }
+}
+
+/// Keys as hashes are: spread over 128 bits.
+fn key(number: u64) -> Key {
+    let high = (number + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    Key::from(u128::from(high) << 64 | u128::from(number))
+}
+
+/// One comparison.
+#[derive(Clone, Copy)]
+struct Comparison {
+    name: &'static str,
+    is_put: bool,
+    durability: Durability,
+    bytes: u64,
+    depth: u64,
+    /// Writes of the raw loop for each of its flushes; 0 for none.
+    flush_every: u64,
+}
+
+const RESTART: Comparison = Comparison {
+    name: "put 128 KiB QD32 restart",
+    is_put: true,
+    durability: Durability::Restart,
+    bytes: 128 << 10,
+    depth: 32,
+    flush_every: 0,
+};
+
+const COMPARISONS: [Comparison; 4] = [
+    Comparison { name: "get 128 KiB QD32", is_put: false, ..RESTART },
+    Comparison {
+        name: "get 4 KiB QD128",
+        is_put: false,
+        bytes: 4 << 10,
+        depth: 128,
+        ..RESTART
+    },
+    RESTART,
+    Comparison {
+        name: "put 128 KiB QD32 durable",
+        durability: Durability::Durable,
+        flush_every: 32,
+        ..RESTART
+    },
+];
+
+/// A device, and how it is used.
+struct Bench {
+    device: Device,
+    round_bytes: u64,
+    random: Random,
+}
+
+impl Bench {
+    fn format(&self) -> Result<()> {
+        let format = FormatStore {
+            devices: vec![self.device.clone()],
+            overwrite: true,
+            ..FormatStore::default()
+        };
+        Ok(Store::format(&format)?)
+    }
+
+    fn open(&self, durability: Durability, depth: u64) -> Result<Local> {
+        // Two places more than the caller fills: they are the journal's.
+        let options = OpenOptions {
+            devices: vec![self.device.clone()],
+            durability,
+            queue_depth: depth as u32 + 2,
+            ..OpenOptions::default()
+        };
+        Ok(Store::open_local(&options)?)
+    }
+
+    fn buffers(&self, comparison: &Comparison) -> Result<Vec<Buffer>> {
+        let allocate = |_| Ok(self.device.allocate(comparison.bytes as usize)?);
+        (0..comparison.depth).map(allocate).collect()
+    }
+
+    fn queue(&self, depth: u64) -> Result<DeviceQueue<AnyBuffer>> {
+        let timeout = std::time::Duration::from_secs(30);
+        let options = QueueOptions { depth: depth as u32 + 2, timeout, abort_timeout: timeout };
+        Ok(self.device.create_queue(&options, &[])?)
+    }
+}
+
+/// The raw loop.
+struct RawLoop {
+    queue: DeviceQueue<AnyBuffer>,
+    device: Device,
+    idle: Vec<Buffer>,
+    /// Where data of the store's are, in units.
+    data: std::ops::Range<u64>,
+    next: u64,
+}
+
+impl RawLoop {
+    /// Operations a second.
+    fn round(&mut self, comparison: &Comparison, count: u64, random: &mut Random) -> f64 {
+        let (mut sent, mut done, mut flushes) = (0, 0, 0);
+        let start = Instant::now();
+        while done < count + flushes {
+            let now = self.device.now();
+            let before = sent + flushes;
+            while sent < count {
+                let Some(buffer) = self.idle.pop() else { break };
+                let operation = self.operation(comparison, random);
+                let buffer = AnyBuffer::One(buffer);
+                self.queue.post(now, Raw { operation, buffer }).expect("room");
+                sent += 1;
+                if comparison.flush_every > 0 && sent % comparison.flush_every == 0 {
+                    let (operation, buffer) = (Operation::Flush, AnyBuffer::None);
+                    self.queue.post(now, Raw { operation, buffer }).expect("room");
+                    flushes += 1;
+                }
+            }
+            if sent + flushes > before {
+                self.queue.ring();
+            }
+            let idle = &mut self.idle;
+            done += self.queue.poll(now, |completion| {
+                assert!(completion.result.is_ok(), "{:?}", completion.result);
+                if let AnyBuffer::One(buffer) = completion.buffer {
+                    idle.push(buffer);
+                }
+            }) as u64;
+        }
+        count as f64 / start.elapsed().as_secs_f64()
+    }
+
+    fn operation(&mut self, comparison: &Comparison, random: &mut Random) -> Operation {
+        let step = comparison.bytes / UNIT_BYTES;
+        let places = (self.data.end - self.data.start) / step;
+        let lbas = UNIT_BYTES / u64::from(self.device.info().lba_bytes);
+        let lba = |place: u64| Lba((self.data.start + place * step) * lbas);
+        if !comparison.is_put {
+            return Operation::Read(lba(random.below(places)));
+        }
+        self.next = (self.next + 1) % places;
+        Operation::Write(lba(self.next))
+    }
+}
+
+/// The store's loop.
+struct StoreLoop {
+    store: Local,
+    idle: Vec<Buffer>,
+    /// Objects that are there.
+    objects: u64,
+    next: u64,
+}
+
+impl StoreLoop {
+    /// Operations a second.
+    fn round(&mut self, comparison: &Comparison, count: u64, random: &mut Random) -> f64 {
+        let (mut sent, mut done) = (0, 0);
+        let start = Instant::now();
+        while done < count {
+            let now = self.store.now();
+            while sent < count {
+                let Some(buffer) = self.idle.pop() else { break };
+                let action = self.action(comparison, AnyBuffer::One(buffer), random);
+                self.store.submit(now, Request { tag: sent, deadline: Time::NEVER, action });
+                sent += 1;
+            }
+            let (idle, done) = (&mut self.idle, &mut done);
+            self.store.poll(now, &mut |answer: Done| {
+                let is_well = matches!(answer.result, Ok(Outcome::Stored | Outcome::Hit { .. }));
+                assert!(is_well, "{:?}", answer.result);
+                if let AnyBuffer::One(buffer) = answer.memory {
+                    idle.push(buffer);
+                }
+                *done += 1;
+            });
+        }
+        count as f64 / start.elapsed().as_secs_f64()
+    }
+
+    fn action(&mut self, comparison: &Comparison, memory: AnyBuffer, random: &mut Random) -> Action {
+        if !comparison.is_put {
+            let (key, part) = (key(random.below(self.objects)), Part::All);
+            return Action::Get(GetItem { key, part, into: memory });
+        }
+        self.next += 1;
+        let (key, bytes, options) = (key(self.next - 1), comparison.bytes, PutOptions::default());
+        Action::Put(PutItem { key, bytes, data: memory, options })
+    }
+}
+
+/// The median of values and their quartiles.
+fn quartiles(mut values: Vec<f64>) -> [f64; 3] {
+    values.sort_by(f64::total_cmp);
+    let at = |part: usize| values[(values.len() - 1) * part / 4];
+    [at(1), at(2), at(3)]
+}
+
+fn compare(bench: &mut Bench, comparison: &Comparison, rounds: usize) -> Result<()> {
+    bench.format()?;
+    let store = bench.open(comparison.durability, comparison.depth)?;
+    let data = store.set().geometry().data(0, 0);
+    let mut store = StoreLoop { store, idle: bench.buffers(comparison)?, objects: 0, next: 0 };
+    let mut raw = RawLoop {
+        queue: bench.queue(comparison.depth)?,
+        device: bench.device.clone(),
+        idle: bench.buffers(comparison)?,
+        next: 0,
+        data,
+    };
+    let count = bench.round_bytes / comparison.bytes;
+    let random = &mut bench.random;
+    // Half of the data, so that nothing is evicted before it is read; and every place was written once.
+    store.objects = (raw.data.end - raw.data.start) * UNIT_BYTES / comparison.bytes / 2;
+    let most = u64::from(store.store.set().objects_max()) - 1000;
+    store.objects = store.objects.min(most);
+    let fill = Comparison { is_put: true, ..*comparison };
+    raw.round(&fill, (raw.data.end - raw.data.start) * UNIT_BYTES / comparison.bytes, random);
+    let (objects, depth) = (store.objects, comparison.depth);
+    store.round(&fill, objects.max(depth), random);
+    let (mut ratios, mut raws, mut stores) = (Vec::new(), Vec::new(), Vec::new());
+    for _ in 0..rounds {
+        let (raw, store) = (
+            raw.round(comparison, count, random),
+            store.round(comparison, count, random),
+        );
+        ratios.push(store / raw);
+        raws.push(raw * comparison.bytes as f64 / 1e6);
+        stores.push(store * comparison.bytes as f64 / 1e6);
+    }
+    let ([low, ratio, high], [_, raw, _], [_, store, _]) =
+        (quartiles(ratios), quartiles(raws), quartiles(stores));
+    println!(
+        "| {} | {raw:.0} | {store:.0} | {ratio:.3} | {low:.3} to {high:.3} |",
+        comparison.name
+    );
+    Ok(())
+}
+
+/// Puts so many bytes, many times what the store holds, and says what reached the device.
+fn amplification(bench: &mut Bench, bytes: u64) -> Result<()> {
+    bench.format()?;
+    let store = bench.open(RESTART.durability, RESTART.depth)?;
+    let mut store = StoreLoop { store, idle: bench.buffers(&RESTART)?, objects: 0, next: 0 };
+    store.round(&RESTART, bytes / RESTART.bytes, &mut bench.random);
+    let stats = store.store.stats();
+    let ratio = stats.bytes_to_device as f64 / stats.bytes_written as f64;
+    println!(
+        "\nput {:.1} GB in objects of 128 KiB: device bytes / object bytes {ratio:.5} (journal {:.1} MB, {} \
+         checkpoints of {:.1} MB together, {} evictions, {} flushes, discarded {:.1} GB)",
+        stats.bytes_written as f64 / 1e9,
+        stats.journal_bytes as f64 / 1e6,
+        stats.checkpoints,
+        stats.checkpoint_bytes as f64 / 1e6,
+        stats.evictions,
+        stats.flushes,
+        stats.discards_bytes as f64 / 1e9,
+    );
+    Ok(())
+}
+
+fn main() -> Result<()> {
+    let args = Args::parse();
+    let options = DeviceOptions {
+        queue_count: 4,
+        file_bytes: Some(args.file_mib << 20),
+        ..DeviceOptions::default()
+    };
+    let device = Device::open(&args.target, &options)?;
+    let round_bytes = args.round_mib << 20;
+    let mut bench = Bench { device, round_bytes, random: Random(0x9e37_79b9) };
+    println!("{}\n\n| what | raw MB/s | store MB/s | ratio | quartiles |", args.target);
+    println!("|---|---|---|---|---|");
+    for comparison in COMPARISONS.iter().filter(|one| one.name.contains(&args.only)) {
+        compare(&mut bench, comparison, args.rounds)?;
+    }
+    if args.put_gib > 0 {
+        amplification(&mut bench, args.put_gib << 30)?;
+    }
+    Ok(())
+}

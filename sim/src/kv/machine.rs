@@ -1,11 +1,9 @@
 //! The machine that the store's devices are in: its power, its time and what strikes.
 
 use std::collections::BTreeMap;
-use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use adit_driver::Time;
-use adit_driver::memory::Buffer;
 
 use super::canary::StoreCanary;
 use super::faults::Faults;
@@ -37,8 +35,6 @@ pub(crate) struct Machine {
     /// When something comes of each command in flight, by its number.
     agenda: BTreeMap<u64, Time>,
     next_flight: u64,
-    /// Addresses of memory that no device can use.
-    foreign: Range<u64>,
 }
 
 /// A handle of the machine's.
@@ -63,18 +59,7 @@ impl Machine {
             is_off: false,
             agenda: BTreeMap::new(),
             next_flight: 0,
-            foreign: 0..0,
         }
-    }
-
-    /// Memory that no device can use from now on.
-    pub(crate) fn set_foreign(&mut self, addresses: Range<u64>) {
-        self.foreign = addresses;
-    }
-
-    /// Whether the devices can use this memory.
-    pub(crate) fn accepts(&self, memory: &Buffer) -> bool {
-        !self.foreign.contains(&memory.iova().0)
     }
 
     /// Counts a command that a device is told of; at the one that was chosen the power goes.
@@ -109,10 +94,6 @@ impl Machine {
     /// Whether a device answers no more.
     pub(crate) fn is_dead(&self, device: usize) -> bool {
         self.is_off || self.lost[device]
-    }
-
-    pub(crate) fn has_lost(&self) -> bool {
-        self.lost.contains(&true)
     }
 
     /// The power comes back, and all devices with it. All queues of the time before are gone.

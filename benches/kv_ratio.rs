@@ -94,13 +94,7 @@ const RESTART: Comparison = Comparison {
 
 const COMPARISONS: [Comparison; 4] = [
     Comparison { name: "get 128 KiB QD32", is_put: false, ..RESTART },
-    Comparison {
-        name: "get 4 KiB QD128",
-        is_put: false,
-        bytes: 4 << 10,
-        depth: 128,
-        ..RESTART
-    },
+    Comparison { name: "get 4 KiB QD128", is_put: false, bytes: 4 << 10, depth: 128, ..RESTART },
     RESTART,
     Comparison {
         name: "put 128 KiB QD32 durable",
@@ -242,7 +236,12 @@ impl StoreLoop {
         count as f64 / start.elapsed().as_secs_f64()
     }
 
-    fn action(&mut self, comparison: &Comparison, memory: AnyBuffer, random: &mut Random) -> Action {
+    fn action(
+        &mut self,
+        comparison: &Comparison,
+        memory: AnyBuffer,
+        random: &mut Random,
+    ) -> Action {
         if !comparison.is_put {
             let (key, part) = (key(random.below(self.objects)), Part::All);
             return Action::Get(GetItem { key, part, into: memory });
@@ -284,10 +283,8 @@ fn compare(bench: &mut Bench, comparison: &Comparison, rounds: usize) -> Result<
     store.round(&fill, objects.max(depth), random);
     let (mut ratios, mut raws, mut stores) = (Vec::new(), Vec::new(), Vec::new());
     for _ in 0..rounds {
-        let (raw, store) = (
-            raw.round(comparison, count, random),
-            store.round(comparison, count, random),
-        );
+        let (raw, store) =
+            (raw.round(comparison, count, random), store.round(comparison, count, random));
         ratios.push(store / raw);
         raws.push(raw * comparison.bytes as f64 / 1e6);
         stores.push(store * comparison.bytes as f64 / 1e6);

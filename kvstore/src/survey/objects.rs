@@ -134,9 +134,7 @@ impl Objects {
             if block_bytes != object.bytes {
                 let text = format!(
                     "object '{}' has {} bytes, and blocks of its layout {}",
-                    found.key,
-                    object.bytes,
-                    block_bytes
+                    found.key, object.bytes, block_bytes
                 );
                 return lost("object-layout", text);
             }

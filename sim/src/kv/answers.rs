@@ -61,9 +61,7 @@ impl StoreWorld {
             violated(3, format_args!("{has} of {expected} bytes came back with {}", answer.tag));
         }
         match item {
-            Item::Put { key, begin, ttl_s, .. } => self.take_put(&answer, key, begin, ttl_s),
-            Item::Seal { key, begin, ttl_s } => {
-                self.counts.count(Sum::Sealed, u64::from(answer.result.is_ok()));
+            Item::Put { key, begin, ttl_s, .. } | Item::Seal { key, begin, ttl_s } => {
                 self.take_put(&answer, key, begin, ttl_s);
             }
             Item::Get { key, offset, until, .. } => {

@@ -71,6 +71,7 @@ impl<T> SimulatedQueue<T> {
 
     /// What a shard is told of the device.
     pub(crate) fn info(&self) -> LaneInfo {
+        let machine = self.machine.clone();
         let media = &lock(&self.machine).media[self.device];
         LaneInfo {
             device: format!("sim:{}", self.device),
@@ -80,7 +81,7 @@ impl<T> SimulatedQueue<T> {
             boundary_bytes: self.rules.boundary_bytes,
             depth: self.rules.depth,
             deallocates: self.rules.deallocates,
-            accepts: Box::new(|_| true),
+            accepts: Box::new(move |memory| lock(&machine).accepts(memory)),
         }
     }
 
@@ -90,6 +91,9 @@ impl<T> SimulatedQueue<T> {
         let media = &machine.media[self.device];
         let (lbas, lba_bytes) = (media.lbas(), media.lba_bytes() as u64);
         let bytes = length(&request.buffer.0) as u64;
+        if !pieces(&request.buffer.0).all(|piece| machine.accepts(piece)) {
+            return Some(RejectReason::Foreign);
+        }
         let (lba, count) = match request.operation {
             Operation::Read(lba) | Operation::Write(lba) => {
                 if bytes == 0 {
@@ -417,6 +421,7 @@ fn deallocate(machine: &mut Machine, device: usize, lba: u64, lbas: u64) {
 
 #[cfg(test)]
 mod tests {
+    use adit_driver::memory::IoBuffer;
     use adit_driver::spec::Lba;
 
     use super::super::faults::Faults;
@@ -530,6 +535,10 @@ mod tests {
             let request = Request { operation, buffer: (memory(bytes, 0), 0) };
             assert!(queue.refusal(&request).is_some(), "{operation:?}");
         }
+        let foreign = memory(4096, 0);
+        lock(&machine).set_foreign(foreign.segment(0).iova.0..foreign.segment(0).iova.0 + 1);
+        let request = Request { operation: Operation::Read(Lba(0)), buffer: (foreign, 0) };
+        assert!(queue.refusal(&request).is_some());
     }
 
     #[test]

@@ -1,9 +1,11 @@
 //! The machine that the store's devices are in: its power, its time and what strikes.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use adit_driver::Time;
+use adit_driver::memory::Buffer;
 
 use super::canary::StoreCanary;
 use super::faults::Faults;
@@ -35,6 +37,8 @@ pub(crate) struct Machine {
     /// When something comes of each command in flight, by its number.
     agenda: BTreeMap<u64, Time>,
     next_flight: u64,
+    /// Addresses of memory that no device can use.
+    foreign: Range<u64>,
 }
 
 /// A handle of the machine's.
@@ -59,7 +63,19 @@ impl Machine {
             is_off: false,
             agenda: BTreeMap::new(),
             next_flight: 0,
+            foreign: 0..0,
         }
+    }
+
+    /// Memory that no device can use from now on.
+    #[cfg(test)]
+    pub(crate) fn set_foreign(&mut self, addresses: Range<u64>) {
+        self.foreign = addresses;
+    }
+
+    /// Whether the devices can use this memory.
+    pub(crate) fn accepts(&self, memory: &Buffer) -> bool {
+        !self.foreign.contains(&memory.iova().0)
     }
 
     /// Counts a command that a device is told of; at the one that was chosen the power goes.

@@ -95,7 +95,7 @@ impl Objects {
     /// The layouts that can be read.
     pub(super) fn layouts(&self) -> BTreeMap<u8, Layout> {
         let each = self.layouts.iter();
-        each.filter_map(|(id, layout)| Some((*id, layout.as_ref()?.clone()))).collect()
+        each.filter_map(|(id, layout)| Some((*id, (*layout)?))).collect()
     }
 
     /// The layout of an object; none where it is plain, or its layout is not there.

@@ -34,8 +34,15 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
             done(answer);
         }
         let in_flight = self.lanes.iter().map(Lane::in_flight).sum();
-        let next = if self.is_checkpointing() { now } else { self.log.next_due_at() };
-        Turn { moved, in_flight, next }
+        let next = match self.lanes[self.home].failure() {
+            // What is due can only be done when it is back.
+            Some(_) => Time::NEVER,
+            None if self.is_checkpointing() => now,
+            None => self.log.next_due_at(),
+        };
+        // What waits may have nothing in flight that would end its wait.
+        let gives_up = self.stalled.front().map_or(Time::NEVER, |first| first.deadline);
+        Turn { moved, in_flight, next: next.min(gives_up) }
     }
 
     fn send(&mut self, now: Time) -> usize {

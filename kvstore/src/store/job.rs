@@ -10,6 +10,7 @@ use super::core::Core;
 use super::devices::DeviceShard;
 use super::pending::{Answer, Reply, Unfinished};
 use super::pool::{Pool, PoolBuffer};
+use super::together::Share;
 use super::value::{Put, Read, Value};
 use super::writer::Writer;
 use crate::key::Key;
@@ -35,7 +36,8 @@ pub(super) enum Work {
     Ask(Ask),
 }
 
-pub(super) type Ask = Box<dyn FnOnce(&mut DeviceShard, Time) + Send>;
+/// What to do with the shard, or with the reason why it never came there.
+pub(super) type Ask = Box<dyn FnOnce(Result<(&mut DeviceShard, Time), Failure>) + Send>;
 
 /// A request, and where its answer goes.
 pub(super) enum Item {
@@ -45,7 +47,7 @@ pub(super) enum Item {
     Get(GetItem, Reply<Read>),
     Reserve(ReserveItem, WriterReply),
     Fill(FillItem, FillReply),
-    Seal(WriterId, Reply<Outcome>),
+    Seal(WriterId, SealReply),
     Delete(Key, Reply<bool>),
     Commit(CommitReply),
 }
@@ -70,6 +72,12 @@ pub(super) struct WriterReply {
     pub(super) bytes: u64,
 }
 
+/// Where the answer to a writer's end goes. The writer gives its room back where it ends otherwise.
+pub(super) struct SealReply {
+    pub(super) reply: Reply<Outcome>,
+    pub(super) writer: Writer,
+}
+
 /// One shard's part of a commit.
 pub(super) struct CommitReply(pub(super) Box<dyn FnOnce(Answer<()>) + Send>);
 
@@ -83,6 +91,8 @@ pub(super) struct Fetch {
     pub(super) deadline: Time,
     /// Times it was begun: the object may be replaced by a longer one in between.
     pub(super) attempts: u8,
+    /// Its part in the memory of a batch.
+    pub(super) share: Option<Share>,
 }
 
 /// Most times that a fetch is begun.
@@ -143,9 +153,29 @@ pub(super) enum Waiter {
     Get(Reply<Read>),
     Reserve(WriterReply),
     Fill(FillReply),
-    Seal(Reply<Outcome>),
+    Seal(SealReply),
     Delete(Reply<bool>),
     Commit(CommitReply),
+}
+
+impl Work {
+    /// Whether it is reads into the store's own memory.
+    pub(super) fn is_fetch(&self) -> bool {
+        match self {
+            Work::One(item) => matches!(item, Item::Fetch(_)),
+            Work::Many(items) => matches!(items.first(), Some(Item::Fetch(_))),
+            Work::Ask(_) => false,
+        }
+    }
+
+    /// Answers it with a failure, without having begun it.
+    pub(super) fn refuse(self, failure: &Failure) {
+        match self {
+            Work::One(item) => item.refuse(failure.clone()),
+            Work::Many(items) => items.into_iter().for_each(|item| item.refuse(failure.clone())),
+            Work::Ask(ask) => ask(Err(failure.clone())),
+        }
+    }
 }
 
 impl Item {
@@ -157,7 +187,7 @@ impl Item {
             Item::Get(_, reply) => reply.is_wanted(),
             Item::Reserve(_, to) => to.reply.is_wanted(),
             Item::Fill(_, to) => to.reply.is_wanted(),
-            Item::Seal(_, reply) => reply.is_wanted(),
+            Item::Seal(_, to) => to.reply.is_wanted(),
             Item::Delete(_, reply) => reply.is_wanted(),
             Item::Commit(_) => true,
         }
@@ -171,7 +201,7 @@ impl Item {
             Item::Get(item, reply) => (Waiter::Get(reply), item.into),
             Item::Reserve(_, to) => (Waiter::Reserve(to), AnyBuffer::None),
             Item::Fill(item, to) => (Waiter::Fill(to), item.data),
-            Item::Seal(_, reply) => (Waiter::Seal(reply), AnyBuffer::None),
+            Item::Seal(_, to) => (Waiter::Seal(to), AnyBuffer::None),
             Item::Delete(_, reply) => (Waiter::Delete(reply), AnyBuffer::None),
             Item::Commit(to) => (Waiter::Commit(to), AnyBuffer::None),
         };
@@ -270,7 +300,14 @@ impl Waiter {
                 });
             }
             Waiter::Reserve(to) => to.answer(done.result),
-            Waiter::Seal(reply) => reply.send(done.result.map_err(Unfinished::new)),
+            Waiter::Seal(SealReply { reply, writer }) => {
+                match done.result {
+                    Ok(_) => writer.forget(),
+                    // Before the answer: whoever hears it finds the room free, or soon so.
+                    Err(_) => drop(writer),
+                }
+                reply.send(done.result.map_err(Unfinished::new));
+            }
             Waiter::Delete(reply) => {
                 let deleted = done.result.map(|outcome| outcome == Outcome::Deleted);
                 reply.send(deleted.map_err(Unfinished::new));
@@ -351,7 +388,7 @@ pub(super) fn begin_one(item: Item) -> (Action, Waiter) {
         Item::Get(item, reply) => (Action::Get(item), Waiter::Get(reply)),
         Item::Reserve(item, to) => (Action::Reserve(vec![item]), Waiter::Reserve(to)),
         Item::Fill(item, to) => (Action::Fill(vec![item]), Waiter::Fill(to)),
-        Item::Seal(writer, reply) => (Action::Seal(writer), Waiter::Seal(reply)),
+        Item::Seal(writer, to) => (Action::Seal(writer), Waiter::Seal(to)),
         Item::Delete(key, reply) => (Action::Delete(key), Waiter::Delete(reply)),
         Item::Commit(to) => (Action::Commit, Waiter::Commit(to)),
         Item::Fetch(_) => unreachable!("a fetch is begun with its memory"),

@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 use adit_driver::memory::AnyBuffer;
 
 use super::core::{Core, Registered};
-use super::job::{FillReply, Item, Job, Work};
+use super::job::{FillReply, Item, Job, SealReply, Work};
 use super::payload::Payload;
 use super::pending::Pending;
 use super::pool::PoolBuffer;
@@ -74,23 +74,32 @@ impl Writer {
     }
 
     fn fill_part(&self, part: Part, data: Payload<'_>) -> Pending<AnyBuffer> {
-        let registered = self.core.register(data, self.device());
+        let (device, until) = (self.device(), self.core.until());
+        let registered = self.core.register(until, data, device);
         let Registered { memory, home, .. } = match registered {
             Ok(registered) => registered,
             Err(error) => return self.core.refused(error),
         };
         let (reply, pending) = self.core.pair();
         let item = FillItem { writer: self.id, part, data: memory };
-        self.core.send(self.shard, Work::One(Item::Fill(item, FillReply { reply, home })));
+        let work = Work::One(Item::Fill(item, FillReply { reply, home }));
+        self.core.send_by(until, self.shard, work);
         pending
     }
 
-    /// Makes it an object, all at once. Every part must have been filled, and the answers have come.
-    pub fn commit(mut self) -> Pending<Outcome> {
-        let (reply, pending) = self.core.pair();
-        self.core.send(self.shard, Work::One(Item::Seal(self.id, reply)));
-        self.is_over = true;
+    /// Makes it an object, all at once. Every part must have been filled, and the answers have come. Where it fails, the
+    /// room is given back.
+    pub fn commit(self) -> Pending<Outcome> {
+        let core = Arc::clone(&self.core);
+        let (reply, pending) = core.pair();
+        let (id, shard) = (self.id, self.shard);
+        core.send(shard, Work::One(Item::Seal(id, SealReply { reply, writer: self })));
         pending
+    }
+
+    /// Its room is an object's now.
+    pub(super) fn forget(mut self) {
+        self.is_over = true;
     }
 }
 
@@ -98,7 +107,12 @@ impl Drop for Writer {
     fn drop(&mut self) {
         if !self.is_over {
             let (id, deadline) = (self.id, adit_driver::Time::NEVER);
-            let work = Work::Ask(Box::new(move |shard, _| shard.abandon(id)));
+            let work = Work::Ask(Box::new(move |there| {
+                // What was never committed is gone with its shard.
+                if let Ok((shard, _)) = there {
+                    shard.abandon(id);
+                }
+            }));
             let job = Job { shard: self.shard, deadline, work };
             self.core.mailbox(self.shard).send_ending(job);
         }

@@ -347,10 +347,8 @@ fn compare(bench: &mut Bench, comparison: &Comparison, rounds: usize) -> Result<
     store.round(&fill, objects.max(depth), random)?;
     let (mut ratios, mut raws, mut stores) = (Vec::new(), Vec::new(), Vec::new());
     for _ in 0..rounds {
-        let (raw, store) = (
-            raw.round(comparison, count, random)?,
-            store.round(comparison, count, random)?,
-        );
+        let (raw, store) =
+            (raw.round(comparison, count, random)?, store.round(comparison, count, random)?);
         ratios.push(store / raw);
         raws.push(raw * comparison.bytes as f64 / 1e6);
         stores.push(store * comparison.bytes as f64 / 1e6);

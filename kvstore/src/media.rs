@@ -182,6 +182,43 @@ pub fn read_set<Q: CommandQueue<Load>>(
     Ok(Set { superblocks, agreed, geometry, bad })
 }
 
+/// Reads the superblock of one device, and checks that it is device `index` of a store that was found earlier, as it
+/// was then or in a later session.
+///
+/// # Errors
+/// [`Error::Media`] where it is another, or an older copy; [`Error::Driver`] where it does not answer.
+pub(crate) fn check_same<Q: CommandQueue<Load>>(
+    lane: Lane<Q>,
+    set: &Set,
+    index: u8,
+    clock: &mut dyn FnMut() -> Time,
+) -> Result<()> {
+    let mut lanes = [lane];
+    let mut waiting = Waiting { lanes: &mut lanes, clock };
+    let device = waiting.lanes[0].info.device.clone();
+    let found = waiting.superblock(0)?.map_err(|absent| absent.into_error(&device))?.superblock;
+    let (units, lba_bytes) = (lanes[0].units(), lanes[0].info.lba_bytes);
+    let earlier = &set.superblocks[usize::from(index)];
+    let is = |found: &Superblock| Superblock {
+        sequence: 0,
+        epoch: 0,
+        durability: Durability::default(),
+        ..found.clone()
+    };
+    let why = if found.store != earlier.store {
+        format!("it has another store on it ('{}')", found.label)
+    } else if is(&found) != is(earlier)
+        || (units, lba_bytes) != (found.device_units, found.lba_bytes)
+    {
+        format!("it is not device {index} of the store as it was")
+    } else if found.sequence < earlier.sequence || found.epoch < earlier.epoch {
+        "it is an older copy of the device that failed".to_owned()
+    } else {
+        return Ok(());
+    };
+    Err(Error::Media { device, why, fix: "attach the one that failed".to_owned() })
+}
+
 /// Writes superblocks that say that a session has begun: a number that no earlier opening had, and the epoch after it.
 ///
 /// # Errors

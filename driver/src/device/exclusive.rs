@@ -1,8 +1,9 @@
 //! Keeping others off a file or block device: a lock that whoever else asks for it is refused.
 //!
 //! The lock is advisory (`flock`) and goes with the last copy of the [`Lock`], so also with the process, however it
-//! ends. It holds off those who ask for it, as every exclusive open does. `/dev/nvme0n1` and `/dev/ng0n1` are two
-//! files to the kernel, and so two locks.
+//! ends. A process that was forked off meanwhile has a copy too, until it executes another program or ends. The lock
+//! holds off those who ask for it, as every exclusive open does. `/dev/nvme0n1` and `/dev/ng0n1` are two files to the
+//! kernel, and so two locks.
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::os::unix::fs::OpenOptionsExt;
@@ -32,7 +33,9 @@ impl Lock {
         let file = OpenOptions::new().read(true).custom_flags(libc::O_EXCL).open(path);
         let file = file.map_err(|why| {
             let fix = match why.raw_os_error() {
-                Some(libc::EBUSY) => "end whatever holds it, such as a mounted file system",
+                Some(libc::EBUSY) => {
+                    "end whatever holds it, such as a mounted file system or another store"
+                }
                 _ => "run as a user who may open it",
             };
             Error::refused(device, what, why, fix)

@@ -13,6 +13,11 @@ use crate::error::{Error, Result};
 use crate::schedule::Class;
 
 impl<Q: CommandQueue<Load>> Shard<Q> {
+    /// Whether a device failed and was not attached again.
+    pub fn has_failed(&self, device: u8) -> bool {
+        self.lanes.get(usize::from(device)).is_some_and(|lane| lane.failure().is_some())
+    }
+
     /// Puts a new lane in place of that of a device that failed, and gives the old one back. The device has its
     /// superblocks checked by whoever made the lane.
     ///

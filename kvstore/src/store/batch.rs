@@ -9,6 +9,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::time::Instant;
 
 use super::pending::{Answer, Pending};
+use super::together::Together;
 use super::wait;
 
 /// The answers to a batch on their way: as they come ([`Batch::next`], [`Batch::next_async`]), or all together in the
@@ -19,6 +20,8 @@ pub struct Batch<T> {
     items: Vec<Option<Pending<T>>>,
     left: usize,
     ready: Arc<Ready>,
+    /// What its reads take of the store's memory, if it is of those.
+    together: Option<Arc<Together>>,
 }
 
 /// Which items are to be looked at.
@@ -60,7 +63,20 @@ impl<T> Batch<T> {
         let ready = Arc::new(Ready::default());
         ready.lock().items.extend(0..pendings.len());
         let left = pendings.len();
-        Batch { items: pendings.into_iter().map(Some).collect(), left, ready }
+        let items = pendings.into_iter().map(Some).collect();
+        Batch { items, left, ready, together: None }
+    }
+
+    /// A batch of reads into the store's own memory.
+    pub(super) fn of_reads(pendings: Vec<Pending<T>>, together: Arc<Together>) -> Batch<T> {
+        Batch { together: Some(together), ..Batch::new(pendings) }
+    }
+
+    /// From now on its values are held until the last has come.
+    fn hold(&self) {
+        if let Some(together) = &self.together {
+            together.hold();
+        }
     }
 
     /// How many answers are still to be given out.
@@ -118,8 +134,10 @@ impl<T> Batch<T> {
         poll_fn(|context| self.poll_next(context)).await
     }
 
-    /// Blocks until all answers have come that were not given out yet.
+    /// Blocks until all answers have come that were not given out yet. Values of [`super::Store::get_many`] that do not
+    /// fit in the store's memory together fail with [`crate::Error::Invalid`].
     pub fn wait(self) -> Vec<Answer<T>> {
+        self.hold();
         self.items.into_iter().flatten().map(Pending::wait).collect()
     }
 }
@@ -128,8 +146,10 @@ impl<T> IntoIterator for Batch<T> {
     type Item = Pending<T>;
     type IntoIter = std::iter::Flatten<std::vec::IntoIter<Option<Pending<T>>>>;
 
-    /// Each for itself, in the order of their keys, but those whose answers were given out.
+    /// Each for itself, in the order of their keys, but those whose answers were given out. Values have to fit in the
+    /// store's memory together, as for [`Batch::wait`]: shards read in an order of their own.
     fn into_iter(self) -> Self::IntoIter {
+        self.hold();
         self.items.into_iter().flatten()
     }
 }
@@ -139,6 +159,7 @@ impl<T: 'static> std::future::IntoFuture for Batch<T> {
     type IntoFuture = Whole<T>;
 
     fn into_future(self) -> Whole<T> {
+        self.hold();
         let answers = self.items.iter().map(|_| None).collect();
         Whole { batch: self, answers }
     }

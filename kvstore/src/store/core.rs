@@ -7,11 +7,11 @@ use std::time::{Duration, Instant};
 use adit_driver::Time;
 
 use super::devices::{DeviceShard, Devices};
-use super::job::{Item, Job, Work};
+use super::job::{Ask, Item, Job, Work};
 use super::mailbox::{Full, Mailbox};
 use super::open::OpenOptions;
 use super::payload::{Form, Payload};
-use super::pending::{Pending, Reply, Unfinished, pair};
+use super::pending::{Answer, Pending, Reply, Unfinished, pair};
 use super::pool::{Pool, PoolBuffer, Pools};
 use super::wait;
 use crate::error::{Error, Result};
@@ -69,16 +69,26 @@ impl Core {
         Job { shard, deadline: self.deadline(), work }
     }
 
+    /// Until when a call that begins now waits for room, wherever it has to.
+    pub(super) fn until(&self) -> Instant {
+        Instant::now() + self.timeout
+    }
+
     /// Sends work to a shard, waiting for room. What cannot be sent is answered.
     pub(super) fn send(&self, shard: u16, work: Work) {
-        let until = Instant::now() + self.timeout;
-        let sent = self.mailbox(shard).send_by(until, self.job(shard, work));
+        self.send_by(self.until(), shard, work);
+    }
+
+    /// The same for a call that waits until then.
+    pub(super) fn send_by(&self, until: Instant, shard: u16, work: Work) {
+        let is_fetch = work.is_fetch();
+        let sent = self.mailbox(shard).send_by(until, self.job(shard, work), is_fetch);
         if let Err((job, why)) = sent {
             let failure = match why {
                 Full::Busy => Failure::Deadline,
                 Full::Closed => Failure::Closed,
             };
-            refuse(job.work, &failure);
+            job.work.refuse(&failure);
         }
     }
 
@@ -88,9 +98,9 @@ impl Core {
     }
 
     /// Sends each shard its list, and leaves them empty.
-    pub(super) fn send_lists(&self, lists: &mut [Vec<Item>]) {
+    pub(super) fn send_lists(&self, until: Instant, lists: &mut [Vec<Item>]) {
         for (list, shard) in lists.iter_mut().zip(0..).filter(|(list, _)| !list.is_empty()) {
-            self.send(shard, Work::Many(std::mem::take(list)));
+            self.send_by(until, shard, Work::Many(std::mem::take(list)));
         }
     }
 
@@ -100,7 +110,8 @@ impl Core {
     /// The work, with the reason why it is not taken.
     #[allow(clippy::result_large_err, reason = "what is not taken comes back as it was")]
     pub(super) fn try_send(&self, shard: u16, work: Work) -> Result<(), (Work, Full)> {
-        let sent = self.mailbox(shard).send(self.job(shard, work));
+        let is_fetch = work.is_fetch();
+        let sent = self.mailbox(shard).send(self.job(shard, work), is_fetch);
         sent.map_err(|(job, why)| (job.work, why))
     }
 
@@ -111,10 +122,7 @@ impl Core {
         ask: impl FnOnce(&mut DeviceShard, Time) -> Result<T> + Send + 'static,
     ) -> Pending<T> {
         let (reply, pending) = self.pair();
-        let ask = Box::new(move |shard: &mut DeviceShard, now| {
-            reply.send(ask(shard, now).map_err(Unfinished::new));
-        });
-        self.send(shard, Work::Ask(ask));
+        self.send(shard, Work::Ask(asking(ask, |answer| reply.send(answer))));
         pending
     }
 
@@ -154,13 +162,18 @@ impl Core {
         }
     }
 
-    /// The same, waiting for room.
+    /// The same, waiting for room until then.
     ///
     /// # Errors
     /// [`Error::Timeout`] where none came; [`Error::Invalid`] where none ever will.
-    pub(super) fn register(&self, payload: Payload<'_>, device: Option<u8>) -> Result<Registered> {
+    pub(super) fn register(
+        &self,
+        until: Instant,
+        payload: Payload<'_>,
+        device: Option<u8>,
+    ) -> Result<Registered> {
         let mut waiting = Some(payload);
-        let registered = wait::until(Instant::now() + self.timeout, |waker| {
+        let registered = wait::until(until, |waker| {
             if let Some(waker) = waker {
                 self.pools.want(waker);
             }
@@ -184,6 +197,7 @@ impl Core {
     /// As [`Core::register`].
     pub(super) fn register_for(
         &self,
+        until: Instant,
         lists: &mut [Vec<Item>],
         data: Payload<'_>,
         device: Option<u8>,
@@ -192,8 +206,8 @@ impl Core {
             Ok(registered) => Ok(registered),
             Err((_, Some(never))) => Err(never),
             Err((data, None)) => {
-                self.send_lists(lists);
-                self.register(data, device)
+                self.send_lists(until, lists);
+                self.register(until, data, device)
             }
         }
     }
@@ -204,7 +218,7 @@ impl Core {
     /// As [`Core::register`].
     pub(super) fn buffer(&self, len: usize, device: Option<u8>) -> Result<PoolBuffer> {
         self.pools.check(len as u64)?;
-        let taken = wait::until(Instant::now() + self.timeout, |waker| {
+        let taken = wait::until(self.until(), |waker| {
             if let Some(waker) = waker {
                 self.pools.want(waker);
             }
@@ -233,13 +247,15 @@ impl Registered {
     }
 }
 
-/// Answers work that cannot be sent. What an immediate call would answer says so itself.
-fn refuse(work: Work, failure: &Failure) {
-    match work {
-        Work::One(item) => item.refuse(failure.clone()),
-        Work::Many(items) => {
-            items.into_iter().for_each(|item: Item| item.refuse(failure.clone()));
-        }
-        Work::Ask(_) => {}
-    }
+/// A call of `ask` by a shard's thread, whose answer `hear` is given. It also hears why there was no call.
+pub(super) fn asking<T, E: Into<Error>>(
+    ask: impl FnOnce(&mut DeviceShard, Time) -> Result<T, E> + Send + 'static,
+    hear: impl FnOnce(Answer<T>) + Send + 'static,
+) -> Ask {
+    Box::new(move |there: Result<(&mut DeviceShard, Time), Failure>| {
+        hear(match there {
+            Ok((shard, now)) => ask(shard, now).map_err(Unfinished::new),
+            Err(failure) => Err(Unfinished::new(failure)),
+        });
+    })
 }

@@ -3,13 +3,13 @@
 use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use adit_driver::memory::AnyBuffer;
 use adit_driver::{Buffer, Device, Time};
 
 use super::batch::Batch;
-use super::core::{Core, Registered};
+use super::core::{Core, Registered, asking};
 use super::devices::DeviceShard;
 use super::gather::Gather;
 use super::job::{CommitReply, Fetch, Item, PutReply, Work, WriterReply};
@@ -19,11 +19,12 @@ use super::mailbox::Full;
 use super::names::{DefinedLayout, Tenant};
 use super::open::{FormatStore, OpenOptions};
 use super::payload::{Payload, PutWith, RefuseReason, Refused};
-use super::pending::{Pending, Unfinished};
+use super::pending::Pending;
 use super::plans::{self, Transfers};
 use super::pool::PoolBuffer;
 use super::route;
 use super::threads::{self, Threads};
+use super::together::{Share, Together};
 use super::value::{Put, Read, Value};
 use super::writer::Writer;
 use crate::error::{Error, Result};
@@ -86,13 +87,14 @@ impl Store {
         data: impl Into<Payload<'a>>,
         with: &PutWith,
     ) -> Pending<Put> {
-        let registered = match self.core.register(data.into(), None) {
+        let until = self.core.until();
+        let registered = match self.core.register(until, data.into(), None) {
             Ok(registered) => registered,
             Err(error) => return self.core.refused(error),
         };
         let shard = self.core.route(&key);
         let (item, pending) = self.put_item(shard, key, registered, with);
-        self.core.send(shard, Work::One(item));
+        self.core.send_by(until, shard, Work::One(item));
         pending
     }
 
@@ -136,9 +138,14 @@ impl Store {
     ) -> Batch<Put> {
         let mut lists = self.core.lists();
         let mut pendings = Vec::new();
+        let mut until = self.core.until();
         for (key, data) in items {
-            let registered = match self.core.register_for(&mut lists, data.into(), None) {
-                Ok(registered) => registered,
+            let registered = match self.core.register_for(until, &mut lists, data.into(), None) {
+                Ok(registered) => {
+                    until = self.core.until();
+                    registered
+                }
+                // Once nothing comes back any more, the others are not waited for as long again, each.
                 Err(error) => {
                     pendings.push(self.core.refused(error));
                     continue;
@@ -149,7 +156,7 @@ impl Store {
             lists[usize::from(shard)].push(item);
             pendings.push(pending);
         }
-        self.core.send_lists(&mut lists);
+        self.core.send_lists(until, &mut lists);
         Batch::new(pendings)
     }
 
@@ -166,7 +173,7 @@ impl Store {
 
     fn fetch(&self, key: Key, range: Option<Range<u64>>) -> Pending<Option<Value>> {
         let shard = self.core.route(&key);
-        let (item, pending) = self.fetch_item(key, range);
+        let (item, pending) = self.fetch_item(key, range, None);
         self.core.send(shard, Work::One(item));
         pending
     }
@@ -177,7 +184,7 @@ impl Store {
     /// Why it is not taken.
     pub fn try_get(&self, key: Key) -> Result<Pending<Option<Value>>, RefuseReason> {
         let shard = self.core.route(&key);
-        let (item, pending) = self.fetch_item(key, None);
+        let (item, pending) = self.fetch_item(key, None, None);
         match self.core.try_send(shard, Work::One(item)) {
             Ok(()) => Ok(pending),
             Err((_, why)) => Err(why.into()),
@@ -185,18 +192,20 @@ impl Store {
     }
 
     /// Reads several objects, planned together. Values hold the store's memory: of a batch that is larger than
-    /// [`OpenOptions::pool_bytes`], take them as they come ([`Batch::next`]), and drop them.
+    /// [`OpenOptions::pool_bytes`], take them as they come ([`Batch::next`]), and drop them. Taken otherwise, those that
+    /// do not fit fail at once with [`Error::Invalid`].
     pub fn get_many(&self, keys: impl IntoIterator<Item = Key>) -> Batch<Option<Value>> {
         let mut lists = self.core.lists();
         let mut pendings = Vec::new();
+        let together = Together::new(self.core.pools.count());
         for key in keys {
             let shard = self.core.route(&key);
-            let (item, pending) = self.fetch_item(key, None);
+            let (item, pending) = self.fetch_item(key, None, Some(Share::new(&together)));
             lists[usize::from(shard)].push(item);
             pendings.push(pending);
         }
-        self.core.send_lists(&mut lists);
-        Batch::new(pendings)
+        self.core.send_lists(self.core.until(), &mut lists);
+        Batch::of_reads(pendings, together)
     }
 
     /// Reads a part of an object into the caller's registered memory, which comes back with the answer.
@@ -220,7 +229,7 @@ impl Store {
             list.push(Item::Get(GetItem { key, part, into }, reply));
             pendings.push(pending);
         }
-        self.core.send_lists(&mut lists);
+        self.core.send_lists(self.core.until(), &mut lists);
         Batch::new(pendings)
     }
 
@@ -248,10 +257,11 @@ impl Store {
         let (reply, pending) = self.core.pair();
         let shards = self.core.set.shards();
         let gather = Gather::new(usize::from(shards), reply, |_: Vec<(u16, ())>| ());
+        let until = self.core.until();
         for shard in 0..shards {
             let gather = Arc::clone(&gather);
             let to = CommitReply(Box::new(move |answer| gather.add(shard, answer)));
-            self.core.send(shard, Work::One(Item::Commit(to)));
+            self.core.send_by(until, shard, Work::One(Item::Commit(to)));
         }
         pending
     }
@@ -292,8 +302,9 @@ impl Store {
         let gather = Gather::new(asked.len(), reply, move |misses: Vec<(u16, usize)>| {
             misses.into_iter().map(|(_, miss)| miss).min().unwrap_or(0)
         });
+        let until = self.core.until();
         for (number, share) in asked {
-            self.gather(number, &gather, move |shard, now| {
+            self.gather(until, number, &gather, move |shard, now| {
                 Ok(share.first_miss(shard.lookup_prefix(now, &share.keys), end))
             });
         }
@@ -367,9 +378,10 @@ impl Store {
         let gather = Gather::new(usize::from(shards), reply, |ids: Vec<(u16, _)>| {
             Tenant::new(ids.into_iter().map(|(_, id)| id).collect())
         });
+        let until = self.core.until();
         for number in 0..shards {
             let name = name.to_owned();
-            self.gather(number, &gather, move |shard, now| shard.tenant(now, &name, share));
+            self.gather(until, number, &gather, move |shard, now| shard.tenant(now, &name, share));
         }
         pending
     }
@@ -381,8 +393,9 @@ impl Store {
         let gather = Gather::new(usize::from(shards), reply, move |ids: Vec<(u16, _)>| {
             DefinedLayout::new(ids.into_iter().map(|(_, id)| id).collect(), layout)
         });
+        let until = self.core.until();
         for number in 0..shards {
-            self.gather(number, &gather, move |shard, now| shard.layout(now, layout));
+            self.gather(until, number, &gather, move |shard, now| shard.layout(now, layout));
         }
         pending
     }
@@ -398,8 +411,9 @@ impl Store {
             sum.copied_bytes += core.copied_bytes.load(std::sync::atomic::Ordering::Relaxed);
             sum
         });
+        let until = self.core.until();
         for number in 0..shards {
-            self.gather(number, &gather, |shard, _| Ok(shard.stats()));
+            self.gather(until, number, &gather, |shard, _| Ok(shard.stats()));
         }
         pending
     }
@@ -448,7 +462,7 @@ impl Store {
     }
 
     /// Brings a device back that failed, and with it its objects, which were misses meanwhile: recovers its controller,
-    /// checks that all devices are the store's, and has each shard use it again.
+    /// checks that it is the store's as it was, and has each shard use it again. Others that failed stay as they are.
     ///
     /// # Errors
     /// As [`adit_driver::Controller::recover`]; [`Error::Media`] where another device answers; [`Error::Invalid`]
@@ -461,23 +475,29 @@ impl Store {
             controller.recover()?;
         }
         let Core { devices, options, set, .. } = &*self.core;
-        let found = media::read_set(&mut devices.lanes(options, &[])?, &mut devices.clock())?;
-        if found.store_id() != set.store_id() {
-            let (device, why) = (
-                devices.as_slice()[usize::from(device)].info().device.clone(),
-                "it has another store on it".to_owned(),
-            );
-            return Err(Error::Media { device, why, fix: "attach the one that failed".to_owned() });
-        }
-        for number in 0..set.shards() {
-            let core = Arc::clone(&self.core);
-            let attached = self.core.ask(number, move |shard, now| {
-                let lane = core.devices.lane(device, &core.options)?;
-                shard.attach(now, device, lane).map(drop)
-            });
-            attached.wait()?;
+        // Only this one: another may have failed as well.
+        let lane = devices.lane(device, options)?;
+        media::check_same(lane, set, device, &mut devices.clock())?;
+        let attached: Vec<Result<bool>> =
+            (0..set.shards()).map(|shard| self.attach(shard, device)).collect();
+        let any = attached.into_iter().try_fold(false, |any, one| one.map(|one| any | one))?;
+        if !any {
+            return Err(Error::invalid("device", device, "it works: there is nothing to recover"));
         }
         Ok(())
+    }
+
+    /// Has a shard use a device again. False where it never stopped: it did not notice, or an earlier call got so far.
+    fn attach(&self, shard: u16, device: u8) -> Result<bool> {
+        let core = Arc::clone(&self.core);
+        let attached = self.core.ask(shard, move |shard, now| {
+            if !shard.has_failed(device) {
+                return Ok(false);
+            }
+            let lane = core.devices.lane(device, &core.options)?;
+            shard.attach(now, device, lane).map(|_| true)
+        });
+        Ok(attached.wait()?)
     }
 
     /// What the store was formatted as.
@@ -499,23 +519,22 @@ impl Store {
     /// Other clones' calls fail from now on.
     ///
     /// # Errors
-    /// [`Error::Failed`] where a device could not make it durable; [`Error::Timeout`] where it took longer than the
-    /// store's timeout; [`Failure::Closed`] where another clone has closed it.
+    /// [`Error::Failed`] where a device could not make it durable; [`Error::Timeout`] where the
+    /// requests, or the commit after them, took longer than the store's timeout; [`Failure::Closed`] where another clone has closed it.
     pub fn close(self) -> Result<Stats> {
         self.threads.close()
     }
 
     fn gather<P: Send + 'static, T: Send + 'static>(
         &self,
+        until: Instant,
         number: u16,
         gather: &Arc<Gather<P, T>>,
         ask: impl FnOnce(&mut DeviceShard, Time) -> Result<P, Failure> + Send + 'static,
     ) {
         let gather = Arc::clone(gather);
-        let ask = move |shard: &mut DeviceShard, now| {
-            gather.add(number, ask(shard, now).map_err(Unfinished::new));
-        };
-        self.core.send(number, Work::Ask(Box::new(ask)));
+        let ask = asking(ask, move |answer| gather.add(number, answer));
+        self.core.send_by(until, number, Work::Ask(ask));
     }
 
     pub(super) fn put_item(
@@ -531,10 +550,15 @@ impl Store {
         (Item::Put(item, PutReply { reply, home }), pending)
     }
 
-    fn fetch_item(&self, key: Key, range: Option<Range<u64>>) -> (Item, Pending<Option<Value>>) {
+    fn fetch_item(
+        &self,
+        key: Key,
+        range: Option<Range<u64>>,
+        share: Option<Share>,
+    ) -> (Item, Pending<Option<Value>>) {
         let (reply, pending) = self.core.pair();
         let deadline = self.core.deadline();
-        (Item::Fetch(Fetch { key, range, reply, deadline, attempts: 0 }), pending)
+        (Item::Fetch(Fetch { key, range, reply, deadline, attempts: 0, share }), pending)
     }
 }
 
@@ -542,7 +566,7 @@ impl Store {
 pub(super) fn options(shard: u16, with: &PutWith) -> PutOptions {
     let tenant = with.tenant.as_ref().map(|tenant| tenant.in_shard(shard)).unwrap_or_default();
     let layout = with.layout.as_ref().map(|layout| layout.in_shard(shard)).unwrap_or_default();
-    let ttl_s = with.ttl.map(|ttl| ttl.as_secs() + u64::from(ttl.subsec_nanos() > 0));
+    let ttl_s = with.ttl.map(|ttl| ttl.as_secs().saturating_add(u64::from(ttl.subsec_nanos() > 0)));
     PutOptions { tenant, ttl_s, after: with.after.clone(), layout }
 }
 

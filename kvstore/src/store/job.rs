@@ -10,6 +10,7 @@ use super::core::Core;
 use super::devices::DeviceShard;
 use super::pending::{Answer, Reply, Unfinished};
 use super::pool::{Pool, PoolBuffer};
+use super::together::Share;
 use super::value::{Put, Read, Value};
 use super::writer::Writer;
 use crate::key::Key;
@@ -35,7 +36,8 @@ pub(super) enum Work {
     Ask(Ask),
 }
 
-pub(super) type Ask = Box<dyn FnOnce(&mut DeviceShard, Time) + Send>;
+/// What to do with the shard, or with the reason why it never came there.
+pub(super) type Ask = Box<dyn FnOnce(Result<(&mut DeviceShard, Time), Failure>) + Send>;
 
 /// A request, and where its answer goes.
 pub(super) enum Item {
@@ -89,6 +91,8 @@ pub(super) struct Fetch {
     pub(super) deadline: Time,
     /// Times it was begun: the object may be replaced by a longer one in between.
     pub(super) attempts: u8,
+    /// Its part in the memory of a batch.
+    pub(super) share: Option<Share>,
 }
 
 /// Most times that a fetch is begun.
@@ -152,6 +156,26 @@ pub(super) enum Waiter {
     Seal(SealReply),
     Delete(Reply<bool>),
     Commit(CommitReply),
+}
+
+impl Work {
+    /// Whether it is reads into the store's own memory.
+    pub(super) fn is_fetch(&self) -> bool {
+        match self {
+            Work::One(item) => matches!(item, Item::Fetch(_)),
+            Work::Many(items) => matches!(items.first(), Some(Item::Fetch(_))),
+            Work::Ask(_) => false,
+        }
+    }
+
+    /// Answers it with a failure, without having begun it.
+    pub(super) fn refuse(self, failure: &Failure) {
+        match self {
+            Work::One(item) => item.refuse(failure.clone()),
+            Work::Many(items) => items.into_iter().for_each(|item| item.refuse(failure.clone())),
+            Work::Ask(ask) => ask(Err(failure.clone())),
+        }
+    }
 }
 
 impl Item {

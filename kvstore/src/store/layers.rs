@@ -38,13 +38,14 @@ impl Store {
         let mut sequence = Sequence::new(layout, with, lists.len());
         let mut pendings = Vec::new();
         for (key, data) in blocks {
-            let registered = match self.core.register_for(&mut lists, data.into(), None) {
-                Ok(registered) => registered,
-                Err(error) => {
-                    pendings.push(self.core.refused(error));
-                    continue;
-                }
-            };
+            let registered =
+                match self.core.register_for(self.core.until(), &mut lists, data.into(), None) {
+                    Ok(registered) => registered,
+                    Err(error) => {
+                        pendings.push(self.core.refused(error));
+                        continue;
+                    }
+                };
             let shard = self.core.route(&key);
             let list = &mut lists[usize::from(shard)];
             let with = sequence.next(shard, &key, list.is_empty());
@@ -52,7 +53,7 @@ impl Store {
             list.push(item);
             pendings.push(pending);
         }
-        self.core.send_lists(&mut lists);
+        self.core.send_lists(self.core.until(), &mut lists);
         Batch::new(pendings)
     }
 
@@ -125,7 +126,7 @@ impl Store {
             list.push(Item::Reserve(ReserveItem { key, bytes, options }, to));
             pendings.push(pending);
         }
-        self.core.send_lists(&mut lists);
+        self.core.send_lists(self.core.until(), &mut lists);
         Batch::new(pendings)
     }
 }
@@ -210,7 +211,7 @@ impl BlocksWriter {
         let mut lists = self.core.lists();
         let fill = |(writer, data)| self.fill(&mut lists, writer, layer, data);
         let pendings = self.writers.iter().zip(data).map(fill).collect();
-        self.core.send_lists(&mut lists);
+        self.core.send_lists(self.core.until(), &mut lists);
         Batch::new(pendings)
     }
 
@@ -228,7 +229,7 @@ impl BlocksWriter {
             let fix = format!("a layer has {}, its padding included", self.layer_bytes);
             return self.give_back(data, Error::invalid("the length of a layer", bytes, fix));
         }
-        match self.core.register_for(lists, data, writer.device()) {
+        match self.core.register_for(self.core.until(), lists, data, writer.device()) {
             Ok(registered) => {
                 let (item, pending) = writer.fill_item(Part::Layer(layer), registered);
                 lists[usize::from(writer.shard())].push(item);

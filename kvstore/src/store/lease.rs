@@ -31,7 +31,12 @@ impl Drop for Lease {
     fn drop(&mut self) {
         for (shard, id) in self.parts.drain(..) {
             let deadline = adit_driver::Time::NEVER;
-            let work = Work::Ask(Box::new(move |shard, _| shard.release(id)));
+            let work = Work::Ask(Box::new(move |there| {
+                // A lease ends with its shard.
+                if let Ok((shard, _)) = there {
+                    shard.release(id);
+                }
+            }));
             self.core.mailbox(shard).send_ending(Job { shard, deadline, work });
         }
     }

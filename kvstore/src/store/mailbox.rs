@@ -33,6 +33,8 @@ pub(super) struct Mailbox<J> {
     stops: AtomicBool,
     /// Nobody looks into it any more.
     closed: AtomicBool,
+    /// Fetches are not taken now.
+    holds_fetches: AtomicBool,
     is_wanted: AtomicBool,
     waiters: Mutex<Vec<Waker>>,
 }
@@ -40,10 +42,21 @@ pub(super) struct Mailbox<J> {
 impl<J> Mailbox<J> {
     /// A mailbox for `depth` jobs.
     pub(super) fn new(depth: usize) -> Mailbox<J> {
-        let (has_endings, stops, closed, is_wanted) = Default::default();
+        let (has_endings, stops, closed) = Default::default();
+        let (holds_fetches, is_wanted) = Default::default();
         let (jobs, endings, waiters) = (ArrayQueue::new(depth), Mutex::default(), Mutex::default());
         let reader = OnceLock::new();
-        Mailbox { jobs, endings, has_endings, reader, stops, closed, is_wanted, waiters }
+        Mailbox {
+            jobs,
+            endings,
+            has_endings,
+            reader,
+            stops,
+            closed,
+            holds_fetches,
+            is_wanted,
+            waiters,
+        }
     }
 
     /// Says which thread reads it, once.
@@ -52,13 +65,16 @@ impl<J> Mailbox<J> {
         let _ = self.reader.set(reader);
     }
 
-    /// Leaves a job and wakes the reader if it sleeps.
+    /// Leaves a job and wakes the reader if it sleeps. One that waits for memory once it is taken says so.
     ///
     /// # Errors
     /// The job, with the reason why it is not taken.
-    pub(super) fn send(&self, job: J) -> Result<(), (J, Full)> {
+    pub(super) fn send(&self, job: J, is_fetch: bool) -> Result<(), (J, Full)> {
         if self.stops.load(Ordering::Acquire) {
             return Err((job, Full::Closed));
+        }
+        if is_fetch && self.holds_fetches.load(Ordering::Relaxed) {
+            return Err((job, Full::Busy));
         }
         self.jobs.push(job).map_err(|job| (job, Full::Busy))?;
         self.arrived();
@@ -69,13 +85,19 @@ impl<J> Mailbox<J> {
     ///
     /// # Errors
     /// As [`Mailbox::send`].
-    pub(super) fn send_by(&self, deadline: Instant, job: J) -> Result<(), (J, Full)> {
+    pub(super) fn send_by(
+        &self,
+        deadline: Instant,
+        job: J,
+        is_fetch: bool,
+    ) -> Result<(), (J, Full)> {
         let mut waiting = Some(job);
         let sent = wait::until(deadline, |waker| {
             if let Some(waker) = waker {
                 self.want_room(waker);
             }
-            match self.send(waiting.take().expect("a job that is not sent is given back")) {
+            let job = waiting.take().expect("a job that is not sent is given back");
+            match self.send(job, is_fetch) {
                 Err((job, Full::Busy)) => {
                     waiting = Some(job);
                     None
@@ -108,20 +130,40 @@ impl<J> Mailbox<J> {
 
     /// The next job, what ends something first.
     pub(super) fn take(&self) -> Option<J> {
-        if self.has_endings.load(Ordering::Acquire) {
-            let mut endings = lock(&self.endings);
-            let ending = endings.pop();
-            self.has_endings.store(!endings.is_empty(), Ordering::Relaxed);
-            if ending.is_some() {
-                return ending;
-            }
+        if let Some(ending) = self.take_ending() {
+            return Some(ending);
         }
         let job = self.jobs.pop()?;
+        self.has_room();
+        Some(job)
+    }
+
+    /// The next job that ends something.
+    pub(super) fn take_ending(&self) -> Option<J> {
+        if !self.has_endings.load(Ordering::Acquire) {
+            return None;
+        }
+        let mut endings = lock(&self.endings);
+        let ending = endings.pop();
+        self.has_endings.store(!endings.is_empty(), Ordering::Relaxed);
+        ending
+    }
+
+    /// For its reader: as many fetches wait for memory as may, so that it takes no more of them until there are fewer.
+    pub(super) fn hold_fetches(&self, holds: bool) {
+        if self.holds_fetches.load(Ordering::Relaxed) != holds {
+            self.holds_fetches.store(holds, Ordering::Relaxed);
+            if !holds {
+                self.has_room();
+            }
+        }
+    }
+
+    fn has_room(&self) {
         fence(Ordering::SeqCst);
         if self.is_wanted.load(Ordering::Relaxed) {
             self.call_waiters();
         }
-        Some(job)
     }
 
     /// Whether it has no room now.
@@ -141,7 +183,7 @@ impl<J> Mailbox<J> {
         }
         self.is_wanted.store(true, Ordering::Relaxed);
         drop(waiters);
-        // The pair of the one in `take`.
+        // The pair of the one in `has_room`.
         fence(Ordering::SeqCst);
     }
 
@@ -152,7 +194,7 @@ impl<J> Mailbox<J> {
             self.is_wanted.store(false, Ordering::Relaxed);
             std::mem::take(&mut *waiters)
         };
-        waiters.into_iter().for_each(Waker::wake);
+        waiters.into_iter().for_each(wait::wake);
     }
 
     /// Takes no new jobs from now on.
@@ -204,11 +246,11 @@ mod tests {
     #[test]
     fn a_full_mailbox_gives_the_job_back_and_a_taken_one_makes_room() {
         let mailbox = Mailbox::new(1);
-        assert!(mailbox.send(1).is_ok());
-        assert_eq!(mailbox.send(2), Err((2, Full::Busy)));
-        assert_eq!(mailbox.send_by(soon(), 3), Err((3, Full::Busy)));
+        assert!(mailbox.send(1, false).is_ok());
+        assert_eq!(mailbox.send(2, false), Err((2, Full::Busy)));
+        assert_eq!(mailbox.send_by(soon(), 3, false), Err((3, Full::Busy)));
         std::thread::scope(|scope| {
-            let sender = scope.spawn(|| mailbox.send_by(late(), 4));
+            let sender = scope.spawn(|| mailbox.send_by(late(), 4, false));
             let mut taken = Vec::new();
             while taken.len() < 2 {
                 taken.extend(mailbox.take());
@@ -220,7 +262,7 @@ mod tests {
     #[test]
     fn endings_come_first_and_are_never_refused() {
         let mailbox = Mailbox::new(1);
-        assert!(mailbox.send(1).is_ok());
+        assert!(mailbox.send(1, false).is_ok());
         mailbox.send_ending(2);
         mailbox.send_ending(3);
         let taken: Vec<i32> = std::iter::from_fn(|| mailbox.take()).collect();
@@ -231,13 +273,30 @@ mod tests {
     #[test]
     fn a_closed_mailbox_keeps_nothing_and_takes_nothing() {
         let (mailbox, job) = (Mailbox::new(4), Arc::new(()));
-        assert!(mailbox.send(Arc::clone(&job)).is_ok());
+        assert!(mailbox.send(Arc::clone(&job), false).is_ok());
         mailbox.send_ending(Arc::clone(&job));
         mailbox.close();
         assert_eq!(Arc::strong_count(&job), 1);
-        assert!(matches!(mailbox.send(Arc::clone(&job)), Err((_, Full::Closed))));
+        assert!(matches!(mailbox.send(Arc::clone(&job), false), Err((_, Full::Closed))));
         mailbox.send_ending(Arc::clone(&job));
         assert_eq!(Arc::strong_count(&job), 1);
+    }
+
+    #[test]
+    fn fetches_wait_while_they_are_held_and_other_jobs_do_not() {
+        let mailbox = Mailbox::new(4);
+        mailbox.hold_fetches(true);
+        assert_eq!(mailbox.send(1, true), Err((1, Full::Busy)));
+        assert_eq!(mailbox.send(2, false), Ok(()));
+        std::thread::scope(|scope| {
+            let sender = scope.spawn(|| mailbox.send_by(late(), 3, true));
+            while !mailbox.is_wanted.load(Ordering::Relaxed) {
+                std::thread::yield_now();
+            }
+            mailbox.hold_fetches(false);
+            assert_eq!(sender.join().expect("no panic"), Ok(()));
+        });
+        assert_eq!((mailbox.take(), mailbox.take()), (Some(2), Some(3)));
     }
 
     /// Many send while it closes: each job was taken, given back or dropped, and none is left.
@@ -247,7 +306,9 @@ mod tests {
             let (mailbox, job) = (Mailbox::new(8), Arc::new(()));
             std::thread::scope(|scope| {
                 for _ in 0..2 {
-                    scope.spawn(|| while mailbox.send_by(late(), Arc::clone(&job)) == Ok(()) {});
+                    scope.spawn(|| {
+                        while mailbox.send_by(late(), Arc::clone(&job), false) == Ok(()) {}
+                    });
                 }
                 (0..round).for_each(|_| drop(mailbox.take()));
                 mailbox.close();

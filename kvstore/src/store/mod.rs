@@ -27,7 +27,7 @@
 //! | `payload`, `value`, `names`, `batch`, `writer`, `lease`, `pending` | what goes in and what comes out |
 //! | `pool`, `runs` | registered memory that is used over and over |
 //! | `core`, `mailbox`, `job`, `wait` | the way to the threads |
-//! | `threads`, `thread`, `flights`, `gather` | the threads, and the way back |
+//! | `threads`, `thread`, `flights`, `gather`, `together` | the threads, and the way back |
 //! | `local`, `cut`, `route` | all shards on the caller's thread |
 
 mod batch;
@@ -53,6 +53,7 @@ mod route;
 mod runs;
 mod thread;
 mod threads;
+mod together;
 mod value;
 mod wait;
 mod writer;

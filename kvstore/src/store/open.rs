@@ -13,6 +13,9 @@ use crate::media::{self, FormatOptions, Set};
 use crate::options::{Durability, PolicyKind, Watermarks};
 use crate::shard::{Recovery, Shard, ShardOptions};
 
+/// The longest that a call may wait: a year.
+const TIMEOUT_MAX: Duration = Duration::from_secs(365 * 24 * 3600);
+
 /// How a store is opened.
 #[derive(Clone, Debug)]
 pub struct OpenOptions {
@@ -52,9 +55,9 @@ pub struct OpenOptions {
     /// Bytes of registered memory for each device (kernel paths share one), for data that is copied and for what
     /// [`Store`] reads into. The largest object that fits through it is as large. Default 64 MiB.
     pub pool_bytes: usize,
-    /// How long a call may wait to be begun. Default 30 s.
+    /// How long a call may wait to be begun, at most a year. Default 30 s.
     pub timeout: Duration,
-    /// How long a command may take on a device before it is aborted, where the path can. Default 10 s.
+    /// How long a command may take on a device before it is aborted, where the path can; at most a year. Default 10 s.
     pub command_timeout: Duration,
     /// How long a record may wait for others before its block is written. Default 10 ms.
     pub seal_interval: Duration,
@@ -115,6 +118,11 @@ impl OpenOptions {
         }
         if self.lifetime.is_some_and(|lifetime| lifetime.is_zero()) {
             return Err(Error::invalid("lifetime", 0, "give the drives some time: years, or days"));
+        }
+        let longest = self.timeout.max(self.command_timeout);
+        if longest > TIMEOUT_MAX {
+            let fix = format!("use at most {TIMEOUT_MAX:?}: requests have to end");
+            return Err(Error::invalid("timeout", format!("{longest:?}"), fix));
         }
         Ok(())
     }

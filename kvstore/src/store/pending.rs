@@ -6,7 +6,6 @@
 
 use std::fmt;
 use std::future::Future;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
@@ -14,6 +13,7 @@ use std::time::{Duration, Instant};
 
 use adit_driver::memory::AnyBuffer;
 
+use super::wait;
 use crate::error::Error;
 use crate::shard::Failure;
 
@@ -104,12 +104,8 @@ impl<T> Reply<T> {
 fn end<T>(cell: &Cell<T>, answer: Answer<T>) {
     let waiter = std::mem::replace(&mut *cell.lock(), State::Ended(answer));
     match waiter {
-        // Outside the lock, and shielded: a waker may be anything, and this thread has to survive it.
-        State::Task(waker) => {
-            if catch_unwind(AssertUnwindSafe(|| waker.wake())).is_err() {
-                tracing::error!("a store's thread caught a panic while waking a task");
-            }
-        }
+        // Outside the lock.
+        State::Task(waker) => wait::wake(waker),
         State::Thread => cell.ended.notify_one(),
         State::Open => {}
         State::Ended(_) | State::Taken => unreachable!("a request is answered once"),

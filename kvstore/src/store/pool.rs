@@ -13,6 +13,7 @@ use std::task::Waker;
 use adit_driver::{Buffer, Device};
 
 use super::runs::Runs;
+use super::wait;
 use crate::error::{Error, Result};
 use crate::place::UNIT_BYTES;
 
@@ -75,7 +76,7 @@ impl Pool {
             self.is_wanted.store(false, Ordering::Relaxed);
             let waiters = std::mem::take(&mut state.waiters);
             drop(state);
-            waiters.into_iter().for_each(Waker::wake);
+            waiters.into_iter().for_each(wait::wake);
         }
     }
 
@@ -84,7 +85,8 @@ impl Pool {
     }
 }
 
-fn whole_units(len: usize) -> usize {
+/// Bytes that `len` take, in whole units.
+pub(super) fn whole_units(len: usize) -> usize {
     len.max(1).next_multiple_of(UNIT_BYTES as usize)
 }
 
@@ -175,7 +177,12 @@ impl Pools {
 
     /// The pool whose memory a device can use.
     pub(super) fn of_device(&self, device: u8) -> &Arc<Pool> {
-        &self.pools[self.of_device[usize::from(device)]]
+        &self.pools[self.number(device)]
+    }
+
+    /// Which one that is.
+    pub(super) fn number(&self, device: u8) -> usize {
+        self.of_device[usize::from(device)]
     }
 
     /// Memory for data that may go to any device, of each pool in turn, for the store puts them where their memory is;
@@ -254,6 +261,22 @@ mod tests {
         drop(second);
         assert_eq!(count.0.load(Ordering::Relaxed), 1);
         assert_eq!(pool.take(16384).map(|all| all.len()), Some(16384));
+    }
+
+    #[test]
+    fn memory_comes_back_and_all_are_called_though_a_waker_panics() {
+        struct Panics;
+        impl Wake for Panics {
+            fn wake(self: Arc<Self>) {
+                panic!("in a waker");
+            }
+        }
+        let pool = pool(8192);
+        let (held, count) = (pool.take(8192).expect("room"), Arc::new(Count::default()));
+        pool.want(&Waker::from(Arc::new(Panics)));
+        pool.want(&Waker::from(Arc::clone(&count)));
+        drop(held);
+        assert_eq!((count.0.load(Ordering::Relaxed), pool.free_bytes()), (1, 8192));
     }
 
     #[test]

@@ -19,7 +19,7 @@ use super::flights::Flights;
 use super::job::{self, Aim, CommitReply, Fetch, Item, Job, Waiter, Work};
 use super::mailbox::Mailbox;
 use super::pending::{Answer, Unfinished};
-use super::pool::{Pool, PoolBuffer, Pools};
+use super::pool::{self, Pool, PoolBuffer, Pools};
 use super::wait;
 use crate::error::{Error, Result};
 use crate::place::UNIT_BYTES;
@@ -97,7 +97,13 @@ enum Ending {
     /// What was sent is carried out.
     Draining { until: Time },
     /// What was acknowledged is made durable.
-    Committing { until: Time, answers: std::sync::mpsc::Receiver<Answer<()>>, left: usize },
+    Committing {
+        until: Time,
+        answers: std::sync::mpsc::Receiver<Answer<()>>,
+        left: usize,
+        /// What is wrong already: a shard could not commit, or requests did not end in time.
+        failure: Option<Error>,
+    },
 }
 
 impl Rounds {
@@ -133,6 +139,7 @@ impl Rounds {
         let mut all = Turn { moved: 0, in_flight: 0, next: Time::NEVER };
         all.moved += self.take_jobs(now);
         all.moved += self.begin_waiting(now);
+        self.worker.mailbox.hold_fetches(self.desk.waiting.len() >= self.worker.depth);
         let Rounds { worker, desk, .. } = self;
         for (shard, number) in worker.shards.iter_mut().zip(0..) {
             let turn = shard.poll(now, &mut |done| desk.answer(number, done));
@@ -150,8 +157,9 @@ impl Rounds {
             .front()
             .map_or(turn.next, |first| turn.next.min(first.fetch.deadline));
         let is_ending = !matches!(self.ending, Ending::No);
-        // Completions wake nobody, and neither does the end of a drain.
-        let at_most = if turn.in_flight > 0 || is_ending { nap } else { Duration::from_secs(3600) };
+        // Completions wake nobody, and neither do the end of a drain and who gives up a read that waits before others.
+        let naps = turn.in_flight > 0 || is_ending || !self.desk.waiting.is_empty();
+        let at_most = if naps { nap } else { Duration::from_secs(3600) };
         // A job that arrives, or memory that comes back, leaves a token that ends this at once.
         thread::park_timeout(at_most.min(due.since(now)));
     }
@@ -159,6 +167,11 @@ impl Rounds {
     /// Takes jobs while the shards want more.
     fn take_jobs(&mut self, now: Time) -> usize {
         let mut taken = 0;
+        // These are never held up: what waits may wait for just them.
+        while let Some(ending) = self.worker.mailbox.take_ending() {
+            self.begin(now, ending);
+            taken += 1;
+        }
         while taken < self.worker.depth && self.worker.has_room() {
             let Some(job) = self.worker.mailbox.take() else { break };
             self.begin(now, job);
@@ -172,10 +185,9 @@ impl Rounds {
         let shard = worker.index(job.shard);
         let mut begin = Begin { worker, desk, waker, now, shard, deadline: job.deadline };
         match job.work {
-            Work::Ask(ask) => ask(&mut begin.worker.shards[shard], now),
             Work::One(item) if !item.is_wanted() => item.refuse(Failure::Deadline),
-            Work::One(_) if now > job.deadline => begin.refuse(job.work),
-            Work::Many(_) if now > job.deadline => begin.refuse(job.work),
+            work if now > job.deadline => work.refuse(&Failure::Deadline),
+            Work::Ask(ask) => ask(Ok((&mut begin.worker.shards[shard], now))),
             Work::One(Item::Fetch(fetch)) => begin.fetch(fetch),
             Work::One(item) => begin.one(item),
             Work::Many(items) => begin.many(items),
@@ -216,46 +228,62 @@ impl Rounds {
                 self.ending = Ending::Draining { until: now + self.worker.drain_timeout };
                 None
             }
-            Ending::Draining { until } | Ending::Committing { until, .. } if now >= *until => {
-                Some(Err(Error::Timeout {
-                    waited_for: "requests to end and a commit before the store closes",
-                    after: self.worker.drain_timeout,
-                    fix: "see the log for what its devices say",
-                }))
-            }
             Ending::Draining { until } => {
-                let until = *until;
-                if self.worker.mailbox.is_empty() && self.desk.is_empty() {
-                    self.ending = self.commit(now, until);
+                let is_late = now >= *until;
+                if is_late || (self.worker.mailbox.is_empty() && self.desk.is_empty()) {
+                    self.ending = self.commit(now);
                 }
                 None
             }
-            Ending::Committing { answers, left, .. } => {
-                match answers.try_recv() {
-                    Ok(Ok(())) => *left -= 1,
-                    Ok(Err(unfinished)) => return Some(Err(unfinished.into())),
-                    Err(_) => {}
+            Ending::Committing { until, .. } if now >= *until => Some(Err(self.too_late())),
+            Ending::Committing { answers, left, failure, .. } => {
+                while let Ok(answer) = answers.try_recv() {
+                    *left -= 1;
+                    // The other shards still have theirs to make durable.
+                    *failure = failure.take().or(answer.err().map(Error::from));
                 }
-                let is_over = *left == 0 && self.worker.shards.iter().all(Shard::is_idle);
+                if *left > 0 {
+                    return None;
+                }
+                if let Some(failure) = failure.take() {
+                    return Some(Err(failure));
+                }
+                let is_over = self.worker.shards.iter().all(Shard::is_idle);
                 is_over.then(|| Ok(self.worker.stats()))
             }
         }
     }
 
-    fn commit(&mut self, now: Time, until: Time) -> Ending {
+    fn too_late(&self) -> Error {
+        Error::Timeout {
+            waited_for: "requests to end and a commit before the store closes",
+            after: self.worker.drain_timeout,
+            fix: "see the log for what its devices say",
+        }
+    }
+
+    /// Begins the commit, which has a time of its own: requests may have used up all of theirs. Reads that wait for memory
+    /// until now are given up; what devices do not end in time is left as it is.
+    fn commit(&mut self, now: Time) -> Ending {
+        for Waiting { fetch, .. } in self.desk.waiting.drain(..) {
+            fetch.reply.send(Err(Unfinished::new(Failure::Closed)));
+        }
+        let is_late = !self.worker.mailbox.is_empty() || !self.desk.is_empty();
+        let failure = is_late.then(|| self.too_late());
+        let until = now + self.worker.drain_timeout;
         let (sender, answers) = std::sync::mpsc::channel();
         let left = self.worker.shards.len();
         for shard in 0..left {
             let sender = sender.clone();
             let to = CommitReply(Box::new(move |answer| {
-                // Nobody listens any more where another shard failed first.
+                // Nobody listens any more where the thread gave up.
                 let _ = sender.send(answer);
             }));
             let Rounds { worker, desk, waker, .. } = self;
             let mut begin = Begin { worker, desk, waker, now, shard, deadline: until };
             begin.one(Item::Commit(to));
         }
-        Ending::Committing { until, answers, left }
+        Ending::Committing { until, answers, left, failure }
     }
 }
 
@@ -301,14 +329,6 @@ struct Begin<'a> {
 }
 
 impl Begin<'_> {
-    fn refuse(&mut self, work: Work) {
-        match work {
-            Work::One(item) => item.refuse(Failure::Deadline),
-            Work::Many(items) => items.into_iter().for_each(|item| item.refuse(Failure::Deadline)),
-            Work::Ask(_) => {}
-        }
-    }
-
     fn one(&mut self, item: Item) {
         let (action, waiter) = job::begin_one(item);
         let tag = self.desk.flights.enter_one(waiter);
@@ -383,12 +403,15 @@ impl Begin<'_> {
     }
 
     /// Looks how long the object is and takes memory for it.
-    fn prepare(&mut self, fetch: Fetch) -> Prepared {
+    fn prepare(&mut self, mut fetch: Fetch) -> Prepared {
         let Some(info) = self.worker.shards[self.shard].info(self.now, &fetch.key) else {
             let (get, waiter) = fetch.begin_miss();
             return Prepared::Ready(get, waiter);
         };
-        let refuse = |fetch: Fetch, error: Error| {
+        let refuse = |mut fetch: Fetch, error: Error| {
+            if let Some(share) = &mut fetch.share {
+                share.take_back();
+            }
             fetch.reply.send(Err(Unfinished::new(error)));
             Prepared::Over
         };
@@ -401,11 +424,18 @@ impl Begin<'_> {
         if let Err(error) = self.worker.pools.check(aim.len as u64) {
             return refuse(fetch, error);
         }
-        match take(self.worker.pools.of_device(info.device), aim.len, self.waker) {
-            Some(buffer) => {
-                let (get, waiter) = fetch.begin(aim, buffer);
-                Prepared::Ready(get, waiter)
-            }
+        let pools = &self.worker.pools;
+        let pool = pools.of_device(info.device);
+        if let Some(share) = &mut fetch.share {
+            share.ask(pools.number(info.device), pool::whole_units(aim.len) as u64);
+        }
+        if let Some(buffer) = take(pool, aim.len, self.waker) {
+            let (get, waiter) = fetch.begin(aim, buffer);
+            return Prepared::Ready(get, waiter);
+        }
+        let there_are = pool.bytes() as u64;
+        match fetch.share.as_ref().and_then(|share| share.too_many(there_are)) {
+            Some(bytes) => refuse(fetch, never_together(bytes, there_are)),
             None => Prepared::Wait(fetch),
         }
     }
@@ -426,6 +456,14 @@ enum Prepared {
     Wait(Fetch),
     /// It was answered.
     Over,
+}
+
+fn never_together(bytes: u64, there_are: u64) -> Error {
+    let fix = format!(
+        "its values are held together, in memory of {there_are} bytes: take them as they come (Batch::next) and drop \
+         them, ask for fewer at once, or raise pool_bytes"
+    );
+    Error::invalid("the bytes of a batch", bytes, fix)
 }
 
 fn memory_timeout(after: Duration) -> Error {

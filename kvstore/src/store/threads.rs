@@ -219,7 +219,8 @@ impl Threads {
         &self.recoveries
     }
 
-    /// Has the threads finish, and waits for them: each gives up after the store's timeout.
+    /// Has the threads finish, and waits for them: each gives up after the store's timeout, for what was sent
+    /// and again for the commit.
     pub(super) fn close(&self) -> Result<Stats> {
         let handles = std::mem::take(&mut *self.handles());
         if handles.is_empty() {
@@ -245,6 +246,12 @@ impl Threads {
 
 impl Drop for Threads {
     fn drop(&mut self) {
+        let own = thread::current().id();
+        if self.handles().iter().any(|handle| handle.thread().id() == own) {
+            // By a waker, whose task had the last handle: this thread cannot wait for itself. All end by themselves.
+            self.core.mailboxes.iter().for_each(|mailbox| mailbox.stop());
+            return;
+        }
         match self.close() {
             Ok(_) | Err(Error::Failed(Failure::Closed)) => {}
             Err(error) => tracing::error!("closing a store: {error}"),

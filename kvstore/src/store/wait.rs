@@ -1,5 +1,6 @@
 //! Blocking the calling thread until something works out.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::task::{Wake, Waker};
 use std::thread::{self, Thread};
@@ -19,6 +20,20 @@ pub(super) fn waker_of(thread: Thread) -> Waker {
     Waker::from(Arc::new(Unpark(thread)))
 }
 
+thread_local! {
+    /// One for each thread: lists of who waits know it again, and do not grow while a thread asks over and over.
+    static OWN: Waker = waker_of(thread::current());
+}
+
+/// Calls a waker, which may be anything: whoever does has to survive it, and so have the others that wait.
+pub(super) fn wake(waker: Waker) {
+    if catch_unwind(AssertUnwindSafe(|| waker.wake())).is_err() {
+        tracing::error!(
+            "a store caught a panic while waking a task: see what its waker or future does"
+        );
+    }
+}
+
 /// Attempts until something comes of it or `deadline` passes. An attempt that is given a waker has it called when
 /// another may work, and looks once more after that.
 pub(super) fn until<T>(
@@ -28,7 +43,7 @@ pub(super) fn until<T>(
     if let Some(done) = attempt(None) {
         return Some(done);
     }
-    let waker = waker_of(thread::current());
+    let waker = OWN.with(Waker::clone);
     loop {
         if let Some(done) = attempt(Some(&waker)) {
             return Some(done);

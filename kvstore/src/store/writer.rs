@@ -74,12 +74,13 @@ impl Writer {
     }
 
     fn fill_part(&self, part: Part, data: Payload<'_>) -> Pending<AnyBuffer> {
-        let registered = match self.core.register(data, self.device()) {
+        let (device, until) = (self.device(), self.core.until());
+        let registered = match self.core.register(until, data, device) {
             Ok(registered) => registered,
             Err(error) => return self.core.refused(error),
         };
         let (item, pending) = self.fill_item(part, registered);
-        self.core.send(self.shard, Work::One(item));
+        self.core.send_by(until, self.shard, Work::One(item));
         pending
     }
 
@@ -124,7 +125,12 @@ impl Drop for Writer {
     fn drop(&mut self) {
         if !self.is_over {
             let (id, deadline) = (self.id, adit_driver::Time::NEVER);
-            let work = Work::Ask(Box::new(move |shard, _| shard.abandon(id)));
+            let work = Work::Ask(Box::new(move |there| {
+                // What was never committed is gone with its shard.
+                if let Ok((shard, _)) = there {
+                    shard.abandon(id);
+                }
+            }));
             let job = Job { shard: self.shard, deadline, work };
             self.core.mailbox(self.shard).send_ending(job);
         }

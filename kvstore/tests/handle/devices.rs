@@ -87,6 +87,38 @@ fn objects_of_a_device_that_is_pulled_are_misses_until_it_is_recovered() {
 }
 
 #[test]
+fn one_of_several_devices_that_failed_is_recovered_without_the_others() {
+    let buses = [bus(), bus()];
+    let store = two_devices(&buses);
+    for number in 0..40 {
+        store.put(key(number), data(number, 9000)).wait().expect("put");
+    }
+    store.commit().wait().expect("committed");
+    let device_of = |number| store.info(key(number)).wait().expect("known").map(|i| i.device);
+    let (first, second): (Vec<u64>, Vec<u64>) =
+        (0..40).partition(|number| device_of(*number) == Some(0));
+    assert!(!first.is_empty() && !second.is_empty(), "both devices have some");
+    buses.iter().for_each(|bus| bus.unplug());
+    let hit = |number: &u64| matches!(store.get(key(*number)).wait(), Ok(Some(_)));
+    assert!(!(0..40).any(|number| hit(&number)), "both are gone");
+
+    buses[1].replug();
+    let recovered = |device| {
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while let Err(error) = store.recover(device) {
+            assert!(Instant::now() < deadline, "{error}");
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    };
+    recovered(1);
+    assert!(second.iter().all(hit), "those of the device that is back");
+    assert!(!first.iter().any(hit), "those of the other");
+    buses[0].replug();
+    recovered(0);
+    assert!((0..40).all(|number| hit(&number)), "all");
+}
+
+#[test]
 fn a_layer_of_many_blocks_is_read_at_once_from_any_shard() {
     let rig = Rig::soft();
     let store = rig.format(2).open();

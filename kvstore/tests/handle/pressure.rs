@@ -1,11 +1,15 @@
 //! Many at once, too much, too late, and in the middle of something else.
 
+use std::future::Future;
+use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, Wake, Waker};
+use std::time::{Duration, Instant};
 
 use adit_driver::reactor::Cores;
 use adit_kvstore::shard::Failure;
-use adit_kvstore::store::{OpenOptions, PutWith, RefuseReason};
+use adit_kvstore::store::{Answer, OpenOptions, Pending, PutWith, RefuseReason, Value};
 use adit_kvstore::{Error, Store};
 
 use crate::on_each_path;
@@ -15,6 +19,13 @@ on_each_path!(
     many_threads_see_only_what_was_put,
     memory_that_is_used_up_comes_back_when_a_value_is_dropped,
     waiting_for_memory_ends_with_the_timeout,
+    a_read_that_is_given_up_does_not_hold_up_the_next,
+    reads_without_memory_fill_the_mailbox_and_no_more,
+    a_batch_that_never_fits_says_so_at_once,
+    a_store_closes_in_time_though_a_read_waits_for_memory,
+    a_task_that_owns_the_store_may_be_dropped_by_its_waker,
+    times_of_any_length_are_taken_or_refused,
+    a_writer_that_could_not_be_committed_gives_its_room_back,
     what_is_cancelled_gives_its_memory_back,
     a_store_that_closes_under_load_answers_everybody,
     a_store_that_is_dropped_in_the_middle_comes_back,
@@ -77,6 +88,157 @@ fn waiting_for_memory_ends_with_the_timeout(rig: &Rig) {
     assert!(is_timeout(&store.buffer(1).expect_err("no memory")));
     drop(all);
     assert!(store.get(key(1)).wait().expect("got").is_some());
+}
+
+fn a_read_that_is_given_up_does_not_hold_up_the_next(rig: &Rig) {
+    let store = rig.format(1).open();
+    store.put(key(1), data(1, 3 << 20)).wait().expect("put");
+    store.put(key(2), data(2, 5000)).wait().expect("put");
+    let held = store.buffer(6 << 20).expect("most of it");
+    let first = store.get(key(1));
+    let first = first.wait_timeout(Duration::from_millis(50)).expect_err("no memory");
+    let second = store.get(key(2));
+    let second = second.wait_timeout(Duration::from_millis(50)).expect_err("in order");
+    drop(first);
+    let value = second.wait_timeout(Duration::from_secs(10)).expect("there is memory for it");
+    assert_eq!(value.expect("got").expect("there")[..], data(2, 5000));
+    drop(held);
+}
+
+fn reads_without_memory_fill_the_mailbox_and_no_more(rig: &Rig) {
+    rig.format(1);
+    let options = OpenOptions { mailbox_depth: 8, queue_depth: 8, ..rig.options() };
+    let store = Store::open(&options).expect("a store");
+    store.put(key(1), data(1, 5000)).wait().expect("put");
+    let all = store.buffer(8 << 20).expect("all of it");
+    let mut waiting = Vec::new();
+    for _ in 0..1000 {
+        match store.try_get(key(1)) {
+            Ok(pending) => waiting.push(pending),
+            Err(why) => assert!(matches!(why, RefuseReason::Busy), "{why}"),
+        }
+        std::thread::sleep(Duration::from_micros(100));
+    }
+    assert!((8..=64).contains(&waiting.len()), "{} wait", waiting.len());
+    assert!(store.exists(key(1)).wait().expect("known"), "what needs no memory goes on");
+    // Who may wait does, and gets its turn.
+    let last = std::thread::spawn({
+        let store = store.clone();
+        move || store.get(key(1)).wait().map(|value| value.is_some())
+    });
+    drop(all);
+    assert!(waiting.into_iter().all(|pending| pending.wait().expect("got").is_some()));
+    assert!(last.join().expect("no panic").expect("got"));
+}
+
+fn a_batch_that_never_fits_says_so_at_once(rig: &Rig) {
+    rig.format(3);
+    // Longer than a test may take.
+    let options = OpenOptions { timeout: Duration::from_secs(3600), ..rig.options() };
+    let store = Store::open(&options).expect("a store");
+    let len = 1 << 20;
+    for number in 0..12 {
+        store.put(key(number), data(number, len)).wait().expect("put");
+    }
+    let count = |answers: Vec<Answer<Option<Value>>>| {
+        let (there, not): (Vec<_>, Vec<_>) = answers.into_iter().partition(Result::is_ok);
+        for unfinished in not {
+            let message = unfinished.err().map(|unfinished| unfinished.to_string());
+            let message = message.expect("an error");
+            assert!(message.contains("take them as they come"), "{message}");
+        }
+        there.len()
+    };
+    let batch = || store.get_many((0..12).map(key));
+    assert!((1..=8).contains(&count(batch().wait())), "as many as fit");
+    assert!((1..=12).contains(&count(batch().into_iter().map(Pending::wait).collect())));
+    let mut streamed = batch();
+    let mut seen = 0;
+    while let Some((number, value)) = streamed.next() {
+        assert_eq!(value.expect("got").expect("there")[..], data(number as u64, len));
+        seen += 1;
+    }
+    assert_eq!(seen, 12);
+    assert_eq!(store.buffer(8 << 20).expect("all of it is back").len(), 8 << 20);
+}
+
+fn a_store_closes_in_time_though_a_read_waits_for_memory(rig: &Rig) {
+    rig.format(1);
+    let options = OpenOptions { timeout: Duration::from_millis(500), ..rig.options() };
+    let store = Store::open(&options).expect("a store");
+    store.put(key(1), data(1, 5000)).wait().expect("put");
+    let all = store.buffer(8 << 20).expect("all of it");
+    let get = store.get(key(1));
+    assert_eq!(store.close().expect("what was acknowledged is durable").objects, 1);
+    assert!(get.wait().is_err(), "it never had memory");
+    drop(all);
+}
+
+/// A waker whose task holds the last handle, as that of a runtime that is gone: the store's own thread drops it.
+fn a_task_that_owns_the_store_may_be_dropped_by_its_waker(rig: &Rig) {
+    struct Task(Mutex<Option<Store>>);
+    impl Wake for Task {
+        fn wake(self: Arc<Self>) {
+            drop(self.0.lock().expect("no panic").take());
+        }
+    }
+    let store = rig.format(2).open();
+    store.put(key(1), data(1, 5000)).wait().expect("put");
+    let mut commit = store.commit();
+    let task = Arc::new(Task(Mutex::new(Some(store))));
+    let is_there = || task.0.lock().expect("no panic").is_some();
+    match Pin::new(&mut commit).poll(&mut Context::from_waker(&Waker::from(Arc::clone(&task)))) {
+        // It was quicker, and wakes nobody.
+        Poll::Ready(answer) => return answer.expect("committed"),
+        Poll::Pending => {}
+    }
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while is_there() {
+        assert!(Instant::now() < deadline, "the waker is called");
+        std::thread::yield_now();
+    }
+    commit.wait().expect("committed");
+    // The threads end by themselves, and let the devices go.
+    let opened = std::iter::repeat_with(|| Store::open(&rig.options()));
+    let mut opened = opened.inspect(|_| std::thread::sleep(Duration::from_millis(10)));
+    let store = opened.find_map(|opened| match opened {
+        Err(error) => {
+            assert!(Instant::now() < deadline, "{error}");
+            None
+        }
+        Ok(store) => Some(store),
+    });
+    let recovered = store.expect("it was closed").recoveries()[0].clone();
+    assert!(recovered.objects <= 1);
+}
+
+fn a_writer_that_could_not_be_committed_gives_its_room_back(rig: &Rig) {
+    let store = rig.format(1).open();
+    // There is room for two of them.
+    for round in 0..10 {
+        let writer = store.reserve(key(round), 100 << 20, &PutWith::default());
+        let writer = writer.wait().expect("room");
+        let commit = writer.commit();
+        if round % 2 == 0 {
+            let failure = commit.wait().expect_err("nothing was filled");
+            assert!(matches!(failure.failure(), Some(Failure::Unfilled { .. })), "{failure}");
+        }
+    }
+    let huge = store.reserve(key(1), u64::MAX, &PutWith::default()).wait();
+    let huge = huge.expect_err("too large").to_string();
+    assert!(huge.contains("an object has 1 to"), "{huge}");
+}
+
+fn times_of_any_length_are_taken_or_refused(rig: &Rig) {
+    let store = rig.format(1).open();
+    let with = PutWith { ttl: Some(Duration::MAX), ..PutWith::default() };
+    assert!(store.put_with(key(1), &[1; 5000], &with).wait().expect("put").is_stored());
+    drop(store.lease(&[key(1)], Duration::MAX).expect("leased"));
+    assert!(store.exists(key(1)).wait().expect("known"));
+    drop(store);
+    let options = OpenOptions { timeout: Duration::MAX, ..rig.options() };
+    let message = Store::open(&options).expect_err("refused").to_string();
+    assert!(message.contains("timeout"), "{message}");
 }
 
 fn what_is_cancelled_gives_its_memory_back(rig: &Rig) {

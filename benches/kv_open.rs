@@ -16,7 +16,9 @@ use std::time::{Duration, Instant};
 use adit_driver::Time;
 use adit_driver::memory::{AnyBuffer, Buffer};
 use adit_kvstore::Key;
-use adit_kvstore::shard::{Action, Done, Outcome, PutItem, PutOptions, Request, Shard, ShardOptions};
+use adit_kvstore::shard::{
+    Action, Done, Outcome, PutItem, PutOptions, Request, Shard, ShardOptions,
+};
 use clap::Parser;
 use shelf::{Shelf, ShelfQueue};
 
@@ -49,7 +51,10 @@ fn fill(shard: &mut Shard<ShelfQueue>, idle: &mut Vec<Buffer>, count: u64, start
             let Some(buffer) = idle.pop() else { break };
             let (data, options) = (AnyBuffer::One(buffer), PutOptions::default());
             let item = PutItem { key: key(sent), bytes: 4096, data, options };
-            shard.submit(now, Request { tag: sent, deadline: Time::NEVER, action: Action::Put(item) });
+            shard.submit(
+                now,
+                Request { tag: sent, deadline: Time::NEVER, action: Action::Put(item) },
+            );
             sent += 1;
         }
         shard.poll(now, &mut |answer: Done| {
@@ -75,7 +80,8 @@ fn commit(shard: &mut Shard<ShelfQueue>, start: Instant) {
 /// Lookups a second, by prefixes of 64 keys in no order.
 fn lookups(shard: &Shard<ShelfQueue>, objects: u64) -> f64 {
     const PREFIXES: u64 = 20_000;
-    let prefix = |at: u64| (0..64).map(move |next| key((at * 7_919_777 + next * 104_729) % objects));
+    let prefix =
+        |at: u64| (0..64).map(move |next| key((at * 7_919_777 + next * 104_729) % objects));
     let prefixes: Vec<Vec<Key>> = (0..PREFIXES).map(|at| prefix(at).collect()).collect();
     let start = Instant::now();
     let found: usize = prefixes.iter().map(|keys| shard.lookup_prefix(Time::ZERO, keys)).sum();
@@ -87,7 +93,8 @@ fn main() -> Result<()> {
     let args = Args::parse();
     let mut shelf = Shelf::new((args.objects * 4096 * 5 / 4) + (16 << 30))?;
     let set = shelf.format(args.objects as u32 + 10_000)?;
-    let mut idle = (0..32).map(|_| shelf.allocate(4096)).collect::<adit_driver::Result<Vec<_>>>()?;
+    let mut idle =
+        (0..32).map(|_| shelf.allocate(4096)).collect::<adit_driver::Result<Vec<_>>>()?;
     let start = Instant::now();
     let mut shard = shelf.open(&set, ShardOptions::default())?;
     fill(&mut shard, &mut idle, args.objects, start);

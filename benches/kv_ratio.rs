@@ -105,13 +105,7 @@ const RESTART: Comparison = Comparison {
 
 const COMPARISONS: [Comparison; 4] = [
     Comparison { name: "get 128 KiB QD32", is_put: false, ..RESTART },
-    Comparison {
-        name: "get 4 KiB QD128",
-        is_put: false,
-        bytes: 4 << 10,
-        depth: 128,
-        ..RESTART
-    },
+    Comparison { name: "get 4 KiB QD128", is_put: false, bytes: 4 << 10, depth: 128, ..RESTART },
     RESTART,
     Comparison {
         name: "put 128 KiB QD32 durable",
@@ -222,12 +216,13 @@ struct RawLoop {
 impl RawLoop {
     /// Operations a second.
     fn round(&mut self, comparison: &Comparison, count: u64, random: &mut Random) -> Result<f64> {
-        let (mut sent, mut done, mut flushes) = (0, 0, 0);
+        let (mut sent, mut done, mut flushes, mut flushed) = (0, 0, 0, 0);
         let start = self.run.seconds()?;
         while done < count + flushes {
             let now = self.device.now();
             let before = sent + flushes;
-            while sent < count {
+            // The queue has places for two flushes.
+            while sent < count && flushes - flushed < 2 {
                 let Some(buffer) = self.idle.pop() else { break };
                 let operation = self.operation(comparison, random);
                 let buffer = AnyBuffer::One(buffer);
@@ -246,8 +241,9 @@ impl RawLoop {
             let idle = &mut self.idle;
             done += self.queue.poll(now, |completion| {
                 assert!(completion.result.is_ok(), "{:?}", completion.result);
-                if let AnyBuffer::One(buffer) = completion.buffer {
-                    idle.push(buffer);
+                match completion.buffer {
+                    AnyBuffer::One(buffer) => idle.push(buffer),
+                    _ => flushed += 1,
                 }
             }) as u64;
         }
@@ -304,7 +300,12 @@ impl StoreLoop {
         Ok(count as f64 / (self.run.seconds()? - start))
     }
 
-    fn action(&mut self, comparison: &Comparison, memory: AnyBuffer, random: &mut Random) -> Action {
+    fn action(
+        &mut self,
+        comparison: &Comparison,
+        memory: AnyBuffer,
+        random: &mut Random,
+    ) -> Action {
         if !comparison.is_put {
             let (key, part) = (key(random.below(self.objects)), Part::All);
             return Action::Get(GetItem { key, part, into: memory });
@@ -348,10 +349,8 @@ fn compare(bench: &mut Bench, comparison: &Comparison, rounds: usize) -> Result<
     store.round(&fill, objects.max(depth), random)?;
     let (mut ratios, mut raws, mut stores) = (Vec::new(), Vec::new(), Vec::new());
     for _ in 0..rounds {
-        let (raw, store) = (
-            raw.round(comparison, count, random)?,
-            store.round(comparison, count, random)?,
-        );
+        let (raw, store) =
+            (raw.round(comparison, count, random)?, store.round(comparison, count, random)?);
         ratios.push(store / raw);
         raws.push(raw * comparison.bytes as f64 / 1e6);
         stores.push(store * comparison.bytes as f64 / 1e6);

@@ -20,8 +20,8 @@ mod shelf;
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
-use adit_driver::memory::{AnyBuffer, Buffer};
 use adit_driver::Time;
+use adit_driver::memory::{AnyBuffer, Buffer};
 use adit_kvstore::shard::{
     Action, Done, GetItem, Outcome, Part, PutItem, PutOptions, Request, Shard, ShardOptions,
 };

@@ -125,8 +125,8 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
     fn lose(&mut self, now: Time, reading: &Reading) {
         self.stats.misses += 1;
         self.stats.misses_corrupt += 1;
-        let is_there = self.index.contains(reading.id)
-            && self.index.object(reading.id).place == reading.place;
+        let is_there =
+            self.index.contains(reading.id) && self.index.object(reading.id).place == reading.place;
         let device = &self.lanes[usize::from(reading.place.device)].info.device;
         let what = is_there.then(|| self.index.key(reading.id));
         let what = what.map_or_else(|| "gone since".to_owned(), |key| key.to_string());

@@ -18,8 +18,8 @@ use crate::budget::Budget;
 use crate::error::{Error, Result};
 use crate::evict::Policy;
 use crate::expiry::Expiry;
-use crate::geometry::Geometry;
 use crate::extent::Extents;
+use crate::geometry::Geometry;
 use crate::index::{Index, NewObject, Refused};
 use crate::journal::{FIRST_SEQUENCE, Journal, Mark};
 use crate::layout::{ENCODED_BYTES, Layout};
@@ -346,7 +346,12 @@ impl Tables {
 
 impl Tables {
     /// What becomes of an object that was inserted, or whose key was there.
-    fn take(&mut self, put: &Put<'_>, checksums: &[u32], inserted: std::result::Result<ObjectId, Refused>) {
+    fn take(
+        &mut self,
+        put: &Put<'_>,
+        checksums: &[u32],
+        inserted: std::result::Result<ObjectId, Refused>,
+    ) {
         let id = match inserted {
             Ok(id) => id,
             Err(Refused::Present(id)) => {

@@ -179,9 +179,8 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
     ) -> Begun {
         let wanted: SmallVec<[Wanted<'_>; 1]> =
             puts.iter().map(|put| (put.new.object, put.devices, put.after.as_ref())).collect();
-        let is_fresh = |put: &&Putting| {
-            self.index.find_hashed(put.new.hash, put.new.key.as_bytes()).is_none()
-        };
+        let is_fresh =
+            |put: &&Putting| self.index.find_hashed(put.new.hash, put.new.key.as_bytes()).is_none();
         let fresh = puts.iter().filter(is_fresh).count();
         let rooms = self.rooms(now, &wanted, fresh);
         drop(wanted);
@@ -239,10 +238,7 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
     }
 
     /// Room for as many as there is, in order.
-    fn allocate_all(
-        &mut self,
-        wanted: &[Wanted<'_>],
-    ) -> SmallVec<[super::space::Room; 1]> {
+    fn allocate_all(&mut self, wanted: &[Wanted<'_>]) -> SmallVec<[super::space::Room; 1]> {
         let mut rooms = SmallVec::new();
         let mut near: SmallVec<[Option<Object>; 4]> = SmallVec::from_elem(None, self.lanes.len());
         for (at, (shape, devices, after)) in wanted.iter().enumerate() {

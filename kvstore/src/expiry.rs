@@ -54,6 +54,11 @@ impl Expiry {
         }
     }
 
+    /// When the next object ends, in seconds.
+    pub fn next_s(&self) -> Option<u64> {
+        self.order.first().map(|(at_s, _)| *at_s)
+    }
+
     /// The object that ended first, of those that are over at `now_s`. It is named until its end is cleared.
     pub fn due(&self, now_s: u64) -> Option<ObjectId> {
         let (at_s, id) = *self.order.first()?;

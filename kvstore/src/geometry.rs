@@ -23,8 +23,8 @@ use crate::place::{Place, UNIT_BYTES, units};
 use crate::record::{LAYOUT_BYTES_MAX, TENANT_NAME_BYTES_MAX, record_bytes};
 use crate::recovery::Areas;
 
-/// Most devices of a store.
-pub const DEVICES_MAX: usize = 255;
+/// Most devices of a store: those that a put may go to are bits of a word.
+pub const DEVICES_MAX: usize = 64;
 /// Most shards of a store.
 pub const SHARDS_MAX: u16 = 1024;
 

@@ -110,6 +110,11 @@ impl Leases {
         Some(places)
     }
 
+    /// When the next lease ends.
+    pub fn next_end(&self) -> Option<Time> {
+        self.ends.first().map(|(until, _)| *until)
+    }
+
     /// Ends the lease whose time is over since longest, and returns its objects; `None` if there is none at `now`.
     pub fn expire(&mut self, now: Time) -> Option<Box<[Place]>> {
         let (until, lease) = *self.ends.first()?;

@@ -102,7 +102,7 @@ impl Set {
     }
 }
 
-/// Writes superblocks on all devices: copy A of each, then copy B. Whatever journals and checkpoints are there belong to
+/// Writes superblocks on all devices: copy B of each, then copy A. Whatever journals and checkpoints are there belong to
 /// another store, and are void.
 ///
 /// # Errors
@@ -256,9 +256,10 @@ impl<Q: CommandQueue<Load>> Waiting<'_, Q> {
         Ok(choose(&copies[0], &copies[1]))
     }
 
-    /// Copy A of each, durable, then copy B: one of them is whole at any time.
+    /// Copy B of each, durable, then copy A: one of them is whole at any time, and what was there counts until its copy A
+    /// is overwritten.
     fn write_superblocks(&mut self, superblocks: &[Superblock]) -> Result<()> {
-        for copy in [0, 1] {
+        for copy in [1, 0] {
             for (index, superblock) in superblocks.iter().enumerate() {
                 let mut bytes = [0; SUPERBLOCK_BYTES];
                 superblock.encode(&mut bytes);
@@ -519,3 +520,6 @@ impl Chunks {
         Ok(true)
     }
 }
+
+#[cfg(test)]
+mod tests;

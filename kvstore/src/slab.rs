@@ -132,11 +132,11 @@ impl Slabs {
         Some(shape.slot_unit(base, slot))
     }
 
-    /// Gives a slot back, and its slab to the extents if that is empty then.
+    /// Gives a slot back, and its slab to the extents if that is empty then, which is returned.
     ///
     /// # Panics
     /// If no slot starts there or it is free already: bugs of the store's.
-    pub fn free(&mut self, extents: &mut Extents, unit: u64) {
+    pub fn free(&mut self, extents: &mut Extents, unit: u64) -> Option<Range<u64>> {
         let (base, slot) = self.find(unit).expect("a slot starts at the unit");
         let slab = self.slabs.get_mut(&base).expect("the slab was just found");
         self.rooms.remove(&slab.room(base));
@@ -146,11 +146,13 @@ impl Slabs {
         slots.free += 1;
         if !slab.is_empty() {
             self.rooms.insert(slab.room(base));
-            return;
+            return None;
         }
         slots.free -= u64::from(slab.shape.slots);
-        extents.free(base..base + slab.shape.units());
+        let units = base..base + slab.shape.units();
+        extents.free(units.clone());
         self.slabs.remove(&base);
+        Some(units)
     }
 
     /// Takes a slot of the slab at `base` after a restart, before the extents are rebuilt without [`Slabs::ranges`];

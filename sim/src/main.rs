@@ -55,7 +55,7 @@ struct Cli {
     store: bool,
 
     /// Cut the power at every command of a workload of 2000 operations in each durability (with --store)
-    #[arg(long, requires = "store", conflicts_with_all = ["schedules", "canary"])]
+    #[arg(long, requires = "store", conflicts_with = "canary")]
     sweep: bool,
 
     /// Only at every K-th command (with --sweep)

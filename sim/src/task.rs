@@ -89,7 +89,9 @@ impl Task {
                 None
             }
         };
-        canary.into_iter().for_each(|name| drop(command.arg("--canary").arg(name)));
+        if let Some(name) = canary {
+            command.arg("--canary").arg(name);
+        }
     }
 
     /// What tells another process to run the `index`th schedule alone.

@@ -37,6 +37,7 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
         // What was written before it failed may not have been flushed.
         self.lanes[usize::from(device)].is_dirty = true;
         if usize::from(device) == self.home {
+            self.abandon_checkpoint();
             self.write_again(now, &mut old);
         }
         Ok(old)

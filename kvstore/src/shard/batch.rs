@@ -12,6 +12,7 @@ use crate::key::Key;
 use crate::object::{Object, ObjectId};
 use crate::place::Place;
 use crate::plan::{Plan, Slice, Transfer};
+use crate::record::record_bytes;
 
 /// Whether data go to or come from the devices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,6 +36,13 @@ pub(super) struct NewObject {
 
 /// Checksums: of few pieces in place.
 pub(super) type Sums = SmallVec<[u32; 4]>;
+
+impl NewObject {
+    /// Bytes of its record in a checkpoint.
+    pub(super) fn record_bytes(&self) -> u64 {
+        record_bytes(self.key.as_bytes().len(), self.checksums.len()) as u64
+    }
+}
 
 /// What an item is for.
 #[derive(Debug)]

@@ -28,6 +28,8 @@ use crate::schedule::Class;
 const JOURNAL_PARTS: u64 = 3;
 /// Blocks of a body in flight at most.
 const BODY_WRITES_MAX: u32 = 2;
+/// Attempts at a checkpoint before its device counts as out of service.
+const FAILURES_MAX: u32 = 3;
 /// Records that are taken in one turn at most: a turn is bounded.
 const RECORDS_PER_TURN: usize = 512;
 
@@ -65,6 +67,8 @@ pub(super) struct Checkpoints {
     since: u64,
     writes: u32,
     is_broken: bool,
+    /// How many could not be written, one after another.
+    failures: u32,
 }
 
 impl Checkpoints {
@@ -86,7 +90,13 @@ impl Checkpoints {
             since: newest_begin,
             writes: 0,
             is_broken: false,
+            failures: 0,
         }
+    }
+
+    /// Has one taken at once, whatever the journal's length.
+    pub(super) fn hurry(&mut self) {
+        self.since = 0;
     }
 
     fn writer(&self, begin: Mark) -> CheckpointWriter {
@@ -100,16 +110,16 @@ impl Checkpoints {
 }
 
 impl<Q: CommandQueue<Load>> Shard<Q> {
-    /// Whether the checkpoint under way waits for a flush that has not begun.
+    /// Whether the checkpoint under way waits for a flush. One that it waited for may have been given up.
     pub(super) fn checkpoint_wants_flush(&self) -> bool {
-        let begun = self.log.flush_numbers().0;
+        let ended = self.log.flush_numbers().1;
         let Some(checkpoints) = &self.checkpoints else { return false };
         match &checkpoints.state {
             State::Ending { end, flush, .. } => {
                 let written = self.log.journal().is_some_and(|j| j.written_end() >= end.sequence);
-                written && begun < *flush
+                written && ended < *flush
             }
-            State::Heading { flush: Some(flush), .. } => begun < *flush,
+            State::Heading { flush: Some(flush), .. } => ended < *flush,
             _ => false,
         }
     }
@@ -137,7 +147,8 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
     fn advance(&mut self, now: Time, checkpoints: &mut Checkpoints) {
         let state = std::mem::replace(&mut checkpoints.state, State::Idle);
         checkpoints.state = match state {
-            State::Idle if self.is_checkpoint_due(checkpoints) => {
+            // What is still written of one that was given up must not land on the next.
+            State::Idle if checkpoints.writes == 0 && self.is_checkpoint_due(checkpoints) => {
                 self.wants_checkpoint = false;
                 State::Settling { begin: self.log.mark().expect("there is a journal") }
             }
@@ -159,7 +170,9 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
     fn is_checkpoint_due(&self, checkpoints: &Checkpoints) -> bool {
         let Some(journal) = self.log.journal() else { return false };
         let since = journal.mark().sequence - checkpoints.since;
-        since > journal.blocks() / JOURNAL_PARTS || (self.wants_checkpoint && since > 0)
+        // The tail moves to where the newest begins only with another.
+        let brings_room = since > 0 || journal.tail() < checkpoints.newest_begin;
+        since > journal.blocks() / JOURNAL_PARTS || (self.wants_checkpoint && brings_room)
     }
 
     fn take(
@@ -170,7 +183,7 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
         mut cursor: Cursor,
     ) -> State {
         for _ in 0..RECORDS_PER_TURN {
-            if checkpoints.writes >= BODY_WRITES_MAX {
+            if checkpoints.is_broken || checkpoints.writes >= BODY_WRITES_MAX {
                 return State::Taking { writer, cursor };
             }
             match self.push_record(&mut writer, cursor) {
@@ -184,7 +197,6 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
                     tracing::error!(
                         "a checkpoint does not fit its slot: objects have longer keys or more parts than the store was formatted for"
                     );
-                    checkpoints.since = writer.begin_mark().sequence;
                     return State::Idle;
                 }
                 None => return self.end(now, checkpoints, writer),
@@ -309,7 +321,19 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
             tracing::error!("a checkpoint cannot be written; the one before stays");
             checkpoints.is_broken = false;
             checkpoints.state = State::Idle;
+            checkpoints.failures += 1;
+            if checkpoints.failures == FAILURES_MAX {
+                self.lanes[self.home].fail("its checkpoints cannot be written");
+            }
         }
+    }
+
+    /// Gives the checkpoint under way up: what was written of it may be lost with the device that failed.
+    pub(super) fn abandon_checkpoint(&mut self) {
+        let Some(checkpoints) = &mut self.checkpoints else { return };
+        assert_eq!(checkpoints.writes, 0, "a device that is replaced is idle");
+        checkpoints.state = State::Idle;
+        checkpoints.failures = 0;
     }
 
     fn complete(&mut self, checkpoints: &mut Checkpoints, begin: Mark) {
@@ -317,6 +341,7 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
         self.log.release(checkpoints.newest_begin);
         checkpoints.newest_begin = begin.sequence;
         checkpoints.since = begin.sequence;
+        checkpoints.failures = 0;
         checkpoints.next_number += 1;
         checkpoints.next_slot = 1 - checkpoints.next_slot;
         self.stats.checkpoints += 1;

@@ -19,8 +19,10 @@ const EXPIRATIONS_PER_TURN: usize = 64;
 /// What became of an attempt to make room.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Evicted {
-    /// There is going to be room.
-    Some,
+    /// An object went: its room is on its way to be free.
+    One,
+    /// Nothing may go, but something that is under way ends by itself, and may leave room.
+    Wait,
     /// The journal is full: a checkpoint comes first.
     NotYet,
     /// There is nothing that may go, and nothing on its way out.
@@ -44,14 +46,13 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
         self.expiry.clear(id);
         self.tenants.credit(object.tenant, self.spaces.units_of(&object));
         self.spaces.bury(sequence, object);
-        self.last_removal = sequence;
         sequence
     }
 
     /// Removes the object that is worth least.
     fn evict(&mut self, now: Time) -> Evicted {
         if !self.log.has_room(1) {
-            self.wants_checkpoint = true;
+            self.want_journal();
             return Evicted::NotYet;
         }
         let (index, leases) = (&self.index, &self.leases);
@@ -61,32 +62,34 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
         self.policy.evicted(victim, hash);
         self.take_out(now, victim);
         self.stats.evictions += 1;
-        Evicted::Some
+        Evicted::One
     }
 
-    /// With nothing to evict, whether there is something to wait for.
+    /// With nothing to evict, whether there is something to wait for: never for a lease or a writer, which may not end.
     fn what_else(&self) -> Evicted {
-        let is_something_under_way = self.spaces.buried_units() > 0 || self.log.reserved() > 0;
-        if is_something_under_way { Evicted::Some } else { Evicted::Nothing }
+        let is_leased = |place| self.leases.is_leased(place);
+        let is_something_under_way = self.coming.puts > 0
+            || self.discarding_units > 0
+            || self.spaces.sinking_units() > 0
+            || self.spaces.is_held_by_reads(is_leased);
+        if is_something_under_way { Evicted::Wait } else { Evicted::Nothing }
     }
 
-    /// Has so many units on their way to be free.
+    /// Takes a checkpoint early if that is what makes room in the journal; else what is reserved is about to be used.
+    pub(super) fn want_journal(&mut self) {
+        self.wants_checkpoint |= self.log.is_short();
+    }
+
+    /// Has so many units on their way to be free. What only waits for a lease to end is not on its way.
     pub(super) fn evict_towards(&mut self, now: Time, units: u64) -> Evicted {
-        if self.spaces.buried_units() >= units {
-            return Evicted::Some;
-        }
-        let mut evicted = Evicted::Some;
-        while self.spaces.buried_units() < units {
-            evicted = self.evict(now);
-            if evicted != Evicted::Some || self.index.is_empty() {
-                break;
+        while self.spaces.sinking_units() < units {
+            match self.evict(now) {
+                Evicted::One => {}
+                Evicted::Nothing if self.spaces.sinking_units() > 0 => return Evicted::Wait,
+                other => return other,
             }
         }
-        if self.spaces.buried_units() > 0 && evicted == Evicted::Nothing {
-            Evicted::Some
-        } else {
-            evicted
-        }
+        Evicted::Wait
     }
 
     /// Bytes of an object's record in a checkpoint.
@@ -94,28 +97,26 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
         record_bytes(self.index.key_bytes(id).len(), self.index.checksums(id).len()) as u64
     }
 
-    /// Has entries for so many new objects, and room in a checkpoint for their records; false if they have to be
-    /// waited for.
-    pub(super) fn make_entries(&mut self, now: Time, fresh: usize) -> Result<bool, Failure> {
-        let most = u64::from(self.objects_max);
-        let wanted = self.log.reserved() + fresh as u64;
-        if wanted > most && self.log.reserved() == 0 {
-            return Err(Failure::Full);
-        }
-        while u64::from(self.index.len()) + wanted > most
-            || self.record_bytes > self.record_bytes_max
-        {
-            if self.index.is_empty() {
-                return Ok(false);
+    /// Has entries for so many new objects, and room in a checkpoint for so many bytes of records; false if they have
+    /// to be waited for.
+    pub(super) fn make_entries(
+        &mut self,
+        now: Time,
+        fresh: usize,
+        record_bytes: u64,
+    ) -> Result<bool, Failure> {
+        loop {
+            let objects = u64::from(self.index.len()) + self.coming.puts + fresh as u64;
+            let bytes = self.record_bytes + self.coming.record_bytes + record_bytes;
+            if objects <= u64::from(self.objects_max) && bytes <= self.record_bytes_max {
+                return Ok(true);
             }
-            let before = self.index.len();
             match self.evict(now) {
-                Evicted::Some if self.index.len() < before => {}
-                Evicted::Some | Evicted::NotYet => return Ok(false),
+                Evicted::One => {}
+                Evicted::Wait | Evicted::NotYet => return Ok(false),
                 Evicted::Nothing => return Err(Failure::Full),
             }
         }
-        Ok(true)
     }
 
     /// Evicts down to the low watermark once the high one is passed.
@@ -125,12 +126,7 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
             return;
         }
         let low = self.options.watermarks.low_units(self.spaces.capacity_units());
-        while live(self) > low && !self.index.is_empty() {
-            let before = live(self);
-            if self.evict(now) != Evicted::Some || live(self) == before {
-                return;
-            }
-        }
+        while live(self) > low && self.evict(now) == Evicted::One {}
     }
 
     /// Removes what has expired.
@@ -141,7 +137,7 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
             }
             let Some(id) = self.expiry.due(self.wall_s(now)) else { break };
             if !self.log.has_room(1) {
-                self.wants_checkpoint = true;
+                self.want_journal();
                 break;
             }
             self.remove(now, id);
@@ -161,36 +157,30 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
             return Begun::Yes;
         }
         if !self.log.has_room(1) {
-            self.wants_checkpoint = true;
+            self.want_journal();
             return Begun::Later(Work::Delete(key));
         }
         if self.log.is_strict() && self.log.is_pending(key.as_bytes()) {
             return Begun::Later(Work::Delete(key));
         }
         let Some(id) = self.index.find(key.as_bytes()) else {
-            self.answer_missing(tag);
+            // Whoever removed it may not know yet whether that survives a power cut.
+            self.answer_removal(tag, Outcome::Miss, self.log.newest());
             return Begun::Yes;
         };
         let sequence = self.remove(now, id);
         self.stats.deletes += 1;
-        let memory = AnyBuffer::None;
-        let answer = Answer { tag, item: 0, result: Ok(Outcome::Deleted), memory };
+        self.answer_removal(tag, Outcome::Deleted, sequence);
+        Begun::Yes
+    }
+
+    /// Answers a removal: where it matters, when block `sequence` of the journal is durable.
+    fn answer_removal(&mut self, tag: u64, outcome: Outcome, sequence: u64) {
+        let answer = Answer { tag, item: 0, result: Ok(outcome), memory: AnyBuffer::None };
         if self.log.is_strict() {
             self.log.wait(sequence, Event::Answer(answer));
         } else {
             self.give(answer);
         }
-        Begun::Yes
-    }
-
-    /// Answers that there is nothing to delete. The object may have been evicted a moment ago: where an answer is
-    /// durable it must not come back.
-    fn answer_missing(&mut self, tag: u64) {
-        let (result, memory) = (Ok(Outcome::Miss), AnyBuffer::None);
-        if self.log.is_strict() && self.last_removal >= self.log.durable_end() {
-            let answer = Answer { tag, item: 0, result, memory };
-            return self.log.wait(self.last_removal, Event::Answer(answer));
-        }
-        self.answer(tag, 0, result, memory);
     }
 }

@@ -5,7 +5,7 @@ use adit_driver::device::{CommandQueue, Operation};
 use adit_driver::memory::{AnyBuffer, Buffer};
 
 use super::Shard;
-use super::lane::{Command, Load, Purpose};
+use super::lane::{Command, Lane, Load, Purpose};
 use super::log::{Answer, Event};
 use super::request::{Done, Failure, Outcome};
 use crate::place::{Place, units};
@@ -34,7 +34,7 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
     }
 
     /// Whether somebody waits for room that only a flush brings.
-    fn is_pressed(&self) -> bool {
+    pub(super) fn is_pressed(&self) -> bool {
         let buried = self.spaces.buried_units();
         let is_much = buried > self.spaces.capacity_units() / BURIED_PARTS;
         self.spaces.has_graves() && (is_much || !self.stalled.is_empty())
@@ -96,13 +96,14 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
     /// Flushes every device that was written to since its last flush, and the journal's.
     fn flush(&mut self, now: Time) {
         let mut devices = 0;
+        let number = self.log.flush_numbers().0 + 1;
         for (index, lane) in self.lanes.iter_mut().enumerate() {
             if lane.failure().is_some() || !(lane.is_dirty || index == self.home) {
                 continue;
             }
             lane.is_dirty = false;
             devices += 1;
-            let (purpose, memory) = (Purpose::Flush, AnyBuffer::None);
+            let (purpose, memory) = (Purpose::Flush { number }, AnyBuffer::None);
             let (operation, class) = (Operation::Flush, Class::Metadata);
             let deadline = Time::NEVER;
             lane.push(now, Command { purpose, operation, class, memory, bytes: 0, deadline });
@@ -112,12 +113,37 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
     }
 
     /// A device has flushed, or cannot: its own objects are misses then, and the journal's device is what counts.
-    pub(super) fn finish_flush(&mut self, device: usize, is_done: bool) {
-        if is_done || device != self.home {
-            return self.log.flushed();
+    pub(super) fn finish_flush(&mut self, device: usize, number: u64, is_done: bool) {
+        if !is_done {
+            self.lanes[device].is_dirty = true;
+            self.lanes[device].fail("it cannot flush");
+            self.fail_undurable(device);
         }
-        self.lanes[device].fail("it cannot flush");
-        self.log.abandon_flush();
+        if is_done || device != self.home {
+            self.log.flushed(number);
+        } else {
+            self.log.abandon_flush(number);
+        }
+    }
+
+    /// Answers those who wait for data to be durable that a device out of service has not flushed.
+    pub(super) fn fail_undurable(&mut self, device: usize) {
+        let failure = self.failure_of(device);
+        let is_dirty = self.lanes[device].is_dirty;
+        let (log, answers) = (&mut self.log, &mut self.answers);
+        let is_in_vain = |event: &Event| match event {
+            Event::Put(new, _) => usize::from(new.object.place.device) == device,
+            Event::Answer(answer) => is_dirty && answer.result == Ok(Outcome::Committed),
+        };
+        log.take_answers(is_in_vain, |Answer { tag, item, memory, .. }| {
+            answers.push_back(Done { tag, item, result: Err(failure.clone()), memory });
+        });
+    }
+
+    /// What to say of a device that is out of service.
+    pub(super) fn failure_of(&self, device: usize) -> Failure {
+        let why = self.lanes[device].failure().unwrap_or("it is out of service").to_owned();
+        Failure::Device { device: device as u8, why }
     }
 
     /// Gives the answers whose records are durable, and frees what they bury.
@@ -137,7 +163,7 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
 
     /// Answers a commit when all before it is durable.
     pub(super) fn commit(&mut self, tag: u64) {
-        if let Err(failure) = self.check_home() {
+        if let Err(failure) = self.check_home().and_then(|()| self.check_flushed()) {
             return self.answer(tag, 0, Err(failure), AnyBuffer::None);
         }
         let sequence = self.log.barrier();
@@ -150,9 +176,12 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
     fn fail_waiters(&mut self) {
         let Err(failure) = self.check_home() else { return };
         let answers = &mut self.answers;
-        self.log.take_answers(|Answer { tag, item, memory, .. }| {
-            answers.push_back(Done { tag, item, result: Err(failure.clone()), memory });
-        });
+        self.log.take_answers(
+            |_| true,
+            |Answer { tag, item, memory, .. }| {
+                answers.push_back(Done { tag, item, result: Err(failure.clone()), memory });
+            },
+        );
     }
 
     /// Whether the journal can be written.
@@ -160,14 +189,17 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
     /// # Errors
     /// [`Failure::Device`] if its device is out of service.
     pub(super) fn check_home(&self) -> Result<(), Failure> {
-        if !self.is_home_lost() {
-            return Ok(());
-        }
-        let why = self.lanes[self.home].failure().unwrap_or_default().to_owned();
-        Err(Failure::Device { device: self.home as u8, why })
+        if self.is_home_lost() { Err(self.failure_of(self.home)) } else { Ok(()) }
     }
 
     fn is_home_lost(&self) -> bool {
         self.lanes[self.home].failure().is_some() && self.log.journal().is_some()
+    }
+
+    /// Whether no device went out of service with data that it never flushed.
+    fn check_flushed(&self) -> Result<(), Failure> {
+        let is_lost = |lane: &Lane<Q>| lane.failure().is_some() && lane.is_dirty;
+        let lost = self.lanes.iter().position(is_lost).filter(|_| self.log.journal().is_some());
+        lost.map_or(Ok(()), |device| Err(self.failure_of(device)))
     }
 }

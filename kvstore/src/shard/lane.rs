@@ -48,8 +48,8 @@ pub(crate) enum Purpose {
     Batch { batch: u32, command: u32 },
     /// Blocks of the journal up to this one.
     Journal { end: u64 },
-    /// A flush.
-    Flush,
+    /// A flush of all devices, of this number.
+    Flush { number: u64 },
     /// A part of a checkpoint's body.
     Body,
     /// A checkpoint's header.
@@ -147,6 +147,8 @@ pub struct Lane<Q> {
     failure: Option<String>,
     /// Whether it has data that no flush was sent after.
     pub(crate) is_dirty: bool,
+    /// Whether the shard knows that it is out of service.
+    pub(crate) is_failure_noted: bool,
 }
 
 impl<Q: CommandQueue<Load>> Lane<Q> {
@@ -157,6 +159,7 @@ impl<Q: CommandQueue<Load>> Lane<Q> {
     pub fn new(queue: Q, info: LaneInfo, mut memory: Buffer) -> Lane<Q> {
         assert!(memory.len() >= LANE_MEMORY_BYTES, "a lane has memory for metadata");
         let base = memory.iova().0;
+        drop(memory.split_off(LANE_MEMORY_BYTES));
         let count = LANE_MEMORY_BYTES / LANE_BUFFER_BYTES;
         let cut = |index| memory.split_off(index * LANE_BUFFER_BYTES);
         let limits = Limits { depth: info.depth.max(DEPTH_MIN), ..Limits::default() };
@@ -172,6 +175,7 @@ impl<Q: CommandQueue<Load>> Lane<Q> {
             in_flight: 0,
             failure: None,
             is_dirty: false,
+            is_failure_noted: false,
         }
     }
 
@@ -319,6 +323,7 @@ impl<Q: CommandQueue<Load>> Lane<Q> {
                     }
                     self.waiting.finished(tag.class, tag.bytes);
                     finished.push(tag.finished(memory, Err(Fault::Rejected(rejected.reason))));
+                    self.note_failure();
                 }
             }
         }

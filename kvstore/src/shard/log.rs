@@ -19,6 +19,9 @@ use crate::object::Object;
 use crate::options::Durability;
 use crate::record::Record;
 
+/// The records of one batch have one part in so many of the journal at most.
+const BATCH_PARTS: u64 = 4;
+
 /// Whose turn it is when a sequence is durable.
 #[derive(Debug)]
 pub(super) struct Waiter {
@@ -114,20 +117,25 @@ impl Log {
         self.journal.as_ref().is_none_or(has)
     }
 
-    /// Keeps room for the record of a put.
-    pub(super) fn reserve(&mut self) {
-        self.reserved += 1;
+    /// Keeps room for the records of so many puts.
+    pub(super) fn reserve(&mut self, records: u64) {
+        self.reserved += records;
     }
 
-    /// Gives the room of a put back that has come to nothing, or whose record is about to be appended.
-    pub(super) fn unreserve(&mut self) {
-        assert!(self.reserved > 0, "what is given back was reserved");
-        self.reserved -= 1;
+    /// Gives the room of puts back that have come to nothing, or whose records are about to be appended.
+    pub(super) fn unreserve(&mut self, records: u64) {
+        assert!(self.reserved >= records, "what is given back was reserved");
+        self.reserved -= records;
     }
 
-    /// How many puts are to come.
-    pub(super) fn reserved(&self) -> u64 {
-        self.reserved
+    /// Whether less than half of the journal is free, so that a checkpoint helps.
+    pub(super) fn is_short(&self) -> bool {
+        self.journal.as_ref().is_some_and(|journal| journal.free_blocks() < journal.blocks() / 2)
+    }
+
+    /// The most records that room is kept for at one time, so that there is going to be room for them.
+    pub(super) fn records_max(&self) -> u64 {
+        self.journal.as_ref().map_or(u64::MAX, |journal| (journal.blocks() / BATCH_PARTS).max(1))
     }
 
     /// Appends a record, for which there is room; the sequence it has.
@@ -190,9 +198,15 @@ impl Log {
         })
     }
 
-    /// Takes all answers that wait, since nothing will be durable for now. Puts still appear if it is later.
-    pub(super) fn take_answers(&mut self, mut each: impl FnMut(Answer)) {
+    /// Takes the answers that wait in vain, since what they are about will not be durable for now. Puts still appear if
+    /// it is later.
+    pub(super) fn take_answers(
+        &mut self,
+        is_in_vain: impl Fn(&Event) -> bool,
+        mut each: impl FnMut(Answer),
+    ) {
         self.waiters.retain_mut(|waiter| match &mut waiter.event {
+            event if !is_in_vain(event) => true,
             Event::Put(_, answer) => {
                 answer.take().into_iter().for_each(&mut each);
                 true
@@ -275,9 +289,11 @@ impl Log {
         self.flushes
     }
 
-    /// A device has flushed.
-    pub(super) fn flushed(&mut self) {
-        let flush = self.flush.as_mut().expect("a flush is under way");
+    /// A device has flushed. Of a flush that was given up nobody wants to know.
+    pub(super) fn flushed(&mut self, number: u64) {
+        let Some(flush) = self.flush.as_mut().filter(|flush| flush.number == number) else {
+            return;
+        };
         flush.left -= 1;
         if flush.left == 0 {
             self.end_flush();
@@ -293,8 +309,8 @@ impl Log {
     }
 
     /// Gives a flush up: what it was for is not durable.
-    pub(super) fn abandon_flush(&mut self) {
-        self.flush = None;
+    pub(super) fn abandon_flush(&mut self, number: u64) {
+        self.flush.take_if(|flush| flush.number == number);
     }
 
     /// The number of the last flush that began, and of the last that ended.

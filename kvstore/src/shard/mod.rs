@@ -35,6 +35,8 @@ mod put;
 mod request;
 mod space;
 mod stats;
+#[cfg(test)]
+pub(crate) mod tests;
 mod turn;
 mod writers;
 
@@ -181,25 +183,47 @@ pub struct Shard<Q> {
     log: Log,
     checkpoints: Option<Checkpoints>,
     wants_checkpoint: bool,
-    /// The block of the journal that has the last removal.
-    last_removal: u64,
     batches: Batches,
     /// What waits for room, in order.
     stalled: VecDeque<Stalled>,
+    /// No deadline of theirs is before it.
+    stalled_until: Time,
+    coming: Coming,
     writers: BTreeMap<WriterId, Writer>,
     writers_made: u64,
     /// Blocks of the journal that could not be written, up to which each, and where.
     unwritten: Vec<Finished>,
     answers: VecDeque<Done>,
     stats: Stats,
-    /// Whether a device is being told what to forget.
-    discarding: bool,
+    /// Units that a device is being told to forget.
+    discarding_units: u64,
     parts: Vec<plan::Part>,
     buffers: Vec<Buffer>,
     complete: Vec<usize>,
     finished: Vec<Finished>,
     readings: Boxes<Reading>,
     news: Boxes<NewObject>,
+}
+
+/// Objects that are on their way into the index: their data are being written, or their records are not durable. There
+/// is an entry for each.
+#[derive(Clone, Copy, Debug, Default)]
+struct Coming {
+    puts: u64,
+    /// Bytes of their records in a checkpoint.
+    record_bytes: u64,
+}
+
+impl Coming {
+    fn add(&mut self, new: &NewObject) {
+        self.puts += 1;
+        self.record_bytes += new.record_bytes();
+    }
+
+    fn remove(&mut self, new: &NewObject) {
+        self.puts -= 1;
+        self.record_bytes -= new.record_bytes();
+    }
 }
 
 /// Something that may have to wait for room.
@@ -403,7 +427,7 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
         if self.log.has_room(1) {
             return Ok(());
         }
-        self.wants_checkpoint = true;
+        self.want_journal();
         Err(Failure::Full)
     }
 
@@ -415,11 +439,13 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
     /// Whether nothing is going on, so that without another request [`Shard::poll`] need not be called but for the
     /// clock's sake.
     pub fn is_idle(&self) -> bool {
-        self.batches.open_count() == 0
+        // Nothing is written while the journal's device is out of service.
+        let is_written =
+            self.check_home().is_err() || (self.log.is_idle() && !self.is_checkpointing());
+        is_written
+            && self.batches.open_count() == 0
             && self.stalled.is_empty()
             && self.answers.is_empty()
-            && self.log.is_idle()
-            && !self.is_checkpointing()
             && self.lanes.iter().all(Lane::is_idle)
     }
 
@@ -447,6 +473,15 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
     /// Unix time in seconds.
     fn wall_s(&self, now: Time) -> u64 {
         self.options.wall_s_at_zero + now.since(Time::ZERO).as_secs()
+    }
+
+    /// When the next object expires that can be removed then.
+    fn next_expiry(&self, now: Time) -> Time {
+        let Some(at_s) = self.expiry.next_s() else { return Time::NEVER };
+        if at_s > self.wall_s(now) {
+            return Time::ZERO + Duration::from_secs(at_s - self.options.wall_s_at_zero);
+        }
+        if self.log.has_room(1) { now } else { Time::NEVER }
     }
 
     fn answer(&mut self, tag: u64, item: u32, result: Result<Outcome, Failure>, memory: AnyBuffer) {

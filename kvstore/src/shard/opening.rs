@@ -11,7 +11,7 @@ use super::checkpointing::Checkpoints;
 use super::lane::{Lane, Load};
 use super::log::Log;
 use super::space::Spaces;
-use super::{Shard, ShardOptions, Stats};
+use super::{Coming, Shard, ShardOptions, Stats};
 use crate::admission::Admission;
 use crate::block::Lineage;
 use crate::budget::Budget;
@@ -25,6 +25,7 @@ use crate::journal::{FIRST_SEQUENCE, Journal, Mark};
 use crate::layout::{ENCODED_BYTES, Layout};
 use crate::lease::Leases;
 use crate::media::{Set, Waiting, begin_session};
+use crate::number_hash::NumberMap;
 use crate::object::{LayoutId, Object, ObjectId, TenantId};
 use crate::options::Durability;
 use crate::place::{Place, UNIT_BYTES};
@@ -99,8 +100,12 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
         opened.checkpoints = recovery.recovered.as_ref().map(|recovered| {
             let next = (recovered.next_number, recovered.next_slot);
             let begin = recovered.checkpoint.map_or(FIRST_SEQUENCE, |chosen| chosen.begin.sequence);
-            opened.wants_checkpoint = recovered.is_inconsistent || recovered.is_flushed_lost;
-            Checkpoints::new(areas, lineage, agreed.sequence, next, begin)
+            let mut checkpoints = Checkpoints::new(areas, lineage, agreed.sequence, next, begin);
+            if recovered.is_inconsistent || recovered.is_flushed_lost {
+                checkpoints.hurry();
+                opened.wants_checkpoint = true;
+            }
+            checkpoints
         });
         for (key, place) in lost {
             if opened.log.has_room(1) {
@@ -147,16 +152,17 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
             leases: Leases::new((objects_max / LEASED_PARTS).max(1) as usize),
             admission: options.adaptive_admission.then(|| Admission::new(objects_max)),
             budget: options.write_bytes_per_day.map(|bytes| Budget::new(now, bytes)),
+            stalled_until: Time::NEVER,
+            coming: Coming::default(),
             log: Log::new(None, options.durability, Default::default(), now),
             checkpoints: None,
             wants_checkpoint: false,
-            last_removal: 0,
             batches: Batches::default(),
             stalled: Default::default(),
             writers: Default::default(),
             writers_made: 0,
             unwritten: Vec::new(),
-            discarding: false,
+            discarding_units: 0,
             answers: Default::default(),
             stats: Stats::default(),
             parts: Vec::new(),
@@ -211,7 +217,7 @@ struct Tables {
     objects_max: u32,
     record_bytes: u64,
     /// Of objects in slabs, where the slab starts.
-    slab_bases: Vec<(ObjectId, Place, u64)>,
+    slab_bases: NumberMap<ObjectId, u64>,
     dropped: u64,
     /// What became of the objects that were inserted last; its memory is used again.
     inserted: Vec<std::result::Result<ObjectId, Refused>>,
@@ -238,7 +244,7 @@ impl Tables {
             ranges,
             objects_max,
             record_bytes: 0,
-            slab_bases: Vec::new(),
+            slab_bases: NumberMap::default(),
             dropped: 0,
             inserted: Vec::new(),
             options: options.clone(),
@@ -252,10 +258,19 @@ impl Tables {
         let inside =
             |range: &Range<u64>| range.contains(&place.unit) && units <= range.end - range.start;
         let is_known = layout == LayoutId::PLAIN || self.spaces.layout(layout).is_some();
+        let slab = self.spaces.layout(layout).and_then(Layout::slab);
+        let slab_fits = |range: &Range<u64>| match (slab, put.slab_base) {
+            (None, None) => true,
+            (Some(slab), Some(base)) => range.contains(&base) && slab.units() <= range.end - base,
+            _ => false,
+        };
         is_known
             && bytes > 0
             && self.tenants.get(tenant).is_some()
-            && self.ranges.get(usize::from(place.device)).is_some_and(inside)
+            && self
+                .ranges
+                .get(usize::from(place.device))
+                .is_some_and(|range| inside(range) && slab_fits(range))
             && put.checksums.len() == self.spaces.checksums_of(&put.object)
     }
 
@@ -289,23 +304,21 @@ impl Tables {
     fn remove(&mut self, id: ObjectId) -> (Box<[u8]>, Place) {
         let key = self.index.key_bytes(id).into();
         self.expiry.clear(id);
+        self.slab_bases.remove(&id);
         (key, self.index.remove(id).place)
     }
 
     /// Takes the space of all objects of a device; gives those for which there is none.
     fn place_all(&mut self, device: u8) -> Vec<ObjectId> {
-        let mut refused = Vec::new();
-        let mut slabs = Slabs::new();
-        let is_same = |index: &Index, id: ObjectId, place: Place| {
-            index.contains(id) && index.object(id).place == place
-        };
-        for (id, place, base) in &self.slab_bases {
-            if place.device != device || !is_same(&self.index, *id, *place) {
-                continue;
-            }
-            let object = self.index.object(*id);
-            if !self.spaces.restore(&mut slabs, &object, *base) {
-                refused.push(*id);
+        let (mut refused, mut slabs) = (Vec::new(), Slabs::new());
+        // In the order of ids, so that the same objects are refused each time.
+        let mut ids: Vec<ObjectId> = self.slab_bases.keys().copied().collect();
+        ids.sort_unstable();
+        for id in ids {
+            let object = self.index.object(id);
+            let is_here = object.place.device == device;
+            if is_here && !self.spaces.restore(&mut slabs, &object, self.slab_bases[&id]) {
+                refused.push(id);
             }
         }
         let slab_ranges: Vec<Range<u64>> = slabs.ranges().collect();
@@ -337,7 +350,7 @@ impl Tables {
         });
         ids.filter_map(move |id| {
             let object = self.index.object(id);
-            let is_one = object.place.device == device && !self.spaces.is_in_slab(&object);
+            let is_one = object.place.device == device && !self.slab_bases.contains_key(&id);
             let unit = object.place.unit;
             is_one.then(|| (id, unit..unit + self.spaces.units_of(&object)))
         })
@@ -368,9 +381,10 @@ impl Tables {
             None if self.expiry.is_empty() => {}
             None => self.expiry.clear(id),
         }
-        if let Some(base) = put.slab_base {
-            self.slab_bases.push((id, put.object.place, base));
-        }
+        match put.slab_base {
+            Some(base) => self.slab_bases.insert(id, base),
+            None => self.slab_bases.remove(&id),
+        };
     }
 }
 

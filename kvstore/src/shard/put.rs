@@ -15,6 +15,7 @@ use super::log::{Answer, Event, put_record};
 use super::memory::Memory;
 use super::parts::extract;
 use super::request::{Decline, Failure, Outcome, Part, PutItem, PutOptions};
+use super::space::Room;
 use super::writers::{Reserving, Sealing};
 use super::{Shard, Stalled, Work};
 use crate::index;
@@ -22,6 +23,9 @@ use crate::key::Key;
 use crate::layout::Layout;
 use crate::object::{LayoutId, Object};
 use crate::place::{Place, UNIT_BYTES};
+
+/// Room for each object of a batch.
+pub(super) type Rooms = SmallVec<[Room; 1]>;
 
 /// A put that was checked.
 #[derive(Debug)]
@@ -36,6 +40,34 @@ pub(super) struct Putting {
 
 /// An object to make room for: its shape, the devices that it may go to, a bit for each, and the object it follows.
 pub(super) type Wanted<'a> = (Object, u64, Option<&'a Key>);
+
+/// A part of a request that is begun as one, for which there must be room at one time.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Share {
+    items: u64,
+    units: u64,
+    record_bytes: u64,
+}
+
+impl Share {
+    /// Adds an item; false if it does not fit beside what is there, and is the first of the next share.
+    pub(super) fn add(&mut self, units: u64, record_bytes: u64, most: &Share) -> bool {
+        let with = Share {
+            items: self.items + 1,
+            units: self.units + units,
+            record_bytes: self.record_bytes + record_bytes,
+        };
+        let fits = with.items <= most.items
+            && with.units <= most.units
+            && with.record_bytes <= most.record_bytes;
+        if fits || self.items == 0 {
+            *self = with;
+            return true;
+        }
+        *self = Share { items: 1, units, record_bytes };
+        false
+    }
+}
 
 /// What became of an attempt to begin something.
 pub(super) enum Begun {
@@ -55,6 +87,7 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
         items: impl Iterator<Item = PutItem>,
     ) {
         let mut puts = SmallVec::<[Putting; 1]>::new();
+        let (mut share, most) = (Share::default(), self.share_max());
         for (number, item) in (0u32..).zip(items) {
             self.stats.puts += 1;
             let mut memory = Memory::of(item.data);
@@ -63,6 +96,10 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
                 Ok((object, devices)) => {
                     let expires_s = self.expires_s(now, &item.options);
                     let new = self.prepared(item.key, object, expires_s, &mut memory);
+                    if !share.add(self.spaces.units_of(&object), new.record_bytes(), &most) {
+                        let work = Work::Put(std::mem::take(&mut puts));
+                        self.enter(now, Stalled { tag, deadline, work });
+                    }
                     puts.push(Putting { number, new, memory, after: item.options.after, devices });
                 }
                 Err(refusal) => self.answer(tag, number, refusal, memory.into_any()),
@@ -70,6 +107,15 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
         }
         if !puts.is_empty() {
             self.enter(now, Stalled { tag, deadline, work: Work::Put(puts) });
+        }
+    }
+
+    /// How much of a request is begun at one time, so that no request is too large ever to be begun.
+    pub(super) fn share_max(&self) -> Share {
+        Share {
+            items: self.log.records_max().min(u64::from(self.objects_max)),
+            units: self.spaces.capacity_units() / 2,
+            record_bytes: self.record_bytes_max / 2,
         }
     }
 
@@ -91,14 +137,15 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
         }
         let devices =
             memory.map_or(Ok(u64::MAX), |memory| self.devices_for(memory, needs)).map_err(Err)?;
-        if let Some(decline) = self.declines(now, key, needs * UNIT_BYTES) {
-            self.stats.declined += 1;
-            return Err(Ok(Outcome::Declined(decline)));
-        }
         self.tenants.charge(options.tenant, needs).map_err(|over| {
             let quota_bytes = over.quota_units * UNIT_BYTES;
             Err(Failure::Quota { tenant: options.tenant, quota_bytes })
         })?;
+        if let Some(decline) = self.declines(now, key, needs * UNIT_BYTES) {
+            self.tenants.credit(options.tenant, needs);
+            self.stats.declined += 1;
+            return Err(Ok(Outcome::Declined(decline)));
+        }
         Ok((object, devices))
     }
 
@@ -182,7 +229,8 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
         let is_fresh =
             |put: &&Putting| self.index.find_hashed(put.new.hash, put.new.key.as_bytes()).is_none();
         let fresh = puts.iter().filter(is_fresh).count();
-        let rooms = self.rooms(now, &wanted, fresh);
+        let record_bytes = puts.iter().map(|put| put.new.record_bytes()).sum();
+        let rooms = self.rooms(now, &wanted, fresh, record_bytes);
         drop(wanted);
         let rooms = match rooms {
             Ok(Some(rooms)) => rooms,
@@ -199,30 +247,65 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
             let object = &put.new.object;
             let all = extract(&self.spaces, object, &Part::All, index as u32, &mut self.parts);
             all.expect("an object has all of its parts");
-            self.log.reserve();
+            self.coming.add(&put.new);
             items.push(Item::new(put.number, Job::Put(put.new), put.memory));
         }
         self.launch(now, tag, deadline, Direction::Write, items);
         Begun::Yes
     }
 
-    /// Room for objects of these shapes, `fresh` of them with keys that are new; none yet if some has to be made
-    /// first, which is begun.
+    /// Room for objects of these shapes, `fresh` of them with keys that are new, and for their records in the journal,
+    /// which is reserved; none yet if some has to be made first, which is begun.
     pub(super) fn rooms(
         &mut self,
         now: Time,
         wanted: &[Wanted<'_>],
         fresh: usize,
-    ) -> Result<Option<SmallVec<[super::space::Room; 1]>>, Failure> {
+        record_bytes: u64,
+    ) -> Result<Option<Rooms>, Failure> {
         self.check_home()?;
-        if !self.log.has_room(wanted.len() as u64) {
-            self.wants_checkpoint = true;
+        for (shape, devices, _) in wanted {
+            self.check_usable(shape, *devices)?;
+        }
+        let records = wanted.len() as u64;
+        if !self.log.has_room(records) {
+            self.want_journal();
+            return Ok(None);
+        }
+        // First, so that records of what has to go leave room for these.
+        self.log.reserve(records);
+        let rooms = self.rooms_in_devices(now, wanted, fresh, record_bytes);
+        if !matches!(rooms, Ok(Some(_))) {
+            self.log.unreserve(records);
+        }
+        rooms
+    }
+
+    /// Whether a device works that can have an object at all. Nothing is evicted for one that no device can have.
+    fn check_usable(&self, shape: &Object, devices: u64) -> Result<(), Failure> {
+        let needs = self.spaces.units_of(shape);
+        let asked = || (0..self.lanes.len()).filter(|device| devices & 1 << device != 0);
+        let mut able = asked().filter(|device| self.spaces.extent_units_on(*device) >= needs);
+        let Some(first) = able.next() else {
+            let most = asked().map(|device| self.spaces.extent_units_on(device)).max();
+            let (needs, has) = (needs * UNIT_BYTES, most.unwrap_or(0) * UNIT_BYTES);
+            return Err(Failure::TooLarge { needs, has });
+        };
+        let works = |device: usize| self.lanes[device].failure().is_none();
+        if works(first) || able.any(works) { Ok(()) } else { Err(self.failure_of(first)) }
+    }
+
+    fn rooms_in_devices(
+        &mut self,
+        now: Time,
+        wanted: &[Wanted<'_>],
+        fresh: usize,
+        record_bytes: u64,
+    ) -> Result<Option<Rooms>, Failure> {
+        if !self.make_entries(now, fresh, record_bytes)? {
             return Ok(None);
         }
         let needs: u64 = wanted.iter().map(|(object, ..)| self.spaces.units_of(object)).sum();
-        if !self.make_entries(now, fresh)? {
-            return Ok(None);
-        }
         let rooms = self.allocate_all(wanted);
         if rooms.len() == wanted.len() {
             self.keep_below_watermark(now);
@@ -231,6 +314,9 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
         for (room, (object, ..)) in rooms.iter().zip(wanted) {
             self.spaces.give_back(&Object { place: room.place, ..*object });
         }
+        if self.discarding_units >= needs && self.spaces.has_capacity(needs) {
+            return Ok(None);
+        }
         match self.evict_towards(now, needs) {
             Evicted::Nothing => Err(Failure::Full),
             _ => Ok(None),
@@ -238,7 +324,7 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
     }
 
     /// Room for as many as there is, in order.
-    fn allocate_all(&mut self, wanted: &[Wanted<'_>]) -> SmallVec<[super::space::Room; 1]> {
+    fn allocate_all(&mut self, wanted: &[Wanted<'_>]) -> Rooms {
         let mut rooms = SmallVec::new();
         let mut near: SmallVec<[Option<Object>; 4]> = SmallVec::from_elem(None, self.lanes.len());
         for (at, (shape, devices, after)) in wanted.iter().enumerate() {
@@ -270,9 +356,10 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
 
     /// The data of a put are written, or not.
     pub(super) fn finish_put(&mut self, now: Time, tag: u64, mut item: Item, new: Box<NewObject>) {
-        self.log.unreserve();
+        self.log.unreserve(1);
         let memory = std::mem::take(&mut item.memory).into_any();
         if let Some(trouble) = item.failure {
+            self.coming.remove(&new);
             self.drop_new(&new);
             self.news.keep(new);
             return self.answer(tag, item.number, Err(trouble.into_failure()), memory);
@@ -306,6 +393,7 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
 
     /// Lets an object appear that block `sequence` of the journal speaks of, in place of any other of its key.
     pub(super) fn apply(&mut self, sequence: u64, new: &NewObject) {
+        self.coming.remove(new);
         let (key, hash) = (new.key.as_bytes(), new.hash);
         let id = match self.index.find_hashed(hash, key) {
             Some(id) => {
@@ -338,18 +426,38 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
         while let Some(stalled) = self.stalled.pop_front() {
             if let Some(stalled) = self.begin(now, stalled) {
                 self.stalled.push_front(stalled);
-                return;
+                break;
             }
         }
+        if self.stalled_until <= now || self.stalled.is_empty() {
+            self.refuse_overdue(now);
+        }
+    }
+
+    /// Refuses what is too late, wherever it waits.
+    fn refuse_overdue(&mut self, now: Time) {
+        self.stalled_until = Time::NEVER;
+        for stalled in std::mem::take(&mut self.stalled) {
+            if stalled.deadline <= now {
+                self.refuse(stalled.tag, stalled.work, &Failure::Deadline);
+            } else {
+                self.wait_in_line(stalled);
+            }
+        }
+    }
+
+    fn wait_in_line(&mut self, stalled: Stalled) {
+        self.stalled_until = self.stalled_until.min(stalled.deadline);
+        self.stalled.push_back(stalled);
     }
 
     /// Begins something, or has it wait behind what waits already.
     pub(super) fn enter(&mut self, now: Time, stalled: Stalled) {
         if !self.stalled.is_empty() {
-            return self.stalled.push_back(stalled);
+            return self.wait_in_line(stalled);
         }
         if let Some(stalled) = self.begin(now, stalled) {
-            self.stalled.push_back(stalled);
+            self.wait_in_line(stalled);
         }
     }
 

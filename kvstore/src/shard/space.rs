@@ -60,6 +60,8 @@ pub(super) struct Spaces {
     used_units: u64,
     /// Units of those that are buried.
     buried_units: u64,
+    /// Of these, units that only wait for who reads or leases them.
+    held_units: u64,
     capacity_units: u64,
     next_device: usize,
 }
@@ -77,6 +79,7 @@ impl Spaces {
             pins: NumberMap::default(),
             used_units: 0,
             buried_units: 0,
+            held_units: 0,
             capacity_units: capacity_units.min(all),
             next_device: 0,
         }
@@ -105,8 +108,7 @@ impl Spaces {
 
     /// The most units that one extent can have.
     pub(super) fn extent_units_max(&self) -> u64 {
-        let lens = self.devices.iter().map(|space| space.extents.range());
-        lens.map(|range| range.end - range.start).max().unwrap_or(0).min(self.capacity_units)
+        (0..self.devices.len()).map(|device| self.extent_units_on(device)).max().unwrap_or(0)
     }
 
     pub(super) fn used_units(&self) -> u64 {
@@ -138,7 +140,7 @@ impl Spaces {
         usable: impl Fn(u8) -> bool,
     ) -> Option<Room> {
         let needs = self.units_of(shape);
-        if self.used_units + needs > self.capacity_units {
+        if !self.has_capacity(needs) {
             return None;
         }
         let count = self.devices.len();
@@ -170,11 +172,11 @@ impl Spaces {
         ahead: u32,
     ) -> Option<Room> {
         let needs = self.units_of(shape);
+        let behind = after.map(|object| object.place.unit + self.units_of(&object));
         let slab = self.layout(shape.layout).and_then(Layout::slab);
         let space = &mut self.devices[usize::from(device)];
         let Some(slab) = slab else {
-            let near = after.map(|object| object.place.unit + needs);
-            let unit = space.extents.allocate(needs, near, ahead)?;
+            let unit = space.extents.allocate(needs, behind, ahead)?;
             self.discards.taken(device, unit..unit + needs);
             return Some(Room { place: Place { device, unit }, slab_base: None });
         };
@@ -189,11 +191,6 @@ impl Spaces {
     pub(super) fn slab_base(&self, object: &Object) -> Option<u64> {
         self.layout(object.layout)?.slab()?;
         Some(self.devices[usize::from(object.place.device)].slabs.base_of(object.place.unit))
-    }
-
-    /// Whether an object lies in a slab.
-    pub(super) fn is_in_slab(&self, object: &Object) -> bool {
-        self.layout(object.layout).and_then(Layout::slab).is_some()
     }
 
     /// How many checksums an object has.
@@ -237,7 +234,9 @@ impl Spaces {
         let is_in_slab = self.layout(object.layout).and_then(Layout::slab).is_some();
         let space = &mut self.devices[usize::from(device)];
         if is_in_slab {
-            space.slabs.free(&mut space.extents, unit);
+            if let Some(slab) = space.slabs.free(&mut space.extents, unit) {
+                self.discards.freed(device, slab);
+            }
         } else {
             space.extents.free(unit..unit + freed);
             self.discards.freed(device, unit..unit + freed);
@@ -264,7 +263,10 @@ impl Spaces {
             self.graves.pop_front();
             moved = true;
             match self.pins.get_mut(&grave.object.place.pack()) {
-                Some(pin) => pin.gone = Some(grave.object),
+                Some(pin) => {
+                    pin.gone = Some(grave.object);
+                    self.held_units += self.units_of(&grave.object);
+                }
                 None => self.unearth(&grave.object),
             }
         }
@@ -291,9 +293,35 @@ impl Spaces {
         }
         let gone = self.pins.remove(&bits).and_then(|pin| pin.gone);
         if let Some(object) = &gone {
+            self.held_units -= self.units_of(object);
             self.unearth(object);
         }
         gone.is_some()
+    }
+
+    /// Units that are free once the journal says so, whatever is leased.
+    pub(super) fn sinking_units(&self) -> u64 {
+        self.buried_units - self.held_units
+    }
+
+    /// Whether something is gone and kept for reads under way alone.
+    pub(super) fn is_held_by_reads(&self, is_leased: impl Fn(Place) -> bool) -> bool {
+        self.held_units > 0
+            && self
+                .pins
+                .iter()
+                .any(|(bits, pin)| pin.gone.is_some() && !is_leased(Place::unpack(*bits)))
+    }
+
+    /// Whether so many units more are within the capacity.
+    pub(super) fn has_capacity(&self, units: u64) -> bool {
+        self.used_units + units <= self.capacity_units
+    }
+
+    /// The most units that one extent can have on a device.
+    pub(super) fn extent_units_on(&self, device: usize) -> u64 {
+        let range = self.devices[device].extents.range();
+        (range.end - range.start).min(self.capacity_units)
     }
 
     /// Takes the longest run of units that a device was not told of, if it has at least so many: it is not free until

@@ -1,8 +1,9 @@
 //! The loop: commands sent, their ends taken, and whatever that brings about.
 
-use adit_driver::Time;
 use adit_driver::device::{CommandQueue, Operation};
 use adit_driver::memory::AnyBuffer;
+use adit_driver::spec::{Status, StatusCodeType};
+use adit_driver::{CommandError, Time};
 use smallvec::SmallVec;
 
 use super::batch::{Direction, Item, Job, Trouble};
@@ -11,6 +12,13 @@ use super::request::{Done, Failure};
 use super::{Shard, Turn};
 use crate::place::{Place, UNIT_BYTES};
 use crate::schedule::Class;
+
+/// Whether an error says something about what is on the medium, rather than about the way to it.
+fn is_of_medium(error: &CommandError) -> bool {
+    let is_integrity =
+        |status: &Status| status.code_type() == StatusCodeType::MediaAndDataIntegrity;
+    !error.is_retryable() || matches!(error, CommandError::Status(status) if is_integrity(status))
+}
 
 /// Runs that are shorter are not worth a discard.
 const DISCARD_UNITS_MIN: u64 = 256;
@@ -21,6 +29,7 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
     /// Does what there is to do, without waiting, and gives each answer to `done`.
     pub fn poll(&mut self, now: Time, done: &mut dyn FnMut(Done)) -> Turn {
         let mut moved = self.take_finished(now);
+        self.note_failures();
         self.expire(now);
         self.journal_step(now);
         if !self.stalled.is_empty() {
@@ -34,8 +43,29 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
             done(answer);
         }
         let in_flight = self.lanes.iter().map(Lane::in_flight).sum();
-        let next = if self.is_checkpointing() { now } else { self.log.next_due_at() };
-        Turn { moved, in_flight, next }
+        Turn { moved, in_flight, next: self.next_due_at(now) }
+    }
+
+    /// When there is something to do by the clock.
+    fn next_due_at(&self, now: Time) -> Time {
+        let lease = self.leases.next_end().unwrap_or(Time::NEVER);
+        let by_clock = lease.min(self.stalled_until).min(self.next_expiry(now));
+        if self.check_home().is_err() {
+            return by_clock;
+        }
+        let is_busy = self.is_checkpointing() || self.is_pressed();
+        if is_busy { now } else { by_clock.min(self.log.next_due_at()) }
+    }
+
+    /// Takes notice of devices that are out of service since the last turn.
+    fn note_failures(&mut self) {
+        for device in 0..self.lanes.len() {
+            let lane = &mut self.lanes[device];
+            if lane.failure().is_some() && !std::mem::replace(&mut lane.is_failure_noted, true) {
+                self.stats.device_failures += 1;
+                self.fail_undurable(device);
+            }
+        }
     }
 
     fn send(&mut self, now: Time) -> usize {
@@ -50,12 +80,9 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
     fn take_finished(&mut self, now: Time) -> usize {
         let mut taken = 0;
         for device in 0..self.lanes.len() {
-            let was_working = self.lanes[device].failure().is_none();
             self.lanes[device].poll(now, &mut self.finished);
             taken += self.finished.len();
             self.finish_all(now, device);
-            let is_working = self.lanes[device].failure().is_none();
-            self.stats.device_failures += u64::from(was_working && !is_working);
         }
         taken
     }
@@ -89,14 +116,14 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
                 self.lanes[device].fail("its journal cannot be written");
                 self.unwritten.push(Finished { purpose, operation, memory, result });
             }
-            Purpose::Flush => self.finish_flush(device, is_done),
+            Purpose::Flush { number } => self.finish_flush(device, number, is_done),
             Purpose::Body | Purpose::Header => {
                 self.keep(device, memory);
                 self.finish_checkpoint_write(purpose, is_done);
             }
             Purpose::Discard { unit, units } => {
                 self.keep(device, memory);
-                self.discarding = false;
+                self.discarding_units = 0;
                 self.spaces.discarded(device as u8, unit..unit + units);
             }
             Purpose::Opening { .. } => unreachable!("opening waits for its own commands"),
@@ -114,11 +141,10 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
         let failure = Failure::Device { device: device as u8, why };
         match fault {
             Fault::Expired => Trouble::Expired,
-            Fault::Gone => Trouble::Gone(failure),
-            Fault::Command(_) | Fault::Rejected(_) if lane.failure().is_none() => {
+            Fault::Command(error) if lane.failure().is_none() && is_of_medium(&error) => {
                 Trouble::Unreadable(failure)
             }
-            Fault::Command(_) | Fault::Rejected(_) => Trouble::Gone(failure),
+            Fault::Command(_) | Fault::Rejected(_) | Fault::Gone => Trouble::Gone(failure),
         }
     }
 
@@ -189,9 +215,12 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
         }
     }
 
-    /// Tells devices of long runs that hold nothing of value, one at a time and in the background.
+    /// Tells devices of long runs that hold nothing of value, one at a time and in the background. Not while somebody
+    /// waits for room: what a device is told of is not free meanwhile.
     fn discard_step(&mut self, now: Time) {
-        if self.discarding || !self.lanes.iter().all(|lane| lane.info.deallocates) {
+        let is_busy = self.discarding_units > 0 || !self.stalled.is_empty();
+        let can = |lane: &Lane<Q>| lane.info.deallocates && !lane.memory.is_empty();
+        if is_busy || !self.lanes.iter().all(can) {
             return;
         }
         let Some((device, run)) = self.spaces.next_discard(DISCARD_UNITS_MIN, DISCARD_UNITS_MAX)
@@ -199,9 +228,10 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
             return;
         };
         let lane = &mut self.lanes[usize::from(device)];
-        let Some(memory) = lane.memory.pop().filter(|_| lane.failure().is_none()) else {
+        if lane.failure().is_some() {
             return self.spaces.discarded(device, run);
-        };
+        }
+        let memory = lane.memory.pop().expect("each lane has memory");
         let (unit, units) = (run.start, run.end - run.start);
         let per_unit = UNIT_BYTES / u64::from(lane.info.lba_bytes);
         let lba = Place { device, unit }.lba(lane.info.lba_bytes);
@@ -210,6 +240,6 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
         let (memory, deadline) = (AnyBuffer::One(memory), Time::NEVER);
         self.stats.discards_bytes += units * UNIT_BYTES;
         lane.push(now, Command { purpose, operation, class, memory, bytes: 0, deadline });
-        self.discarding = true;
+        self.discarding_units = units;
     }
 }

@@ -11,7 +11,7 @@ use super::lane::Load;
 use super::log::Answer;
 use super::memory::Memory;
 use super::parts::extract;
-use super::put::{Begun, Wanted};
+use super::put::{Begun, Share, Wanted};
 use super::request::{Failure, FillItem, Outcome, Part, ReserveItem, WriterId};
 use super::{Shard, Stalled, Work};
 use crate::key::Key;
@@ -51,11 +51,16 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
     /// Checks reservations, answers those that cannot be, and enters the rest.
     pub(super) fn reserve(&mut self, now: Time, tag: u64, deadline: Time, items: Vec<ReserveItem>) {
         let mut checked = Vec::with_capacity(items.len());
+        let (mut share, most) = (Share::default(), self.share_max());
         for (number, item) in (0u32..).zip(items) {
             let ReserveItem { key, bytes, options } = item;
             match self.check_put(now, &key, bytes, &options, None) {
                 Ok((object, _)) => {
                     let expires_s = self.expires_s(now, &options);
+                    if !share.add(self.spaces.units_of(&object), 0, &most) {
+                        let work = Work::Reserve(std::mem::take(&mut checked));
+                        self.enter(now, Stalled { tag, deadline, work });
+                    }
                     checked.push(Reserving {
                         number,
                         key,
@@ -76,12 +81,13 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
     pub(super) fn begin_reserves(&mut self, now: Time, tag: u64, items: Vec<Reserving>) -> Begun {
         let wanted: SmallVec<[Wanted<'_>; 1]> =
             items.iter().map(|item| (item.object, u64::MAX, item.after.as_ref())).collect();
-        let rooms = self.rooms(now, &wanted, items.len());
+        let rooms = self.rooms(now, &wanted, items.len(), 0);
         drop(wanted);
         match rooms {
             Ok(None) => return Begun::Later(Work::Reserve(items)),
             Err(failure) => self.refuse(tag, Work::Reserve(items), &failure),
             Ok(Some(rooms)) => {
+                self.log.unreserve(items.len() as u64);
                 for (item, room) in items.into_iter().zip(rooms) {
                     let object = Object { place: room.place, ..item.object };
                     let id = self.add_writer(&item, object, room.slab_base);
@@ -188,12 +194,17 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
         match self.check_seal(sealing.writer) {
             Err(failure) => self.answer(tag, 0, Err(failure), AnyBuffer::None),
             Ok(()) if !self.log.has_room(1) => {
-                self.wants_checkpoint = true;
+                self.want_journal();
                 return Begun::Later(Work::Seal(sealing));
             }
             Ok(()) => {
                 let fresh = usize::from(self.is_fresh(sealing.writer));
-                match self.make_entries(now, fresh) {
+                let record_bytes = self.writers[&sealing.writer].new.record_bytes();
+                // Whatever goes to make an entry leaves room for the object's own record.
+                self.log.reserve(1);
+                let made = self.make_entries(now, fresh, record_bytes);
+                self.log.unreserve(1);
+                match made {
                     Err(failure) => self.answer(tag, 0, Err(failure), AnyBuffer::None),
                     Ok(false) => return Begun::Later(Work::Seal(sealing)),
                     Ok(true) => self.seal_now(now, tag, sealing.writer),
@@ -211,6 +222,7 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
         let writer = self.writers.remove(&id).expect("it was checked");
         let (result, memory) = (Ok(Outcome::Stored), AnyBuffer::None);
         self.stats.puts += 1;
+        self.coming.add(&writer.new);
         self.record(now, writer.new, Answer { tag, item: 0, result, memory });
     }
 

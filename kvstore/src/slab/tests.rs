@@ -159,7 +159,7 @@ fn step(step: Step, extents: &mut Extents, slabs: &mut Slabs, used: &mut Vec<Use
             used.extend(unit.map(|unit| Used::Extent(unit, units)));
         }
         Step::Free(at) if !used.is_empty() => match used.swap_remove(at.index(used.len())) {
-            Used::Slot(unit, _) => slabs.free(extents, unit),
+            Used::Slot(unit, _) => drop(slabs.free(extents, unit)),
             Used::Extent(unit, units) => extents.free(unit..unit + units),
         },
         Step::Free(_) => {}

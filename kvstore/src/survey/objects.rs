@@ -7,7 +7,7 @@ use crate::error::Result;
 use crate::key::Key;
 use crate::layout::{ENCODED_BYTES, Layout};
 use crate::object::{LayoutId, Object, TenantId, piece_bytes};
-use crate::place::Place;
+use crate::place::{Place, UNIT_BYTES};
 use crate::record::Put;
 use crate::recovery::Rebuild;
 
@@ -95,7 +95,7 @@ impl Objects {
     /// The layouts that can be read.
     pub(super) fn layouts(&self) -> BTreeMap<u8, Layout> {
         let each = self.layouts.iter();
-        each.filter_map(|(id, layout)| Some((*id, layout.as_ref()?.clone()))).collect()
+        each.filter_map(|(id, layout)| Some((*id, *layout.as_ref()?))).collect()
     }
 
     /// The layout of an object; none where it is plain, or its layout is not there.
@@ -129,12 +129,12 @@ impl Objects {
                 );
                 return lost("object-layout", text);
             };
-            if layout.block_bytes() != object.bytes {
+            // A KV block counts with the padding of its tensors.
+            let block_bytes = layout.block_units() * UNIT_BYTES;
+            if block_bytes != object.bytes {
                 let text = format!(
                     "object '{}' has {} bytes, and blocks of its layout {}",
-                    found.key,
-                    object.bytes,
-                    layout.block_bytes()
+                    found.key, object.bytes, block_bytes
                 );
                 return lost("object-layout", text);
             }

@@ -192,7 +192,7 @@ fn an_object_is_right_where_its_checksums_are_those_of_its_bytes() {
     let (mut disk, heads) = disk(&[put(b"x", at, 300_000, sums.leak())]);
     disk.write(at, &data);
     let found = shard(&mut disk, &heads, 0).expect("the disk answers");
-    let mut is_right = |disk: &mut Disk| found.verify(disk, &found.objects[0]).expect("it answers");
+    let is_right = |disk: &mut Disk| found.verify(disk, &found.objects[0]).expect("it answers");
     assert!(is_right(&mut disk));
     for byte in [0, 131_072, 299_999] {
         let byte = (at * UNIT_BYTES) as usize + byte;

@@ -37,7 +37,7 @@ impl Drop for Rig {
 impl Rig {
     /// Software controllers.
     pub(crate) fn soft(count: u64) -> Rig {
-        let bytes = BYTES / count >> 20;
+        let bytes = (BYTES / count) >> 20;
         let open = |index| {
             let lba_bytes = [4096, 512][index as usize % 2];
             let target = format!("soft:mem={bytes}M,lba={lba_bytes}");
@@ -85,7 +85,8 @@ impl Rig {
             store_id: [7; 16],
             overwrite: true,
         };
-        media::format(&mut self.lanes(), &options, &mut self.clock()).expect("devices that are large enough");
+        media::format(&mut self.lanes(), &options, &mut self.clock())
+            .expect("devices that are large enough");
         self
     }
 

@@ -68,6 +68,7 @@ impl Machine {
     }
 
     /// Memory that no device can use from now on.
+    #[cfg(test)]
     pub(crate) fn set_foreign(&mut self, addresses: Range<u64>) {
         self.foreign = addresses;
     }
@@ -109,10 +110,6 @@ impl Machine {
     /// Whether a device answers no more.
     pub(crate) fn is_dead(&self, device: usize) -> bool {
         self.is_off || self.lost[device]
-    }
-
-    pub(crate) fn has_lost(&self) -> bool {
-        self.lost.contains(&true)
     }
 
     /// The power comes back, and all devices with it. All queues of the time before are gone.

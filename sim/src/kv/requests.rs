@@ -249,6 +249,7 @@ impl StoreWorld {
         self.unlease(writer.key);
         let begin = self.model.begin(writer.key, Some(writer.version));
         let item = Item::Seal { key: writer.key, begin, ttl_s: writer.ttl_s };
+        self.counts.count(Sum::Sealed, 1);
         self.submit(writer.shard, Action::Seal(writer.id), vec![item]);
     }
 

@@ -79,7 +79,9 @@ pub fn run_cut(
     let Some((durability, cut)) = place(index, commands) else { return Ok(None) };
     let world = sweep_world(seed, durability, Trace::new(keeps_trace));
     let repeat = format!("--store --sweep --seed {seed:#x} --cut {index}");
-    let run = |world: &mut StoreWorld| drop(world.run_to_cut(Some(cut)));
+    let run = |world: &mut StoreWorld| {
+        world.run_to_cut(Some(cut));
+    };
     guard(seed, repeat, world, run, report, excerpt).map(Some)
 }
 

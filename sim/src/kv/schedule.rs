@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use adit_kvstore::{Durability, TenantId};
 use adit_kvstore::media::{self, FormatOptions};
 use adit_kvstore::shard::{Failure, Shard};
+use adit_kvstore::{Durability, TenantId};
 
 use super::counts::Sum;
 use super::machine::lock;
@@ -213,11 +213,13 @@ impl StoreWorld {
         if let Death::Cut(at) = death {
             lock(&self.machine).cut_at(Some(at));
         }
-        for _ in 0..self.shape.actions {
-            self.trace.step();
-            if lock(&self.machine).is_off() {
+        let first = self.next_tag;
+        for action in 0.. {
+            let done = if self.shape.counts_requests { self.next_tag - first } else { action };
+            if done >= self.shape.actions || lock(&self.machine).is_off() {
                 return;
             }
+            self.trace.step();
             self.act();
         }
     }

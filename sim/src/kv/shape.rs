@@ -39,6 +39,8 @@ pub(crate) struct Shape {
     pub(crate) lives: u64,
     /// Actions of each life.
     pub(crate) actions: u64,
+    /// Only requests are counted as actions.
+    pub(crate) counts_requests: bool,
     /// Most requests that were not answered yet.
     pub(crate) pending_max: usize,
     /// Objects up to this long are usual.
@@ -80,6 +82,7 @@ impl Shape {
             keys: random.pick(&[4, 12, 40]),
             lives: random.between(2, 4),
             actions: random.between(20, 120),
+            counts_requests: false,
             pending_max: random.pick(&[1, 4, 16, 32]),
             bytes_usual,
             bytes_max,
@@ -109,6 +112,7 @@ impl Shape {
             keys: 64,
             lives: 1,
             actions: operations,
+            counts_requests: true,
             pending_max: 16,
             bytes_usual: 8 << 10,
             bytes_max: 300 << 10,

@@ -76,7 +76,12 @@ use verified;
 
 /// All of them, in the order in which they run.
 fn cases() -> impl Iterator<Item = &'static Case> {
-    shapes::CASES.iter().chain(faults::CASES).chain(paths::CASES).chain(store::CASES).chain(setup::CASES)
+    shapes::CASES
+        .iter()
+        .chain(faults::CASES)
+        .chain(paths::CASES)
+        .chain(store::CASES)
+        .chain(setup::CASES)
 }
 
 /// A guest that takes longer than this is stuck, unless its case gives it another `--timeout`.

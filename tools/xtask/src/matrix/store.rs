@@ -20,9 +20,20 @@ pub(super) const CASES: &[Case] = &[
             refused("adit kv format {0} {1}", &["store", "--force"]),
             refused("adit kv ls {1} {0}", &["order"]),
             refused("adit kv ls {0}", &["device"]),
-            good("echo hello | adit kv put {0} {1} greeting", &[]),
-            good("adit kv get {0} {1} greeting", &["hello"]),
+            good("echo hello | adit kv put {0} --with {1} greeting", &[]),
+            good("adit kv get {0} --with {1} greeting", &["hello"]),
             good("adit kv check {0} {1}", &[]),
+            good(
+                "adit kv bench --store {0} --workload fill --object-bytes 64k --objects 400",
+                &["put"],
+            ),
+            // What is killed leaves a store that opens, with nothing wrong in it.
+            good(
+                "adit kv bench --store {0} --workload mixed --durability durable --runtime 60 & job=$!\n\
+                 sleep 5; kill -9 $job; wait $job\n\
+                 adit kv check {0} && adit kv scrub {0} && adit kv bench --store {0} --workload get --runtime 1",
+                &["get"],
+            ),
         ],
     },
 ];

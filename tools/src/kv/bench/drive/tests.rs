@@ -155,7 +155,7 @@ fn a_fill_puts_each_object_once_and_keeps_the_depth() {
 fn every_workload_reads_what_it_or_an_earlier_run_put() {
     for ycsb in [Ycsb::A, Ycsb::B, Ycsb::C, Ycsb::D, Ycsb::E, Ycsb::F] {
         let mut model = filled(1_000_000, 300);
-        let (counted, failure) = run(&mut model, 200, |engine, watch| {
+        let (counted, failure) = run(&mut model, 1000, |engine, watch| {
             mix(engine, DEPTH, &mut Chooser::ycsb(ycsb, 300, 5), None, watch);
         });
         assert!(failure.is_none(), "{ycsb:?}: {failure:?}");
@@ -169,7 +169,7 @@ fn every_workload_reads_what_it_or_an_earlier_run_put() {
 fn what_an_earlier_run_left_is_known_by_its_numbers() {
     let mut model = filled(1000, 300);
     let known: Vec<u64> = (0..300).filter(|n| n % 3 == 0).collect();
-    model.objects.retain(|key, _| objects::object(key).expect("ours") % 3 == 0);
+    model.objects.retain(|key, _| objects::object(key).expect("ours").is_multiple_of(3));
     let (counted, failure) = run(&mut model, 100, |engine, watch| {
         let mut chooser = Chooser::even(100, 100, 1);
         mix(engine, DEPTH, &mut chooser, Some(&known), watch);
@@ -222,7 +222,7 @@ fn trace() -> Vec<TraceRequest> {
     let request = |n: u64| {
         let (tree, length) = (n * n % 7, 3 + n % 11);
         let ids = (0..length).map(|at| tree * 1000 + if at > 5 { at + n % 3 * 100 } else { at });
-        let again = (n % 5 == 0).then_some(tree * 1000);
+        let again = n.is_multiple_of(5).then_some(tree * 1000);
         TraceRequest { hash_ids: ids.chain(again).collect() }
     };
     (0..200).map(request).collect()

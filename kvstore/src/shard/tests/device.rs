@@ -1,0 +1,245 @@
+//! Devices of memory that a test has in its hands: what is in flight, what fails, and what a power cut leaves.
+//!
+//! Commands are carried out when they are polled, in the order in which they were posted. A write is lost in a power
+//! cut unless a flush was carried out after it.
+
+use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use adit_driver::device::{CommandQueue, Operation, Request};
+use adit_driver::memory::AnyBuffer;
+use adit_driver::spec::Status;
+use adit_driver::{
+    CommandError, Completion, Device, DeviceOptions, Error, Rejected, Result, Stats, Time,
+};
+
+use crate::place::UNIT_BYTES;
+use crate::shard::{LANE_MEMORY_BYTES, Lane, LaneInfo, Load};
+
+/// Bytes of an LBA.
+const LBA_BYTES: u64 = 4096;
+
+/// Kinds of commands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Read,
+    Write,
+    Flush,
+    Deallocate,
+}
+
+fn kind(operation: Operation) -> Kind {
+    match operation {
+        Operation::Read(_) => Kind::Read,
+        Operation::Write(_) => Kind::Write,
+        Operation::Flush => Kind::Flush,
+        Operation::Deallocate(..) => Kind::Deallocate,
+    }
+}
+
+/// What is on a device, and what a test decided about it.
+#[derive(Debug, Default)]
+pub(crate) struct Medium {
+    pub(crate) bytes: Vec<u8>,
+    /// What was there before each write that no flush followed, the oldest first.
+    unflushed: Vec<(usize, Vec<u8>)>,
+    /// Commands of these kinds stay in flight.
+    pub(crate) held: Vec<Kind>,
+    /// The next so many commands of these kinds fail for good.
+    pub(crate) failing: Vec<(Kind, u32)>,
+    /// Of writes, only those that begin in these units fail; none for all.
+    pub(crate) failing_at: Option<Range<u64>>,
+    /// Nothing works any more.
+    pub(crate) is_dead: bool,
+    /// Commands that change something until the power is cut, on this device and those that share it.
+    pub(crate) changes_left: Option<Arc<AtomicU64>>,
+}
+
+impl Medium {
+    /// Whether the power is still there for one more change.
+    fn takes_change(&self) -> bool {
+        let Some(left) = &self.changes_left else { return true };
+        let less = |left: u64| left.checked_sub(1);
+        left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).is_ok()
+    }
+
+    fn carry_out(&mut self, request: &mut Request<Load>) -> std::result::Result<u32, CommandError> {
+        let kind = kind(request.operation);
+        let is_there = match (request.operation, &self.failing_at) {
+            (Operation::Write(lba), Some(units)) => units.contains(&lba.0),
+            _ => true,
+        };
+        let mut failing = self.failing.iter_mut().filter(|_| is_there);
+        let failing = failing.find(|(which, left)| *which == kind && *left > 0);
+        if let Some((_, left)) = failing {
+            *left -= 1;
+            return Err(CommandError::Status(Status::WRITE_FAULT.with_dnr(true)));
+        }
+        let AnyBuffer::One(only) = &mut request.buffer.0 else {
+            match &mut request.buffer.0 {
+                AnyBuffer::Many(pieces) => self.scatter(request.operation, pieces),
+                _ if self.takes_change() => self.unflushed.clear(),
+                _ => {}
+            }
+            return Ok(0);
+        };
+        let piece = std::slice::from_mut(only);
+        self.scatter(request.operation, piece);
+        Ok(0)
+    }
+
+    fn scatter(&mut self, operation: Operation, pieces: &mut [adit_driver::Buffer]) {
+        let (mut at, writes) = match operation {
+            Operation::Read(lba) => ((lba.0 * LBA_BYTES) as usize, false),
+            Operation::Write(lba) if self.takes_change() => ((lba.0 * LBA_BYTES) as usize, true),
+            _ => return,
+        };
+        for piece in pieces {
+            let there = &mut self.bytes[at..at + piece.len()];
+            if writes {
+                self.unflushed.push((at, there.to_vec()));
+                there.copy_from_slice(piece);
+            } else {
+                piece.copy_from_slice(there);
+            }
+            at += piece.len();
+        }
+    }
+}
+
+/// A device; clones are the same one.
+#[derive(Clone, Debug)]
+pub(crate) struct TestDevice {
+    medium: Arc<Mutex<Medium>>,
+    name: String,
+    pub(crate) depth: u32,
+    pub(crate) command_bytes_max: u64,
+    pub(crate) deallocates: bool,
+}
+
+impl TestDevice {
+    pub(crate) fn new(name: &str, units: u64) -> TestDevice {
+        let bytes = vec![0; (units * UNIT_BYTES) as usize];
+        TestDevice {
+            medium: Arc::new(Mutex::new(Medium { bytes, ..Medium::default() })),
+            name: name.to_owned(),
+            depth: 32,
+            command_bytes_max: 1 << 20,
+            deallocates: false,
+        }
+    }
+
+    /// What the test decides.
+    pub(crate) fn medium(&self) -> MutexGuard<'_, Medium> {
+        self.medium.lock().expect("no test thread panicked with it")
+    }
+
+    /// Another device with what a power cut leaves of this one: all that was written, or only what was flushed.
+    pub(crate) fn after_power_cut(&self, keeps_unflushed: bool) -> TestDevice {
+        let medium = self.medium();
+        let mut bytes = medium.bytes.clone();
+        if !keeps_unflushed {
+            for (at, before) in medium.unflushed.iter().rev() {
+                bytes[*at..at + before.len()].copy_from_slice(before);
+            }
+        }
+        let medium = Arc::new(Mutex::new(Medium { bytes, ..Medium::default() }));
+        TestDevice { medium, ..self.clone() }
+    }
+
+    /// Another device of so many units, whose first and last units are this one's.
+    pub(crate) fn resized(&self, units: u64) -> TestDevice {
+        let other = self.after_power_cut(true);
+        let mut bytes = std::mem::take(&mut other.medium().bytes);
+        let last = bytes.split_off(bytes.len() - UNIT_BYTES as usize);
+        bytes.resize(((units - 1) * UNIT_BYTES) as usize, 0);
+        bytes.extend(last);
+        other.medium().bytes = bytes;
+        other
+    }
+
+    /// A way to it.
+    pub(crate) fn lane(&self) -> Lane<TestQueue> {
+        let info = LaneInfo {
+            device: self.name.clone(),
+            bytes: self.medium().bytes.len() as u64,
+            lba_bytes: LBA_BYTES as u32,
+            command_bytes_max: self.command_bytes_max,
+            boundary_bytes: 0,
+            depth: self.depth,
+            deallocates: self.deallocates,
+            accepts: Box::new(|_| true),
+        };
+        let queue = TestQueue {
+            medium: self.medium.clone(),
+            depth: self.depth as usize,
+            flights: Vec::new(),
+        };
+        Lane::new(queue, info, memory(LANE_MEMORY_BYTES))
+    }
+}
+
+/// Memory of whole units.
+pub(crate) fn memory(bytes: usize) -> adit_driver::Buffer {
+    let target = "null:".parse().expect("a target");
+    let device = Device::open(&target, &DeviceOptions::default()).expect("nothing");
+    device.allocate(bytes.next_multiple_of(UNIT_BYTES as usize)).expect("memory")
+}
+
+/// A queue to a [`TestDevice`].
+#[derive(Debug)]
+pub(crate) struct TestQueue {
+    medium: Arc<Mutex<Medium>>,
+    depth: usize,
+    flights: Vec<Request<Load>>,
+}
+
+impl CommandQueue<Load> for TestQueue {
+    fn post(&mut self, _: Time, request: Request<Load>) -> std::result::Result<(), Rejected<Load>> {
+        assert!(self.flights.len() < self.depth, "a lane knows how much its queue takes");
+        self.flights.push(request);
+        Ok(())
+    }
+
+    fn post_again(
+        &mut self,
+        now: Time,
+        request: Request<Load>,
+    ) -> std::result::Result<(), Rejected<Load>> {
+        self.post(now, request)
+    }
+
+    fn ring(&mut self) {}
+
+    fn poll(&mut self, _: Time, mut done: impl FnMut(Completion<Load>)) -> usize {
+        let mut medium = self.medium.lock().expect("no test thread panicked with it");
+        let (mut count, mut kept) = (0, Vec::new());
+        for mut request in self.flights.drain(..) {
+            let result = if medium.is_dead {
+                Err(CommandError::Reset { may_have_written: false })
+            } else if medium.held.contains(&kind(request.operation)) {
+                kept.push(request);
+                continue;
+            } else {
+                medium.carry_out(&mut request)
+            };
+            count += 1;
+            done(Completion { buffer: request.buffer, result });
+        }
+        self.flights = kept;
+        count
+    }
+
+    fn check(&self) -> Result<()> {
+        if !self.medium.lock().expect("no test thread panicked with it").is_dead {
+            return Ok(());
+        }
+        let invalid = |text: &str| text.to_owned();
+        Err(Error::Invalid { what: invalid("the device"), why: invalid("it is gone") })
+    }
+
+    fn stats(&self) -> Stats {
+        Stats::default()
+    }
+}

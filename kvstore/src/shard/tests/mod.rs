@@ -1,0 +1,515 @@
+//! A shard on devices that a test has in its hands: what waits, what fails, and what comes of it.
+
+pub(crate) mod device;
+
+use std::time::Duration;
+
+use adit_driver::Time;
+use adit_driver::memory::AnyBuffer;
+
+use self::device::{Kind, TestDevice, TestQueue, memory};
+use super::{
+    Action, Done, Failure, FillItem, GetItem, Outcome, Part, PutItem, PutOptions, Recovery,
+    Request, ReserveItem, Shard, ShardOptions,
+};
+use crate::key::Key;
+use crate::layout::{BlockShape, Dtype, Layout, Order};
+use crate::media::{self, FormatOptions, Waiting};
+use crate::object::LayoutId;
+use crate::options::{Durability, Watermarks};
+use crate::place::UNIT_BYTES;
+use crate::survey::{self, DeviceFacts, Fault};
+
+/// Units of each device: the metadata of one shard of few objects, and some more.
+const UNITS: u64 = 256;
+/// Turns after which what was not answered never is.
+const TURNS_MAX: u32 = 3000;
+
+/// A shard, and the time that passes.
+struct Rig {
+    devices: Vec<TestDevice>,
+    shard: Shard<TestQueue>,
+    now: Time,
+    answers: Vec<Done>,
+    next_tag: u64,
+    recovery: Recovery,
+}
+
+fn options(durability: Durability) -> ShardOptions {
+    let watermarks = Watermarks { high: 1000, low: 1000 };
+    ShardOptions { durability, watermarks, ..ShardOptions::default() }
+}
+
+fn format(devices: &[TestDevice], journal_units: u64) {
+    let options = FormatOptions {
+        shards: 1,
+        objects_max: 300,
+        journal_bytes: Some(journal_units * UNIT_BYTES),
+        label: String::new(),
+        store_id: [3; 16],
+        overwrite: false,
+    };
+    let mut lanes: Vec<_> = devices.iter().map(TestDevice::lane).collect();
+    media::format(&mut lanes, &options, &mut || Time::ZERO).expect("blank devices");
+}
+
+impl Rig {
+    fn new(count: usize, journal_units: u64, options: ShardOptions) -> Rig {
+        let name = |index| format!("memory:{index}");
+        let devices: Vec<_> =
+            (0..count).map(|index| TestDevice::new(&name(index), UNITS)).collect();
+        format(&devices, journal_units);
+        Rig::open(devices, options)
+    }
+
+    fn open(devices: Vec<TestDevice>, options: ShardOptions) -> Rig {
+        let mut lanes: Vec<_> = devices.iter().map(TestDevice::lane).collect();
+        let clock = &mut || Time::ZERO;
+        let set = media::read_set(&mut lanes, clock).expect("a store");
+        let (shard, recovery) = Shard::open(0, lanes, &set, options, clock).expect("opens");
+        Rig { devices, shard, now: Time::ZERO, answers: Vec::new(), next_tag: 0, recovery }
+    }
+
+    /// The same devices after a power cut that keeps what was flushed.
+    fn reopened(self, options: ShardOptions) -> Rig {
+        let devices = self.devices.iter().map(|device| device.after_power_cut(false)).collect();
+        Rig::open(devices, options)
+    }
+
+    fn submit(&mut self, deadline: Time, action: Action) -> u64 {
+        self.next_tag += 1;
+        let tag = self.next_tag;
+        self.shard.submit(self.now, Request { tag, deadline, action });
+        tag
+    }
+
+    /// Some turns, a millisecond each.
+    fn turn(&mut self, turns: u32) {
+        for _ in 0..turns {
+            self.now = self.now + Duration::from_millis(1);
+            let answers = &mut self.answers;
+            self.shard.poll(self.now, &mut |done| answers.push(done));
+        }
+    }
+
+    /// The answers so far to a request, in order.
+    fn taken(&mut self, tag: u64) -> Vec<Result<Outcome, Failure>> {
+        let (its, rest): (Vec<Done>, _) =
+            std::mem::take(&mut self.answers).into_iter().partition(|done| done.tag == tag);
+        self.answers = rest;
+        its.into_iter().map(|done| done.result).collect()
+    }
+
+    fn wait(&mut self, action: Action) -> Result<Outcome, Failure> {
+        let tag = self.submit(Time::NEVER, action);
+        for _ in 0..TURNS_MAX {
+            self.turn(1);
+            if let Some(answer) = self.taken(tag).pop() {
+                return answer;
+            }
+        }
+        panic!("request {tag} is never answered: {} wait", self.shard.waiting());
+    }
+
+    fn put(&mut self, key: u64, units: u64) -> Result<Outcome, Failure> {
+        self.wait(Action::Put(item(key, units)))
+    }
+
+    fn get(&mut self, key: u64, units: u64) -> Result<Outcome, Failure> {
+        self.wait(get(key, units))
+    }
+
+    /// Units that objects may take.
+    fn capacity(&self) -> u64 {
+        self.shard.stats().capacity_units
+    }
+}
+
+fn item(key: u64, units: u64) -> PutItem {
+    let mut data = memory((units * UNIT_BYTES) as usize);
+    data.fill(key as u8);
+    let (key, data) = (Key::from(key), AnyBuffer::One(data));
+    PutItem { key, bytes: units * UNIT_BYTES, data, options: PutOptions::default() }
+}
+
+fn get(key: u64, units: u64) -> Action {
+    let into = AnyBuffer::One(memory((units * UNIT_BYTES) as usize));
+    Action::Get(GetItem { key: key.into(), part: Part::All, into })
+}
+
+/// Objects that a survey finds on a device, and what is wrong with them.
+fn surveyed(device: &TestDevice) -> (usize, Vec<Fault>) {
+    let (mut lanes, clock) = ([device.lane()], &mut || Time::ZERO);
+    let (bytes, name) = (UNITS * UNIT_BYTES, "memory:0".to_owned());
+    let facts = [DeviceFacts { device: name, bytes, lba_bytes: 4096 }];
+    let mut waiting = Waiting { lanes: &mut lanes, clock };
+    let heads = survey::heads(&mut waiting, &facts).expect("a store");
+    let found = survey::shard(&mut waiting, &heads, 0).expect("it answers");
+    (found.objects.len(), found.faults)
+}
+
+fn device_failed(device: u8, answer: &Result<Outcome, Failure>) -> bool {
+    matches!(answer, Err(Failure::Device { device: which, .. }) if *which == device)
+}
+
+const STORED: Result<Outcome, Failure> = Ok(Outcome::Stored);
+
+#[test]
+fn with_everything_leased_a_put_is_refused_at_once_and_beside_another_after_that() {
+    let mut rig = Rig::new(1, 64, options(Durability::Restart));
+    let half = rig.capacity() / 2;
+    assert_eq!(rig.put(1, half), STORED);
+    let (lease, leased) = rig.shard.lease(rig.now, &[1u64.into()], Time::NEVER).expect("a lease");
+    assert_eq!(leased, 1);
+    // One is being written while the other looks for room: nothing may be evicted, and the first may.
+    rig.devices[0].medium().held = vec![Kind::Write];
+    let first = rig.submit(Time::NEVER, Action::Put(item(2, half)));
+    let second = rig.submit(Time::NEVER, Action::Put(item(3, half)));
+    rig.turn(10);
+    assert_eq!((rig.taken(first), rig.taken(second)), (vec![], vec![]));
+    rig.devices[0].medium().held.clear();
+    rig.turn(100);
+    assert_eq!((rig.taken(first), rig.taken(second)), (vec![STORED], vec![STORED]));
+    assert_eq!(rig.put(4, rig.capacity()), Err(Failure::Full));
+    rig.shard.release(lease);
+    assert_eq!(rig.put(4, rig.capacity()), STORED);
+}
+
+#[test]
+fn what_a_lease_keeps_of_a_deleted_object_is_not_waited_for() {
+    let mut rig = Rig::new(1, 64, options(Durability::Restart));
+    let third = rig.capacity() / 3;
+    for key in 1..4 {
+        assert_eq!(rig.put(key, third), STORED);
+    }
+    let (_lease, _) = rig.shard.lease(rig.now, &[1u64.into()], Time::NEVER).expect("a lease");
+    assert_eq!(rig.wait(Action::Delete(1u64.into())), Ok(Outcome::Deleted));
+    assert_eq!(rig.put(4, third), STORED, "another object goes");
+    assert_eq!(rig.shard.stats().objects, 2);
+}
+
+#[test]
+fn a_durable_put_waits_for_puts_that_are_not_durable_yet_to_be_evicted() {
+    let mut rig = Rig::new(1, 64, options(Durability::Durable));
+    let all = rig.capacity();
+    rig.devices[0].medium().held = vec![Kind::Flush];
+    let first = rig.submit(Time::NEVER, Action::Put(item(1, all)));
+    let second = rig.submit(Time::NEVER, Action::Put(item(2, all)));
+    rig.turn(20);
+    assert_eq!((rig.taken(first), rig.taken(second)), (vec![], vec![]));
+    rig.devices[0].medium().held.clear();
+    rig.turn(100);
+    assert_eq!((rig.taken(first), rig.taken(second)), (vec![STORED], vec![STORED]));
+}
+
+#[test]
+fn no_more_objects_are_coming_than_there_are_entries() {
+    let few = ShardOptions { capacity_objects: Some(1), ..options(Durability::Durable) };
+    let mut rig = Rig::new(1, 64, few);
+    let items = (0..8).map(|key| item(key, 1)).collect();
+    let tag = rig.submit(Time::NEVER, Action::PutMany(items));
+    for _ in 0..500 {
+        rig.turn(1);
+        assert!(rig.shard.stats().objects <= 1);
+    }
+    assert_eq!(rig.taken(tag), vec![STORED; 8]);
+}
+
+#[test]
+fn a_batch_that_is_larger_than_the_journal_and_the_store_is_stored_bit_by_bit() {
+    let mut rig = Rig::new(1, 16, options(Durability::Restart));
+    let tag = rig.submit(Time::NEVER, Action::PutMany((0..400).map(|key| item(key, 1)).collect()));
+    rig.turn(3000);
+    assert_eq!(rig.taken(tag), vec![STORED; 400]);
+}
+
+#[test]
+fn evictions_leave_room_for_the_records_of_what_they_are_for() {
+    let mut rig = Rig::new(1, 16, options(Durability::Restart));
+    let all = rig.capacity();
+    for round in 0..40 {
+        for key in 0..all {
+            let mut small = item(key, 1);
+            small.key = Key::new(&[&[7; 500][..], &(round * all + key).to_le_bytes()].concat())
+                .expect("a key");
+            assert_eq!(rig.wait(Action::Put(small)), STORED);
+        }
+        assert_eq!(rig.put(round, all), STORED);
+    }
+    assert!(rig.shard.stats().checkpoints > 2);
+}
+
+#[test]
+fn a_full_journal_is_checkpointed_until_there_is_room_also_after_a_crash() {
+    let mut rig = Rig::new(1, 16, options(Durability::Restart));
+    // Checkpoints do not get on: their bodies stay in flight with all other writes once the journal is full.
+    let mut puts = Vec::new();
+    for key in 0..200u64 {
+        puts.push(rig.submit(rig.now + Duration::from_millis(5), Action::Put(item(key % 8, 1))));
+        rig.turn(1);
+        puts.push(rig.submit(Time::NEVER, Action::Commit));
+        rig.turn(3);
+    }
+    for _ in 0..3 {
+        rig = rig.reopened(options(Durability::Restart));
+        for key in 0..60 {
+            assert_eq!(rig.put(key % 8, 1), STORED);
+            assert_eq!(rig.wait(Action::Commit), Ok(Outcome::Committed));
+        }
+    }
+    assert!(rig.shard.stats().checkpoints > 1);
+}
+
+#[test]
+fn deadlines_hold_for_what_waits_behind_others() {
+    let mut rig = Rig::new(1, 64, options(Durability::Restart));
+    let all = rig.capacity();
+    assert_eq!(rig.put(1, all), STORED);
+    rig.devices[0].medium().held = vec![Kind::Write, Kind::Flush];
+    let first = rig.submit(Time::NEVER, Action::Put(item(2, all)));
+    let second = rig.submit(rig.now + Duration::from_millis(5), Action::Put(item(3, 1)));
+    let due = rig.now + Duration::from_millis(5);
+    let mut next = Time::NEVER;
+    rig.shard.poll(rig.now, &mut |_| ()).next.min(due).clone_into(&mut next);
+    assert!(next <= due);
+    rig.turn(10);
+    assert_eq!(rig.taken(second), vec![Err(Failure::Deadline)]);
+    assert_eq!(rig.taken(first), vec![]);
+}
+
+#[test]
+fn who_waits_for_a_lease_to_end_is_woken_by_the_clock() {
+    let mut rig = Rig::new(1, 64, options(Durability::Restart));
+    assert_eq!(rig.put(1, 1), STORED);
+    assert_eq!(rig.wait(Action::Commit), Ok(Outcome::Committed));
+    rig.turn(50);
+    let until = rig.now + Duration::from_millis(70);
+    let _lease = rig.shard.lease(rig.now, &[1u64.into()], until).expect("a lease");
+    let turn = rig.shard.poll(rig.now, &mut |_| ());
+    assert_eq!((turn.in_flight, turn.next), (0, until));
+}
+
+#[test]
+fn a_flush_that_was_given_up_is_not_taken_for_another() {
+    let mut rig = Rig::new(2, 64, options(Durability::Durable));
+    rig.devices.iter().for_each(|device| device.medium().held = vec![Kind::Flush]);
+    let tags = [0u64, 1].map(|key| rig.submit(Time::NEVER, Action::Put(item(key, 1))));
+    rig.turn(10);
+    rig.devices[0].medium().is_dead = true;
+    rig.turn(3);
+    rig.devices[1].medium().held.clear();
+    rig.turn(3);
+    for tag in tags {
+        let answers = rig.taken(tag);
+        assert!(answers.len() == 1 && device_failed(0, &answers[0]), "{answers:?}");
+    }
+    assert!(rig.shard.is_idle(), "nothing is going to be written");
+    rig.devices[0].medium().is_dead = false;
+    rig.devices[0].medium().held.clear();
+    rig.shard.attach(rig.now, 0, rig.devices[0].lane()).expect("it failed and is idle");
+    assert_eq!(rig.put(2, 1), STORED);
+}
+
+#[test]
+fn what_a_device_did_not_flush_is_not_said_to_be_durable() {
+    let mut rig = Rig::new(2, 64, options(Durability::Durable));
+    // One object goes to each device.
+    rig.devices[1].medium().failing = vec![(Kind::Flush, 1)];
+    let tags = [0u64, 1].map(|key| rig.submit(Time::NEVER, Action::Put(item(key, 1))));
+    rig.turn(50);
+    let answers: Vec<_> = tags.into_iter().flat_map(|tag| rig.taken(tag)).collect();
+    assert_eq!(answers.iter().filter(|answer| **answer == STORED).count(), 1, "{answers:?}");
+    assert_eq!(answers.iter().filter(|answer| device_failed(1, answer)).count(), 1, "{answers:?}");
+    assert!(device_failed(1, &rig.wait(Action::Commit)));
+    rig.shard.attach(rig.now, 1, rig.devices[1].lane()).expect("it failed and is idle");
+    assert_eq!(rig.wait(Action::Commit), Ok(Outcome::Committed));
+}
+
+#[test]
+fn a_command_that_may_pass_does_not_cost_an_object() {
+    let mut rig = Rig::new(1, 64, options(Durability::Volatile));
+    assert_eq!(rig.put(1, 4), STORED);
+    rig.devices[0].medium().is_dead = true;
+    assert_eq!(rig.get(1, 4), Ok(Outcome::Miss));
+    assert!(device_failed(0, &rig.put(2, 4)), "nothing is evicted for a device that is gone");
+    rig.turn(5);
+    rig.devices[0].medium().is_dead = false;
+    rig.shard.attach(rig.now, 0, rig.devices[0].lane()).expect("it failed and is idle");
+    assert_eq!(rig.get(1, 4), Ok(Outcome::Hit { bytes: 4 * UNIT_BYTES }));
+    assert_eq!(rig.shard.stats().device_failures, 1);
+}
+
+#[test]
+fn a_checkpoint_whose_flush_was_lost_with_its_device_goes_on() {
+    let mut rig = Rig::new(1, 16, options(Durability::Restart));
+    for round in 0..6 {
+        rig.devices[0].medium().held =
+            if round % 2 == 0 { vec![Kind::Flush] } else { vec![Kind::Write] };
+        for key in 0..30 {
+            rig.submit(rig.now + Duration::from_millis(20), Action::Put(item(key, 1)));
+            rig.turn(11);
+        }
+        rig.devices[0].medium().is_dead = true;
+        rig.turn(40);
+        rig.devices[0].medium().is_dead = false;
+        rig.devices[0].medium().held.clear();
+        rig.shard.attach(rig.now, 0, rig.devices[0].lane()).expect("it failed and is idle");
+        for key in 0..60 {
+            assert_eq!(rig.put(key, 1), STORED, "round {round}");
+            rig.turn(11);
+        }
+    }
+    assert!(rig.shard.stats().checkpoints > 6);
+}
+
+#[test]
+fn a_checkpoint_is_begun_anew_and_a_device_that_never_takes_one_is_out_of_service() {
+    let mut rig = Rig::new(1, 16, options(Durability::Restart));
+    let mut lanes = [rig.devices[0].lane()];
+    let set = media::read_set(&mut lanes, &mut || Time::ZERO).expect("a store");
+    let slots = set.geometry().areas(0).slots;
+    let fill = |rig: &mut Rig| {
+        for _ in 0..60 {
+            rig.submit(rig.now + Duration::from_millis(30), Action::Put(item(1, 1)));
+            rig.turn(15);
+        }
+    };
+    rig.devices[0].medium().failing_at = Some(slots[0].start..slots[1].end);
+    rig.devices[0].medium().failing = vec![(Kind::Write, 2)];
+    fill(&mut rig);
+    assert!(rig.shard.stats().checkpoints > 1 && rig.shard.lanes[0].failure().is_none());
+    rig.devices[0].medium().failing = vec![(Kind::Write, 99)];
+    fill(&mut rig);
+    assert_eq!(rig.shard.lanes[0].failure(), Some("its checkpoints cannot be written"));
+    assert!(device_failed(0, &rig.put(1, 1)));
+}
+
+#[test]
+fn kv_blocks_of_a_checkpoint_and_of_the_journal_behind_it_are_not_in_each_others_way() {
+    let mut rig = Rig::new(1, 64, options(Durability::Restart));
+    let shape = BlockShape {
+        layers: 2,
+        tensors_per_layer: 2,
+        kv_heads: 1,
+        head_dim: 64,
+        dtype: Dtype::F16,
+        tokens: 20,
+    };
+    let layout = Layout::new(shape, Order::LayerMajor { slots: 4 }).expect("a layout");
+    let id = rig.shard.layout(rig.now, layout).expect("room");
+    let blocks = |keys: std::ops::Range<u64>| -> Vec<PutItem> {
+        let each = |key| PutItem {
+            options: PutOptions { layout: id, ..PutOptions::default() },
+            ..item(key, 4)
+        };
+        keys.map(each).collect()
+    };
+    for _ in 0..3 {
+        for key in 0..6 {
+            let block = blocks(key..key + 1).pop().expect("one");
+            assert_eq!(rig.wait(Action::Put(block)), STORED);
+        }
+    }
+    // In the journal behind the checkpoint's begin and in its body as well.
+    rig.shard.wants_checkpoint = true;
+    rig.turn(1);
+    for key in 0..6 {
+        let block = blocks(key..key + 1).pop().expect("one");
+        assert_eq!(rig.wait(Action::Put(block)), STORED);
+    }
+    rig.turn(200);
+    assert_eq!(rig.wait(Action::Commit), Ok(Outcome::Committed));
+    let before = rig.shard.stats();
+    let mut rig = rig.reopened(options(Durability::Restart));
+    assert_eq!((rig.recovery.objects, rig.recovery.dropped), (6, 0));
+    assert_eq!(rig.shard.stats().used_units, before.used_units);
+    for key in 0..6u64 {
+        assert_eq!(rig.get(key, 4), Ok(Outcome::Hit { bytes: 4 * UNIT_BYTES }));
+    }
+    assert_eq!(surveyed(&rig.devices[0]), (6, vec![]));
+    for key in 0..6u64 {
+        assert_eq!(rig.wait(Action::Delete(key.into())), Ok(Outcome::Deleted));
+    }
+    let all = rig.capacity();
+    assert_eq!(rig.put(9, all), STORED, "all space came back");
+}
+
+#[test]
+fn a_miss_of_a_delete_is_as_durable_as_the_delete_before_it() {
+    let mut rig = Rig::new(1, 64, options(Durability::Durable));
+    assert_eq!(rig.put(1, 1), STORED);
+    rig.devices[0].medium().held = vec![Kind::Flush];
+    let tags = [1u64, 1].map(|key| rig.submit(Time::NEVER, Action::Delete(key.into())));
+    rig.turn(20);
+    assert_eq!(tags.map(|tag| rig.taken(tag)), [vec![], vec![]]);
+    rig.devices[0].medium().held.clear();
+    rig.turn(20);
+    assert_eq!(
+        tags.map(|tag| rig.taken(tag)),
+        [vec![Ok(Outcome::Deleted)], vec![Ok(Outcome::Miss)]]
+    );
+}
+
+#[test]
+fn room_that_a_device_is_told_to_forget_is_waited_for_and_nothing_goes_for_it() {
+    let mut devices = vec![TestDevice::new("memory:0", 4 * UNITS)];
+    devices[0].deallocates = true;
+    format(&devices, 64);
+    let mut rig = Rig::open(devices, options(Durability::Restart));
+    let all = rig.capacity();
+    assert_eq!((rig.put(1, all - 1), rig.put(2, 1)), (STORED, STORED));
+    rig.devices[0].medium().held = vec![Kind::Deallocate];
+    assert_eq!(rig.wait(Action::Delete(1u64.into())), Ok(Outcome::Deleted));
+    assert_eq!(rig.wait(Action::Commit), Ok(Outcome::Committed));
+    rig.turn(300);
+    assert!(rig.shard.discarding_units > 0);
+    let put = rig.submit(Time::NEVER, Action::Put(item(3, all - 1)));
+    rig.turn(20);
+    assert_eq!(rig.taken(put), vec![]);
+    rig.devices[0].medium().held.clear();
+    rig.turn(20);
+    assert_eq!((rig.taken(put), rig.shard.stats().evictions), (vec![STORED], 0));
+}
+
+#[test]
+fn writers_and_small_queues_do_not_stop_a_shard() {
+    let mut device = TestDevice::new("memory:0", UNITS);
+    (device.depth, device.command_bytes_max) = (1, 4096);
+    let devices = vec![device];
+    format(&devices, 16);
+    let few = ShardOptions { capacity_objects: Some(1), ..options(Durability::Durable) };
+    let mut rig = Rig::open(devices, few);
+    for key in 0..60u64 {
+        let options = PutOptions::default();
+        let reserve = ReserveItem { key: key.into(), bytes: 8192, options };
+        let Ok(Outcome::Reserved(writer)) = rig.wait(Action::Reserve(vec![reserve])) else {
+            panic!("there is room")
+        };
+        let data = AnyBuffer::One(memory(8192));
+        let fill = FillItem { writer, part: Part::All, data };
+        assert_eq!(rig.wait(Action::Fill(vec![fill])), Ok(Outcome::Filled));
+        assert_eq!(rig.wait(Action::Seal(writer)), STORED);
+        assert_eq!(rig.put(1000 + key, 20), STORED);
+    }
+    assert!(rig.shard.stats().checkpoints > 0);
+    assert_eq!((rig.shard.stats().objects, rig.shard.stats().used_units), (1, 20));
+}
+
+#[test]
+fn neighbours_of_different_lengths_lie_beside_each_other() {
+    let mut rig = Rig::new(1, 64, options(Durability::Restart));
+    assert_eq!(rig.put(1, 3), STORED);
+    assert_eq!(rig.put(2, 9), STORED);
+    assert_eq!(rig.wait(Action::Delete(2u64.into())), Ok(Outcome::Deleted));
+    assert_eq!(rig.wait(Action::Commit), Ok(Outcome::Committed));
+    rig.turn(50);
+    let mut follows = item(3, 5);
+    follows.options.after = Some(1u64.into());
+    assert_eq!(rig.wait(Action::Put(follows)), STORED);
+    let place = |rig: &Rig, key: u64| {
+        let id = rig.shard.index.find(Key::from(key).as_bytes()).expect("it is there");
+        rig.shard.index.object(id).place.unit
+    };
+    assert_eq!(place(&rig, 3), place(&rig, 1) + 3);
+    assert_eq!(rig.shard.layout_of(LayoutId::PLAIN), None);
+}

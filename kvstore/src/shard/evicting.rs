@@ -58,6 +58,10 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
         let (index, leases) = (&self.index, &self.leases);
         let victim = self.policy.victim(&mut |id| leases.is_leased(index.object(id).place));
         let Some(victim) = victim else { return self.what_else() };
+        // The policy may be the user's own.
+        assert!(index.contains(victim), "a policy names an object that is there");
+        let place = index.object(victim).place;
+        assert!(!leases.is_leased(place), "a policy names no object that is leased");
         let hash = self.index.hash(self.index.key_bytes(victim));
         self.policy.evicted(victim, hash);
         self.take_out(now, victim);

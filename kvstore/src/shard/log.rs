@@ -138,6 +138,13 @@ impl Log {
         self.journal.as_ref().map_or(u64::MAX, |journal| (journal.blocks() / BATCH_PARTS).max(1))
     }
 
+    /// The sequence that has the newest record, or an older one.
+    pub(super) fn newest(&self) -> u64 {
+        let newest =
+            |journal: &Journal| journal.mark().sequence - u64::from(!journal.has_unsealed());
+        self.journal.as_ref().map_or(0, newest)
+    }
+
     /// Appends a record, for which there is room; the sequence it has.
     pub(super) fn append(&mut self, now: Time, record: &Record<'_>) -> u64 {
         let Some(journal) = &mut self.journal else { return 0 };

@@ -66,7 +66,7 @@ use self::space::Spaces;
 use self::writers::{Reserving, Sealing, Writer};
 use crate::admission::Admission;
 use crate::budget::Budget;
-use crate::evict::Policy;
+use crate::evict::{Policy, PolicyMaker};
 use crate::expiry::Expiry;
 use crate::index::Index;
 use crate::key::Key;
@@ -87,6 +87,8 @@ pub struct ShardOptions {
     pub durability: Durability,
     /// What goes first.
     pub policy: PolicyKind,
+    /// A policy of the user's own, in place of `policy`.
+    pub custom_policy: Option<PolicyMaker>,
     /// Whether objects are only taken that are asked for again, where measurement says that this helps.
     pub adaptive_admission: bool,
     /// Most bytes that objects take, padding included; the shard's share of the devices where not given.
@@ -112,6 +114,7 @@ impl Default for ShardOptions {
         ShardOptions {
             durability: Durability::default(),
             policy: PolicyKind::default(),
+            custom_policy: None,
             adaptive_admission: false,
             capacity_bytes: None,
             capacity_objects: None,
@@ -121,6 +124,16 @@ impl Default for ShardOptions {
             flush_interval: Duration::from_secs(1),
             wall_s_at_zero: 0,
             hash_key: [0; 2],
+        }
+    }
+}
+
+impl ShardOptions {
+    /// An empty policy for objects with ids below `entries`.
+    fn build_policy(&self, entries: u32) -> Box<dyn Policy> {
+        match &self.custom_policy {
+            Some(custom) => custom.build(entries),
+            None => self.policy.build(entries),
         }
     }
 }

@@ -18,8 +18,8 @@ use crate::budget::Budget;
 use crate::error::{Error, Result};
 use crate::evict::Policy;
 use crate::expiry::Expiry;
-use crate::extent::Extents;
 use crate::geometry::Geometry;
+use crate::extent::Extents;
 use crate::index::{Index, NewObject, Refused};
 use crate::journal::{FIRST_SEQUENCE, Journal, Mark};
 use crate::layout::{ENCODED_BYTES, Layout};
@@ -237,7 +237,7 @@ impl Tables {
             options.capacity_bytes.map_or(u64::MAX, |bytes| (bytes / UNIT_BYTES).max(1));
         Ok(Tables {
             index: Index::new(entries, options.hash_key)?,
-            policy: options.policy.build(entries),
+            policy: options.build_policy(entries),
             expiry: Expiry::new(),
             tenants: Tenants::new(),
             spaces: Spaces::new(ranges.clone(), capacity_units),
@@ -311,13 +311,13 @@ impl Tables {
     /// Takes the space of all objects of a device; gives those for which there is none.
     fn place_all(&mut self, device: u8) -> Vec<ObjectId> {
         let (mut refused, mut slabs) = (Vec::new(), Slabs::new());
-        // In the order of ids, so that the same objects are refused each time.
-        let mut ids: Vec<ObjectId> = self.slab_bases.keys().copied().collect();
-        ids.sort_unstable();
-        for id in ids {
+        let mut in_slabs: Vec<(ObjectId, u64)> =
+            self.slab_bases.iter().map(|(id, base)| (*id, *base)).collect();
+        in_slabs.sort_unstable();
+        for (id, base) in in_slabs {
             let object = self.index.object(id);
             let is_here = object.place.device == device;
-            if is_here && !self.spaces.restore(&mut slabs, &object, self.slab_bases[&id]) {
+            if is_here && !self.spaces.restore(&mut slabs, &object, base) {
                 refused.push(id);
             }
         }
@@ -359,12 +359,7 @@ impl Tables {
 
 impl Tables {
     /// What becomes of an object that was inserted, or whose key was there.
-    fn take(
-        &mut self,
-        put: &Put<'_>,
-        checksums: &[u32],
-        inserted: std::result::Result<ObjectId, Refused>,
-    ) {
+    fn take(&mut self, put: &Put<'_>, checksums: &[u32], inserted: std::result::Result<ObjectId, Refused>) {
         let id = match inserted {
             Ok(id) => id,
             Err(Refused::Present(id)) => {
@@ -382,9 +377,10 @@ impl Tables {
             None => self.expiry.clear(id),
         }
         match put.slab_base {
-            Some(base) => self.slab_bases.insert(id, base),
-            None => self.slab_bases.remove(&id),
-        };
+            Some(base) => drop(self.slab_bases.insert(id, base)),
+            None if self.slab_bases.is_empty() => {}
+            None => drop(self.slab_bases.remove(&id)),
+        }
     }
 }
 

@@ -170,6 +170,15 @@ pub enum Decline {
     Budget,
 }
 
+impl fmt::Display for Decline {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Decline::Admission => "it has not been asked for often enough; ask again",
+            Decline::Budget => "the write budget of the day is used up; wait, or raise it",
+        })
+    }
+}
+
 /// Why an item failed. What it was about is as it was, unless the variant says otherwise.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Failure {
@@ -224,6 +233,9 @@ pub enum Failure {
         /// How many.
         missing_bytes: u64,
     },
+    /// A handle asked for a writer, and the policy or the write budget is against it.
+    #[error("no room is made for it: {0}")]
+    Declined(Decline),
     /// No such layout or tenant was defined.
     #[error("no such {0} in this store: define it first")]
     Undefined(&'static str),

@@ -82,6 +82,18 @@ impl Core {
         }
     }
 
+    /// An empty list for each shard.
+    pub(super) fn lists(&self) -> Vec<Vec<Item>> {
+        (0..self.set.shards()).map(|_| Vec::new()).collect()
+    }
+
+    /// Sends each shard its list, and leaves them empty.
+    pub(super) fn send_lists(&self, lists: &mut [Vec<Item>]) {
+        for (list, shard) in lists.iter_mut().zip(0..).filter(|(list, _)| !list.is_empty()) {
+            self.send(shard, Work::Many(std::mem::take(list)));
+        }
+    }
+
     /// Sends work to a shard if there is room.
     ///
     /// # Errors
@@ -166,6 +178,26 @@ impl Core {
         registered.unwrap_or_else(|| Err(self.no_memory()))
     }
 
+    /// The same. Where memory is short, what was gathered so far is sent first: it may hold all of it.
+    ///
+    /// # Errors
+    /// As [`Core::register`].
+    pub(super) fn register_for(
+        &self,
+        lists: &mut [Vec<Item>],
+        data: Payload<'_>,
+        device: Option<u8>,
+    ) -> Result<Registered> {
+        match self.try_register(data, device) {
+            Ok(registered) => Ok(registered),
+            Err((_, Some(never))) => Err(never),
+            Err((data, None)) => {
+                self.send_lists(lists);
+                self.register(data, device)
+            }
+        }
+    }
+
     /// Memory of `len` bytes of the pools', waiting for it.
     ///
     /// # Errors
@@ -194,7 +226,9 @@ impl Core {
 impl Registered {
     fn pooled(buffer: PoolBuffer) -> Registered {
         let bytes = buffer.len() as u64;
-        let (run, home) = buffer.into_parts();
+        let (mut run, home) = buffer.into_parts();
+        // Behind the data there may be what the memory held before, which is nobody's to read.
+        run[bytes as usize..].fill(0);
         Registered { memory: AnyBuffer::One(run), bytes, home: Some(home) }
     }
 }

@@ -20,6 +20,7 @@ use super::names::{DefinedLayout, Tenant};
 use super::open::{FormatStore, OpenOptions};
 use super::payload::{Payload, PutWith, RefuseReason, Refused};
 use super::pending::{Pending, Unfinished};
+use super::plans::{self, Transfers};
 use super::pool::PoolBuffer;
 use super::route;
 use super::threads::{self, Threads};
@@ -41,7 +42,7 @@ use crate::shard::{
 /// [`Store::try_get`] never wait.
 #[derive(Clone)]
 pub struct Store {
-    core: Arc<Core>,
+    pub(super) core: Arc<Core>,
     threads: Arc<Threads>,
 }
 
@@ -133,10 +134,10 @@ impl Store {
         items: impl IntoIterator<Item = (Key, D)>,
         with: &PutWith,
     ) -> Batch<Put> {
-        let mut lists = self.lists();
+        let mut lists = self.core.lists();
         let mut pendings = Vec::new();
         for (key, data) in items {
-            let registered = match self.register_for(&mut lists, data.into()) {
+            let registered = match self.core.register_for(&mut lists, data.into(), None) {
                 Ok(registered) => registered,
                 Err(error) => {
                     pendings.push(self.core.refused(error));
@@ -148,7 +149,7 @@ impl Store {
             lists[usize::from(shard)].push(item);
             pendings.push(pending);
         }
-        self.send_lists(&mut lists);
+        self.core.send_lists(&mut lists);
         Batch::new(pendings)
     }
 
@@ -186,7 +187,7 @@ impl Store {
     /// Reads several objects, planned together. Values hold the store's memory: of a batch that is larger than
     /// [`OpenOptions::pool_bytes`], take them as they come ([`Batch::next`]), and drop them.
     pub fn get_many(&self, keys: impl IntoIterator<Item = Key>) -> Batch<Option<Value>> {
-        let mut lists = self.lists();
+        let mut lists = self.core.lists();
         let mut pendings = Vec::new();
         for key in keys {
             let shard = self.core.route(&key);
@@ -194,7 +195,7 @@ impl Store {
             lists[usize::from(shard)].push(item);
             pendings.push(pending);
         }
-        self.send_lists(&mut lists);
+        self.core.send_lists(&mut lists);
         Batch::new(pendings)
     }
 
@@ -211,7 +212,7 @@ impl Store {
         &self,
         items: impl IntoIterator<Item = (Key, Part, AnyBuffer)>,
     ) -> Batch<Read> {
-        let mut lists = self.lists();
+        let mut lists = self.core.lists();
         let mut pendings = Vec::new();
         for (key, part, into) in items {
             let (reply, pending) = self.core.pair();
@@ -219,11 +220,12 @@ impl Store {
             list.push(Item::Get(GetItem { key, part, into }, reply));
             pendings.push(pending);
         }
-        self.send_lists(&mut lists);
+        self.core.send_lists(&mut lists);
         Batch::new(pendings)
     }
 
-    /// Makes room for an object of `bytes`, to be written in parts.
+    /// Makes room for an object of `bytes`, to be written in parts. Where admission or the write budget is against it, it
+    /// fails with [`Failure::Declined`].
     pub fn reserve(&self, key: Key, bytes: u64, with: &PutWith) -> Pending<Writer> {
         let shard = self.core.route(&key);
         let (reply, pending) = self.core.pair();
@@ -326,6 +328,35 @@ impl Store {
             }
         }
         Ok(Lease::new(Arc::clone(&self.core), parts, count))
+    }
+
+    /// Plans reads of these parts for somebody else to carry out, and holds the objects for so long, or until the plan's
+    /// lease is dropped.
+    ///
+    /// # Errors
+    /// [`Failure::Part`] if an object has no such part; [`Failure::Full`] when too many objects are leased.
+    pub fn plan(&self, asked: &[(Key, Part)], time: Duration) -> Result<Transfers<Lease>> {
+        let dealt = plans::deal(asked, self.core.set.shards(), |key| self.core.route(key));
+        let ask = |(number, share): (u16, plans::Share)| {
+            self.core.ask(number, move |shard, now| {
+                let planned = shard.plan(now, &share.asked, now + time)?;
+                Ok((number, share.planned(planned)))
+            })
+        };
+        let asked: Vec<_> = dealt.into_iter().map(ask).collect();
+        let (mut parts, mut leases, mut failed, mut count) = (Vec::new(), Vec::new(), None, 0);
+        for answer in asked.into_iter().map(Pending::wait) {
+            match answer {
+                Ok((number, (part, lease))) => {
+                    count += part.items.iter().flatten().count();
+                    parts.push(part);
+                    leases.push((number, lease));
+                }
+                Err(unfinished) => failed = failed.or(Some(unfinished)),
+            }
+        }
+        let lease = Lease::new(Arc::clone(&self.core), leases, count);
+        failed.map_or(Ok(Transfers { parts, lease }), |unfinished| Err(unfinished.into()))
     }
 
     /// The tenant of this name, made if it is new; its quota is set where one is given, in equal parts for the shards.
@@ -487,7 +518,7 @@ impl Store {
         self.core.send(number, Work::Ask(Box::new(ask)));
     }
 
-    fn put_item(
+    pub(super) fn put_item(
         &self,
         shard: u16,
         key: Key,
@@ -505,33 +536,10 @@ impl Store {
         let deadline = self.core.deadline();
         (Item::Fetch(Fetch { key, range, reply, deadline, attempts: 0 }), pending)
     }
-
-    /// An empty list for each shard.
-    fn lists(&self) -> Vec<Vec<Item>> {
-        (0..self.core.set.shards()).map(|_| Vec::new()).collect()
-    }
-
-    fn send_lists(&self, lists: &mut [Vec<Item>]) {
-        for (list, shard) in lists.iter_mut().zip(0..).filter(|(list, _)| !list.is_empty()) {
-            self.core.send(shard, Work::Many(std::mem::take(list)));
-        }
-    }
-
-    /// Registered memory with `data`. Where it is short, what was gathered so far is sent first: it may hold all of it.
-    fn register_for(&self, lists: &mut [Vec<Item>], data: Payload<'_>) -> Result<Registered> {
-        match self.core.try_register(data, None) {
-            Ok(registered) => Ok(registered),
-            Err((_, Some(never))) => Err(never),
-            Err((data, None)) => {
-                self.send_lists(lists);
-                self.core.register(data, None)
-            }
-        }
-    }
 }
 
 /// A shard's names for what is meant.
-fn options(shard: u16, with: &PutWith) -> PutOptions {
+pub(super) fn options(shard: u16, with: &PutWith) -> PutOptions {
     let tenant = with.tenant.as_ref().map(|tenant| tenant.in_shard(shard)).unwrap_or_default();
     let layout = with.layout.as_ref().map(|layout| layout.in_shard(shard)).unwrap_or_default();
     let ttl_s = with.ttl.map(|ttl| ttl.as_secs() + u64::from(ttl.subsec_nanos() > 0));

@@ -15,7 +15,7 @@ use super::writer::Writer;
 use crate::key::Key;
 use crate::object::piece_bytes;
 use crate::shard::{
-    Action, Done, Failure, FillItem, GetItem, Info, Outcome, Part, PutItem, ReserveItem, WriterId,
+    Action, Done, Failure, FillItem, GetItem, Info, Outcome, Part, PutItem, ReserveItem,
 };
 
 /// Something for one shard to do.
@@ -45,7 +45,7 @@ pub(super) enum Item {
     Get(GetItem, Reply<Read>),
     Reserve(ReserveItem, WriterReply),
     Fill(FillItem, FillReply),
-    Seal(WriterId, Reply<Outcome>),
+    Seal(SealReply),
     Delete(Key, Reply<bool>),
     Commit(CommitReply),
 }
@@ -68,6 +68,12 @@ pub(super) struct WriterReply {
     pub(super) core: Arc<Core>,
     pub(super) shard: u16,
     pub(super) bytes: u64,
+}
+
+/// Where the answer goes of a writer that is sealed, which gives its room back where it was not.
+pub(super) struct SealReply {
+    pub(super) reply: Reply<Outcome>,
+    pub(super) writer: Writer,
 }
 
 /// One shard's part of a commit.
@@ -143,7 +149,7 @@ pub(super) enum Waiter {
     Get(Reply<Read>),
     Reserve(WriterReply),
     Fill(FillReply),
-    Seal(Reply<Outcome>),
+    Seal(SealReply),
     Delete(Reply<bool>),
     Commit(CommitReply),
 }
@@ -157,7 +163,7 @@ impl Item {
             Item::Get(_, reply) => reply.is_wanted(),
             Item::Reserve(_, to) => to.reply.is_wanted(),
             Item::Fill(_, to) => to.reply.is_wanted(),
-            Item::Seal(_, reply) => reply.is_wanted(),
+            Item::Seal(to) => to.reply.is_wanted(),
             Item::Delete(_, reply) => reply.is_wanted(),
             Item::Commit(_) => true,
         }
@@ -171,7 +177,7 @@ impl Item {
             Item::Get(item, reply) => (Waiter::Get(reply), item.into),
             Item::Reserve(_, to) => (Waiter::Reserve(to), AnyBuffer::None),
             Item::Fill(item, to) => (Waiter::Fill(to), item.data),
-            Item::Seal(_, reply) => (Waiter::Seal(reply), AnyBuffer::None),
+            Item::Seal(to) => (Waiter::Seal(to), AnyBuffer::None),
             Item::Delete(_, reply) => (Waiter::Delete(reply), AnyBuffer::None),
             Item::Commit(to) => (Waiter::Commit(to), AnyBuffer::None),
         };
@@ -270,7 +276,7 @@ impl Waiter {
                 });
             }
             Waiter::Reserve(to) => to.answer(done.result),
-            Waiter::Seal(reply) => reply.send(done.result.map_err(Unfinished::new)),
+            Waiter::Seal(to) => to.answer(done.result),
             Waiter::Delete(reply) => {
                 let deleted = done.result.map(|outcome| outcome == Outcome::Deleted);
                 reply.send(deleted.map_err(Unfinished::new));
@@ -288,9 +294,21 @@ impl WriterReply {
         let WriterReply { reply, core, shard, bytes } = self;
         reply.send(match result {
             Ok(Outcome::Reserved(id)) => Ok(Writer::new(core, shard, id, bytes)),
+            Ok(Outcome::Declined(why)) => Err(Unfinished::new(Failure::Declined(why))),
             Ok(other) => unreachable!("a reservation ends with a writer, not {other:?}"),
             Err(failure) => Err(Unfinished::new(failure)),
         });
+    }
+}
+
+impl SealReply {
+    fn answer(self, result: Result<Outcome, Failure>) {
+        let SealReply { reply, writer } = self;
+        match result {
+            Ok(_) => writer.sealed(),
+            Err(_) => drop(writer),
+        }
+        reply.send(result.map_err(Unfinished::new));
     }
 }
 
@@ -351,7 +369,7 @@ pub(super) fn begin_one(item: Item) -> (Action, Waiter) {
         Item::Get(item, reply) => (Action::Get(item), Waiter::Get(reply)),
         Item::Reserve(item, to) => (Action::Reserve(vec![item]), Waiter::Reserve(to)),
         Item::Fill(item, to) => (Action::Fill(vec![item]), Waiter::Fill(to)),
-        Item::Seal(writer, reply) => (Action::Seal(writer), Waiter::Seal(reply)),
+        Item::Seal(to) => (Action::Seal(to.writer.id()), Waiter::Seal(to)),
         Item::Delete(key, reply) => (Action::Delete(key), Waiter::Delete(reply)),
         Item::Commit(to) => (Action::Commit, Waiter::Commit(to)),
         Item::Fetch(_) => unreachable!("a fetch is begun with its memory"),

@@ -11,6 +11,7 @@ use adit_driver::{Buffer, Device, Time};
 use super::cut::Cuts;
 use super::devices::{DeviceShard, Devices};
 use super::open::{Found, OpenOptions};
+use super::plans::{self, Transfers};
 use super::route;
 use crate::error::{Error, Result};
 use crate::key::Key;
@@ -18,7 +19,8 @@ use crate::layout::Layout;
 use crate::media::Set;
 use crate::object::{LayoutId, TenantId};
 use crate::shard::{
-    Action, Done, Failure, Info, LeaseId, Outcome, Recovery, Request, Shard, Stats, Turn, WriterId,
+    Action, Done, Failure, Info, LeaseId, Outcome, Part, Recovery, Request, Shard, Stats, Turn,
+    WriterId,
 };
 
 /// A store that the calling thread drives. Call [`Local::poll`] over and over while anything is to be done.
@@ -98,6 +100,16 @@ impl Local {
 
     /// Takes a request; it is answered by [`Local::poll`]. There is no limit but the caller's: see
     /// [`Local::waiting`].
+    ///
+    /// What [`super::Store`] has calls of its own for, requests say:
+    ///
+    /// | call | request |
+    /// |---|---|
+    /// | `put_blocks` | [`Action::PutMany`] with [`Local::layout`] in each item's options, and `after` in the first's |
+    /// | `get_layer` | [`Action::GetMany`] of [`Part::Layer`] |
+    /// | `reserve_blocks` | [`Action::Reserve`] with the layout; each answer has a [`WriterId`] |
+    /// | `BlocksWriter::put_layer` | [`Action::Fill`] of [`Part::Layer`] of each writer |
+    /// | `BlocksWriter::commit` | [`Action::Seal`] of each; [`Local::abandon`] gives one up |
     pub fn submit(&mut self, now: Time, request: Request) {
         let Local { shards, cuts, .. } = self;
         match shards.as_mut_slice() {
@@ -197,6 +209,34 @@ impl Local {
             }
         }
         Ok((lease, prefix))
+    }
+
+    /// Plans reads of these parts for somebody else to carry out, and holds the objects until `until` or
+    /// [`Local::release`] of the plan's lease.
+    ///
+    /// # Errors
+    /// [`Failure::Part`] if an object has no such part; [`Failure::Full`] when too many objects are leased.
+    pub fn plan(
+        &mut self,
+        now: Time,
+        asked: &[(Key, Part)],
+        until: Time,
+    ) -> Result<Transfers<LocalLease>, Failure> {
+        let mut transfers = Transfers { parts: Vec::new(), lease: LocalLease(Vec::new()) };
+        for (number, share) in plans::deal(asked, self.set.shards(), |key| self.set.route(key)) {
+            match self.shards[usize::from(number)].plan(now, &share.asked, until) {
+                Ok(planned) => {
+                    let (part, lease) = share.planned(planned);
+                    transfers.parts.push(part);
+                    transfers.lease.0.push((number, lease));
+                }
+                Err(failure) => {
+                    self.release(transfers.lease);
+                    return Err(failure);
+                }
+            }
+        }
+        Ok(transfers)
     }
 
     /// Ends a lease. One that is over already is ignored.

@@ -21,7 +21,9 @@
 //! | file | noun |
 //! |---|---|
 //! | `handle` | what callers hold: [`Store`] |
-//! | `open`, `devices` | how a store is formatted and opened |
+//! | `layers` | its calls for KV blocks and their layers |
+//! | `plans` | reads that somebody else carries out |
+//! | `open`, `devices`, `endurance` | how a store is formatted and opened |
 //! | `payload`, `value`, `names`, `batch`, `writer`, `lease`, `pending` | what goes in and what comes out |
 //! | `pool`, `runs` | registered memory that is used over and over |
 //! | `core`, `mailbox`, `job`, `wait` | the way to the threads |
@@ -32,10 +34,12 @@ mod batch;
 mod core;
 mod cut;
 mod devices;
+mod endurance;
 mod flights;
 mod gather;
 mod handle;
 mod job;
+mod layers;
 mod lease;
 mod local;
 mod mailbox;
@@ -43,6 +47,7 @@ mod names;
 mod open;
 mod payload;
 mod pending;
+mod plans;
 mod pool;
 mod route;
 mod runs;
@@ -54,12 +59,14 @@ mod writer;
 
 pub use batch::{Batch, Whole};
 pub use handle::Store;
+pub use layers::BlocksWriter;
 pub use lease::Lease;
 pub use local::{Local, LocalLease};
 pub use names::{DefinedLayout, Tenant};
 pub use open::{FormatStore, OpenOptions};
 pub use payload::{Payload, PutWith, RefuseReason, Refused};
 pub use pending::{Answer, Pending, Unfinished};
+pub use plans::{ShardTransfers, Transfers};
 pub use pool::PoolBuffer;
 pub use value::{Put, Read, Value};
 pub use writer::Writer;

@@ -6,7 +6,9 @@ use adit_driver::reactor::{Cores, Idle};
 use adit_driver::{Buffer, Device, Target};
 
 use super::devices::{self, DeviceShard, Devices, MEMORY_BYTES_MIN};
+use super::endurance;
 use crate::error::{Error, Result};
+use crate::evict::PolicyMaker;
 use crate::media::{self, FormatOptions, Set};
 use crate::options::{Durability, PolicyKind, Watermarks};
 use crate::shard::{Recovery, Shard, ShardOptions};
@@ -22,6 +24,8 @@ pub struct OpenOptions {
     pub durability: Durability,
     /// What goes first when room is needed. Default LRU.
     pub policy: PolicyKind,
+    /// A policy of the user's own, in place of `policy`. Default none.
+    pub custom_policy: Option<PolicyMaker>,
     /// Most bytes that objects take, padding included. Default all there are.
     pub capacity_bytes: Option<u64>,
     /// Most objects. Default what the store was formatted for.
@@ -33,6 +37,10 @@ pub struct OpenOptions {
     pub adaptive_admission: bool,
     /// Bytes a day that objects may write. Default no limit.
     pub write_bytes_per_day: Option<u64>,
+    /// How long from now on the drives are to endure what objects write: their logs are read when the store is opened,
+    /// and say how many bytes a day that leaves. Where `write_bytes_per_day` is given too, the smaller counts. For
+    /// devices that are reached through a controller of the driver's. Default no limit.
+    pub lifetime: Option<Duration>,
     /// Commands in flight on each queue; a device that has fewer has fewer. Default 128.
     pub queue_depth: u32,
     /// Where the threads of a [`Store`] run, one each. Never more than shards. Default one, of the store's choice.
@@ -62,11 +70,13 @@ impl Default for OpenOptions {
             devices: Vec::new(),
             durability: shard.durability,
             policy: shard.policy,
+            custom_policy: None,
             capacity_bytes: None,
             capacity_objects: None,
             watermarks: shard.watermarks,
             adaptive_admission: shard.adaptive_admission,
             write_bytes_per_day: None,
+            lifetime: None,
             queue_depth: 128,
             cores: Cores::Count(1),
             idle: Idle::default(),
@@ -103,11 +113,29 @@ impl OpenOptions {
         if self.timeout.is_zero() || self.command_timeout.is_zero() {
             return Err(Error::invalid("timeout", "0", "give it some time: 30 s is the default"));
         }
+        if self.lifetime.is_some_and(|lifetime| lifetime.is_zero()) {
+            return Err(Error::invalid("lifetime", 0, "give the drives some time: years, or days"));
+        }
         Ok(())
     }
 
-    /// What each of `shards` shards is told.
-    fn shard(&self, shards: u16, hash_key: [u64; 2], wall_s_at_zero: u64) -> Result<ShardOptions> {
+    /// Bytes a day that objects may write: the smaller of what was asked for and what the drives endure.
+    ///
+    /// # Errors
+    /// As [`endurance::bytes_per_day`].
+    fn budget(&self, devices: &Devices) -> Result<Option<u64>> {
+        let endured = self.lifetime.map(|lifetime| endurance::bytes_per_day(devices, lifetime));
+        Ok([self.write_bytes_per_day, endured.transpose()?].into_iter().flatten().min())
+    }
+
+    /// What each of `shards` shards is told, with so much of the write budget.
+    fn shard(
+        &self,
+        shards: u16,
+        hash_key: [u64; 2],
+        wall_s_at_zero: u64,
+        write_bytes_per_day: Option<u64>,
+    ) -> Result<ShardOptions> {
         let of = |total: u64| total / u64::from(shards);
         let objects = self.capacity_objects.map(|all| all.div_ceil(u64::from(shards)));
         let objects = objects.map(|objects| {
@@ -118,11 +146,12 @@ impl OpenOptions {
         Ok(ShardOptions {
             durability: self.durability,
             policy: self.policy,
+            custom_policy: self.custom_policy.clone(),
             adaptive_admission: self.adaptive_admission,
             capacity_bytes: self.capacity_bytes.map(of),
             capacity_objects: objects.transpose()?,
             watermarks: self.watermarks,
-            write_bytes_per_day: self.write_bytes_per_day.map(of),
+            write_bytes_per_day: write_bytes_per_day.map(of),
             seal_interval: self.seal_interval,
             flush_interval: self.flush_interval,
             wall_s_at_zero,
@@ -231,7 +260,9 @@ impl Found {
         drop(lanes);
         devices.check_shards(set.shards())?;
         let wall_s = devices::wall_s_at_zero(devices.now());
-        let shard_options = options.shard(set.shards(), devices::hash_key()?, wall_s)?;
+        let budget = options.budget(&devices)?;
+        let hash_key = devices::hash_key()?;
+        let shard_options = options.shard(set.shards(), hash_key, wall_s, budget)?;
         Ok(Found { devices, set, options: options.clone(), shard_options })
     }
 

@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 use adit_driver::memory::AnyBuffer;
 
 use super::core::{Core, Registered};
-use super::job::{FillReply, Item, Job, Work};
+use super::job::{FillReply, Item, Job, SealReply, Work};
 use super::payload::Payload;
 use super::pending::Pending;
 use super::pool::PoolBuffer;
@@ -63,7 +63,7 @@ impl Writer {
     }
 
     /// The device that the object lies on, where that makes a difference to memory.
-    fn device(&self) -> Option<u8> {
+    pub(super) fn device(&self) -> Option<u8> {
         if self.core.pools.count() == 1 {
             return None;
         }
@@ -74,23 +74,49 @@ impl Writer {
     }
 
     fn fill_part(&self, part: Part, data: Payload<'_>) -> Pending<AnyBuffer> {
-        let registered = self.core.register(data, self.device());
-        let Registered { memory, home, .. } = match registered {
+        let registered = match self.core.register(data, self.device()) {
             Ok(registered) => registered,
             Err(error) => return self.core.refused(error),
         };
-        let (reply, pending) = self.core.pair();
-        let item = FillItem { writer: self.id, part, data: memory };
-        self.core.send(self.shard, Work::One(Item::Fill(item, FillReply { reply, home })));
+        let (item, pending) = self.fill_item(part, registered);
+        self.core.send(self.shard, Work::One(item));
         pending
     }
 
-    /// Makes it an object, all at once. Every part must have been filled, and the answers have come.
-    pub fn commit(mut self) -> Pending<Outcome> {
+    /// What its shard is sent to write a part.
+    pub(super) fn fill_item(
+        &self,
+        part: Part,
+        registered: Registered,
+    ) -> (Item, Pending<AnyBuffer>) {
+        let Registered { memory, home, .. } = registered;
         let (reply, pending) = self.core.pair();
-        self.core.send(self.shard, Work::One(Item::Seal(self.id, reply)));
-        self.is_over = true;
+        let item = FillItem { writer: self.id, part, data: memory };
+        (Item::Fill(item, FillReply { reply, home }), pending)
+    }
+
+    /// The shard that has its object.
+    pub(super) fn shard(&self) -> u16 {
+        self.shard
+    }
+
+    /// Makes it an object, all at once. Every part must have been filled, and the answers have come. Where it fails, the
+    /// room is given back.
+    pub fn commit(self) -> Pending<Outcome> {
+        let (core, shard) = (Arc::clone(&self.core), self.shard);
+        let (reply, pending) = core.pair();
+        core.send(shard, Work::One(Item::Seal(SealReply { reply, writer: self })));
         pending
+    }
+
+    /// What its shard calls it.
+    pub(super) fn id(&self) -> WriterId {
+        self.id
+    }
+
+    /// It is an object now.
+    pub(super) fn sealed(mut self) {
+        self.is_over = true;
     }
 }
 

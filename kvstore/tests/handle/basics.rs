@@ -200,7 +200,7 @@ fn what_was_committed_is_there_after_a_close_and_an_open(rig: &Rig) {
 }
 
 /// A runtime of one task: polls when it is woken.
-fn block_on<F: Future>(future: F) -> F::Output {
+pub(crate) fn block_on<F: Future>(future: F) -> F::Output {
     struct Unpark(std::thread::Thread);
     impl Wake for Unpark {
         fn wake(self: Arc<Self>) {

@@ -2,6 +2,9 @@
 
 mod basics;
 mod devices;
+mod layers;
+mod limits;
+mod plans;
 mod pressure;
 mod rig;
 

@@ -65,6 +65,8 @@ impl StoreWorld {
         });
         let (seed, keys) = (self.random.next(), self.keys(&set));
         self.model = Model::new(seed, set.shards(), keys, !self.shape.is_roomy);
+        // What is formatted is a store: a broken device breaks what comes after.
+        lock(&self.machine).canary = self.canary;
         lock(&self.machine).faults.set_calm(false);
     }
 

@@ -112,8 +112,7 @@ impl StoreWorld {
         let keeps_past = shape.faults.kinds().next().is_some();
         let media = |disk: &super::shape::Disk| Media::new(disk.bytes, disk.lba_bytes, keeps_past);
         let media = shape.disks.iter().map(media).collect();
-        let mut machine = Machine::new(media, shape.faults.clone(), shape.pace, random.fork());
-        machine.canary = canary;
+        let machine = Machine::new(media, shape.faults.clone(), shape.pace, random.fork());
         StoreWorld {
             machine: Arc::new(Mutex::new(machine)),
             canary,
@@ -177,6 +176,7 @@ impl StoreWorld {
         ShardOptions {
             durability: shape.durability,
             policy: shape.policy,
+            custom_policy: None,
             adaptive_admission: shape.adaptive_admission,
             capacity_bytes: shape.capacity_bytes,
             capacity_objects: None,

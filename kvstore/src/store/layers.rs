@@ -1,0 +1,263 @@
+//! KV blocks of a model: stored as sequences, read and written layer by layer.
+//!
+//! A call is one request to each shard that has some of the blocks, so that the same layer of neighbours shares
+//! commands. Memory of a layer has its tensors one after another, each padded to units of 4 KiB:
+//! [`crate::layout::Layout::run_units`] of them.
+
+use std::fmt;
+use std::sync::Arc;
+
+use adit_driver::memory::AnyBuffer;
+
+use super::batch::Batch;
+use super::core::Core;
+use super::handle::{Store, options};
+use super::job::{Item, WriterReply};
+use super::names::DefinedLayout;
+use super::payload::{Form, Payload, PutWith};
+use super::pending::{Answer, Pending, Unfinished};
+use super::pool::PoolBuffer;
+use super::value::{Put, Read};
+use super::writer::Writer;
+use crate::error::{Error, Result};
+use crate::key::Key;
+use crate::place::UNIT_BYTES;
+use crate::shard::{Outcome, Part, ReserveItem};
+
+impl Store {
+    /// Stores KV blocks of one sequence, in order: in each shard they lie one after another, the first behind
+    /// [`PutWith::after`]. Data of a block are all its tensors, each padded to units; `layout` counts, whatever `with`
+    /// says.
+    pub fn put_blocks<'a, D: Into<Payload<'a>>>(
+        &self,
+        layout: &DefinedLayout,
+        blocks: impl IntoIterator<Item = (Key, D)>,
+        with: &PutWith,
+    ) -> Batch<Put> {
+        let mut lists = self.core.lists();
+        let mut sequence = Sequence::new(layout, with, lists.len());
+        let mut pendings = Vec::new();
+        for (key, data) in blocks {
+            let registered = match self.core.register_for(&mut lists, data.into(), None) {
+                Ok(registered) => registered,
+                Err(error) => {
+                    pendings.push(self.core.refused(error));
+                    continue;
+                }
+            };
+            let shard = self.core.route(&key);
+            let list = &mut lists[usize::from(shard)];
+            let with = sequence.next(shard, &key, list.is_empty());
+            let (item, pending) = self.put_item(shard, key, registered, &with);
+            list.push(item);
+            pendings.push(pending);
+        }
+        self.core.send_lists(&mut lists);
+        Batch::new(pendings)
+    }
+
+    /// Reads one layer of KV blocks into the caller's registered memory, such as the pages of a paged cache, which comes
+    /// back with each answer.
+    pub fn get_layer(
+        &self,
+        layer: u32,
+        blocks: impl IntoIterator<Item = (Key, AnyBuffer)>,
+    ) -> Batch<Read> {
+        let part = |(key, into)| (key, Part::Layer(layer), into);
+        self.get_many_into(blocks.into_iter().map(part))
+    }
+
+    /// Makes room for KV blocks of one sequence, to be written layer by layer. They are placed as by
+    /// [`Store::put_blocks`].
+    ///
+    /// # Errors
+    /// The first block's for which there is no room; then no room is kept for any.
+    pub fn reserve_blocks(
+        &self,
+        layout: &DefinedLayout,
+        keys: impl IntoIterator<Item = Key>,
+        with: &PutWith,
+    ) -> Result<BlocksWriter> {
+        self.blocks_writer(layout, self.reserve_each(layout, keys, with).wait())
+    }
+
+    /// The same for callers that must not block.
+    ///
+    /// # Errors
+    /// As [`Store::reserve_blocks`].
+    pub async fn reserve_blocks_async(
+        &self,
+        layout: &DefinedLayout,
+        keys: impl IntoIterator<Item = Key>,
+        with: &PutWith,
+    ) -> Result<BlocksWriter> {
+        self.blocks_writer(layout, self.reserve_each(layout, keys, with).await)
+    }
+
+    /// Writers that are not taken over give their room back.
+    fn blocks_writer(
+        &self,
+        layout: &DefinedLayout,
+        writers: Vec<Answer<Writer>>,
+    ) -> Result<BlocksWriter> {
+        let writers = writers.into_iter().collect::<Result<Vec<_>, _>>()?;
+        let (core, layer_bytes) =
+            (Arc::clone(&self.core), layout.layout().run_units() * UNIT_BYTES);
+        Ok(BlocksWriter { core, writers, layer_bytes })
+    }
+
+    fn reserve_each(
+        &self,
+        layout: &DefinedLayout,
+        keys: impl IntoIterator<Item = Key>,
+        with: &PutWith,
+    ) -> Batch<Writer> {
+        let mut lists = self.core.lists();
+        let mut sequence = Sequence::new(layout, with, lists.len());
+        let mut pendings = Vec::new();
+        let bytes = layout.layout().block_units() * UNIT_BYTES;
+        for key in keys {
+            let shard = self.core.route(&key);
+            let list = &mut lists[usize::from(shard)];
+            let options = options(shard, &sequence.next(shard, &key, list.is_empty()));
+            let (reply, pending) = self.core.pair();
+            let to = WriterReply { reply, core: Arc::clone(&self.core), shard, bytes };
+            list.push(Item::Reserve(ReserveItem { key, bytes, options }, to));
+            pendings.push(pending);
+        }
+        self.core.send_lists(&mut lists);
+        Batch::new(pendings)
+    }
+}
+
+/// The options of each block of a sequence.
+struct Sequence {
+    with: PutWith,
+    /// In each shard, the block that the next one follows.
+    last: Vec<Option<Key>>,
+}
+
+impl Sequence {
+    fn new(layout: &DefinedLayout, with: &PutWith, shards: usize) -> Sequence {
+        let last = vec![with.after.clone(); shards];
+        Sequence { with: PutWith { layout: Some(layout.clone()), ..with.clone() }, last }
+    }
+
+    /// Those of the block that comes next. The shard itself places those of one list one after another: only the first
+    /// says what it follows, for an object of a later one's key may lie elsewhere, which the list will replace.
+    fn next(&mut self, shard: u16, key: &Key, is_first: bool) -> PutWith {
+        let before = self.last[usize::from(shard)].replace(key.clone());
+        PutWith { after: before.filter(|_| is_first), ..self.with.clone() }
+    }
+}
+
+/// Room for KV blocks that are written layer by layer, in any order of layers. Nobody sees a block before it is
+/// committed. Dropping it before [`BlocksWriter::commit`] gives the room back.
+#[must_use = "dropping it gives the room back"]
+pub struct BlocksWriter {
+    core: Arc<Core>,
+    /// By their places in the list of keys.
+    writers: Vec<Writer>,
+    layer_bytes: u64,
+}
+
+impl BlocksWriter {
+    /// How many blocks there are.
+    pub fn count(&self) -> usize {
+        self.writers.len()
+    }
+
+    /// Bytes of a layer of one block: its tensors, each padded to units.
+    pub fn layer_bytes(&self) -> u64 {
+        self.layer_bytes
+    }
+
+    /// The store's registered memory for a layer of block number `block`, to be filled and given to
+    /// [`BlocksWriter::put_layer`] without a copy. Waits for it.
+    ///
+    /// # Errors
+    /// As [`Store::buffer`]; [`Error::Invalid`] where there are not so many blocks.
+    pub fn buffer(&self, block: usize) -> Result<PoolBuffer> {
+        let writer = self.writers.get(block).ok_or_else(|| {
+            let fix = format!("there are {} blocks, counted from 0", self.writers.len());
+            Error::invalid("the block's number", block, fix)
+        })?;
+        writer.buffer(self.layer_bytes as usize)
+    }
+
+    /// Writes one layer of all blocks: data of each, in the order of the keys. Each layer is written once; memory that
+    /// was lent comes back with the answers. Waits for registered memory where data are copied, and for room in the
+    /// mailboxes.
+    ///
+    /// Data that are not [`BlocksWriter::layer_bytes`] long (lent memory may be longer) are refused, and all are where
+    /// there are not as many as blocks: then the answers are as many as the larger number.
+    pub fn put_layer<'a, D: Into<Payload<'a>>>(
+        &self,
+        layer: u32,
+        data: impl IntoIterator<Item = D>,
+    ) -> Batch<AnyBuffer> {
+        let data: Vec<Payload<'a>> = data.into_iter().map(Into::into).collect();
+        let (count, blocks) = (data.len(), self.writers.len());
+        if count != blocks {
+            let why = || {
+                let fix = format!("give data of each of the {blocks} blocks, in order");
+                Error::invalid("the number of data for a layer", count, fix)
+            };
+            let lacking = (count..blocks).map(|_| self.core.refused(why()));
+            let refused = data.into_iter().map(|data| self.give_back(data, why()));
+            return Batch::new(refused.chain(lacking).collect());
+        }
+        let mut lists = self.core.lists();
+        let fill = |(writer, data)| self.fill(&mut lists, writer, layer, data);
+        let pendings = self.writers.iter().zip(data).map(fill).collect();
+        self.core.send_lists(&mut lists);
+        Batch::new(pendings)
+    }
+
+    /// Adds a part to the list of its shard.
+    fn fill(
+        &self,
+        lists: &mut [Vec<Item>],
+        writer: &Writer,
+        layer: u32,
+        data: Payload<'_>,
+    ) -> Pending<AnyBuffer> {
+        let bytes = data.bytes();
+        let is_lent = matches!(data.0, Form::Lent { .. });
+        if bytes < self.layer_bytes || (bytes > self.layer_bytes && !is_lent) {
+            let fix = format!("a layer has {}, its padding included", self.layer_bytes);
+            return self.give_back(data, Error::invalid("the length of a layer", bytes, fix));
+        }
+        match self.core.register_for(lists, data, writer.device()) {
+            Ok(registered) => {
+                let (item, pending) = writer.fill_item(Part::Layer(layer), registered);
+                lists[usize::from(writer.shard())].push(item);
+                pending
+            }
+            Err(error) => self.core.refused(error),
+        }
+    }
+
+    /// Data that are refused, with the caller's memory.
+    fn give_back(&self, data: Payload<'_>, why: Error) -> Pending<AnyBuffer> {
+        let memory = match data.0 {
+            Form::Lent { memory, .. } => memory,
+            Form::Bytes(_) | Form::Pooled(_) => AnyBuffer::None,
+        };
+        let (reply, pending) = self.core.pair();
+        reply.send(Err(Unfinished { memory, ..Unfinished::new(why) }));
+        pending
+    }
+
+    /// Makes each block an object, all of it at once, and answers for each in the order of the keys. Every layer must
+    /// have been put, and the answers have come; a block that lacks some is given up.
+    pub fn commit(self) -> Batch<Outcome> {
+        Batch::new(self.writers.into_iter().map(Writer::commit).collect())
+    }
+}
+
+impl fmt::Debug for BlocksWriter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "BlocksWriter({} blocks)", self.writers.len())
+    }
+}

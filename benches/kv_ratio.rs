@@ -216,12 +216,13 @@ struct RawLoop {
 impl RawLoop {
     /// Operations a second.
     fn round(&mut self, comparison: &Comparison, count: u64, random: &mut Random) -> Result<f64> {
-        let (mut sent, mut done, mut flushes) = (0, 0, 0);
+        let (mut sent, mut done, mut flushes, mut flushed) = (0, 0, 0, 0);
         let start = self.run.seconds()?;
         while done < count + flushes {
             let now = self.device.now();
             let before = sent + flushes;
-            while sent < count {
+            // The queue has places for two flushes.
+            while sent < count && flushes - flushed < 2 {
                 let Some(buffer) = self.idle.pop() else { break };
                 let operation = self.operation(comparison, random);
                 let buffer = AnyBuffer::One(buffer);
@@ -240,8 +241,9 @@ impl RawLoop {
             let idle = &mut self.idle;
             done += self.queue.poll(now, |completion| {
                 assert!(completion.result.is_ok(), "{:?}", completion.result);
-                if let AnyBuffer::One(buffer) = completion.buffer {
-                    idle.push(buffer);
+                match completion.buffer {
+                    AnyBuffer::One(buffer) => idle.push(buffer),
+                    _ => flushed += 1,
                 }
             }) as u64;
         }

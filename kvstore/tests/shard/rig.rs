@@ -85,7 +85,8 @@ impl Rig {
             store_id: [7; 16],
             overwrite: true,
         };
-        media::format(&mut self.lanes(), &options, &mut self.clock()).expect("devices that are large enough");
+        media::format(&mut self.lanes(), &options, &mut self.clock())
+            .expect("devices that are large enough");
         self
     }
 

@@ -4,10 +4,10 @@ use std::time::{Duration, Instant};
 
 use adit_driver::bus::soft::{Drive, SoftBus};
 use adit_driver::memory::AnyBuffer;
-use adit_driver::{Controller, ControllerOptions, Device, Target};
+use adit_driver::{Controller, ControllerOptions, Device, Target, Time};
 use adit_kvstore::layout::{BlockShape, Dtype, Layout, Order};
-use adit_kvstore::shard::Part;
-use adit_kvstore::store::{FormatStore, OpenOptions, PutWith};
+use adit_kvstore::shard::{Action, Part, PutItem, PutOptions, Request};
+use adit_kvstore::store::{FormatStore, Local, OpenOptions, PutWith};
 use adit_kvstore::{Error, Store};
 
 use crate::rig::{Rig, data, key};
@@ -116,6 +116,50 @@ fn one_of_several_devices_that_failed_is_recovered_without_the_others() {
     buses[0].replug();
     recovered(0);
     assert!((0..40).all(|number| hit(&number)), "all");
+}
+
+#[test]
+fn a_store_whose_device_is_gone_has_nothing_due() {
+    let bus = bus();
+    let target: Target = "soft:mem=64M".parse().expect("a target");
+    let controller = Controller::attach(bus.clone(), &ControllerOptions::default());
+    let controller = controller.expect("a controller");
+    let namespace = controller.namespace_of(&target).expect("a namespace");
+    let devices = vec![Device::of_namespace(controller, namespace, &target)];
+    let format = FormatStore { devices: devices.clone(), ..FormatStore::default() };
+    Store::format(&format).expect("formatted");
+    let command_timeout = Duration::from_secs(1);
+    let options = OpenOptions { devices, command_timeout, ..OpenOptions::default() };
+    let mut store = Store::open_local(&options).expect("a store");
+    let until = Instant::now() + Duration::from_secs(60);
+    let poll = |store: &mut Local| {
+        assert!(Instant::now() < until, "it goes on");
+        let (now, mut answers) = (store.now(), 0);
+        (store.poll(now, &mut |_| answers += 1), answers)
+    };
+    for number in 0..8 {
+        let data = AnyBuffer::One(store.allocate(8192).expect("memory"));
+        let options = PutOptions::default();
+        let item = PutItem { key: key(number), bytes: 8192, data, options };
+        let (now, action) = (store.now(), Action::Put(item));
+        store.submit(now, Request { tag: number, deadline: Time::NEVER, action });
+        while poll(&mut store).1 == 0 {}
+    }
+    // One block of the journal is on its way to nowhere, and the next one is begun.
+    bus.unplug();
+    for number in 0..8 {
+        let (now, action) = (store.now(), Action::Delete(key(number)));
+        store.submit(now, Request { tag: number, deadline: Time::NEVER, action });
+        poll(&mut store);
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let turn = loop {
+        let (turn, _) = poll(&mut store);
+        if store.stats().device_failures > 0 && turn.moved + turn.in_flight == 0 {
+            break turn;
+        }
+    };
+    assert_eq!(turn.next, Time::NEVER, "its thread may sleep");
 }
 
 #[test]

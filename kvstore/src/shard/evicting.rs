@@ -164,7 +164,9 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
             self.want_journal();
             return Begun::Later(Work::Delete(key));
         }
-        if self.log.is_strict() && self.log.is_pending(key.as_bytes()) {
+        if self.log.is_strict()
+            && (self.held.has(key.as_bytes()) || self.log.is_pending(key.as_bytes()))
+        {
             return Begun::Later(Work::Delete(key));
         }
         let Some(id) = self.index.find(key.as_bytes()) else {

@@ -20,6 +20,7 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
         if self.is_home_lost() {
             return self.fail_waiters();
         }
+        self.record_flushed(now);
         let is_pressed = self.is_pressed();
         // Those who wait share a block: another is only begun when the one before is on its way to be durable.
         let is_quiet = self.log.is_quiet();
@@ -41,7 +42,10 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
     }
 
     fn is_flush_wanted(&self, now: Time, is_pressed: bool) -> bool {
-        self.checkpoint_wants_flush()
+        // What is being written goes with those who wait for their data: one flush is for both.
+        let is_held = self.held.wants_flush(self.log.flush_numbers().0) && self.log.is_written();
+        is_held
+            || self.checkpoint_wants_flush()
             || (self.log.has_written()
                 && (self.log.is_awaited() || is_pressed || self.log.is_flush_due(now)))
     }
@@ -130,6 +134,7 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
     pub(super) fn fail_undurable(&mut self, device: usize) {
         let failure = self.failure_of(device);
         let is_dirty = self.lanes[device].is_dirty;
+        self.fail_held(Some(device), &failure);
         let (log, answers) = (&mut self.log, &mut self.answers);
         let is_in_vain = |event: &Event| match event {
             Event::Put(new, _) => usize::from(new.object.place.device) == device,
@@ -175,6 +180,7 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
     /// Nothing will be durable while the journal's device is out of service.
     fn fail_waiters(&mut self) {
         let Err(failure) = self.check_home() else { return };
+        self.fail_held(None, &failure);
         let answers = &mut self.answers;
         self.log.take_answers(
             |_| true,

@@ -197,6 +197,11 @@ impl Log {
         self.writes.is_empty() && self.flush.is_none()
     }
 
+    /// Whether every sealed block is written.
+    pub(super) fn is_written(&self) -> bool {
+        self.writes.is_empty() && !self.has_sealed()
+    }
+
     /// Whether there is a put of this key whose turn has not come.
     pub(super) fn is_pending(&self, key: &[u8]) -> bool {
         self.waiters.iter().any(|waiter| match &waiter.event {

@@ -11,6 +11,7 @@
 //! | `batch`, `memory`, `parts` | a request under way: its items, their memory, where its bytes lie |
 //! | `put`, `get`, `writers`, `evicting` | objects that come, are read, are written in parts, and go |
 //! | `space` | what is free, and what may not be overwritten yet |
+//! | `held` | objects whose records wait for their data to be durable |
 //! | `log`, `journaling`, `checkpointing` | what is told to the media, and when it is durable |
 //! | `planning` | transfers for somebody else to carry out |
 //! | `opening`, `attaching` | how it comes back, and a device that was lost |
@@ -24,6 +25,7 @@ mod batch;
 mod checkpointing;
 mod evicting;
 mod get;
+mod held;
 mod journaling;
 mod lane;
 mod log;
@@ -60,6 +62,7 @@ pub use stats::Stats;
 
 use self::batch::{Batches, Boxes, NewObject, Reading};
 use self::checkpointing::Checkpoints;
+use self::held::HeldObjects;
 use self::log::{Answer, Log};
 use self::put::Putting;
 use self::space::Spaces;
@@ -194,6 +197,8 @@ pub struct Shard<Q> {
     record_bytes: u64,
     record_bytes_max: u64,
     log: Log,
+    /// Objects whose records wait for their data to be flushed.
+    held: HeldObjects,
     checkpoints: Option<Checkpoints>,
     wants_checkpoint: bool,
     batches: Batches,
@@ -453,8 +458,8 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
     /// clock's sake.
     pub fn is_idle(&self) -> bool {
         // Nothing is written while the journal's device is out of service.
-        let is_written =
-            self.check_home().is_err() || (self.log.is_idle() && !self.is_checkpointing());
+        let is_written = self.check_home().is_err()
+            || (self.held.is_empty() && self.log.is_idle() && !self.is_checkpointing());
         is_written
             && self.batches.open_count() == 0
             && self.stalled.is_empty()

@@ -8,6 +8,7 @@ use smallvec::SmallVec;
 
 use super::batch::{Batches, Boxes, Sums};
 use super::checkpointing::Checkpoints;
+use super::held::HeldObjects;
 use super::lane::{Lane, Load};
 use super::log::Log;
 use super::space::Spaces;
@@ -161,6 +162,7 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
             stalled: Default::default(),
             writers: Default::default(),
             writers_made: 0,
+            held: HeldObjects::default(),
             unwritten: Vec::new(),
             discarding_units: 0,
             answers: Default::default(),

@@ -356,9 +356,9 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
 
     /// The data of a put are written, or not.
     pub(super) fn finish_put(&mut self, now: Time, tag: u64, mut item: Item, new: Box<NewObject>) {
-        self.log.unreserve(1);
         let memory = std::mem::take(&mut item.memory).into_any();
         if let Some(trouble) = item.failure {
+            self.log.unreserve(1);
             self.coming.remove(&new);
             self.drop_new(&new);
             self.news.keep(new);
@@ -377,8 +377,18 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
         self.spaces.give_back(&new.object);
     }
 
-    /// Tells the journal of an object whose data are written; there is room for the record.
+    /// Has the journal told of an object whose data are written: at once, or where answers are durable when the data are.
+    /// Room for the record is reserved.
     pub(super) fn record(&mut self, now: Time, new: Box<NewObject>, answer: Answer) {
+        if self.log.is_strict() {
+            return self.hold_back(new, answer);
+        }
+        self.append_put(now, new, answer);
+    }
+
+    /// Tells the journal of an object, in the room that is reserved.
+    pub(super) fn append_put(&mut self, now: Time, new: Box<NewObject>, answer: Answer) {
+        self.log.unreserve(1);
         let NewObject { key, object, slab_base, expires_s, checksums, .. } = &*new;
         let checksums = checksums.as_slice().into();
         let record = put_record(key.as_bytes(), *object, *slab_base, *expires_s, checksums);

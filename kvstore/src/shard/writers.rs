@@ -223,6 +223,7 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
         let (result, memory) = (Ok(Outcome::Stored), AnyBuffer::None);
         self.stats.puts += 1;
         self.coming.add(&writer.new);
+        self.log.reserve(1);
         self.record(now, writer.new, Answer { tag, item: 0, result, memory });
     }
 

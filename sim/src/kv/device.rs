@@ -156,6 +156,10 @@ impl<T> SimulatedQueue<T> {
             if writes && flight.result.is_none() {
                 write_in_part(machine, self.device, &mut flight.request);
             }
+            // What was carried out and never seen is in the cache, and covered by the flushes of whoever comes next.
+            if let Some(write) = flight.write {
+                machine.media[self.device].seen(write);
+            }
             let result = Err(CommandError::Reset { may_have_written: writes });
             ended.push(Completion { buffer: flight.request.buffer, result });
         }

@@ -296,11 +296,11 @@ impl Model {
             let all = history.ever.iter().map(|version| Some(*version)).chain([None]);
             let is_kept = |version: &Option<Version>| match version {
                 Some(_) if is_volatile => false,
-                None if is_volatile || is_unsafe(&writes, from, now) => true,
+                None if is_volatile || is_unsafe(&writes, from, now, durability) => true,
                 _ => self.is_excused || may_be(&writes, version, from, now),
             };
             let kept: Vec<Option<Version>> = all.filter(is_kept).collect();
-            let lost = is_unsafe(&writes, from, now);
+            let lost = is_unsafe(&writes, from, now, durability);
             let left = |version: Option<Version>| match version {
                 None if lost => Write { version, begin: now, end: Some(now), window: ALWAYS },
                 _ => left(&writes, version, now),
@@ -399,8 +399,11 @@ fn may_be(writes: &[Write], version: &Option<Version>, from: Moment, to: Moment)
 }
 
 /// Whether a record may have come to the media without its data: then the object is a miss (cases 6 and 11 of
-/// `docs/disk-format.md`).
-fn is_unsafe(writes: &[Write], from: Moment, to: Moment) -> bool {
+/// `docs/disk-format.md`). Where answers are durable no record is written before its data are flushed.
+fn is_unsafe(writes: &[Write], from: Moment, to: Moment, durability: Durability) -> bool {
+    if durability == Durability::Durable {
+        return false;
+    }
     let mut puts = writes.iter().filter(|write| write.version.is_some() && write.begin <= to);
     puts.any(|write| write.end.is_none_or(|end| end >= from))
 }

@@ -29,9 +29,9 @@ pub(super) const CASES: &[Case] = &[
             ),
             // What is killed leaves a store that opens, with nothing wrong in it.
             good(
-                "adit kv bench --store {0} --workload mixed --durability durable --runtime 60 & job=$!\n\
+                "adit kv bench --store {0} --workload mixed --object-bytes 64k --durability durable --runtime 60 & job=$!\n\
                  sleep 5; kill -9 $job; wait $job\n\
-                 adit kv check {0} && adit kv scrub {0} && adit kv bench --store {0} --workload get --runtime 1",
+                 adit kv check {0} && adit kv scrub {0} && adit kv bench --store {0} --workload get --object-bytes 64k --runtime 1",
                 &["get"],
             ),
         ],

@@ -32,7 +32,7 @@ const STEPS: [&[&str]; 8] = [
     // With fresh seeds on each run: a failure prints the line that repeats it.
     &["xtask", "sim", "--schedules", "100000"],
     // The store's: as many as fit, and a power cut at some commands of a long workload.
-    &["xtask", "sim", "--store", "--minutes", "1.5"],
+    &["xtask", "sim", "--store", "--minutes", "0.5"],
     &["xtask", "sim", "--store", "--sweep", "--every", "37"],
     BUILD,
 ];

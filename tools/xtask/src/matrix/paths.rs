@@ -62,7 +62,7 @@ macro_rules! in_turn {
     ($target:literal, $fio:literal) => {
         good(
             concat!(
-                "job='--name=j --rw=randread --bs=4k --iodepth=32 --size=256M --time_based --runtime=2 --minimal --eta=never'\n",
+                "job='--name=j --rw=randread --bs=4k --iodepth=32 --size=256M --time_based --runtime=1 --minimal --eta=never'\n",
                 "set -o pipefail; for round in 1 2 3; do\n",
                 "fio $job ",
                 // fio knows an engine's options once it knows the engine.

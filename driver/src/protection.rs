@@ -25,7 +25,7 @@ const CHECK_REFERENCE: u32 = 1 << 26;
 /// How much lower PRINFO's bits lie for what Copy reads (PRINFOR) than for what it writes.
 const COPY_READ_SHIFT: u32 = 14;
 
-/// How the controller protects a namespace's data (NVM Command Set 1.0 section 5.2.1.1, DPS).
+/// How the controller protects a namespace's data (NVM Command Set 1.0 sections 4.1.5.1, DPS, and 5.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Protection {
     /// Guard, and the reference tag is the low 32 bits of the LBA.

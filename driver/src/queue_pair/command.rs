@@ -120,7 +120,8 @@ impl<'n, B: IoBuffer> Command<'n, B> {
     /// The driver does not look at what the command does. It must transfer as many bytes as
     /// `buffer` holds, no more and no less: whether PRP2 is a page or a list of pages depends on that, and
     /// a controller told another length takes one for the other. Its other pointers, such
-    /// as the metadata pointer, must name memory the caller owns.
+    /// as the metadata pointer, must name memory the caller owns. What it says of a protected namespace's metadata
+    /// ([`Namespace::protection`]) is the caller's as well: without PRACT they are transferred, too.
     #[allow(unsafe_code)]
     pub unsafe fn raw(sqe: Sqe, buffer: B) -> Command<'static, B> {
         // Measured now: whatever the buffer is exchanged for must hold as much.

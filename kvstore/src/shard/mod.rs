@@ -53,7 +53,7 @@ use smallvec::SmallVec;
 pub(crate) use lane::{Command, Fault, Finished, Purpose};
 pub use lane::{LANE_BUFFER_BYTES, LANE_MEMORY_BYTES, Lane, LaneInfo, Load, Tag};
 pub use opening::Recovery;
-pub use planning::{Planned, PlannedItem};
+pub use planning::{Certainty, Planned, PlannedItem, Verification};
 pub use request::{
     Action, Decline, Done, Failure, FillItem, GetItem, Outcome, Part, PutItem, PutOptions, Request,
     ReserveItem, WriterId,

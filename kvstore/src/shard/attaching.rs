@@ -39,6 +39,7 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
             return Err(Error::invalid("device", device, fix));
         }
         let mut old = std::mem::replace(old, lane);
+        self.wake();
         // What was written before it failed may not have been flushed.
         self.lanes[usize::from(device)].is_dirty = true;
         if usize::from(device) == self.home {

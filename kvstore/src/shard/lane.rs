@@ -249,6 +249,15 @@ impl<Q: CommandQueue<Load>> Lane<Q> {
         }
     }
 
+    /// Whether something waits to be sent, for the first time or again, or the shard does not know of a failure yet.
+    pub(crate) fn has_news(&self) -> bool {
+        self.has_waiting() || (self.failure.is_some() && !self.is_failure_noted)
+    }
+
+    fn has_waiting(&self) -> bool {
+        !self.waiting.is_empty() || !self.again.is_empty() || !self.overflow.is_empty()
+    }
+
     /// Whether nothing waits and nothing is in flight.
     pub(crate) fn is_idle(&self) -> bool {
         self.waiting.is_idle() && self.again.is_empty() && self.overflow.is_empty()
@@ -304,7 +313,7 @@ impl<Q: CommandQueue<Load>> Lane<Q> {
 
     /// Sends what may be sent, and tells the device of it; how many there were. What no queue takes is `finished`.
     pub(crate) fn send(&mut self, now: Time, finished: &mut Vec<Finished>) -> usize {
-        if self.waiting.is_empty() && self.again.is_empty() && self.overflow.is_empty() {
+        if !self.has_waiting() {
             return 0;
         }
         let mut sent = 0;

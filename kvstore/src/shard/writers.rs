@@ -246,6 +246,7 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
 
     /// Gives up a writer's object and its room. One that is not there is ignored.
     pub fn abandon(&mut self, writer: WriterId) {
+        self.wake();
         let Some(found) = self.writers.get_mut(&writer) else { return };
         found.is_abandoned = true;
         if found.in_flight == 0 {

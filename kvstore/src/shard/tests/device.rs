@@ -48,6 +48,8 @@ pub(crate) struct Medium {
     pub(crate) held: Vec<Kind>,
     /// The next so many commands of these kinds fail for good.
     pub(crate) failing: Vec<(Kind, u32)>,
+    /// They only fail for now.
+    pub(crate) failures_pass: bool,
     /// Of writes, only those that begin in these units fail; none for all.
     pub(crate) failing_at: Option<Range<u64>>,
     /// Nothing works any more.
@@ -74,7 +76,7 @@ impl Medium {
         let failing = failing.find(|(which, left)| *which == kind && *left > 0);
         if let Some((_, left)) = failing {
             *left -= 1;
-            return Err(CommandError::Status(Status::WRITE_FAULT.with_dnr(true)));
+            return Err(CommandError::Status(Status::WRITE_FAULT.with_dnr(!self.failures_pass)));
         }
         let AnyBuffer::One(only) = &mut request.buffer.0 else {
             match &mut request.buffer.0 {

@@ -376,6 +376,21 @@ fn a_command_that_may_pass_does_not_cost_an_object() {
 }
 
 #[test]
+fn a_command_is_sent_again_by_a_shard_that_has_nothing_else_to_do() {
+    let mut rig = Rig::new(1, 64, options(Durability::Volatile));
+    assert_eq!(rig.put(1, 4), STORED);
+    rig.devices[0].medium().held = vec![Kind::Read];
+    let read = rig.submit(Time::NEVER, get(1, 4));
+    rig.turn(5);
+    {
+        let mut medium = rig.devices[0].medium();
+        (medium.held, medium.failing, medium.failures_pass) = (vec![], vec![(Kind::Read, 1)], true);
+    }
+    rig.turn(3);
+    assert_eq!(rig.taken(read), [Ok(Outcome::Hit { bytes: 4 * UNIT_BYTES })]);
+}
+
+#[test]
 fn a_checkpoint_whose_flush_was_lost_with_its_device_goes_on() {
     let mut rig = Rig::new(1, 16, options(Durability::Restart));
     for round in 0..6 {
@@ -491,7 +506,9 @@ fn room_that_a_device_is_told_to_forget_is_waited_for_and_nothing_goes_for_it() 
     let mut devices = vec![TestDevice::new("memory:0", 4 * UNITS)];
     devices[0].deallocates = true;
     format(&devices, 64);
-    let mut rig = Rig::open(devices, options(Durability::Restart));
+    let at_once = Duration::ZERO;
+    let options = ShardOptions { discard_after: at_once, ..options(Durability::Restart) };
+    let mut rig = Rig::open(devices, options);
     let all = rig.capacity();
     assert_eq!((rig.put(1, all - 1), rig.put(2, 1)), (STORED, STORED));
     rig.devices[0].medium().held = vec![Kind::Deallocate];

@@ -75,6 +75,16 @@ fn identify_prints_json() {
 }
 
 #[test]
+fn identify_shows_what_protects_a_namespace() {
+    let out = succeed("identify soft:mem=64M,lba=4096,pi=1");
+    let said = "type 1, the controller checks the guard and reference tag";
+    assert!(out.contains("LBA of 4096 bytes + 8 metadata") && out.contains(said), "{out}");
+    let out = succeed("identify soft:mem=64M,pi=3 --json");
+    assert!(out.contains("\"protection_type\": 3") && out.contains("\"unusable\": null"), "{out}");
+    assert!(succeed("identify soft:mem=64M --json").contains("\"protection_type\": null"));
+}
+
+#[test]
 fn identify_shows_the_namespace_that_is_named() {
     let out = succeed("identify soft:mem=64M,lba=512+4096,ns=2 --json");
     let report: serde_json::Value = serde_json::from_str(&out).expect("JSON");

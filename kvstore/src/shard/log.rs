@@ -19,6 +19,10 @@ use crate::object::Object;
 use crate::options::Durability;
 use crate::record::Record;
 
+/// A flush is due when so many blocks were written since the last: they are kept in memory until they are durable.
+const UNDURABLE_BLOCKS_MAX: usize = 1024;
+/// And where the ring is shorter, when they are one part in so many of it.
+const UNDURABLE_PARTS: u64 = 4;
 /// The records of one batch have one part in so many of the journal at most.
 const BATCH_PARTS: u64 = 4;
 
@@ -270,9 +274,14 @@ impl Log {
         self.journal.as_ref().is_some_and(behind)
     }
 
-    /// Whether a flush is due by the clock.
+    /// Whether a flush is due: by the clock, or because much is kept in memory until there is one.
     pub(super) fn is_flush_due(&self, now: Time) -> bool {
+        let is_much = |journal: &Journal| {
+            let most = UNDURABLE_BLOCKS_MAX.min((journal.blocks() / UNDURABLE_PARTS) as usize);
+            journal.undurable_blocks() >= most
+        };
         now.since(self.flushed_at) >= self.flush_interval
+            || self.journal.as_ref().is_some_and(is_much)
     }
 
     /// When the clock has the next thing to do.
@@ -323,6 +332,16 @@ impl Log {
     /// Gives a flush up: what it was for is not durable.
     pub(super) fn abandon_flush(&mut self, number: u64) {
         self.flush.take_if(|flush| flush.number == number);
+    }
+
+    /// The journal's device may have forgotten what was not flushed: all of that is written again, and no flush under
+    /// way says anything of it.
+    pub(super) fn write_again(&mut self) {
+        self.flush = None;
+        self.writes.clear();
+        if let Some(journal) = &mut self.journal {
+            journal.write_again();
+        }
     }
 
     /// The number of the last flush that began, and of the last that ended.

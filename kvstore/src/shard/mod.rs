@@ -209,8 +209,6 @@ pub struct Shard<Q> {
     coming: Coming,
     writers: BTreeMap<WriterId, Writer>,
     writers_made: u64,
-    /// Blocks of the journal that could not be written, up to which each, and where.
-    unwritten: Vec<Finished>,
     answers: VecDeque<Done>,
     stats: Stats,
     /// Units that a device is being told to forget.

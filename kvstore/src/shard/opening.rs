@@ -163,7 +163,6 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
             writers: Default::default(),
             writers_made: 0,
             held: HeldObjects::default(),
-            unwritten: Vec::new(),
             discarding_units: 0,
             answers: Default::default(),
             stats: Stats::default(),

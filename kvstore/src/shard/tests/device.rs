@@ -64,6 +64,13 @@ impl Medium {
         left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).is_ok()
     }
 
+    /// What a device that loses its power for a moment forgets: what it was not made to flush.
+    pub(crate) fn lose_cache(&mut self) {
+        for (at, before) in self.unflushed.drain(..).rev() {
+            self.bytes[at..at + before.len()].copy_from_slice(&before);
+        }
+    }
+
     fn carry_out(&mut self, request: &mut Request<Load>) -> std::result::Result<u32, CommandError> {
         let kind = kind(request.operation);
         let is_there = match (request.operation, &self.failing_at) {

@@ -440,7 +440,7 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
     /// Whether a definition can be told to the journal.
     fn check_definable(&mut self) -> Result<(), Failure> {
         self.check_home()?;
-        if self.log.has_room(1) {
+        if self.log.has_room_for_small() {
             return Ok(());
         }
         self.want_journal();
@@ -497,7 +497,7 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
         if at_s > self.wall_s(now) {
             return Time::ZERO + Duration::from_secs(at_s - self.options.wall_s_at_zero);
         }
-        if self.log.has_room(1) { now } else { Time::NEVER }
+        if self.log.has_room_for_small() { now } else { Time::NEVER }
     }
 
     fn answer(&mut self, tag: u64, item: u32, result: Result<Outcome, Failure>, memory: AnyBuffer) {

@@ -109,7 +109,7 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
             checkpoints
         });
         for (key, place) in lost {
-            if opened.log.has_room(1) {
+            if opened.log.has_room_for_small() {
                 opened.log.append(now, &Record::Delete { key: &key, place });
             }
         }

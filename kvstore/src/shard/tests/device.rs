@@ -50,6 +50,8 @@ pub(crate) struct Medium {
     pub(crate) failing: Vec<(Kind, u32)>,
     /// Of writes, only those that begin in these units fail; none for all.
     pub(crate) failing_at: Option<Range<u64>>,
+    /// How many commands are carried out when they are polled for; none for all.
+    pub(crate) commands_per_poll: Option<usize>,
     /// Nothing works any more.
     pub(crate) is_dead: bool,
     /// Commands that change something until the power is cut, on this device and those that share it.
@@ -225,7 +227,9 @@ impl CommandQueue<Load> for TestQueue {
         for mut request in self.flights.drain(..) {
             let result = if medium.is_dead {
                 Err(CommandError::Reset { may_have_written: false })
-            } else if medium.held.contains(&kind(request.operation)) {
+            } else if medium.commands_per_poll.is_some_and(|most| count >= most)
+                || medium.held.contains(&kind(request.operation))
+            {
                 kept.push(request);
                 continue;
             } else {

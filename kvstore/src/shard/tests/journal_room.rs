@@ -108,7 +108,7 @@ fn a_seal_that_waited_for_a_checkpoint_needs_no_other_request_to_go_on() {
         let mut rig = Rig::new(1, 16, options(durability));
         let writer = rig.filled_writer(long_key(1));
         // The journal is full, of blocks of one record each.
-        while rig.shard.log.has_room(1) {
+        while rig.shard.log.has_room_for_small() {
             let place = Place { device: 0, unit: 0 };
             rig.shard.log.append(rig.now, &Record::Delete { key: b"nobody", place });
             rig.shard.log.mark();

@@ -3,6 +3,7 @@
 mod attaching;
 pub(crate) mod device;
 mod journal_room;
+mod steady;
 
 use std::time::Duration;
 

@@ -37,7 +37,7 @@ pub struct Tag {
 
 impl Tag {
     fn finished(self, memory: AnyBuffer, result: Result<(), Fault>) -> Finished {
-        Finished { purpose: self.purpose, operation: self.operation, memory, result }
+        Finished { purpose: self.purpose, memory, result }
     }
 }
 
@@ -76,8 +76,8 @@ pub(crate) struct Command {
 impl Command {
     /// Of one that was never sent.
     fn finished(self, fault: Fault) -> Finished {
-        let Command { purpose, operation, memory, .. } = self;
-        Finished { purpose, operation, memory, result: Err(fault) }
+        let Command { purpose, memory, .. } = self;
+        Finished { purpose, memory, result: Err(fault) }
     }
 }
 
@@ -102,7 +102,6 @@ pub(crate) enum Fault {
 #[derive(Debug)]
 pub(crate) struct Finished {
     pub(crate) purpose: Purpose,
-    pub(crate) operation: Operation,
     pub(crate) memory: AnyBuffer,
     pub(crate) result: Result<(), Fault>,
 }

@@ -214,8 +214,6 @@ pub struct Shard<Q> {
     coming: Coming,
     writers: BTreeMap<WriterId, Writer>,
     writers_made: u64,
-    /// Blocks of the journal that could not be written, up to which each, and where.
-    unwritten: Vec<Finished>,
     answers: VecDeque<Done>,
     stats: Stats,
     /// Units that a device is being told to forget.
@@ -451,7 +449,7 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
     fn check_definable(&mut self) -> Result<(), Failure> {
         self.wake();
         self.check_home()?;
-        if self.log.has_room(1) {
+        if self.log.has_room_for_small() {
             return Ok(());
         }
         self.want_journal();
@@ -508,7 +506,7 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
         if at_s > self.wall_s(now) {
             return Time::ZERO + Duration::from_secs(at_s - self.options.wall_s_at_zero);
         }
-        if self.log.has_room(1) { now } else { Time::NEVER }
+        if self.log.has_room_for_small() { now } else { Time::NEVER }
     }
 
     fn answer(&mut self, tag: u64, item: u32, result: Result<Outcome, Failure>, memory: AnyBuffer) {

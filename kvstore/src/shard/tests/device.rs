@@ -50,6 +50,8 @@ pub(crate) struct Medium {
     pub(crate) failing: Vec<(Kind, u32)>,
     /// Of writes, only those that begin in these units fail; none for all.
     pub(crate) failing_at: Option<Range<u64>>,
+    /// A bit turns on the way of so many writes.
+    pub(crate) flips_left: u32,
     /// Nothing works any more.
     pub(crate) is_dead: bool,
     /// Commands that change something until the power is cut, on this device and those that share it.
@@ -104,6 +106,10 @@ impl Medium {
                 piece.copy_from_slice(there);
             }
             at += piece.len();
+        }
+        if writes && self.flips_left > 0 {
+            self.flips_left -= 1;
+            self.bytes[at - 1] ^= 1;
         }
     }
 }

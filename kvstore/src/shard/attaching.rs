@@ -38,6 +38,10 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
             let fix = "it has another size than the device that failed: attach that one";
             return Err(Error::invalid("device", device, fix));
         }
+        if usize::from(device) == self.home && lane.memory.len() < self.unwritten.len() {
+            let fix = "its lane has less memory than the one that failed: give it as much";
+            return Err(Error::invalid("device", device, fix));
+        }
         let mut old = std::mem::replace(old, lane);
         // What was written before it failed may not have been flushed.
         self.lanes[usize::from(device)].is_dirty = true;

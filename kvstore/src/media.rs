@@ -249,6 +249,9 @@ impl Set {
     }
 }
 
+/// How often a superblock is written at most until it reads back as it was written.
+const SUPERBLOCK_WRITES: u32 = 4;
+
 /// Devices, and the time that passes while they are waited for.
 pub(crate) struct Waiting<'a, Q> {
     pub(crate) lanes: &'a mut [Lane<Q>],
@@ -294,18 +297,38 @@ impl<Q: CommandQueue<Load>> Waiting<'_, Q> {
     }
 
     /// Copy B of each, durable, then copy A: one of them is whole at any time, and what was there counts until its copy A
-    /// is overwritten.
+    /// is overwritten. Each is read back: one that went wrong on its way must be known before the other is overwritten.
     fn write_superblocks(&mut self, superblocks: &[Superblock]) -> Result<()> {
         for copy in [1, 0] {
             for (index, superblock) in superblocks.iter().enumerate() {
                 let mut bytes = [0; SUPERBLOCK_BYTES];
                 superblock.encode(&mut bytes);
                 let unit = superblock_units(superblock.device_units)[copy];
-                self.write(index, unit, &bytes)?;
+                self.write_superblock(index, unit, &bytes)?;
             }
             self.flush()?;
         }
         Ok(())
+    }
+
+    fn write_superblock(
+        &mut self,
+        index: usize,
+        unit: u64,
+        bytes: &[u8; SUPERBLOCK_BYTES],
+    ) -> Result<()> {
+        for _ in 0..SUPERBLOCK_WRITES {
+            self.write(index, unit, bytes)?;
+            let mut found = [0; SUPERBLOCK_BYTES];
+            self.read(index as u8, unit, &mut found)?;
+            if found == *bytes {
+                return Ok(());
+            }
+        }
+        let device = self.lanes[index].info.device.clone();
+        let why = "its superblock reads back otherwise than it was written".to_owned();
+        let fix = "check the drive and its cables, then open the store again".to_owned();
+        Err(Error::Media { device, why, fix })
     }
 
     /// Overwrites units with zeroes, which a flush is to follow.

@@ -191,3 +191,18 @@ fn a_device_that_does_not_answer_ends_each_call_with_its_name() {
         assert!(text.contains("memory:1"), "{text}");
     }
 }
+
+#[test]
+fn a_superblock_that_goes_wrong_on_its_way_is_written_again_before_the_other_copy_is() {
+    let devices = blank_devices();
+    format_as(&devices, 1, false).expect("formatted");
+    devices[1].medium().flips_left = 1;
+    open(&devices, Durability::Restart).expect("the next write is right");
+    assert!(set_of(&devices).expect("a store").bad().is_empty(), "both copies are whole");
+    devices[1].medium().flips_left = u32::MAX;
+    let refused = open(&devices, Durability::Restart).expect_err("no write is right");
+    assert!(refused.to_string().contains("reads back otherwise"), "{refused}");
+    devices[1].medium().flips_left = 0;
+    assert_eq!(set_of(&devices).expect("copy A is as it was").store_id(), [1; 16]);
+    open(&devices, Durability::Restart).expect("it opens");
+}

@@ -51,7 +51,9 @@ use adit_driver::memory::{AnyBuffer, Buffer};
 use smallvec::SmallVec;
 
 pub(crate) use lane::{Command, Fault, Finished, Purpose};
-pub use lane::{LANE_BUFFER_BYTES, LANE_MEMORY_BYTES, Lane, LaneInfo, Load, Tag};
+pub use lane::{
+    LANE_BUFFER_BYTES, LANE_MEMORY_BYTES, LANE_MEMORY_MIN_BYTES, Lane, LaneInfo, Load, Tag,
+};
 pub use opening::Recovery;
 pub use planning::{Planned, PlannedItem};
 pub use request::{
@@ -474,8 +476,12 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
             && self.lanes.iter().all(Lane::is_idle)
     }
 
-    /// Gives the ways to the devices back. Nothing is written any more: what was not committed is as after a crash.
-    pub fn into_lanes(self) -> Vec<Lane<Q>> {
+    /// Gives the ways to the devices back, with all memory of theirs that is not in flight. Nothing is written any more:
+    /// what was not committed is as after a crash.
+    pub fn into_lanes(mut self) -> Vec<Lane<Q>> {
+        for unwritten in std::mem::take(&mut self.unwritten) {
+            self.keep(self.home, unwritten.memory);
+        }
         self.lanes
     }
 

@@ -147,7 +147,8 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
         }
     }
 
-    fn keep(&mut self, device: usize, memory: AnyBuffer) {
+    /// Takes back memory of a lane's.
+    pub(super) fn keep(&mut self, device: usize, memory: AnyBuffer) {
         let AnyBuffer::One(memory) = memory else { unreachable!("metadata is in one buffer") };
         self.lanes[device].keep(memory);
     }

@@ -68,7 +68,8 @@ pub struct Heads {
 pub fn heads<M: Media>(media: &mut M, devices: &[DeviceFacts]) -> Result<Heads> {
     let mut copies = Vec::with_capacity(devices.len());
     for (index, device) in (0..).zip(devices) {
-        copies.push(superblocks(media, index, device)?);
+        let found = head(media, index, device)?;
+        copies.push(found.map_err(|absent| absent.into_error(&device.device))?);
     }
     let given = devices.iter().zip(&copies).map(|(device, copies)| Given {
         device: &device.device,
@@ -82,15 +83,23 @@ pub fn heads<M: Media>(media: &mut M, devices: &[DeviceFacts]) -> Result<Heads> 
     Ok(Heads { copies, agreed, geometry })
 }
 
-fn superblocks<M: Media>(media: &mut M, index: u8, device: &DeviceFacts) -> Result<Copies> {
+/// The superblock of one device, or why there is none; whether its neighbours are there is not asked.
+///
+/// # Errors
+/// Where the device does not answer.
+pub fn head<M: Media>(
+    media: &mut M,
+    index: u8,
+    device: &DeviceFacts,
+) -> Result<Result<Copies, Absent>> {
     if device.units() < 2 {
-        return Err(Absent::Blank.into_error(&device.device));
+        return Ok(Err(Absent::Blank));
     }
     let mut bytes = [[0; UNIT_BYTES as usize]; 2];
     for (unit, bytes) in superblock_units(device.units()).into_iter().zip(&mut bytes) {
         media.read(index, unit, bytes)?;
     }
-    choose(&bytes[0], &bytes[1]).map_err(|absent| absent.into_error(&device.device))
+    Ok(choose(&bytes[0], &bytes[1]))
 }
 
 /// Something that is not as it should be.

@@ -46,7 +46,7 @@ Examples:
   adit kv put uring:kv.img greeting hello.txt
   adit kv get uring:kv.img greeting
   adit kv ls uring:kv.img
-  adit kv bench --store uring:kv.img --workload fill";
+  adit kv bench --store uring:bench.img --size 4G --workload fill";
 
 /// `adit kv`.
 #[derive(Args, Debug)]

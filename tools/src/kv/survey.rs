@@ -60,8 +60,16 @@ impl Reader {
             Err(error) if exclusive || !is_taken(&error) => return Err(error.into()),
             Err(_) => (open(false)?, true),
         };
+        Ok(Reader { is_in_use, ..Reader::of(devices)? })
+    }
+
+    /// Reads devices that this process has open, each of which gives it a queue.
+    ///
+    /// # Errors
+    /// As [`Device::create_queue`].
+    pub(crate) fn of(devices: impl IntoIterator<Item = Device>) -> Result<Reader> {
         let devices = devices.into_iter().map(Opened::new).collect::<Result<_>>()?;
-        Ok(Reader { devices, is_in_use })
+        Ok(Reader { devices, is_in_use: false })
     }
 
     /// The devices as they are now.

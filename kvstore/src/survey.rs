@@ -7,8 +7,10 @@
 //!
 //! What is wrong is a list of [`Fault`]s. Nothing is written. The objects' data are read only by
 //! [`ShardSurvey::verify`], which is a scrub. Where
-//! somebody has the store open meanwhile, what is found may be of several moments.
+//! somebody has the store open meanwhile, what is found may be of several moments: [`heads_in_use`] and [`shard_in_use`]
+//! look until it is of one, and tell what is in motion from what is damaged.
 
+mod in_use;
 mod objects;
 mod space;
 mod verify;
@@ -20,6 +22,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::Range;
 
+pub use in_use::{Moment, heads_in_use, shard_in_use};
 use objects::Objects;
 pub use objects::SurveyedObject;
 pub use space::Space;
@@ -111,11 +114,23 @@ pub struct Fault {
     pub text: String,
     /// How many objects it costs, as far as that can be told.
     pub objects_lost: u64,
+    /// Which of its kind it is, where the text may say more of it the next time.
+    place: Option<u64>,
 }
 
 impl Fault {
     fn new(code: &'static str, objects_lost: u64, text: impl ToString) -> Fault {
-        Fault { code, text: text.to_string(), objects_lost }
+        Fault { code, text: text.to_string(), objects_lost, place: None }
+    }
+
+    fn at(self, place: u64) -> Fault {
+        Fault { place: Some(place), ..self }
+    }
+
+    /// Whether it is this one, seen at another time.
+    fn is_same(&self, other: &Fault) -> bool {
+        let is_place = self.place.is_some() && self.place == other.place;
+        self.code == other.code && (is_place || self.text == other.text)
     }
 }
 
@@ -144,6 +159,19 @@ pub struct ShardSurvey {
     pub space: Space,
     /// What is wrong.
     pub faults: Vec<Fault>,
+}
+
+impl ShardSurvey {
+    /// The layout of an object; none where it is plain, or its layout is not there.
+    pub fn layout_of(&self, found: &SurveyedObject) -> Option<&Layout> {
+        self.layouts.get(&found.object.layout.0)
+    }
+
+    /// The name of an object's tenant; empty where that is nobody in particular, or is not there.
+    pub fn tenant_of(&self, found: &SurveyedObject) -> &str {
+        let tenant = self.tenants.iter().find(|(id, ..)| *id == found.object.tenant.0);
+        tenant.map_or("", |(_, name, _)| name)
+    }
 }
 
 /// Surveys one shard.
@@ -194,7 +222,8 @@ fn of_recovery(shard: u16, recovered: &Recovered) -> Vec<Fault> {
             recovered.damaged_headers,
             used(recovered)
         );
-        faults.push(Fault::new("checkpoint-header", 0, text));
+        let damaged = recovered.damaged_headers as u64;
+        faults.push(Fault::new("checkpoint-header", 0, text).at(damaged));
     }
     for (number, void) in &recovered.passed_over {
         let text = format!(
@@ -202,7 +231,7 @@ fn of_recovery(shard: u16, recovered: &Recovered) -> Vec<Fault> {
             why(*void),
             used(recovered)
         );
-        faults.push(Fault::new("checkpoint", 0, text));
+        faults.push(Fault::new("checkpoint", 0, text).at(*number));
     }
     let torn = matches!(recovered.cut, Some(Void::Damaged | Void::Records(_)));
     if torn || recovered.blocks_behind > 0 {
@@ -211,12 +240,13 @@ fn of_recovery(shard: u16, recovered: &Recovered) -> Vec<Fault> {
              at least",
             recovered.next.sequence, recovered.blocks_behind
         );
-        faults.push(Fault::new("journal-cut", 0, text));
+        faults.push(Fault::new("journal-cut", 0, text).at(recovered.next.sequence));
     }
     if recovered.is_inconsistent {
         let text = format!(
-            "shard {shard}: the journal ends before the end of every checkpoint; objects may be missing, and some \
-             that are listed may have been overwritten, which their checksums tell"
+            "shard {shard}: the journal ends at block {}, before the end of every checkpoint; objects may be missing, \
+             and some that are listed may have been overwritten, which their checksums tell",
+            recovered.next.sequence
         );
         faults.push(Fault::new("inconsistent", 0, text));
     }

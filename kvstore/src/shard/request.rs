@@ -197,11 +197,11 @@ pub enum Failure {
     Full,
     /// The tenant has no more.
     #[error(
-        "tenant {tenant} would exceed its quota of {quota_bytes} bytes: delete objects of it or raise the quota"
+        "tenant '{tenant}' would exceed its quota of {quota_bytes} bytes: delete objects of it or raise the quota"
     )]
     Quota {
-        /// Which.
-        tenant: TenantId,
+        /// Its name.
+        tenant: Box<str>,
         /// Its quota.
         quota_bytes: u64,
     },

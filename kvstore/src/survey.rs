@@ -27,14 +27,17 @@ use objects::Objects;
 pub use objects::SurveyedObject;
 pub use space::Space;
 
+pub use crate::recovery::Media;
+pub use crate::superblock::{Absent, Copies};
+
 use crate::block::{Lineage, Void};
 use crate::device_set::{Agreed, Given, check_set};
 use crate::error::Result;
 use crate::geometry::{Geometry, superblock_units};
 use crate::layout::Layout;
 use crate::place::UNIT_BYTES;
-use crate::recovery::{Areas, Media, Recovered, recover};
-use crate::superblock::{Absent, Copies, choose};
+use crate::recovery::{Areas, Recovered, recover};
+use crate::superblock::choose;
 
 /// A device as it is now.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -73,3 +73,6 @@ pub use plans::{ShardTransfers, Transfers};
 pub use pool::PoolBuffer;
 pub use value::{Put, Read, Value};
 pub use writer::Writer;
+
+pub use crate::media::Set;
+pub use crate::plan::{Plan, Transfer};

@@ -10,8 +10,7 @@ use std::time::Duration;
 use adit_driver::device::{CommandQueue, DeviceQueue, Operation, QueueOptions, Request};
 use adit_driver::spec::Lba;
 use adit_driver::{Buffer, Completion, Device, DeviceOptions, Target};
-use adit_kvstore::recovery::Media;
-use adit_kvstore::survey::{self, DeviceFacts, Fault, Heads, Moment, ShardSurvey};
+use adit_kvstore::survey::{self, DeviceFacts, Fault, Heads, Media, Moment, ShardSurvey};
 use adit_kvstore::{Error, UNIT_BYTES};
 
 use crate::failure::{Failure, Result};

@@ -5,8 +5,7 @@
 //! something else are refused by the guard that every writer has, and files are overwritten as by any benchmark.
 
 use adit_driver::Device;
-use adit_kvstore::superblock::Absent;
-use adit_kvstore::survey::{self, Heads};
+use adit_kvstore::survey::{self, Absent, Heads};
 
 use super::run::LABEL;
 use crate::failure::{Failure, Result};

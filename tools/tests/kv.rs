@@ -131,7 +131,7 @@ fn a_store_on_several_devices_takes_them_in_their_order_only() {
     assert_eq!(json(&["kv", "scrub", &a, &b])["objects"], 4);
     fail(&["kv", "ls", &b, &a], 1, "order");
     fail(&["kv", "ls", &a], 1, "missing");
-    fail(&["kv", "check", &a, &a], 1, "a.img");
+    fail(&["kv", "check", &a, &a], 2, "a.img is named twice");
     let other = scratch.store("c.img");
     fail(&["kv", "ls", &a, &other], 1, "c.img");
 }

@@ -9,6 +9,7 @@ use adit_kvstore::shard::{Action, Done, Outcome, Request};
 use adit_kvstore::store::ObjectInfo;
 use adit_kvstore::{Key, Local, OpenOptions, Store};
 
+use super::store;
 use crate::failure::{Failure, Result};
 
 /// Objects that are listed at once.
@@ -29,6 +30,7 @@ impl Session {
     /// # Errors
     /// As [`Store::open_local`].
     pub(crate) fn open(targets: Vec<Target>) -> Result<Session> {
+        store::check_there(&targets, store::NO_STORE)?;
         Ok(Session::of(Store::open_local(&OpenOptions::new(targets))?))
     }
 

@@ -13,6 +13,7 @@ use adit_driver::{Buffer, Completion, Device, DeviceOptions, Target};
 use adit_kvstore::survey::{self, DeviceFacts, Fault, Heads, Media, Moment, ShardSurvey};
 use adit_kvstore::{Error, UNIT_BYTES};
 
+use super::store;
 use crate::failure::{Failure, Result};
 
 /// Read at once, and held in memory, for each device.
@@ -67,6 +68,7 @@ impl Reader {
     /// # Errors
     /// As [`Device::open`].
     pub(crate) fn open(targets: &[Target], exclusive: bool) -> Result<Reader> {
+        store::check_there(targets, store::NO_STORE)?;
         let open = |exclusive: bool| {
             let options = DeviceOptions { writes: false, exclusive, ..DeviceOptions::default() };
             let each = targets.iter().map(|target| Device::open(target, &options));

@@ -20,7 +20,7 @@ pub(super) fn refuse(name: &str, devices: &[Device]) -> Result<()> {
     let mut reader = Reader::of(devices.iter().cloned())?;
     let Some(kept) = found(&mut reader)? else { return Ok(()) };
     Err(Failure::usage(format!(
-        "{name}: nothing was written, because {kept}; name another target, or add --force if all of it may be lost"
+        "{name}: nothing was written: {kept}; name another target, or add --force if all of it may be lost"
     )))
 }
 
@@ -60,7 +60,7 @@ fn parts(reader: &mut Reader) -> Result<Option<String>> {
                 found.superblock.device_count,
                 called(&found.superblock.label)
             ),
-            Err(absent) => format!("of {}: {absent}", device.device),
+            Err(absent) => format!("{}: {absent}", device.device),
         };
         return Ok(Some(text.trim_end().to_owned()));
     }

@@ -83,7 +83,7 @@ use crate::options::{Durability, PolicyKind, Watermarks};
 use crate::place::{Place, UNIT_BYTES};
 use crate::plan;
 use crate::record::Record;
-use crate::tenant::Tenants;
+use crate::tenant::{Tenant, Tenants};
 
 /// How a shard works. The defaults are a store's.
 #[derive(Clone, Debug)]
@@ -461,6 +461,11 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
     /// The layout of this number.
     pub fn layout_of(&self, id: LayoutId) -> Option<&Layout> {
         self.spaces.layout(id)
+    }
+
+    /// The tenant of this number.
+    pub fn tenant_of(&self, id: TenantId) -> Option<&Tenant> {
+        self.tenants.get(id)
     }
 
     /// Whether nothing is going on, so that without another request [`Shard::poll`] need not be called but for the

@@ -55,7 +55,7 @@ pub use lane::{
     LANE_BUFFER_BYTES, LANE_MEMORY_BYTES, LANE_MEMORY_MIN_BYTES, Lane, LaneInfo, Load, Tag,
 };
 pub use opening::Recovery;
-pub use planning::{Planned, PlannedItem};
+pub use planning::{Certainty, Planned, PlannedItem, Verification};
 pub use request::{
     Action, Decline, Done, Failure, FillItem, GetItem, Outcome, Part, PutItem, PutOptions, Request,
     ReserveItem, WriterId,

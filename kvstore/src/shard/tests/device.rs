@@ -186,6 +186,7 @@ impl TestDevice {
             boundary_bytes: 0,
             depth: self.depth,
             deallocates: self.deallocates,
+            protection: None,
             accepts: Box::new(|_| true),
         };
         let queue = TestQueue {

@@ -58,6 +58,7 @@ pub mod slab;
 pub mod store;
 pub mod superblock;
 pub mod survey;
+mod table;
 pub mod tenant;
 
 pub use error::{Error, Result};

@@ -20,6 +20,10 @@ pub(crate) struct TestArgs {
     /// Run only the guests whose name contains this (and build adit for them)
     #[arg(long, value_name = "NAME")]
     only: Option<String>,
+
+    /// How many guests run side by side [default: one for each core, as far as memory goes]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..))]
+    jobs: Option<u8>,
 }
 
 /// The checks that cargo does. The last one builds what the guests run: they are left out when it fails.
@@ -74,7 +78,7 @@ pub(crate) fn run(arguments: &TestArgs) -> Result<u8> {
     let guests = if arguments.no_vm {
         Tally::default()
     } else if built {
-        matrix::run(&cases)?
+        matrix::run(&cases, arguments.jobs.map(usize::from))?
     } else {
         eprintln!("xtask: adit does not build, so no guest can run it");
         Tally { passed: 0, failed: u32::try_from(cases.len()).context("too many cases")? }

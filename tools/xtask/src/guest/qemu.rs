@@ -125,7 +125,7 @@ pub(crate) struct Watch<'a> {
     /// What to tell the monitor, and when.
     pub rules: &'a [Rule],
     /// What a terminal shows meanwhile.
-    pub waiting: Waiting<'a>,
+    pub waiting: Waiting,
 }
 
 /// Runs QEMU to its end; the command's output goes to `sink`.
@@ -183,7 +183,7 @@ impl Qemu {
     fn start(arguments: &[String], watch: &Watch, scratch: &Scratch) -> Result<Self> {
         let errors = File::create(scratch.path(ERRORS)).context("cannot create QEMU's log file")?;
         let mut command = tied_to_parent(PROGRAM);
-        let aloud = matches!(watch.waiting, Waiting::UntilBooted);
+        let aloud = watch.waiting == Waiting::UntilBooted;
         let (monitor, input) = match watch.rules {
             [] => (None, Stdio::null()),
             rules => {
@@ -210,11 +210,8 @@ impl Qemu {
     ) -> Result<()> {
         let limit_s = watch.limit_s;
         let deadline = Instant::now() + Duration::from_secs(limit_s);
-        let (what, until_booted) = match watch.waiting {
-            Waiting::UntilBooted => ("booting the guest", true),
-            Waiting::Throughout(what) => (what, false),
-        };
-        let mut progress = Some(Progress::start(what));
+        let until_booted = watch.waiting == Waiting::UntilBooted;
+        let mut progress = until_booted.then(|| Progress::start("booting the guest"));
         loop {
             interrupt::check()?;
             self.monitor.as_mut().map_or(Ok(()), Monitor::step)?;
@@ -228,7 +225,7 @@ impl Qemu {
                 Err(RecvTimeoutError::Timeout) => continue,
                 Err(RecvTimeoutError::Disconnected) => return Ok(()),
             };
-            if until_booted && splitter.booted() {
+            if splitter.booted() {
                 progress.take();
             }
             if let Some(monitor) = &mut self.monitor {

@@ -7,6 +7,7 @@
 mod arguments;
 mod command;
 mod controller;
+mod counter;
 mod cpio;
 mod files;
 mod initramfs;
@@ -18,6 +19,7 @@ mod programs;
 mod qemu;
 mod rules;
 mod scratch;
+mod vmlinux;
 
 pub(crate) use arguments::GuestArgs;
 pub(crate) use command::quote;

@@ -5,6 +5,7 @@
 //! is there already is used as it is; removing the directory fetches it again.
 
 use super::programs;
+use super::vmlinux;
 use crate::failure::{Context, Failure, Result};
 use crate::process;
 use crate::progress::Progress;
@@ -25,7 +26,7 @@ const PROGRAMS: [(&str, &str); 5] = [
     ("sfdisk", "fdisk"),
 ];
 
-/// Held while something is fetched: guests side by side want the same packages.
+/// Held while something is fetched or unpacked: guests side by side want the same.
 static FETCHING: Mutex<()> = Mutex::new(());
 
 /// A kernel and its modules.
@@ -63,7 +64,9 @@ impl Kernel {
     pub(crate) fn fetched(cache: &Path) -> Result<Self> {
         let root = cache.join("kernel");
         fetch_once(&root, kernel_packages)?;
-        Self::find(&root)
+        let packed = Self::find(&root)?;
+        let _alone = FETCHING.lock().unwrap_or_else(PoisonError::into_inner);
+        Ok(Self { image: vmlinux::beside(&packed.image)?, ..packed })
     }
 }
 

@@ -4,6 +4,7 @@
 //! second one on QEMU's standard output that carries the command's output and the guest's report.
 
 use super::arguments::{DEFAULT_IOMMU, GuestArgs};
+use super::counter;
 use super::monitor::{self, Monitor};
 use super::output::{Report, Splitter};
 use super::packages::Kernel;
@@ -41,10 +42,11 @@ const TICK: Duration = Duration::from_millis(50);
 /// `tsc`: otherwise the clock is the emulated HPET, where each reading leaves the guest. `multipath=N`: block devices
 /// are called nvmeXnY whatever the subsystem. `no_timer_check`: a busy host keeps the emulated timer from ticking in time,
 /// and the kernel would give up. `poll_queues=1`: io_uring can poll for completions on the kernel's drives, which
-/// modprobe tells the module. The hugepages are 2 MiB each.
+/// modprobe tells the module. The hugepages are 2 MiB each; `init_on_alloc=0`: the kernel would clear them all before it
+/// boots. `cryptomgr.notests` and `mitigations=off`: what it does for its own sake is slow when emulated.
 const KERNEL_LINE: &str = "console=ttyS0 quiet loglevel=3 panic=-1 intel_iommu=on amd_iommu=on iommu=pt hugepages=256 \
                            tsc=reliable clocksource=tsc no_timer_check nvme_core.multipath=N nvme.poll_queues=1 \
-                           log_buf_len=4M";
+                           log_buf_len=4M init_on_alloc=0 cryptomgr.notests mitigations=off";
 
 /// QEMU's arguments for this guest.
 pub(crate) fn arguments(
@@ -55,10 +57,11 @@ pub(crate) fn arguments(
     scratch: &Scratch,
 ) -> Result<Vec<String>> {
     let console = scratch.path(CONSOLE).to_string_lossy().into_owned();
+    let kernel_line = KERNEL_LINE.to_owned() + &counter::kernel_word();
     let mut list: Vec<String> =
         ["-machine", "q35,kernel-irqchip=split", "-accel", "tcg,thread=multi", "-cpu", "max"]
             .into_iter()
-            .chain(["-display", "none", "-nodefaults", "-no-reboot", "-append", KERNEL_LINE])
+            .chain(["-display", "none", "-nodefaults", "-no-reboot", "-append", &kernel_line])
             .chain(["-m", &guest.mem, "-smp", &guest.cpus.to_string()])
             .chain([
                 "-kernel",

@@ -108,7 +108,10 @@ mod tests {
         let (one, other) = (Scratch::create(&cache).unwrap(), Scratch::create(&cache).unwrap());
         one.write("initramfs", b"one").unwrap();
         other.write("initramfs", b"other").unwrap();
-        assert_eq!((one.read("initramfs"), other.read("initramfs")), ("one".into(), "other".into()));
+        assert_eq!(
+            (one.read("initramfs"), other.read("initramfs")),
+            ("one".into(), "other".into())
+        );
         drop(one);
         assert_eq!(other.read("initramfs"), "other");
         drop(other);

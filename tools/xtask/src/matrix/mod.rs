@@ -134,9 +134,9 @@ impl Case {
 
     fn run_once(&self) -> (Option<String>, Vec<String>) {
         let mut output = Vec::new();
-        let outcome = self.arguments().and_then(|arguments| {
-            guest::run(&arguments, Waiting::Silently, &mut output)
-        });
+        let outcome = self
+            .arguments()
+            .and_then(|arguments| guest::run(&arguments, Waiting::Silently, &mut output));
         let output = String::from_utf8_lossy(&output);
         let problem = match outcome {
             Ok(outcome) => self.judge(&output, &outcome),

@@ -21,7 +21,7 @@ impl Random {
 
     /// Below `end`, which is not 0.
     pub(crate) fn below(&mut self, end: u64) -> u64 {
-        (u128::from(self.next()) * u128::from(end) >> 64) as u64
+        ((u128::from(self.next()) * u128::from(end)) >> 64) as u64
     }
 
     /// From 0 to less than 1.

@@ -8,6 +8,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::options::Phase;
 
+/// The longest latency that is told apart: 100 s.
+const LATENCY_NS_MAX: u64 = 100_000_000_000;
+
 /// What a get came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Found {
@@ -32,7 +35,9 @@ pub(crate) struct Tally {
 
 impl Tally {
     pub(crate) fn new() -> Tally {
-        let latency = Histogram::new(3).expect("three digits are allowed");
+        // Its range is given, as a histogram that saturates does not grow.
+        let latency = Histogram::new_with_bounds(1, LATENCY_NS_MAX, 3);
+        let latency = latency.expect("a range and three digits that are allowed");
         Tally { gets: 0, puts: 0, misses: 0, wrong: 0, latency }
     }
 

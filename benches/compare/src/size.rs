@@ -27,7 +27,7 @@ impl FromStr for Size {
 
 impl fmt::Display for Size {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let whole = |shift: &u32| self.0 != 0 && self.0 % (1 << shift) == 0;
+        let whole = |shift: &u32| self.0 != 0 && self.0.is_multiple_of(1 << shift);
         match LETTERS.iter().rev().find(|(_, shift)| whole(shift)) {
             Some((letter, shift)) => {
                 write!(f, "{} {}iB", self.0 >> shift, letter.to_ascii_uppercase())

@@ -11,10 +11,10 @@
 //! Every get is verified by CRC-32C before it is answered.
 
 use std::str::FromStr;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use adit_driver::Target;
 use adit_driver::memory::AnyBuffer;
-use adit_kvstore::store::Payload;
+use adit_driver::{Buffer, Target};
 use adit_kvstore::{FormatStore, Key, OpenOptions, Store};
 use anyhow::{Context, Result, bail};
 
@@ -25,6 +25,8 @@ use crate::measured::Found;
 pub(super) struct Adit {
     store: Store,
     object_bytes: usize,
+    /// Memory for puts, one for each request in flight.
+    idle: Mutex<Vec<Buffer>>,
 }
 
 impl Adit {
@@ -48,39 +50,51 @@ impl Adit {
             promise: "`restart`: all but the last 10 ms outlives a crash, all but the last second a power cut; CRC-32C verified on get".to_owned(),
         };
         let store = Store::open(&options).context("opening the store")?;
-        Ok((Adit { store, object_bytes: setup.object_bytes }, about))
+        let idle = Mutex::new(buffers(&store, setup)?);
+        Ok((Adit { store, object_bytes: setup.object_bytes, idle }, about))
+    }
+
+    fn idle(&self) -> MutexGuard<'_, Vec<Buffer>> {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Memory for puts, which comes back with each answer.
-pub(super) struct Hands {
-    object: AnyBuffer,
+/// Memory of the store's for puts, with the bytes that all objects share.
+fn buffers(store: &Store, setup: &Setup) -> Result<Vec<Buffer>> {
+    let (depth, base) = (setup.depth as usize, contents::base(setup.object_bytes));
+    let mut region = store.allocate(depth * base.len())?;
+    let pieces = (0..depth).rev().map(|index| {
+        let mut buffer = region.split_off(index * base.len());
+        // Memory comes in whole pages, which may be more than was asked for.
+        drop(buffer.split_off(base.len()));
+        buffer.copy_from_slice(&base);
+        buffer
+    });
+    Ok(pieces.collect())
 }
 
 impl Engine for Adit {
-    type Hands = Hands;
+    type Hands = ();
 
-    fn hands(&self) -> Result<Hands> {
-        let mut object = self.store.allocate(self.object_bytes)?;
-        object[..self.object_bytes].copy_from_slice(&contents::base(self.object_bytes));
-        Ok(Hands { object: AnyBuffer::One(object) })
-    }
-
-    async fn put(&self, hands: &mut Hands, object: u64) -> Result<()> {
-        if let AnyBuffer::One(bytes) = &mut hands.object {
-            contents::stamp(&mut bytes[..self.object_bytes], object);
-        }
-        let memory = std::mem::replace(&mut hands.object, AnyBuffer::None);
-        let payload = Payload::lent(memory, self.object_bytes as u64);
-        let put = self.store.put(Key::from(contents::key(object)), payload).await?;
-        if !put.is_stored() {
-            bail!("object {object} was not stored: {:?}", put.outcome);
-        }
-        hands.object = put.memory;
+    fn hands(&self) -> Result<()> {
         Ok(())
     }
 
-    async fn get(&self, _hands: &mut Hands, object: u64) -> Result<Found> {
+    async fn put(&self, _hands: &mut (), object: u64) -> Result<()> {
+        let mut memory =
+            self.idle().pop().expect("no more puts are in flight than there is memory for");
+        contents::stamp(&mut memory, object);
+        let put = self.store.put(Key::from(contents::key(object)), memory).await?;
+        if !put.is_stored() {
+            bail!("object {object} was not stored: {:?}", put.outcome);
+        }
+        if let AnyBuffer::One(memory) = put.memory {
+            self.idle().push(memory);
+        }
+        Ok(())
+    }
+
+    async fn get(&self, _hands: &mut (), object: u64) -> Result<Found> {
         let value = self.store.get(Key::from(contents::key(object))).await?;
         Ok(value.map_or(Found::Miss, |value| judge(&value, object, self.object_bytes)))
     }

@@ -6,7 +6,7 @@
 //! | garbage collection of blobs | on, the oldest quarter | puts that replace objects are to give their room back |
 //! | direct reads, flushes and compactions | on | its memory is its own then |
 //! | write-ahead log | off | it would write each object twice; a cache does not need it |
-//! | memtables | 2 of 64 MiB | the default size |
+//! | memtables | 2 of 64 MiB, or of an eighth of the memory where that is less | the default size |
 //! | block cache | half of the memory that is allowed; blobs are not in it | the other half is for memtables and what is in flight |
 //! | compression | none | the objects do not compress |
 //! | callers | a thread for each request in flight, `get_pinned` | the calls block |
@@ -23,14 +23,14 @@ use super::{About, Engine, Setup, judge};
 use crate::contents;
 use crate::measured::Found;
 
-const MEMTABLE_BYTES: usize = 64 << 20;
+const MEMTABLE_BYTES_MAX: usize = 64 << 20;
 
 pub(super) struct Rocks {
     db: DB,
     object_bytes: usize,
 }
 
-fn options(cache: &Cache) -> Options {
+fn options(cache: &Cache, memtable_bytes: usize) -> Options {
     let mut tables = BlockBasedOptions::default();
     tables.set_block_cache(cache);
     let mut options = Options::default();
@@ -43,7 +43,7 @@ fn options(cache: &Cache) -> Options {
     options.set_blob_gc_age_cutoff(0.25);
     options.set_blob_compression_type(DBCompressionType::None);
     options.set_compression_type(DBCompressionType::None);
-    options.set_write_buffer_size(MEMTABLE_BYTES);
+    options.set_write_buffer_size(memtable_bytes);
     options.set_use_direct_reads(true);
     options.set_use_direct_io_for_flush_and_compaction(true);
     options.set_max_background_jobs(4);
@@ -53,9 +53,10 @@ fn options(cache: &Cache) -> Options {
 impl Rocks {
     pub(super) fn open(setup: &Setup) -> Result<(Rocks, About)> {
         let cache_bytes = setup.memory_bytes as usize / 2;
+        let memtable_bytes = (cache_bytes / 4).min(MEMTABLE_BYTES_MAX);
         let cache = Cache::new_lru_cache(cache_bytes)?;
         let folder = setup.folder.join("db");
-        let db = DB::open(&options(&cache), &folder)
+        let db = DB::open(&options(&cache, memtable_bytes), &folder)
             .with_context(|| format!("opening RocksDB in {}", folder.display()))?;
         let about = About {
             setup: format!(
@@ -63,7 +64,7 @@ impl Rocks {
                 cache_bytes >> 20,
                 setup.depth
             ),
-            promise: "what its memtables still hold is lost in a crash, at most 128 MiB; what is flushed outlives a power cut; CRC-32C verified on get".to_owned(),
+            promise: "what its two memtables still hold is lost in a crash; what is flushed outlives a power cut; CRC-32C verified on get".to_owned(),
         };
         Ok((Rocks { db, object_bytes: setup.object_bytes }, about))
     }

@@ -51,7 +51,9 @@ use adit_driver::memory::{AnyBuffer, Buffer};
 use smallvec::SmallVec;
 
 pub(crate) use lane::{Command, Fault, Finished, Purpose};
-pub use lane::{LANE_BUFFER_BYTES, LANE_MEMORY_BYTES, Lane, LaneInfo, Load, Tag};
+pub use lane::{
+    LANE_BUFFER_BYTES, LANE_MEMORY_BYTES, LANE_MEMORY_MIN_BYTES, Lane, LaneInfo, Load, Tag,
+};
 pub use opening::Recovery;
 pub use planning::{Certainty, Planned, PlannedItem, Verification};
 pub use request::{
@@ -81,7 +83,7 @@ use crate::options::{Durability, PolicyKind, Watermarks};
 use crate::place::{Place, UNIT_BYTES};
 use crate::plan;
 use crate::record::Record;
-use crate::tenant::Tenants;
+use crate::tenant::{Tenant, Tenants};
 
 /// How a shard works. The defaults are a store's.
 #[derive(Clone, Debug)]
@@ -214,8 +216,6 @@ pub struct Shard<Q> {
     coming: Coming,
     writers: BTreeMap<WriterId, Writer>,
     writers_made: u64,
-    /// Blocks of the journal that could not be written, up to which each, and where.
-    unwritten: Vec<Finished>,
     answers: VecDeque<Done>,
     stats: Stats,
     /// Units that a device is being told to forget.
@@ -451,7 +451,7 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
     fn check_definable(&mut self) -> Result<(), Failure> {
         self.wake();
         self.check_home()?;
-        if self.log.has_room(1) {
+        if self.log.has_room_for_small() {
             return Ok(());
         }
         self.want_journal();
@@ -461,6 +461,11 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
     /// The layout of this number.
     pub fn layout_of(&self, id: LayoutId) -> Option<&Layout> {
         self.spaces.layout(id)
+    }
+
+    /// The tenant of this number.
+    pub fn tenant_of(&self, id: TenantId) -> Option<&Tenant> {
+        self.tenants.get(id)
     }
 
     /// Whether nothing is going on, so that without another request [`Shard::poll`] need not be called but for the
@@ -476,7 +481,8 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
             && self.lanes.iter().all(Lane::is_idle)
     }
 
-    /// Gives the ways to the devices back. Nothing is written any more: what was not committed is as after a crash.
+    /// Gives the ways to the devices back, with all memory of theirs that is not in flight. Nothing is written any more:
+    /// what was not committed is as after a crash.
     pub fn into_lanes(self) -> Vec<Lane<Q>> {
         self.lanes
     }
@@ -508,7 +514,7 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
         if at_s > self.wall_s(now) {
             return Time::ZERO + Duration::from_secs(at_s - self.options.wall_s_at_zero);
         }
-        if self.log.has_room(1) { now } else { Time::NEVER }
+        if self.log.has_room_for_small() { now } else { Time::NEVER }
     }
 
     fn answer(&mut self, tag: u64, item: u32, result: Result<Outcome, Failure>, memory: AnyBuffer) {

@@ -70,12 +70,12 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
         if self.check_home().is_err() {
             return by_clock;
         }
-        let is_busy = self.is_checkpointing() || self.is_pressed();
+        let is_busy = self.is_checkpointing() || self.is_pressed() || self.has_flush_to_begin(now);
         if is_busy { now } else { by_clock.min(self.log.next_due_at()) }
     }
 
     /// Takes notice of devices that are out of service since the last turn.
-    fn note_failures(&mut self) {
+    pub(super) fn note_failures(&mut self) {
         for device in 0..self.lanes.len() {
             let lane = &mut self.lanes[device];
             if lane.failure().is_some() && !std::mem::replace(&mut lane.is_failure_noted, true) {
@@ -117,7 +117,7 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
     }
 
     fn finish(&mut self, now: Time, device: usize, finished: Finished) {
-        let Finished { purpose, operation, memory, result } = finished;
+        let Finished { purpose, memory, result } = finished;
         let is_done = result.is_ok();
         match purpose {
             Purpose::Batch { batch, command } => {
@@ -130,8 +130,10 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
             }
             Purpose::Journal { .. } => {
                 // It is written again when the device is back.
-                self.lanes[device].fail("its journal cannot be written");
-                self.unwritten.push(Finished { purpose, operation, memory, result });
+                if let Err(fault) = &result {
+                    self.lanes[device].fail(&format!("its journal cannot be written: {fault}"));
+                }
+                self.keep(device, memory);
             }
             Purpose::Flush { number } => self.finish_flush(device, number, is_done),
             Purpose::Body | Purpose::Header => {
@@ -147,7 +149,8 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
         }
     }
 
-    fn keep(&mut self, device: usize, memory: AnyBuffer) {
+    /// Takes back memory of a lane's.
+    pub(super) fn keep(&mut self, device: usize, memory: AnyBuffer) {
         let AnyBuffer::One(memory) = memory else { unreachable!("metadata is in one buffer") };
         self.lanes[device].keep(memory);
     }

@@ -483,10 +483,7 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
 
     /// Gives the ways to the devices back, with all memory of theirs that is not in flight. Nothing is written any more:
     /// what was not committed is as after a crash.
-    pub fn into_lanes(mut self) -> Vec<Lane<Q>> {
-        for unwritten in std::mem::take(&mut self.unwritten) {
-            self.keep(self.home, unwritten.memory);
-        }
+    pub fn into_lanes(self) -> Vec<Lane<Q>> {
         self.lanes
     }
 

@@ -128,7 +128,7 @@ pub fn format<Q: CommandQueue<Load>>(
     let superblock = |index: usize, lane: &Lane<Q>| Superblock {
         store: options.store_id,
         sequence: 1,
-        epoch: 1,
+        epoch: first_epoch(&options.store_id),
         device_units: device_units[index],
         journal_units: geometry.journal_units(),
         checkpoint_units: geometry.checkpoint_units(),
@@ -143,6 +143,14 @@ pub fn format<Q: CommandQueue<Load>>(
     let superblocks: Vec<Superblock> =
         waiting.lanes.iter().enumerate().map(|(index, lane)| superblock(index, lane)).collect();
     waiting.write_superblocks(&superblocks)
+}
+
+/// The epoch of a new store, which no older store on the same devices had: blocks of that one's journal may be in place
+/// of the new one's, whole, behind the newest. By the epoch they are told from blocks that damage has cut off. 62 bits, so
+/// that volatile openings never come to the end.
+fn first_epoch(store_id: &[u8; 16]) -> u64 {
+    let [_, _, _, _, _, _, _, _, number @ ..] = *store_id;
+    (u64::from_le_bytes(number) >> 2).max(1)
 }
 
 /// Reads and checks the superblocks of all devices, and writes nothing.
@@ -249,6 +257,9 @@ impl Set {
     }
 }
 
+/// How often a superblock is written at most until it reads back as it was written.
+const SUPERBLOCK_WRITES: u32 = 4;
+
 /// Devices, and the time that passes while they are waited for.
 pub(crate) struct Waiting<'a, Q> {
     pub(crate) lanes: &'a mut [Lane<Q>],
@@ -278,7 +289,7 @@ impl<Q: CommandQueue<Load>> Waiting<'_, Q> {
                     format!("it is device {device_index} of {device_count} of a store ('{label}')")
                 }
             };
-            let fix = "give --force to destroy what is there, or another target".to_owned();
+            let fix = "name another target, or allow it to be overwritten (--force, or FormatStore::overwrite)".to_owned();
             return Err(Error::Media { device, why, fix });
         }
         Ok(())
@@ -294,18 +305,38 @@ impl<Q: CommandQueue<Load>> Waiting<'_, Q> {
     }
 
     /// Copy B of each, durable, then copy A: one of them is whole at any time, and what was there counts until its copy A
-    /// is overwritten.
+    /// is overwritten. Each is read back: one that went wrong on its way must be known before the other is overwritten.
     fn write_superblocks(&mut self, superblocks: &[Superblock]) -> Result<()> {
         for copy in [1, 0] {
             for (index, superblock) in superblocks.iter().enumerate() {
                 let mut bytes = [0; SUPERBLOCK_BYTES];
                 superblock.encode(&mut bytes);
                 let unit = superblock_units(superblock.device_units)[copy];
-                self.write(index, unit, &bytes)?;
+                self.write_superblock(index, unit, &bytes)?;
             }
             self.flush()?;
         }
         Ok(())
+    }
+
+    fn write_superblock(
+        &mut self,
+        index: usize,
+        unit: u64,
+        bytes: &[u8; SUPERBLOCK_BYTES],
+    ) -> Result<()> {
+        for _ in 0..SUPERBLOCK_WRITES {
+            self.write(index, unit, bytes)?;
+            let mut found = [0; SUPERBLOCK_BYTES];
+            self.read(index as u8, unit, &mut found)?;
+            if found == *bytes {
+                return Ok(());
+            }
+        }
+        let device = self.lanes[index].info.device.clone();
+        let why = "its superblock reads back otherwise than it was written".to_owned();
+        let fix = "check the drive and its cables, then open the store again".to_owned();
+        Err(Error::Media { device, why, fix })
     }
 
     /// Overwrites units with zeroes, which a flush is to follow.

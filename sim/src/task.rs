@@ -1,6 +1,7 @@
 //! What is simulated, and what came of it: the driver, the store, or a cut at each command of the store's.
 
 use std::fmt;
+use std::ops::Range;
 use std::process::Command;
 
 use adit_sim::kv::{self, StoreCanary, StoreCounts};
@@ -69,11 +70,29 @@ impl Task {
             }
             Task::Store(canary) => kv::run_seed(seed, *canary, keeps).map(of_store),
             Task::Sweep { commands, every } => {
-                let cut = kv::run_cut(first, *commands, index * every, keeps)?;
-                let nothing = || Told { totals: self.totals(), hash: 0, trace: Vec::new() };
-                Ok(cut.map_or_else(nothing, of_store))
+                let cut = kv::run_cuts(first, *commands, &[index * every], keeps);
+                cut.map(of_store).map_err(|(_, failure)| failure)
             }
         }
+    }
+
+    /// Runs these schedules from seed `first` on, those of a sweep together.
+    ///
+    /// # Errors
+    /// The number of one that broke a law.
+    pub(crate) fn run_all(&self, first: u64, indices: Range<u64>) -> Result<Totals, u64> {
+        let mut totals = self.totals();
+        if let Task::Sweep { commands, every } = self {
+            let cuts: Vec<u64> = indices.map(|index| index * every).collect();
+            let cuts = kv::run_cuts(first, *commands, &cuts, false);
+            let cuts = cuts.map_err(|(number, _)| number / every)?;
+            totals.add(&of_store(cuts).totals);
+            return Ok(totals);
+        }
+        for index in indices {
+            totals.add(&self.run(first, index, false).map_err(|_| index)?.totals);
+        }
+        Ok(totals)
     }
 
     /// What tells another process to run the same.

@@ -89,14 +89,10 @@ fn work(batch: &Batch, share: Share, out: &mut dyn Write) -> std::io::Result<()>
         if batch.round(round).is_empty() || !in_time {
             break;
         }
-        let mut totals = batch.task.totals();
-        for index in batch.round(round) {
-            match batch.task.run(batch.first, index, false) {
-                Ok(told) => totals.add(&told.totals),
-                Err(_) => return writeln!(out, "failed {index}"),
-            }
+        match batch.task.run_all(batch.first, batch.round(round)) {
+            Ok(totals) => writeln!(out, "round {}", totals.to_line())?,
+            Err(index) => return writeln!(out, "failed {index}"),
         }
-        writeln!(out, "round {}", totals.to_line())?;
         out.flush()?;
     }
     writeln!(out, "end")

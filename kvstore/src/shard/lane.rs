@@ -8,13 +8,15 @@ use std::collections::VecDeque;
 
 use adit_driver::device::{CommandQueue, Operation, Request};
 use adit_driver::memory::{AnyBuffer, Buffer};
-use adit_driver::{CommandError, RejectReason, Time};
+use adit_driver::{CommandError, Protection, RejectReason, Time};
 
 use crate::place::UNIT_BYTES;
 use crate::schedule::{Class, Limits, Schedule};
 
-/// Bytes of memory that a lane needs for metadata, in buffers of [`LANE_BUFFER_BYTES`].
+/// Bytes of memory that a lane uses for metadata, in buffers of [`LANE_BUFFER_BYTES`].
 pub const LANE_MEMORY_BYTES: usize = 4 << 20;
+/// Bytes that it can do with, if it has to: it reads and writes less at a time.
+pub const LANE_MEMORY_MIN_BYTES: usize = 2 * LANE_BUFFER_BYTES;
 /// Bytes of each buffer of a lane's memory.
 pub const LANE_BUFFER_BYTES: usize = 256 << 10;
 /// The least depth that the schedule divides; a shorter queue is filled as far as it goes.
@@ -122,6 +124,8 @@ pub struct LaneInfo {
     pub depth: u32,
     /// Whether it can be told that LBAs hold nothing of value.
     pub deallocates: bool,
+    /// How it checks what it reads by itself, if it does.
+    pub protection: Option<Protection>,
     /// Whether its queue can use this memory.
     pub accepts: Box<dyn Fn(&Buffer) -> bool + Send>,
 }
@@ -134,8 +138,9 @@ pub struct Lane<Q> {
     pub(crate) memory: Vec<Buffer>,
     /// Pieces of it that were cut from what is in flight.
     pieces: Vec<Buffer>,
-    /// Where all of it starts.
+    /// Where all of it starts, and how many buffers it is.
     base: u64,
+    buffers: usize,
     waiting: Schedule<Command>,
     /// What there is no place for among those that wait.
     overflow: VecDeque<Command>,
@@ -151,15 +156,16 @@ pub struct Lane<Q> {
 }
 
 impl<Q: CommandQueue<Load>> Lane<Q> {
-    /// A lane over `queue`. `memory` is [`LANE_MEMORY_BYTES`] that the device can use, in one piece.
+    /// A lane over `queue`. `memory` is [`LANE_MEMORY_BYTES`] that the device can use, in one piece; of more it uses as
+    /// much, of less whole buffers.
     ///
     /// # Panics
-    /// If there is less memory.
+    /// If there is less than [`LANE_MEMORY_MIN_BYTES`].
     pub fn new(queue: Q, info: LaneInfo, mut memory: Buffer) -> Lane<Q> {
-        assert!(memory.len() >= LANE_MEMORY_BYTES, "a lane has memory for metadata");
+        assert!(memory.len() >= LANE_MEMORY_MIN_BYTES, "a lane has memory for metadata");
         let base = memory.iova().0;
-        drop(memory.split_off(LANE_MEMORY_BYTES));
-        let count = LANE_MEMORY_BYTES / LANE_BUFFER_BYTES;
+        let count = memory.len().min(LANE_MEMORY_BYTES) / LANE_BUFFER_BYTES;
+        drop(memory.split_off(count * LANE_BUFFER_BYTES));
         let cut = |index| memory.split_off(index * LANE_BUFFER_BYTES);
         let limits = Limits { depth: info.depth.max(DEPTH_MIN), ..Limits::default() };
         Lane {
@@ -168,6 +174,7 @@ impl<Q: CommandQueue<Load>> Lane<Q> {
             memory: (0..count).rev().map(cut).collect(),
             pieces: Vec::new(),
             base,
+            buffers: count,
             waiting: Schedule::new(limits),
             overflow: VecDeque::new(),
             again: VecDeque::new(),
@@ -176,6 +183,17 @@ impl<Q: CommandQueue<Load>> Lane<Q> {
             is_dirty: false,
             is_failure_noted: false,
         }
+    }
+
+    /// Gives its memory back in one piece, to be another lane's; nothing if a part of it is in flight.
+    pub fn into_memory(mut self) -> Option<Buffer> {
+        self.memory.sort_unstable_by_key(|buffer| buffer.iova().0);
+        let mut buffers = self.memory.into_iter();
+        let mut memory = buffers.next()?;
+        for buffer in buffers {
+            memory.join(buffer).ok()?;
+        }
+        (memory.len() == self.buffers * LANE_BUFFER_BYTES).then_some(memory)
     }
 
     /// How long the device is, in units.

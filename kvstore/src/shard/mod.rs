@@ -51,9 +51,11 @@ use adit_driver::memory::{AnyBuffer, Buffer};
 use smallvec::SmallVec;
 
 pub(crate) use lane::{Command, Fault, Finished, Purpose};
-pub use lane::{LANE_BUFFER_BYTES, LANE_MEMORY_BYTES, Lane, LaneInfo, Load, Tag};
+pub use lane::{
+    LANE_BUFFER_BYTES, LANE_MEMORY_BYTES, LANE_MEMORY_MIN_BYTES, Lane, LaneInfo, Load, Tag,
+};
 pub use opening::Recovery;
-pub use planning::{Planned, PlannedItem};
+pub use planning::{Certainty, Planned, PlannedItem, Verification};
 pub use request::{
     Action, Decline, Done, Failure, FillItem, GetItem, Outcome, Part, PutItem, PutOptions, Request,
     ReserveItem, WriterId,
@@ -81,7 +83,7 @@ use crate::options::{Durability, PolicyKind, Watermarks};
 use crate::place::{Place, UNIT_BYTES};
 use crate::plan;
 use crate::record::Record;
-use crate::tenant::Tenants;
+use crate::tenant::{Tenant, Tenants};
 
 /// How a shard works. The defaults are a store's.
 #[derive(Clone, Debug)]
@@ -461,6 +463,11 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
         self.spaces.layout(id)
     }
 
+    /// The tenant of this number.
+    pub fn tenant_of(&self, id: TenantId) -> Option<&Tenant> {
+        self.tenants.get(id)
+    }
+
     /// Whether nothing is going on, so that without another request [`Shard::poll`] need not be called but for the
     /// clock's sake.
     pub fn is_idle(&self) -> bool {
@@ -474,7 +481,8 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
             && self.lanes.iter().all(Lane::is_idle)
     }
 
-    /// Gives the ways to the devices back. Nothing is written any more: what was not committed is as after a crash.
+    /// Gives the ways to the devices back, with all memory of theirs that is not in flight. Nothing is written any more:
+    /// what was not committed is as after a crash.
     pub fn into_lanes(self) -> Vec<Lane<Q>> {
         self.lanes
     }

@@ -130,7 +130,9 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
             }
             Purpose::Journal { .. } => {
                 // It is written again when the device is back.
-                self.lanes[device].fail("its journal cannot be written");
+                if let Err(fault) = &result {
+                    self.lanes[device].fail(&format!("its journal cannot be written: {fault}"));
+                }
                 self.keep(device, memory);
             }
             Purpose::Flush { number } => self.finish_flush(device, number, is_done),
@@ -147,7 +149,8 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
         }
     }
 
-    fn keep(&mut self, device: usize, memory: AnyBuffer) {
+    /// Takes back memory of a lane's.
+    pub(super) fn keep(&mut self, device: usize, memory: AnyBuffer) {
         let AnyBuffer::One(memory) = memory else { unreachable!("metadata is in one buffer") };
         self.lanes[device].keep(memory);
     }

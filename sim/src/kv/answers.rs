@@ -3,13 +3,13 @@
 use adit_driver::Time;
 use adit_driver::memory::AnyBuffer;
 use adit_kvstore::piece_bytes;
-use adit_kvstore::shard::{Done, Failure, Outcome, WriterId};
+use adit_kvstore::shard::{Done, Failure, Outcome, Part, WriterId};
 
 use super::canary::StoreCanary;
 use super::counts::Sum;
 use super::machine::lock;
 use super::model::{Ended, Found, Moment, Version};
-use super::pool::{length, pieces, pieces_mut};
+use super::pool::{gather, length, pieces_mut};
 use super::world::{Item, Pending, StoreWorld, Writer};
 use crate::world::violated;
 
@@ -64,9 +64,7 @@ impl StoreWorld {
             Item::Put { key, begin, ttl_s, .. } | Item::Seal { key, begin, ttl_s } => {
                 self.take_put(&answer, key, begin, ttl_s);
             }
-            Item::Get { key, offset, until, .. } => {
-                self.take_get(&answer, key, offset..until, &mut memory);
-            }
+            Item::Get { key, part, .. } => self.take_get(&answer, key, &part, &mut memory),
             Item::Reserve { key, version, ttl_s } => {
                 self.take_reserve(&answer, key, version, ttl_s)
             }
@@ -121,19 +119,13 @@ impl StoreWorld {
         }
     }
 
-    fn take_get(
-        &mut self,
-        answer: &Answer,
-        key: usize,
-        part: std::ops::Range<u64>,
-        memory: &mut AnyBuffer,
-    ) {
+    fn take_get(&mut self, answer: &Answer, key: usize, part: &Part, memory: &mut AnyBuffer) {
         match &answer.result {
             Ok(Outcome::Hit { bytes }) => self.take_hit(answer, key, part, *bytes, memory),
             Ok(Outcome::Miss) => self.take_miss(answer, key),
             Err(Failure::Device { .. }) => drop(self.unknown(answer)),
             // Another version may be there than the one that the part was chosen for.
-            Err(Failure::Part(_)) if part.start > 0 || part.end < u64::MAX => {}
+            Err(Failure::Part(_)) if *part != Part::All => {}
             Err(Failure::Memory { has, .. }) if self.model.longest(key) > *has => {}
             Err(failure) => self.check_refusal(answer, failure),
             other => unfit(answer, other),
@@ -144,7 +136,7 @@ impl StoreWorld {
         &mut self,
         answer: &Answer,
         key: usize,
-        part: std::ops::Range<u64>,
+        part: &Part,
         bytes: u64,
         memory: &mut AnyBuffer,
     ) {
@@ -156,17 +148,18 @@ impl StoreWorld {
         {
             first[0] ^= 1;
         }
-        let mut found: Vec<u8> = pieces(memory).flat_map(|piece| piece.iter()).copied().collect();
+        let mut found = gather(memory);
         found.truncate(bytes as usize);
         self.counts.count(Sum::Hits, 1);
+        self.counts.count(Sum::Layers, u64::from(matches!(part, Part::Layer(_))));
         self.counts.count(Sum::BytesChecked, bytes);
         let key = if self.canary == Some(StoreCanary::SwappedObject) {
             (key + 1) % self.model.len()
         } else {
             key
         };
-        let part = Found { bytes: &found, offset: part.start, until: part.end };
-        match self.model.hit(key, &part, answer.begin, answer.since) {
+        let found = Found { bytes: &found, part };
+        match self.model.hit(key, &found, answer.begin, answer.since) {
             Ok(version) => self.settle(key, Some(version)),
             Err(what) => violated(1, format_args!("request {}: {what}", answer.tag)),
         }
@@ -206,11 +199,19 @@ impl StoreWorld {
     fn take_reserve(&mut self, answer: &Answer, key: usize, version: Version, ttl_s: Option<u64>) {
         match &answer.result {
             Ok(Outcome::Reserved(id)) => {
-                let piece = piece_bytes(version.bytes);
-                let starts = (0..version.bytes).step_by(piece as usize);
-                let parts = starts.map(|at| at..(at + piece).min(version.bytes)).collect();
+                let parts = parts(&version);
                 let (id, shard) = (*id, answer.shard);
-                self.writers.push(Writer { id, shard, key, version, ttl_s, parts, unanswered: 0 });
+                let part_count = parts.len();
+                self.writers.push(Writer {
+                    id,
+                    shard,
+                    key,
+                    version,
+                    ttl_s,
+                    parts,
+                    part_count,
+                    unanswered: 0,
+                });
             }
             Ok(Outcome::Declined(_)) => self.counts.count(Sum::Declined, 1),
             Err(Failure::Device { .. }) => drop(self.unknown(answer)),
@@ -267,6 +268,16 @@ impl StoreWorld {
             other => unfit(answer, other),
         }
     }
+}
+
+/// The parts that an object is written in.
+fn parts(version: &Version) -> Vec<Part> {
+    if let Some(tensors) = version.tensors {
+        return (0..tensors.layers).map(Part::Layer).collect();
+    }
+    let piece = piece_bytes(version.bytes);
+    let starts = (0..version.bytes).step_by(piece as usize);
+    starts.map(|at| Part::Bytes(at..(at + piece).min(version.bytes))).collect()
 }
 
 fn unfit(answer: &Answer, result: &Result<Outcome, Failure>) -> ! {

@@ -7,24 +7,30 @@ const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 /// Fills `bytes` as the bytes of a version from `offset` on, a multiple of 8.
 pub(crate) fn fill(bytes: &mut [u8], seed: u64, offset: u64) {
     let mut word = first(seed, offset);
-    for into in bytes.chunks_mut(WORD) {
-        into.copy_from_slice(&word.to_le_bytes()[..into.len()]);
+    let mut words = bytes.chunks_exact_mut(WORD);
+    for into in &mut words {
+        into.copy_from_slice(&word.to_le_bytes());
         word = word.wrapping_add(STEP);
     }
+    let rest = words.into_remainder();
+    rest.copy_from_slice(&word.to_le_bytes()[..rest.len()]);
 }
 
 /// The first of `bytes` that is not as the version has it from `offset` on.
 pub(crate) fn difference(bytes: &[u8], seed: u64, offset: u64) -> Option<usize> {
     let mut word = first(seed, offset);
-    for (index, found) in bytes.chunks(WORD).enumerate() {
-        let expected = word.to_le_bytes();
-        if *found != expected[..found.len()] {
-            let at = found.iter().zip(expected).position(|(found, expected)| *found != expected);
-            return at.map(|at| index * WORD + at);
+    let words = bytes.chunks_exact(WORD);
+    let rest = words.remainder();
+    for (index, found) in words.enumerate() {
+        let found = found.try_into().map(u64::from_le_bytes).expect("a word has 8 bytes");
+        if found != word {
+            // The least byte is the first.
+            return Some(index * WORD + (found ^ word).trailing_zeros() as usize / 8);
         }
         word = word.wrapping_add(STEP);
     }
-    None
+    let at = rest.iter().zip(word.to_le_bytes()).position(|(found, expected)| *found != expected);
+    at.map(|at| bytes.len() - rest.len() + at)
 }
 
 fn first(seed: u64, offset: u64) -> u64 {

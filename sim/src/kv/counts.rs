@@ -29,6 +29,12 @@ const NAMES: [&str; Sum::COUNT] = [
     "expirations",
     "corrupt",
     "checkpoints",
+    "KV blocks",
+    "layers read",
+    "journal rounds",
+    "cuts while it was opened",
+    "openings as something else",
+    "devices attached again",
 ];
 
 /// One of the sums.
@@ -57,10 +63,16 @@ pub(crate) enum Sum {
     Expirations,
     Corrupt,
     Checkpoints,
+    Blocks,
+    Layers,
+    JournalRounds,
+    OpeningCuts,
+    OtherDurabilities,
+    Attached,
 }
 
 impl Sum {
-    const COUNT: usize = Sum::Checkpoints as usize + 1;
+    const COUNT: usize = Sum::Attached as usize + 1;
 }
 
 /// Sums over runs.

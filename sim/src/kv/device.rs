@@ -14,9 +14,10 @@ use adit_kvstore::shard::LaneInfo;
 
 use super::canary::StoreCanary;
 use super::faults::{Fault, Kind};
+use super::frozen::Unwritten;
 use super::machine::{Machine, Shared, lock};
 use super::media::WriteId;
-use super::pool::{length, pieces, pieces_mut};
+use super::pool::{gather, length, pieces, scatter};
 use crate::world::violated;
 
 /// What a device is able to do.
@@ -81,6 +82,7 @@ impl<T> SimulatedQueue<T> {
             boundary_bytes: self.rules.boundary_bytes,
             depth: self.rules.depth,
             deallocates: self.rules.deallocates,
+            protection: None,
             accepts: Box::new(move |memory| lock(&machine).accepts(memory)),
         }
     }
@@ -134,6 +136,11 @@ impl<T> SimulatedQueue<T> {
         let number = machine.begin(shows);
         let moment = machine.media[self.device].moment();
         let (write, result) = (None, None);
+        if let (true, Operation::Write(lba)) = (machine.freezer.is_on(), request.operation) {
+            let (device, lba, data) = (self.device, lba.0, gather(&request.buffer.0));
+            machine.freezer.begin(number, Unwritten { device, lba, data });
+        }
+        machine.freeze();
         self.flights.push(Flight { number, request, acts, shows, fault, moment, write, result });
     }
 
@@ -144,17 +151,18 @@ impl<T> SimulatedQueue<T> {
         for flight in self.flights.iter_mut().filter(due) {
             let (result, write) = carry_out(machine, self.device, flight);
             (flight.result, flight.write) = (Some(result), write);
+            machine.freezer.end(flight.number);
         }
     }
 
     /// Ends all that is in flight: the device is dead, or the queue goes. Writes may be carried out in part.
     fn end_all(&mut self, machine: &mut Machine) -> Vec<Completion<(AnyBuffer, T)>> {
         let mut ended = Vec::new();
-        for mut flight in self.flights.drain(..) {
+        for flight in self.flights.drain(..) {
             machine.end(flight.number);
             let writes = matches!(flight.request.operation, Operation::Write(_));
             if writes && flight.result.is_none() {
-                write_in_part(machine, self.device, &mut flight.request);
+                write_in_part(machine, self.device, &flight.request);
             }
             // What was carried out and never seen is in the cache, and covered by the flushes of whoever comes next.
             if let Some(write) = flight.write {
@@ -280,20 +288,6 @@ fn kind(operation: Operation) -> Kind {
     }
 }
 
-/// The bytes of a request, in order.
-fn gather(memory: &AnyBuffer) -> Vec<u8> {
-    pieces(memory).flat_map(|piece| piece.iter()).copied().collect()
-}
-
-/// Puts bytes into the memory of a request.
-fn scatter(memory: &mut AnyBuffer, mut bytes: &[u8]) {
-    for piece in pieces_mut(memory) {
-        let len = piece.len().min(bytes.len());
-        piece[..len].copy_from_slice(&bytes[..len]);
-        bytes = &bytes[len..];
-    }
-}
-
 type Carried = (Result<u32, CommandError>, Option<WriteId>);
 
 fn carry_out<T>(machine: &mut Machine, device: usize, flight: &mut Flight<T>) -> Carried {
@@ -349,7 +343,7 @@ fn read(
         Some(Fault::MisdirectedRead) => random.below(media.lbas() - lbas + 1),
         _ => lba,
     };
-    let mut data = media.read(from, bytes).to_vec();
+    let mut data = media.read(from, bytes);
     match fault {
         Some(Fault::ReadFlip) => data[random.index(bytes)] ^= 1 << random.below(8),
         Some(Fault::StaleRead | Fault::TornRead) => {
@@ -375,7 +369,7 @@ fn write<T>(machine: &mut Machine, device: usize, lba: u64, flight: &mut Flight<
     let lbas = (data.len() / media.lba_bytes()) as u64;
     match flight.fault {
         Some(Fault::WriteError) => {
-            write_in_part(machine, device, &mut flight.request);
+            write_in_part(machine, device, &flight.request);
             return (Err(CommandError::Status(Status::WRITE_FAULT)), None);
         }
         Some(Fault::LostWrite) => return (Ok(0), None),
@@ -393,18 +387,9 @@ fn write<T>(machine: &mut Machine, device: usize, lba: u64, flight: &mut Flight<
 }
 
 /// Some of a write's LBAs reach the cache, or all, or none.
-fn write_in_part<T>(machine: &mut Machine, device: usize, request: &mut Request<(AnyBuffer, T)>) {
-    let Operation::Write(lba) = request.operation else { return };
-    let data = gather(&request.buffer.0);
-    let random = &mut machine.random;
-    let media = &mut machine.media[device];
-    let percent = random.pick(&[0, 50, 100]);
-    for (index, bytes) in data.chunks(media.lba_bytes()).enumerate() {
-        if random.chance(percent) {
-            let write = media.write(lba.0 + index as u64, bytes);
-            // It is in the cache for good: whoever flushes later makes it safe.
-            media.seen(write);
-        }
+fn write_in_part<T>(machine: &mut Machine, device: usize, request: &Request<(AnyBuffer, T)>) {
+    if let Operation::Write(lba) = request.operation {
+        machine.write_in_part(device, lba.0, &gather(&request.buffer.0));
     }
 }
 
@@ -453,7 +438,7 @@ mod tests {
         if bytes == 0 {
             return AnyBuffer::None;
         }
-        let mut buffer = Pool::new().allocate(bytes);
+        let mut buffer = Pool::default().allocate(bytes);
         buffer.fill(fill);
         AnyBuffer::One(buffer)
     }

@@ -9,6 +9,7 @@ use adit_driver::memory::Buffer;
 
 use super::canary::StoreCanary;
 use super::faults::Faults;
+use super::frozen::Freezer;
 use super::media::{Loss, Media};
 use crate::random::Random;
 
@@ -33,7 +34,9 @@ pub(crate) struct Machine {
     /// At which of them the power goes.
     cut_at: Option<u64>,
     is_off: bool,
+    is_hung_up: bool,
     lost: Vec<bool>,
+    pub(crate) freezer: Freezer,
     /// When something comes of each command in flight, by its number.
     agenda: BTreeMap<u64, Time>,
     next_flight: u64,
@@ -53,6 +56,7 @@ impl Machine {
     pub(crate) fn new(media: Vec<Media>, faults: Faults, pace: Pace, random: Random) -> Machine {
         Machine {
             lost: vec![false; media.len()],
+            freezer: Freezer::default(),
             media,
             faults,
             random,
@@ -61,6 +65,7 @@ impl Machine {
             commands: 0,
             cut_at: None,
             is_off: false,
+            is_hung_up: false,
             agenda: BTreeMap::new(),
             next_flight: 0,
             foreign: 0..0,
@@ -84,6 +89,11 @@ impl Machine {
         self.is_off |= self.cut_at == Some(self.commands);
     }
 
+    /// Keeps what a cut at the last command would find, if somebody wants to know.
+    pub(crate) fn freeze(&mut self) {
+        self.freezer.pass(self.commands, &self.media);
+    }
+
     pub(crate) fn commands(&self) -> u64 {
         self.commands
     }
@@ -102,14 +112,28 @@ impl Machine {
         self.is_off
     }
 
+    /// Nobody hears from the devices any more: the process that used them is gone.
+    pub(crate) fn hang_up(&mut self) {
+        self.is_hung_up = true;
+    }
+
     /// The device is gone.
     pub(crate) fn lose(&mut self, device: usize) {
         self.lost[device] = true;
     }
 
+    /// The device is back.
+    pub(crate) fn find(&mut self, device: usize) {
+        self.lost[device] = false;
+    }
+
+    pub(crate) fn is_lost(&self, device: usize) -> bool {
+        self.lost[device]
+    }
+
     /// Whether a device answers no more.
     pub(crate) fn is_dead(&self, device: usize) -> bool {
-        self.is_off || self.lost[device]
+        self.is_off || self.is_hung_up || self.lost[device]
     }
 
     /// The power comes back, and all devices with it. All queues of the time before are gone.
@@ -121,8 +145,22 @@ impl Machine {
             self.media.iter_mut().for_each(|media| media.cut(loss, &mut random));
         }
         self.is_off = false;
+        self.is_hung_up = false;
         self.cut_at = None;
         self.lost.fill(false);
+    }
+
+    /// Some of a write's LBAs reach the cache, or all, or none.
+    pub(crate) fn write_in_part(&mut self, device: usize, lba: u64, data: &[u8]) {
+        let media = &mut self.media[device];
+        let percent = self.random.pick(&[0, 50, 100]);
+        for (index, bytes) in data.chunks(media.lba_bytes()).enumerate() {
+            if self.random.chance(percent) {
+                let write = media.write(lba + index as u64, bytes);
+                // It is in the cache for good: whoever flushes later makes it safe.
+                media.seen(write);
+            }
+        }
     }
 
     /// A number for a command of which something comes at `time`.
@@ -134,6 +172,7 @@ impl Machine {
 
     pub(crate) fn end(&mut self, flight: u64) {
         self.agenda.remove(&flight);
+        self.freezer.end(flight);
     }
 
     /// When something happens next.

@@ -5,6 +5,7 @@
 //! completions had been seen when it was sent, as the specification has it, and no others.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 use std::sync::Arc;
 
 use crate::random::Random;
@@ -13,6 +14,8 @@ use crate::random::Random;
 const VERSIONS_MAX: usize = 4;
 /// What tears a write inside an LBA.
 const SECTOR_BYTES: usize = 512;
+/// What is stored is kept in pages of so many bytes: those never written cost nothing, and copies share the others.
+const PAGE_BYTES: usize = 16 << 10;
 /// The write that made what was on the media from the start.
 const SAFE: WriteId = WriteId(0);
 
@@ -59,11 +62,54 @@ struct Dirty {
     newest: WriteId,
 }
 
-/// The media of one device, behind its volatile cache.
-#[derive(Debug)]
+/// Bytes in pages, which read as zeros until they are written.
+#[derive(Clone, Debug)]
+struct Image {
+    len: usize,
+    pages: Vec<Option<Arc<[u8; PAGE_BYTES]>>>,
+}
+
+impl Image {
+    fn new(len: usize) -> Image {
+        Image { len, pages: vec![None; len.div_ceil(PAGE_BYTES)] }
+    }
+
+    /// The runs of `len` bytes from `at` on, each with its page and where in that it lies.
+    fn runs(at: usize, len: usize) -> impl Iterator<Item = (usize, Range<usize>)> {
+        let end = at + len;
+        (at / PAGE_BYTES..end.div_ceil(PAGE_BYTES)).map(move |page| {
+            let start = page * PAGE_BYTES;
+            (page, at.max(start) - start..end.min(start + PAGE_BYTES) - start)
+        })
+    }
+
+    /// Adds `len` bytes from `at` on to `into`.
+    fn read(&self, at: usize, len: usize, into: &mut Vec<u8>) {
+        assert!(at + len <= self.len, "a device is read up to its end");
+        for (page, within) in Image::runs(at, len) {
+            match &self.pages[page] {
+                Some(bytes) => into.extend_from_slice(&bytes[within]),
+                None => into.resize(into.len() + within.len(), 0),
+            }
+        }
+    }
+
+    fn write(&mut self, at: usize, mut data: &[u8]) {
+        assert!(at + data.len() <= self.len, "a device is written up to its end");
+        for (page, within) in Image::runs(at, data.len()) {
+            let (run, rest) = data.split_at(within.len());
+            let page = self.pages[page].get_or_insert_with(|| Arc::new([0; PAGE_BYTES]));
+            Arc::make_mut(page)[within].copy_from_slice(run);
+            data = rest;
+        }
+    }
+}
+
+/// The media of one device, behind its volatile cache. A copy of it shares what neither changes.
+#[derive(Clone, Debug)]
 pub(crate) struct Media {
     lba_bytes: usize,
-    bytes: Vec<u8>,
+    image: Image,
     dirty: BTreeMap<u64, Dirty>,
     /// What LBAs held before their last write, for reads that bring it back.
     past: Option<BTreeMap<u64, Piece>>,
@@ -79,7 +125,7 @@ impl Media {
         assert!(bytes.is_multiple_of(lba_bytes), "a device is whole LBAs");
         Media {
             lba_bytes,
-            bytes: vec![0; bytes],
+            image: Image::new(bytes),
             dirty: BTreeMap::new(),
             past: keeps_past.then(BTreeMap::new),
             seen: vec![0],
@@ -89,7 +135,7 @@ impl Media {
     }
 
     pub(crate) fn lbas(&self) -> u64 {
-        (self.bytes.len() / self.lba_bytes) as u64
+        (self.image.len / self.lba_bytes) as u64
     }
 
     pub(crate) fn lba_bytes(&self) -> usize {
@@ -108,9 +154,10 @@ impl Media {
     }
 
     /// What is read from `lba` on.
-    pub(crate) fn read(&self, lba: u64, bytes: usize) -> &[u8] {
-        let from = lba as usize * self.lba_bytes;
-        &self.bytes[from..from + bytes]
+    pub(crate) fn read(&self, lba: u64, bytes: usize) -> Vec<u8> {
+        let mut found = Vec::with_capacity(bytes);
+        self.image.read(lba as usize * self.lba_bytes, bytes, &mut found);
+        found
     }
 
     /// What `lba` held before its last write.
@@ -123,13 +170,12 @@ impl Media {
     pub(crate) fn write(&mut self, lba: u64, data: &[u8]) -> WriteId {
         let write = WriteId(self.seen.len() as u32);
         self.seen.push(u64::MAX);
-        let from = lba as usize * self.lba_bytes;
-        let old: Arc<[u8]> = Arc::from(&self.bytes[from..from + data.len()]);
+        let old: Arc<[u8]> = Arc::from(self.read(lba, data.len()));
         for (index, at) in (0..data.len()).step_by(self.lba_bytes).enumerate() {
             let piece = Piece { bytes: Arc::clone(&old), at };
             self.keep(lba + index as u64, piece, write);
         }
-        self.bytes[from..from + data.len()].copy_from_slice(data);
+        self.image.write(lba as usize * self.lba_bytes, data);
         write
     }
 
@@ -168,26 +214,29 @@ impl Media {
     pub(crate) fn cut(&mut self, loss: Loss, random: &mut Random) {
         let last = WriteId(random.below(self.seen.len() as u64) as u32);
         for (lba, dirty) in std::mem::take(&mut self.dirty) {
-            let from = lba as usize * self.lba_bytes;
-            let lba = &mut self.bytes[from..from + self.lba_bytes];
-            match loss {
-                Loss::None => {}
-                Loss::All => settle(lba, &dirty, 0),
-                Loss::Mixed => settle(lba, &dirty, random.index(dirty.older.len() + 1)),
-                Loss::Tail if dirty.newest <= last => {}
+            let kept = match loss {
+                Loss::None => continue,
+                Loss::All => 0,
+                Loss::Mixed => random.index(dirty.older.len() + 1),
+                Loss::Tail if dirty.newest <= last => continue,
                 Loss::Tail => {
                     let kept = dirty.older.iter().rposition(|(_, write)| *write <= last);
-                    settle(lba, &dirty, kept.unwrap_or(0));
+                    kept.unwrap_or(0)
                 }
-                Loss::Torn => tear(lba, &dirty, random),
-            }
+                Loss::Torn => {
+                    self.tear(lba, &dirty, random);
+                    continue;
+                }
+            };
+            self.settle(lba, &dirty, kept);
         }
     }
 
     /// Turns a bit of what is stored.
     pub(crate) fn flip(&mut self, lba: u64, bit: usize) {
-        let at = lba as usize * self.lba_bytes + bit / 8 % self.lba_bytes;
-        self.bytes[at] ^= 1 << (bit % 8);
+        let mut bytes = self.read(lba, self.lba_bytes);
+        bytes[bit / 8 % self.lba_bytes] ^= 1 << (bit % 8);
+        self.image.write(lba as usize * self.lba_bytes, &bytes);
     }
 
     /// Makes an LBA unreadable until it is written.
@@ -199,21 +248,23 @@ impl Media {
     pub(crate) fn is_unreadable(&self, lba: u64, lbas: u64) -> bool {
         self.unreadable.range(lba..lba + lbas).next().is_some()
     }
-}
 
-/// Brings version `index` back; the one past the last is what is there.
-fn settle(lba: &mut [u8], dirty: &Dirty, index: usize) {
-    if let Some((piece, _)) = dirty.older.get(index) {
-        lba.copy_from_slice(&piece.bytes[piece.at..piece.at + lba.len()]);
+    /// Brings version `index` of an LBA back; the one past the last is what is there.
+    fn settle(&mut self, lba: u64, dirty: &Dirty, index: usize) {
+        if let Some((piece, _)) = dirty.older.get(index) {
+            let bytes = &piece.bytes[piece.at..piece.at + self.lba_bytes];
+            self.image.write(lba as usize * self.lba_bytes, bytes);
+        }
     }
-}
 
-/// Gives each sector some version of its own.
-fn tear(lba: &mut [u8], dirty: &Dirty, random: &mut Random) {
-    for (sector, bytes) in lba.chunks_mut(SECTOR_BYTES).enumerate() {
-        if let Some((piece, _)) = dirty.older.get(random.index(dirty.older.len() + 1)) {
-            let from = piece.at + sector * SECTOR_BYTES;
-            bytes.copy_from_slice(&piece.bytes[from..from + bytes.len()]);
+    /// Gives each sector of an LBA some version of its own.
+    fn tear(&mut self, lba: u64, dirty: &Dirty, random: &mut Random) {
+        let from = lba as usize * self.lba_bytes;
+        for at in (0..self.lba_bytes).step_by(SECTOR_BYTES) {
+            if let Some((piece, _)) = dirty.older.get(random.index(dirty.older.len() + 1)) {
+                let bytes = &piece.bytes[piece.at + at..piece.at + at + SECTOR_BYTES];
+                self.image.write(from + at, bytes);
+            }
         }
     }
 }
@@ -266,7 +317,10 @@ mod tests {
             found.insert(firsts(&media));
             let mut media = written();
             media.cut(Loss::Torn, &mut Random::new(seed));
-            torn += usize::from(media.read(1, 4096).iter().any(|byte| *byte != media.bytes[4096]));
+            torn += usize::from({
+                let bytes = media.read(1, 4096);
+                bytes.iter().any(|byte| *byte != bytes[0])
+            });
         }
         assert_eq!(found.len(), 6, "three versions of one, two of the other");
         assert!(torn > 100);

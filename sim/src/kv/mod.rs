@@ -6,19 +6,23 @@
 //! | file | noun |
 //! |---|---|
 //! | `media`, `faults`, `machine`, `device` | what is stored and what a power cut takes, what strikes, what devices share, their queues |
-//! | `pool`, `content` | memory, and what objects are filled with |
+//! | `frozen` | what a cut at a command would find, kept to try it |
+//! | `pool`, `content`, `tensors` | memory, what objects are filled with, and KV blocks |
 //! | `model` | what may be read of each key |
 //! | `shape` | what a seed decides first: the store, its devices, its faults |
 //! | `world`, `requests`, `answers`, `looks` | what there is; what is asked; what comes back and how it is checked; calls that are answered at once |
+//! | `attaching` | devices that come back |
 //! | `schedule`, `run` | how the store is opened, lived with and lost; the run of one seed, and a cut at each command |
 //! | `canary` | rules broken on purpose |
 
 mod answers;
+mod attaching;
 mod canary;
 mod content;
 mod counts;
 mod device;
 mod faults;
+mod frozen;
 mod looks;
 mod machine;
 mod media;
@@ -28,8 +32,9 @@ mod requests;
 mod run;
 mod schedule;
 mod shape;
+mod tensors;
 mod world;
 
 pub use canary::StoreCanary;
 pub use counts::StoreCounts;
-pub use run::{count_sweep, run_cut, run_seed};
+pub use run::{count_sweep, run_cuts, run_seed};

@@ -8,10 +8,14 @@
 //! A miss is never wrong, but it is counted: where nothing was evicted or expired and no fault struck, an object that
 //! is there is found. After a fault struck, a crash may bring back any version that was ever put under the key.
 
+use std::ops::Range;
+
 use adit_driver::Time;
+use adit_kvstore::shard::Part;
 use adit_kvstore::{Durability, Key};
 
 use super::content;
+use super::tensors::Tensors;
 
 /// A point in the order of begins and ends.
 pub(crate) type Moment = u64;
@@ -25,6 +29,8 @@ pub(crate) struct Version {
     /// Of all versions of the run; its bytes follow from it.
     pub(crate) number: u64,
     pub(crate) bytes: u64,
+    /// How it lies in memory, if it is a KV block.
+    pub(crate) tensors: Option<Tensors>,
     /// When it may be gone at the earliest, in virtual time.
     pub(crate) expires: Option<Time>,
     /// And when at the latest.
@@ -57,7 +63,7 @@ struct Write {
 const ALWAYS: (Moment, Moment) = (0, Moment::MAX);
 
 /// A key and what was done to it.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct History {
     key: Key,
     shard: u16,
@@ -71,14 +77,38 @@ struct History {
 pub(crate) struct Found<'a> {
     /// The bytes, as the memory has them.
     pub(crate) bytes: &'a [u8],
-    /// Where the part begins.
-    pub(crate) offset: u64,
-    /// Where it ends, if the object is that long.
-    pub(crate) until: u64,
+    /// Which part it is.
+    pub(crate) part: &'a Part,
+}
+
+impl Found<'_> {
+    /// Whether it is this part of that version, whose content is of this seed.
+    fn is_of(&self, version: &Version, seed: u64) -> bool {
+        match (&version.tensors, self.part) {
+            (None, Part::All) => self.is_run(version, 0..version.bytes, seed),
+            (None, Part::Bytes(range)) => self.is_run(version, range.clone(), seed),
+            (Some(tensors), Part::All) => tensors.are(self.bytes, 0..tensors.layers, seed),
+            (Some(tensors), Part::Layer(layer)) => {
+                tensors.are(self.bytes, *layer..*layer + 1, seed)
+            }
+            (None, Part::Layer(_)) | (Some(_), Part::Bytes(_)) => false,
+        }
+    }
+
+    fn is_run(&self, version: &Version, range: Range<u64>, seed: u64) -> bool {
+        let until = range.end.min(version.bytes);
+        let is_long = self.bytes.len() as u64 == until.saturating_sub(range.start);
+        is_long && content::difference(self.bytes, seed, range.start).is_none()
+    }
+
+    /// Where the part begins in a plain object.
+    fn offset(&self) -> u64 {
+        if let Part::Bytes(range) = self.part { range.start } else { 0 }
+    }
 }
 
 /// See the module.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Model {
     seed: u64,
     keys: Vec<History>,
@@ -146,15 +176,17 @@ impl Model {
     /// A version that nobody has put yet.
     pub(crate) fn version(&mut self, bytes: u64, expires: Option<Time>) -> Version {
         self.versions += 1;
-        Version { number: self.versions, bytes, expires, gone: None }
+        Version { number: self.versions, bytes, tensors: None, expires, gone: None }
     }
 
-    /// Fills memory with a version's bytes.
-    pub(crate) fn fill(&self, version: Version, bytes: &mut [u8], offset: u64) {
-        content::fill(bytes, self.content(version), offset);
+    /// The same of a KV block.
+    pub(crate) fn block(&mut self, tensors: Tensors, expires: Option<Time>) -> Version {
+        let version = self.version(tensors.memory_bytes(0..tensors.layers), expires);
+        Version { tensors: Some(tensors), ..version }
     }
 
-    fn content(&self, version: Version) -> u64 {
+    /// What a version's bytes follow from.
+    pub(crate) fn content(&self, version: Version) -> u64 {
         self.seed ^ version.number << 20
     }
 
@@ -204,12 +236,7 @@ impl Model {
         since: Time,
     ) -> Result<Version, String> {
         let history = &self.keys[key];
-        let equals = |version: &&Version| {
-            let until = found.until.min(version.bytes);
-            let is_long = found.bytes.len() as u64 == until.saturating_sub(found.offset);
-            let content = self.content(**version);
-            is_long && content::difference(found.bytes, content, found.offset).is_none()
-        };
+        let equals = |version: &&Version| found.is_of(version, self.content(**version));
         let equal: Vec<Version> = history.ever.iter().filter(equals).copied().collect();
         if equal.is_empty() {
             return Err(self.describe_wrong(history, found));
@@ -236,17 +263,17 @@ impl Model {
         let owner = strays.into_iter().find(|(_, version)| {
             let head = &found.bytes[..found.bytes.len().min(64)];
             head.len() >= 8
-                && content::difference(head, self.content(**version), found.offset).is_none()
+                && content::difference(head, self.content(**version), found.offset()).is_none()
         });
         let whose = owner.map_or("nobody's".to_owned(), |(other, version)| {
-            let at = content::difference(found.bytes, self.content(*version), found.offset);
+            let at = content::difference(found.bytes, self.content(*version), found.offset());
             format!("version {} of {} up to {at:?}", version.number, other.key)
         });
         format!(
-            "{} bytes of {} from {} on are none that were ever put there, but {whose}: {}",
+            "{} bytes of {}, {:?}, are none that were ever put there, but {whose}: {}",
             found.bytes.len(),
             history.key,
-            found.offset,
+            found.part,
             history.describe()
         )
     }
@@ -313,7 +340,9 @@ impl Model {
     /// The store was opened as volatile, or that was begun: it is empty, or as it was if that is `certain` not.
     pub(crate) fn emptied(&mut self, is_certain: bool) {
         let now = self.tick();
-        let absent = Write { version: None, begin: now, end: Some(now), window: ALWAYS };
+        // Until it is certain it lies behind nothing.
+        let begin = if is_certain { now } else { 0 };
+        let absent = Write { version: None, begin, end: Some(now), window: ALWAYS };
         for history in &mut self.keys {
             if is_certain {
                 history.writes.clear();
@@ -447,14 +476,19 @@ mod tests {
         let version = model.version(100, None);
         let begin = model.begin(key, Some(version));
         model.end(key, begin, Ended::Acknowledged, None);
-        let mut bytes = vec![0; 100];
-        model.fill(version, &mut bytes, 0);
+        let bytes = bytes_of(model, version);
         (version, bytes)
+    }
+
+    fn bytes_of(model: &Model, version: Version) -> Vec<u8> {
+        let mut bytes = vec![0; 100];
+        content::fill(&mut bytes, model.content(version), 0);
+        bytes
     }
 
     fn hit(model: &mut Model, key: usize, bytes: &[u8]) -> Result<Version, String> {
         let begin = model.tick();
-        model.hit(key, &Found { bytes, offset: 0, until: u64::MAX }, begin, Time::ZERO)
+        model.hit(key, &Found { bytes, part: &Part::All }, begin, Time::ZERO)
     }
 
     #[test]
@@ -481,7 +515,7 @@ mod tests {
         let read = model.tick();
         let (_, new) = put(&mut model, 0);
         for bytes in [&old, &new] {
-            let found = Found { bytes, offset: 0, until: u64::MAX };
+            let found = Found { bytes, part: &Part::All };
             assert!(model.hit(0, &found, read, Time::ZERO).is_ok());
         }
     }
@@ -495,8 +529,7 @@ mod tests {
         model.begin(0, Some(third));
         model.crash(Durability::Durable);
         assert!(hit(&mut model, 0, &first).is_err() && hit(&mut model, 0, &second).is_ok());
-        let mut bytes = vec![0; 100];
-        model.fill(third, &mut bytes, 0);
+        let bytes = bytes_of(&model, third);
         assert_eq!(hit(&mut model, 0, &bytes), Ok(third));
         model.settle(0, Some(third)).expect("one moment");
         assert!(hit(&mut model, 0, &second).is_err());
@@ -531,9 +564,8 @@ mod tests {
         let begin = model.tick();
         assert!(model.miss(0, begin, Time::from_ns(49), false).is_err());
         assert!(model.miss(0, begin, Time::from_ns(50), false).is_ok());
-        let mut bytes = vec![0; 100];
-        model.fill(version, &mut bytes, 0);
-        let found = Found { bytes: &bytes, offset: 0, until: u64::MAX };
+        let bytes = bytes_of(&model, version);
+        let found = Found { bytes: &bytes, part: &Part::All };
         assert!(model.hit(0, &found, begin, Time::from_ns(70)).is_ok(), "a little late");
         assert!(model.hit(0, &found, begin, Time::from_ns(3_000_000_000)).is_err());
     }
@@ -545,8 +577,7 @@ mod tests {
         let version = model.version(100, None);
         let begin = model.begin(0, Some(version));
         model.end(0, begin, Ended::Void, None);
-        let mut bytes = vec![0; 100];
-        model.fill(version, &mut bytes, 0);
+        let bytes = bytes_of(&model, version);
         assert!(hit(&mut model, 0, &bytes).is_err() && hit(&mut model, 0, &old).is_ok());
     }
 }

@@ -1,5 +1,8 @@
 //! Memory for what is put and read.
 
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+
 use adit_driver::memory::{AnyBuffer, Buffer};
 use adit_driver::{Device, DeviceOptions};
 use adit_kvstore::UNIT_BYTES;
@@ -7,26 +10,50 @@ use adit_kvstore::UNIT_BYTES;
 use crate::random::Random;
 
 /// Memory is taken from the system in so many bytes.
-const REGION_BYTES: usize = 8 << 20;
+const REGION_BYTES: usize = 1 << 20;
+/// Most regions that wait for the next run.
+const SPARE_MAX: usize = 64;
 
-/// Runs of a power of two of units, and what is not cut yet.
+thread_local! {
+    /// Whole regions of runs that are over: the system takes long to make them.
+    static SPARE: RefCell<Vec<Buffer>> = const { RefCell::new(Vec::new()) };
+    /// What gives memory.
+    static DEVICE: Device = {
+        let target = "null:".parse().expect("a target");
+        Device::open(&target, &DeviceOptions::default()).expect("nothing to open")
+    };
+}
+
+/// Runs of a power of two of units, and what is not cut yet. What a run leaves whole is used by the next one: contents
+/// are anything, and everything else is as if it were new.
+#[derive(Default)]
 pub(crate) struct Pool {
-    device: Device,
     /// By the logarithm of their units.
     free: Vec<Vec<Buffer>>,
     rest: Option<Buffer>,
+    /// Where the regions of these runs start, and how long they are.
+    regions: BTreeMap<u64, usize>,
+    /// Whole regions that were given back.
+    whole: Vec<Buffer>,
 }
 
 impl Pool {
-    pub(crate) fn new() -> Pool {
-        let target = "null:".parse().expect("a target");
-        let device = Device::open(&target, &DeviceOptions::default()).expect("nothing to open");
-        Pool { device, free: Vec::new(), rest: None }
+    /// Memory of its own.
+    pub(crate) fn allocate(&mut self, bytes: usize) -> Buffer {
+        if let Some(at) = self.whole.iter().position(|buffer| buffer.len() == bytes) {
+            return self.whole.swap_remove(at);
+        }
+        let spare = SPARE.with_borrow_mut(|spare| {
+            let at = spare.iter().position(|buffer| buffer.len() == bytes)?;
+            Some(spare.swap_remove(at))
+        });
+        let allocate = || DEVICE.with(|device| device.allocate(bytes));
+        spare.unwrap_or_else(|| allocate().expect("the machine has memory"))
     }
 
-    /// Memory of its own.
-    pub(crate) fn allocate(&self, bytes: usize) -> Buffer {
-        self.device.allocate(bytes).expect("the machine has memory")
+    /// Takes back what [`Pool::allocate`] gave, whole.
+    pub(crate) fn give_whole(&mut self, memory: Buffer) {
+        self.whole.push(memory);
     }
 
     /// At least `bytes` in whole units, in one piece or several.
@@ -52,13 +79,22 @@ impl Pool {
             return run;
         }
         let bytes = (UNIT_BYTES as usize) << class;
-        let fits = self.rest.as_ref().is_some_and(|rest| rest.len() >= bytes);
         let mut run = match self.rest.take() {
-            Some(rest) if fits => rest,
-            _ => self.allocate(REGION_BYTES.max(bytes)),
+            Some(rest) if rest.len() >= bytes => rest,
+            rest => {
+                rest.into_iter().for_each(|rest| self.keep(rest));
+                self.region(REGION_BYTES.max(bytes))
+            }
         };
         self.rest = Some(run.split_off(bytes));
         run
+    }
+
+    /// A region to cut runs from.
+    fn region(&mut self, bytes: usize) -> Buffer {
+        let region = self.allocate(bytes);
+        self.regions.insert(region.iova().0, bytes);
+        region
     }
 
     /// Takes memory back.
@@ -83,9 +119,49 @@ impl Pool {
     }
 }
 
+impl Drop for Pool {
+    /// Leaves whole regions to the next run.
+    fn drop(&mut self) {
+        let mut runs: Vec<Buffer> = self.free.drain(..).flatten().chain(self.rest.take()).collect();
+        runs.sort_unstable_by_key(|run| run.iova().0);
+        let mut joined: Vec<Buffer> = Vec::new();
+        for run in runs {
+            let apart = match joined.last_mut() {
+                Some(last) => last.join(run).err(),
+                None => Some(run),
+            };
+            joined.extend(apart);
+        }
+        joined.retain(|region| self.regions.get(&region.iova().0) == Some(&region.len()));
+        let whole = joined.into_iter().chain(self.whole.drain(..));
+        // A thread that ends keeps nothing.
+        let _ = SPARE.try_with(|spare| {
+            let mut spare = spare.borrow_mut();
+            let places = SPARE_MAX.saturating_sub(spare.len());
+            spare.extend(whole.take(places));
+        });
+    }
+}
+
 /// Bytes of all its pieces.
 pub(crate) fn length(memory: &AnyBuffer) -> usize {
     pieces(memory).map(|piece| piece.len()).sum()
+}
+
+/// Its bytes, in order.
+pub(crate) fn gather(memory: &AnyBuffer) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(length(memory));
+    pieces(memory).for_each(|piece| bytes.extend_from_slice(piece));
+    bytes
+}
+
+/// Puts bytes into it; what lies behind them stays.
+pub(crate) fn scatter(memory: &mut AnyBuffer, mut bytes: &[u8]) {
+    for piece in pieces_mut(memory) {
+        let len = piece.len().min(bytes.len());
+        piece[..len].copy_from_slice(&bytes[..len]);
+        bytes = &bytes[len..];
+    }
 }
 
 /// Its pieces, in order.
@@ -114,7 +190,7 @@ mod tests {
 
     #[test]
     fn memory_is_whole_units_and_comes_back() {
-        let (mut pool, mut random) = (Pool::new(), Random::new(3));
+        let (mut pool, mut random) = (Pool::default(), Random::new(3));
         for bytes in [1, 4096, 4097, 50_000, 3 << 20] {
             for _ in 0..8 {
                 let memory = pool.take(bytes, &mut random);

@@ -10,9 +10,11 @@ use adit_kvstore::shard::{
 };
 
 use super::canary::StoreCanary;
+use super::content;
 use super::counts::Sum;
 use super::model::{Ended, Version};
-use super::pool::{length, pieces_mut};
+use super::pool::{length, pieces_mut, scatter};
+use super::tensors::Tensors;
 use super::world::{Item, Pending, StoreWorld};
 
 /// Once so many bytes were put into a roomy store, objects are short: it must not fill up.
@@ -83,28 +85,53 @@ impl StoreWorld {
         self.random.one_in(8).then(|| self.random.between(1, 20))
     }
 
-    /// A new version for a key, and when it ends.
-    fn draw_version(&mut self) -> (Version, Option<u64>) {
-        let (bytes, ttl_s) = (self.draw_bytes(), self.draw_ttl());
+    /// A new version for a key of this shard, and when it ends. A third are KV blocks, in stores that have them.
+    fn draw_version(&mut self, shard: u16) -> (Version, Option<u64>) {
+        let ttl_s = self.draw_ttl();
         let expires = ttl_s.map(|ttl_s| self.at_wall(self.wall_s() + ttl_s));
+        let layout = self.shape.layout.filter(|_| self.layouts[usize::from(shard)].is_some());
+        if let Some(layout) = layout
+            && self.random.one_in(3)
+        {
+            self.counts.count(Sum::Blocks, 1);
+            return (self.model.block(Tensors::of(&layout), expires), ttl_s);
+        }
+        let bytes = self.draw_bytes();
         (self.model.version(bytes, expires), ttl_s)
     }
 
-    fn put_options(&mut self, shard: u16, ttl_s: Option<u64>) -> PutOptions {
+    fn put_options(&mut self, shard: u16, version: &Version, ttl_s: Option<u64>) -> PutOptions {
+        let layout = version.tensors.and(self.layouts[usize::from(shard)]).unwrap_or_default();
         let tenants = &self.tenants[usize::from(shard)];
         let tenant = if self.random.one_in(2) { self.random.pick(tenants) } else { tenants[0] };
         let after = self.random.one_in(3).then(|| self.any_key());
         let after = after.map(|key| self.model.key(key).clone());
-        PutOptions { tenant, ttl_s, after, ..PutOptions::default() }
+        PutOptions { tenant, ttl_s, after, layout }
     }
 
     /// Memory with a part of a version.
-    fn memory_with(&mut self, version: Version, offset: u64, bytes: u64) -> AnyBuffer {
+    fn memory_with(&mut self, version: Version, part: &Part) -> AnyBuffer {
+        let content = self.model.content(version);
+        let Some(tensors) = version.tensors else {
+            let range =
+                if let Part::Bytes(range) = part { range.clone() } else { 0..version.bytes };
+            return self.memory_of(content, range.start, range.end - range.start);
+        };
+        let layers =
+            if let Part::Layer(layer) = part { *layer..*layer + 1 } else { 0..tensors.layers };
+        let bytes = tensors.fill(layers, content);
+        let mut memory = self.pool.take(bytes.len() as u64, &mut self.random);
+        scatter(&mut memory, &bytes);
+        memory
+    }
+
+    /// Memory with bytes of a plain object of this content.
+    fn memory_of(&mut self, content: u64, offset: u64, bytes: u64) -> AnyBuffer {
         let mut memory = self.pool.take(bytes, &mut self.random);
         let (mut at, end) = (offset, offset + bytes);
         for piece in pieces_mut(&mut memory) {
             let len = piece.len().min((end - at) as usize);
-            self.model.fill(version, &mut piece[..len], at);
+            content::fill(&mut piece[..len], content, at);
             // What lies behind the end is anything.
             piece[len..].fill(0xee);
             at += len as u64;
@@ -113,15 +140,16 @@ impl StoreWorld {
     }
 
     fn put_item(&mut self, key: usize) -> (PutItem, Item) {
-        let (version, ttl_s) = self.draw_version();
-        let data = self.memory_with(version, 0, version.bytes);
+        let shard = self.model.shard(key);
+        let (version, ttl_s) = self.draw_version(shard);
+        let data = self.memory_with(version, &Part::All);
         self.unlease(key);
         let begin = self.model.begin(key, Some(version));
         if self.canary == Some(StoreCanary::EarlyAcknowledgement) {
             self.model.end(key, begin, Ended::Acknowledged, None);
         }
         self.counts.count(Sum::Puts, 1);
-        let options = self.put_options(self.model.shard(key), ttl_s);
+        let options = self.put_options(shard, &version, ttl_s);
         let item = Item::Put { key, begin, ttl_s, bytes: length(&data) };
         (PutItem { key: self.model.key(key).clone(), bytes: version.bytes, data, options }, item)
     }
@@ -153,23 +181,33 @@ impl StoreWorld {
         self.submit(shard, Action::PutMany(puts), items);
     }
 
-    fn get_item(&mut self, key: usize, is_whole: bool) -> (GetItem, Item) {
-        let longest = self.model.longest(key);
+    /// A part to be read, and how much memory it takes at most.
+    fn draw_part(&mut self, longest: u64) -> (Part, u64) {
+        if let Some(layout) = self.shape.layout
+            && self.random.one_in(3)
+        {
+            let layer = self.random.below(u64::from(layout.block().layers)) as u32;
+            return (Part::Layer(layer), Tensors::of(&layout).memory_bytes(layer..layer + 1));
+        }
         let piece = piece_bytes(longest);
         let pieces = longest.div_ceil(piece);
-        let (part, from, until) = if is_whole || self.random.one_in(2) {
-            (Part::All, 0, u64::MAX)
+        let first = self.random.below(pieces);
+        let from = first * piece;
+        let until = (from + piece * self.random.between(1, pieces - first)).min(longest);
+        (Part::Bytes(from..until), until - from)
+    }
+
+    fn get_item(&mut self, key: usize, is_whole: bool) -> (GetItem, Item) {
+        let longest = self.model.longest(key);
+        let (part, most) = if is_whole || self.random.one_in(2) {
+            (Part::All, longest)
         } else {
-            let first = self.random.below(pieces);
-            let from = first * piece;
-            let until = (from + piece * self.random.between(1, pieces - first)).min(longest);
-            (Part::Bytes(from..until), from, until)
+            self.draw_part(longest)
         };
-        let most = until.min(longest) - from;
         let mut into = self.pool.take(most, &mut self.random);
         pieces_mut(&mut into).for_each(|piece| piece.fill(0xab));
         self.counts.count(Sum::Gets, 1);
-        let item = Item::Get { key, offset: from, until, bytes: length(&into) };
+        let item = Item::Get { key, part: part.clone(), bytes: length(&into) };
         (GetItem { key: self.model.key(key).clone(), part, into }, item)
     }
 
@@ -196,8 +234,8 @@ impl StoreWorld {
         let keys = self.any_keys();
         let shard = self.model.shard(keys[0]);
         let mut reserve = |key: usize| {
-            let (version, ttl_s) = self.draw_version();
-            let options = self.put_options(shard, ttl_s);
+            let (version, ttl_s) = self.draw_version(shard);
+            let options = self.put_options(shard, &version, ttl_s);
             let key_bytes = self.model.key(key).clone();
             let item = ReserveItem { key: key_bytes, bytes: version.bytes, options };
             (item, Item::Reserve { key, version, ttl_s })
@@ -227,14 +265,13 @@ impl StoreWorld {
             if writer.parts.is_empty() {
                 break;
             }
+            let is_only = writer.part_count == 1;
             let part = writer.parts.swap_remove(self.random.index(writer.parts.len()));
             writer.unanswered += 1;
             let (id, version) = (writer.id, writer.version);
-            let bytes = part.end - part.start;
-            let data = self.memory_with(version, part.start, bytes);
+            let part = if is_only && self.random.one_in(2) { Part::All } else { part };
+            let data = self.memory_with(version, &part);
             items.push(Item::Fill { writer: id, bytes: length(&data) });
-            let is_all = bytes == version.bytes && self.random.one_in(2);
-            let part = if is_all { Part::All } else { Part::Bytes(part) };
             fills.push(FillItem { writer: id, part, data });
         }
         let shard = self.writers[index].shard;

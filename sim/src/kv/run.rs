@@ -1,17 +1,20 @@
-//! The run of one seed, and a power cut at each command of a long one.
+//! The run of one seed, and a power cut at each command of a long one: the long one is run once for many cuts, and each
+//! goes on from what was kept at its command.
 
 use adit_kvstore::Durability;
 
 use super::canary::StoreCanary;
 use super::counts::StoreCounts;
 use super::shape::Shape;
-use super::world::StoreWorld;
+use super::world::{KeptMoment, StoreWorld};
 use crate::random::Random;
 use crate::runner::{Failure, Report, guard};
 use crate::trace::Trace;
 
 /// Operations of the run that is cut at each of its commands.
 const SWEEP_OPERATIONS: u64 = 2_000;
+/// From one cut to the next: odd, so that each has choices of its own.
+const CUT_STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// Runs the schedule of one seed.
 ///
@@ -30,16 +33,20 @@ pub fn run_seed(
     guard(seed, repeat, world, StoreWorld::run, report, excerpt)
 }
 
-/// The durability and the command of the `index`th run of a sweep over runs of `commands` commands, from 1 on.
-fn place(index: u64, commands: [u64; 3]) -> Option<(Durability, u64)> {
-    let mut left = index;
-    for (durability, commands) in DURABILITIES.into_iter().zip(commands) {
-        if left < commands {
-            return Some((durability, left + 1));
-        }
-        left -= commands;
-    }
-    None
+/// Those of the cuts with these numbers that are in a run of each durability, as commands of it from 1 on. The runs
+/// have `commands` commands each, and cuts are numbered through all three.
+fn places(
+    numbers: &[u64],
+    commands: [u64; 3],
+) -> impl Iterator<Item = (Durability, u64, Vec<u64>)> {
+    let mut first = 0;
+    DURABILITIES.into_iter().zip(commands).map(move |(durability, commands)| {
+        let range = first..first + commands;
+        let inside = numbers.iter().filter(|number| range.contains(number));
+        let cuts = inside.map(|number| number - range.start + 1).collect();
+        first = range.end;
+        (durability, range.start, cuts)
+    })
 }
 
 const DURABILITIES: [Durability; 3] =
@@ -60,29 +67,55 @@ pub fn count_sweep(seed: u64) -> Result<[u64; 3], Box<Failure>> {
     for (durability, commands) in DURABILITIES.into_iter().zip(&mut commands) {
         let world = sweep_world(seed, durability, Trace::new(false));
         let repeat = format!("--store --sweep --seed {seed:#x}");
-        let count = |world: &mut StoreWorld| *commands = world.run_to_cut(None);
+        let count = |world: &mut StoreWorld| *commands = world.run_long_life();
         guard(seed, repeat, world, count, report, excerpt)?;
     }
     Ok(commands)
 }
 
-/// Runs the `index`th run of a sweep; nothing if there are not as many.
+/// Tries the cuts with these numbers, each with what comes after it.
 ///
 /// # Errors
-/// The law that was broken.
-pub fn run_cut(
+/// The number of the first that broke a law, and which law.
+pub fn run_cuts(
     seed: u64,
     commands: [u64; 3],
-    index: u64,
+    numbers: &[u64],
     keeps_trace: bool,
-) -> Result<Option<Report<StoreCounts>>, Box<Failure>> {
-    let Some((durability, cut)) = place(index, commands) else { return Ok(None) };
-    let world = sweep_world(seed, durability, Trace::new(keeps_trace));
-    let repeat = format!("--store --sweep --seed {seed:#x} --cut {index}");
-    let run = |world: &mut StoreWorld| {
-        world.run_to_cut(Some(cut));
+) -> Result<Report<StoreCounts>, (u64, Box<Failure>)> {
+    let mut all = Report { hash: 0, counts: StoreCounts::default(), trace: Vec::new() };
+    for (durability, first, cuts) in places(numbers, commands) {
+        let Some(last) = cuts.last() else { continue };
+        let number = |cut: u64| first + cut - 1;
+        let repeat = |cut| format!("--store --sweep --seed {seed:#x} --cut {}", number(cut));
+        let world = sweep_world(seed, durability, Trace::new(keeps_trace));
+        let life = |world: &mut StoreWorld| world.run_to_cuts(&cuts);
+        let forks = |world: &mut StoreWorld| forks(world, seed, keeps_trace);
+        let before = guard(seed, repeat(*last), world, life, forks, excerpt)
+            .map_err(|failure| (number(*last), failure))?;
+        for (cut, fork) in cuts.iter().zip(before.counts) {
+            let tried = guard(seed, repeat(*cut), fork, StoreWorld::run_from_cut, report, excerpt);
+            let tried = tried.map_err(|mut failure| {
+                failure.trace.splice(..0, before.trace.iter().cloned());
+                (number(*cut), failure)
+            })?;
+            all.hash = all.hash.rotate_left(1) ^ tried.hash;
+            all.counts.add(&tried.counts);
+            all.trace = before.trace.iter().cloned().chain(tried.trace).collect();
+        }
+    }
+    Ok(all)
+}
+
+/// A world for each cut that is to be tried.
+fn forks(world: &mut StoreWorld, seed: u64, keeps_trace: bool) -> Report<Vec<StoreWorld>> {
+    let kept = std::mem::take(&mut world.kept);
+    let fork = |kept: KeptMoment| {
+        let random = Random::new(seed ^ kept.frozen.command.wrapping_mul(CUT_STEP));
+        world.fork(kept, random, Trace::new(keeps_trace))
     };
-    guard(seed, repeat, world, run, report, excerpt).map(Some)
+    let counts = kept.into_iter().map(fork).collect();
+    Report { hash: world.trace.hash(), counts, trace: world.trace.take_lines() }
 }
 
 fn report(world: &mut StoreWorld) -> Report<StoreCounts> {

@@ -2,11 +2,14 @@
 
 use std::time::Duration;
 
+use adit_kvstore::geometry::superblock_units;
 use adit_kvstore::media::{self, FormatOptions};
 use adit_kvstore::shard::{Failure, Shard};
-use adit_kvstore::{Durability, TenantId};
+use adit_kvstore::superblock::choose;
+use adit_kvstore::{Durability, LayoutId, TenantId, UNIT_BYTES};
 
 use super::counts::Sum;
+use super::frozen::Freezer;
 use super::machine::lock;
 use super::model::Model;
 use super::world::StoreWorld;
@@ -14,6 +17,8 @@ use crate::world::violated;
 
 /// Attempts to open a store on healthy devices.
 const ATTEMPTS_MAX: u32 = 8;
+/// Turns of a shard whose devices do not answer, until it has everything back.
+const LAST_TURNS: u32 = 16;
 /// Steps until a journal has room.
 const STEPS_MAX: u32 = 10_000;
 /// Bytes of a tenant that has a quota.
@@ -59,7 +64,9 @@ impl StoreWorld {
         if let Err(error) = self.format() {
             violated(2, format_args!("healthy devices cannot be formatted: {error}"));
         }
-        let set = self.while_time_passes(|world, clock| media::read_set(&mut world.lanes(), clock));
+        let mut lanes = self.lanes();
+        let set = self.while_time_passes(|_, clock| media::read_set(&mut lanes, clock));
+        self.give_lanes(lanes);
         let set = set.unwrap_or_else(|error| {
             violated(2, format_args!("what was formatted is no store: {error}"))
         });
@@ -79,7 +86,11 @@ impl StoreWorld {
             store_id: [self.random.below(256) as u8; 16],
             overwrite: true,
         };
-        self.while_time_passes(|world, clock| media::format(&mut world.lanes(), &options, clock))
+        let mut lanes = self.lanes();
+        let formatted =
+            self.while_time_passes(|_, clock| media::format(&mut lanes, &options, clock));
+        self.give_lanes(lanes);
+        formatted
     }
 
     /// The power goes while the store is formatted.
@@ -94,11 +105,13 @@ impl StoreWorld {
     /// Opens the store and reads what came back, through power cuts if there are to be some. False if faults have made
     /// that impossible.
     pub(crate) fn open(&mut self, may_be_cut: bool) -> bool {
+        let mut last = String::new();
         for attempt in 0..ATTEMPTS_MAX {
             if may_be_cut && attempt < 2 && self.random.one_in(5) {
                 let at = lock(&self.machine).commands() + self.random.between(1, 60);
                 lock(&self.machine).cut_at(Some(at));
             }
+            self.draw_durability();
             lock(&self.machine).faults.set_calm(attempt > 0);
             let opened = self.open_shards();
             self.excuse_if_struck();
@@ -110,9 +123,13 @@ impl StoreWorld {
             match opened {
                 Ok(()) if !is_off => return true,
                 Ok(()) => {}
-                Err(_) if is_off => self.note(&[41], format_args!("a cut while it was opened")),
+                Err(_) if is_off => {
+                    self.counts.count(Sum::OpeningCuts, 1);
+                    self.note(&[41], format_args!("a cut while it was opened"));
+                }
                 Err(error) if self.model.is_excused() => {
                     self.note(&[42], format_args!("it does not open: {error}"));
+                    last = error.to_string();
                 }
                 Err(error) => {
                     violated(2, format_args!("a healthy store does not open: {error}"));
@@ -120,23 +137,54 @@ impl StoreWorld {
             }
             self.fall();
         }
-        if !self.model.is_excused() {
-            violated(2, "a healthy store does not open");
+        if !self.has_lost_superblocks() {
+            violated(
+                2,
+                format_args!("a store does not open, and its superblocks are there: {last}"),
+            );
         }
         self.counts.count(Sum::Unopenable, 1);
         false
     }
 
+    /// Whether a device has no superblock that is whole: nothing else keeps a store closed.
+    fn has_lost_superblocks(&self) -> bool {
+        let machine = lock(&self.machine);
+        machine.media.iter().any(|media| {
+            let lbas = UNIT_BYTES / media.lba_bytes() as u64;
+            let copy = |unit: u64| match media.is_unreadable(unit * lbas, lbas) {
+                true => vec![0; UNIT_BYTES as usize],
+                false => media.read(unit * lbas, UNIT_BYTES as usize),
+            };
+            let [copy_a, copy_b] = superblock_units(media.lbas() / lbas).map(copy);
+            choose(&copy_a, &copy_b).is_err()
+        })
+    }
+
+    /// Sometimes a store is opened as one of another durability than before.
+    fn draw_durability(&mut self) {
+        let one_in = self.shape.changes_durability;
+        if one_in > 0 && self.random.one_in(one_in) {
+            let all = [Durability::Volatile, Durability::Restart, Durability::Durable];
+            let drawn = self.random.pick(&all);
+            self.counts.count(Sum::OtherDurabilities, u64::from(drawn != self.durability));
+            self.durability = drawn;
+            self.note(&[47], format_args!("it is opened as {drawn}"));
+        }
+    }
+
     fn open_shards(&mut self) -> adit_kvstore::Result<()> {
-        let is_volatile = self.shape.durability == Durability::Volatile;
+        let is_volatile = self.durability == Durability::Volatile;
         if is_volatile {
             self.model.emptied(false);
         }
-        let set =
-            self.while_time_passes(|world, clock| media::read_set(&mut world.lanes(), clock))?;
+        let mut lanes = self.lanes();
+        let set = self.while_time_passes(|_, clock| media::read_set(&mut lanes, clock))?;
+        let mut lanes = Some(lanes);
         for shard in 0..set.shards() {
+            let lanes = lanes.take().unwrap_or_else(|| self.lanes());
             let (shard, recovery) = self.while_time_passes(|world, clock| {
-                Shard::open(shard, world.lanes(), &set, world.options(), clock)
+                Shard::open(shard, lanes, &set, world.options(), clock)
             })?;
             self.note(&[43], format_args!("opened: {recovery:?}"));
             self.shards.push(shard);
@@ -145,7 +193,9 @@ impl StoreWorld {
             self.model.emptied(true);
         }
         self.counts.count(Sum::Lives, 1);
+        self.is_open = true;
         self.define_tenants();
+        self.define_layouts();
         Ok(())
     }
 
@@ -161,17 +211,25 @@ impl StoreWorld {
         }
     }
 
-    /// A tenant, as soon as the journal has room for it; none if its device fails.
+    /// A tenant; none if its device fails.
     fn define_tenant(&mut self, shard: usize, name: &str, quota: Option<u64>) -> Option<TenantId> {
+        self.define(|world| world.shards[shard].tenant(world.now, name, quota))
+    }
+
+    /// What is told to a journal, as soon as that has room; nothing if its device fails.
+    fn define<T>(
+        &mut self,
+        mut tell: impl FnMut(&mut StoreWorld) -> Result<T, Failure>,
+    ) -> Option<T> {
         for _ in 0..STEPS_MAX {
-            match self.shards[shard].tenant(self.now, name, quota) {
+            match tell(self) {
                 Ok(id) => return Some(id),
                 Err(Failure::Full) => self.step(),
                 Err(failure) => {
                     self.excuse_if_struck();
                     let is_off = lock(&self.machine).is_off();
                     if !is_off && !self.model.is_excused() {
-                        violated(2, format_args!("tenant {name}: {failure}"));
+                        violated(2, format_args!("nothing can be defined: {failure}"));
                     }
                     return None;
                 }
@@ -181,6 +239,16 @@ impl StoreWorld {
             }
         }
         violated(4, "the journal never has room")
+    }
+
+    fn define_layouts(&mut self) {
+        self.layouts = (0..self.shards.len()).map(|shard| self.define_layout(shard)).collect();
+    }
+
+    /// The run's layout, likewise.
+    fn define_layout(&mut self, shard: usize) -> Option<LayoutId> {
+        let layout = self.shape.layout?;
+        self.define(|world| world.shards[shard].layout(world.now, layout))
     }
 
     /// Reads every key, or sometimes some, at rest.
@@ -231,6 +299,7 @@ impl StoreWorld {
             0..55 if self.pending.len() < self.shape.pending_max => self.submit_any(),
             0..90 => self.step(),
             90..94 => self.pass(),
+            94..96 => self.attach(),
             _ => self.look(),
         }
     }
@@ -270,13 +339,29 @@ impl StoreWorld {
     /// The store is gone, and what its devices keep is what comes back.
     pub(crate) fn fall(&mut self) {
         self.count_shards();
-        self.shards.clear();
+        lock(&self.machine).hang_up();
+        self.end_shards();
         self.pending.clear();
         self.writers.clear();
         self.leases.clear();
         self.excuse_if_struck();
         lock(&self.machine).restart();
-        self.model.crash(self.shape.durability);
+        // Before it is open nothing is written: what may come back is as before.
+        let is_open = std::mem::take(&mut self.is_open);
+        self.model.crash(if is_open { self.durability } else { Durability::Durable });
+    }
+
+    /// The shards' last turns, in which they get back what is in flight, and their memory.
+    fn end_shards(&mut self) {
+        for mut shard in std::mem::take(&mut self.shards) {
+            let (now, pool) = (self.now, &mut self.pool);
+            for _ in 0..LAST_TURNS {
+                if shard.poll(now, &mut |done| pool.give(done.memory)).moved == 0 {
+                    break;
+                }
+            }
+            self.give_lanes(shard.into_lanes());
+        }
     }
 
     /// The end: no more faults, and everything that was asked is answered.
@@ -295,6 +380,8 @@ impl StoreWorld {
             self.counts.count(Sum::Expirations, stats.expirations);
             self.counts.count(Sum::Corrupt, stats.misses_corrupt);
             self.counts.count(Sum::Checkpoints, stats.checkpoints);
+            let rounds = self.shape.journal_bytes.map_or(0, |bytes| stats.journal_bytes / bytes);
+            self.counts.count(Sum::JournalRounds, rounds);
         }
     }
 
@@ -305,13 +392,12 @@ impl StoreWorld {
         self.counts.struck = machine.faults.struck().to_vec();
     }
 
-    /// One life on healthy devices, with the power gone at the `cut`th command of it or at its end. Returns how many
-    /// commands there were.
-    pub(crate) fn run_to_cut(&mut self, cut: Option<u64>) -> u64 {
+    /// One life on healthy devices with the power gone at its end. Returns how many commands there were.
+    pub(crate) fn run_long_life(&mut self) -> u64 {
         self.begin();
         self.open(false);
         let before = lock(&self.machine).commands();
-        let death = Death::Cut(cut.map_or(u64::MAX, |cut| before + cut));
+        let death = Death::Cut(u64::MAX);
         self.live(death);
         let commands = lock(&self.machine).commands() - before;
         self.die(death);
@@ -319,5 +405,30 @@ impl StoreWorld {
         self.finish();
         self.count_run();
         commands
+    }
+
+    /// The same life up to the last of `cuts`, which are commands of it from 1 on, in order: each is kept to be tried.
+    pub(crate) fn run_to_cuts(&mut self, cuts: &[u64]) {
+        self.begin();
+        self.open(false);
+        {
+            let mut machine = lock(&self.machine);
+            let before = machine.commands();
+            machine.freezer = Freezer::new(cuts.iter().map(|cut| before + cut));
+        }
+        self.note(&[44], format_args!("a life that is cut at its commands {cuts:?}"));
+        while lock(&self.machine).freezer.is_on() {
+            self.trace.step();
+            self.act();
+        }
+    }
+
+    /// What comes after the power is gone.
+    pub(crate) fn run_from_cut(&mut self) {
+        self.counts.count(Sum::Cuts, 1);
+        self.fall();
+        self.open(false);
+        self.finish();
+        self.count_run();
     }
 }

@@ -2,11 +2,14 @@
 
 use std::time::Duration;
 
+use adit_kvstore::layout::Layout;
+use adit_kvstore::shard::{LANE_MEMORY_BYTES, LANE_MEMORY_MIN_BYTES};
 use adit_kvstore::{Durability, PolicyKind, Watermarks};
 
 use super::device::Rules;
 use super::faults::Faults;
 use super::machine::Pace;
+use super::tensors;
 use crate::random::Random;
 
 /// One device.
@@ -23,6 +26,8 @@ pub(crate) struct Shape {
     pub(crate) durability: Durability,
     pub(crate) shards: u16,
     pub(crate) disks: Vec<Disk>,
+    /// Memory of each lane.
+    pub(crate) lane_bytes: usize,
     pub(crate) objects_max: u32,
     pub(crate) journal_bytes: Option<u64>,
     pub(crate) policy: PolicyKind,
@@ -49,6 +54,10 @@ pub(crate) struct Shape {
     pub(crate) bytes_max: u64,
     /// The store never needs to evict.
     pub(crate) is_roomy: bool,
+    /// How KV blocks lie, if it has any.
+    pub(crate) layout: Option<Layout>,
+    /// One opening in so many is as a store of any durability; 0 for none.
+    pub(crate) changes_durability: u64,
     /// Whether keys share tenants with quotas.
     pub(crate) has_quotas: bool,
 }
@@ -68,6 +77,7 @@ impl Shape {
             durability,
             shards,
             disks,
+            lane_bytes: lane_bytes(random),
             objects_max: if is_roomy { 4096 } else { random.pick(&[16, 64, 500]) },
             journal_bytes: random.pick(&[Some(64 << 10), Some(64 << 10), Some(256 << 10), None]),
             policy: random.pick(&[PolicyKind::Lru, PolicyKind::S3Fifo]),
@@ -87,6 +97,8 @@ impl Shape {
             bytes_usual,
             bytes_max,
             is_roomy,
+            layout: random.one_in(2).then(|| tensors::draw(random)),
+            changes_durability: random.pick(&[0, 0, 2]),
             has_quotas: !is_roomy && random.one_in(4),
         }
     }
@@ -102,6 +114,7 @@ impl Shape {
             durability,
             shards: 2,
             disks: disks.to_vec(),
+            lane_bytes: LANE_MEMORY_MIN_BYTES,
             objects_max: 1024,
             journal_bytes: Some(64 << 10),
             watermarks: Watermarks::default(),
@@ -117,6 +130,7 @@ impl Shape {
             bytes_usual: 8 << 10,
             bytes_max: 300 << 10,
             is_roomy: true,
+            changes_durability: 0,
             has_quotas: false,
             seal_interval: Duration::from_millis(1),
             flush_interval: Duration::from_millis(20),
@@ -134,6 +148,11 @@ fn disk(random: &mut Random, is_roomy: bool) -> Disk {
     };
     let bytes = if is_roomy { 128 << 20 } else { random.pick(&[6 << 20, 8 << 20, 12 << 20]) };
     Disk { bytes, lba_bytes: random.pick(&[512, 4096, 4096]), rules }
+}
+
+/// Memory costs time: few lanes have as much as in real life.
+fn lane_bytes(random: &mut Random) -> usize {
+    if random.one_in(16) { LANE_MEMORY_BYTES } else { LANE_MEMORY_MIN_BYTES }
 }
 
 fn watermarks(random: &mut Random) -> Watermarks {

@@ -7,12 +7,13 @@ use std::time::Duration;
 
 use adit_driver::Time;
 use adit_kvstore::media::Set;
-use adit_kvstore::shard::{LANE_MEMORY_BYTES, Lane, LeaseId, Shard, ShardOptions, Tag, WriterId};
-use adit_kvstore::{Key, TenantId};
+use adit_kvstore::shard::{Lane, LeaseId, Part, Shard, ShardOptions, Tag, WriterId};
+use adit_kvstore::{Durability, Key, LayoutId, TenantId};
 
 use super::canary::StoreCanary;
 use super::counts::StoreCounts;
 use super::device::SimulatedQueue;
+use super::frozen::Frozen;
 use super::machine::{Machine, Shared, lock};
 use super::media::Media;
 use super::model::{Model, Moment, Version};
@@ -37,7 +38,7 @@ const WALL_S: u64 = 1_700_000_000;
 #[derive(Debug)]
 pub(crate) enum Item {
     Put { key: usize, begin: Moment, ttl_s: Option<u64>, bytes: usize },
-    Get { key: usize, offset: u64, until: u64, bytes: usize },
+    Get { key: usize, part: Part, bytes: usize },
     Reserve { key: usize, version: Version, ttl_s: Option<u64> },
     Fill { writer: WriterId, bytes: usize },
     Seal { key: usize, begin: Moment, ttl_s: Option<u64> },
@@ -64,7 +65,9 @@ pub(crate) struct Writer {
     pub(crate) version: Version,
     pub(crate) ttl_s: Option<u64>,
     /// Parts that were not handed in yet.
-    pub(crate) parts: Vec<std::ops::Range<u64>>,
+    pub(crate) parts: Vec<Part>,
+    /// Parts that it has.
+    pub(crate) part_count: usize,
     pub(crate) unanswered: usize,
 }
 
@@ -91,6 +94,12 @@ pub(crate) struct StoreWorld {
     pub(crate) counts: StoreCounts,
     pub(crate) shards: Vec<Shard<Queue>>,
     pub(crate) tenants: Vec<Vec<TenantId>>,
+    /// For each shard the number of the run's layout, if it could be told.
+    pub(crate) layouts: Vec<Option<LayoutId>>,
+    /// What the store promises, as it was opened last.
+    pub(crate) durability: Durability,
+    /// It is open: something may have been written.
+    pub(crate) is_open: bool,
     pub(crate) pending: BTreeMap<u64, Pending>,
     pub(crate) writers: Vec<Writer>,
     pub(crate) leases: Vec<Lease>,
@@ -100,6 +109,16 @@ pub(crate) struct StoreWorld {
     /// What is read is what came back of each key.
     pub(crate) is_settling: bool,
     idle_steps: u32,
+    /// Where a cut is to be tried.
+    pub(crate) kept: Vec<KeptMoment>,
+}
+
+/// All there was at a command.
+#[derive(Debug)]
+pub(crate) struct KeptMoment {
+    pub(crate) frozen: Frozen,
+    model: Model,
+    now: Time,
 }
 
 impl StoreWorld {
@@ -117,12 +136,15 @@ impl StoreWorld {
             machine: Arc::new(Mutex::new(machine)),
             canary,
             now: Time::from_ns(1_000_000_000),
-            pool: Pool::new(),
+            pool: Pool::default(),
             model: Model::new(random.next(), 0, Vec::new(), false),
             trace,
             counts: StoreCounts::default(),
             shards: Vec::new(),
             tenants: Vec::new(),
+            layouts: Vec::new(),
+            durability: shape.durability,
+            is_open: false,
             pending: BTreeMap::new(),
             writers: Vec::new(),
             leases: Vec::new(),
@@ -130,6 +152,7 @@ impl StoreWorld {
             volume: 0,
             is_settling: false,
             idle_steps: 0,
+            kept: Vec::new(),
             shape,
             random,
         }
@@ -140,13 +163,21 @@ impl StoreWorld {
     }
 
     /// Ways to all devices, for one owner.
-    pub(crate) fn lanes(&self) -> Vec<Lane<Queue>> {
-        let lane = |(device, disk): (usize, &super::shape::Disk)| {
-            let queue = Queue::new(&self.machine, device, disk.rules);
-            let info = queue.info();
-            Lane::new(queue, info, self.pool.allocate(LANE_MEMORY_BYTES))
-        };
-        self.shape.disks.iter().enumerate().map(lane).collect()
+    pub(crate) fn lanes(&mut self) -> Vec<Lane<Queue>> {
+        (0..self.shape.disks.len()).map(|device| self.lane(device)).collect()
+    }
+
+    /// A way to one device.
+    pub(crate) fn lane(&mut self, device: usize) -> Lane<Queue> {
+        let queue = Queue::new(&self.machine, device, self.shape.disks[device].rules);
+        let info = queue.info();
+        Lane::new(queue, info, self.pool.allocate(self.shape.lane_bytes))
+    }
+
+    /// Lanes that are not needed any more.
+    pub(crate) fn give_lanes(&mut self, lanes: Vec<Lane<Queue>>) {
+        let memory = lanes.into_iter().filter_map(Lane::into_memory);
+        memory.for_each(|memory| self.pool.give_whole(memory));
     }
 
     /// Calls what waits for devices, with a clock that goes on while it does.
@@ -174,7 +205,7 @@ impl StoreWorld {
     pub(crate) fn options(&self) -> ShardOptions {
         let shape = &self.shape;
         ShardOptions {
-            durability: shape.durability,
+            durability: self.durability,
             policy: shape.policy,
             custom_policy: None,
             adaptive_admission: shape.adaptive_admission,
@@ -208,18 +239,45 @@ impl StoreWorld {
     /// One turn of every shard; time goes on where nothing moved.
     pub(crate) fn step(&mut self) {
         let (mut done, mut moved, mut next) = (Vec::new(), 0, Time::NEVER);
-        for shard in &mut self.shards {
-            let turn = shard.poll(self.now, &mut |answer| done.push(answer));
+        for shard in 0..self.shards.len() {
+            let turn = self.shards[shard].poll(self.now, &mut |answer| done.push(answer));
             moved += turn.moved + done.len();
             next = next.min(turn.next);
+            done.drain(..).for_each(|answer| self.answer(answer));
+            self.keep_moments();
         }
-        done.into_iter().for_each(|answer| self.answer(answer));
         self.excuse_if_struck();
         if moved > 0 || lock(&self.machine).is_off() {
             self.idle_steps = 0;
             return;
         }
         self.idle(next);
+    }
+
+    /// What was frozen in a turn of a shard is of the moment at which its answers are out: a turn takes what is over
+    /// before it sends anything.
+    fn keep_moments(&mut self) {
+        for frozen in std::mem::take(&mut lock(&self.machine).freezer.frozen) {
+            let (now, model) = (self.now, self.model.clone());
+            self.kept.push(KeptMoment { frozen, model, now });
+        }
+    }
+
+    /// The world after a power cut at that moment, before the power comes back.
+    pub(crate) fn fork(&self, kept: KeptMoment, mut random: Random, trace: Trace) -> StoreWorld {
+        let KeptMoment { frozen, model, now } = kept;
+        let machine = frozen.thaw(&lock(&self.machine), random.fork());
+        let world = StoreWorld::new(self.shape.clone(), random, None, trace);
+        let machine = Arc::new(Mutex::new(machine));
+        StoreWorld {
+            machine,
+            model,
+            now,
+            next_tag: self.next_tag,
+            volume: self.volume,
+            is_open: true,
+            ..world
+        }
     }
 
     /// Lets time pass to where something happens.

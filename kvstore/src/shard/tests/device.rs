@@ -54,6 +54,8 @@ pub(crate) struct Medium {
     pub(crate) failing_at: Option<Range<u64>>,
     /// How many commands are carried out when they are polled for; none for all.
     pub(crate) commands_per_poll: Option<usize>,
+    /// A bit turns on the way of so many writes.
+    pub(crate) flips_left: u32,
     /// Nothing works any more.
     pub(crate) is_dead: bool,
     /// Commands that change something until the power is cut, on this device and those that share it.
@@ -115,6 +117,10 @@ impl Medium {
                 piece.copy_from_slice(there);
             }
             at += piece.len();
+        }
+        if writes && self.flips_left > 0 {
+            self.flips_left -= 1;
+            self.bytes[at - 1] ^= 1;
         }
     }
 }
@@ -180,6 +186,7 @@ impl TestDevice {
             boundary_bytes: 0,
             depth: self.depth,
             deallocates: self.deallocates,
+            protection: None,
             accepts: Box::new(|_| true),
         };
         let queue = TestQueue {

@@ -1,0 +1,103 @@
+//! How a KV block lies in memory: its tensors one after another, each padded to whole units.
+//!
+//! The bytes of a block are those of its tensors without the padding, which may be anything.
+
+use std::ops::Range;
+
+use adit_kvstore::UNIT_BYTES;
+use adit_kvstore::layout::{BlockShape, Dtype, Layout, Order};
+
+use super::content;
+use crate::random::Random;
+
+/// See the module.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Tensors {
+    pub(crate) layers: u32,
+    per_layer: u32,
+    /// Of one, without padding; a multiple of 8.
+    tensor_bytes: u64,
+}
+
+impl Tensors {
+    pub(crate) fn of(layout: &Layout) -> Tensors {
+        let block = layout.block();
+        Tensors {
+            layers: block.layers,
+            per_layer: u32::from(block.tensors_per_layer),
+            tensor_bytes: layout.tensor_bytes(),
+        }
+    }
+
+    fn padded_bytes(&self) -> u64 {
+        self.tensor_bytes.next_multiple_of(UNIT_BYTES)
+    }
+
+    /// The tensors of these layers.
+    fn numbers(&self, layers: Range<u32>) -> Range<u32> {
+        layers.start * self.per_layer..layers.end * self.per_layer
+    }
+
+    /// What these layers take, with padding.
+    pub(crate) fn memory_bytes(&self, layers: Range<u32>) -> u64 {
+        self.numbers(layers).len() as u64 * self.padded_bytes()
+    }
+
+    /// These layers as they lie in memory, of a block whose content is of this seed.
+    pub(crate) fn fill(&self, layers: Range<u32>, seed: u64) -> Vec<u8> {
+        let mut bytes = vec![0xee; self.memory_bytes(layers.clone()) as usize];
+        let tensors = bytes.chunks_mut(self.padded_bytes() as usize);
+        for (tensor, number) in tensors.zip(self.numbers(layers)) {
+            let offset = u64::from(number) * self.tensor_bytes;
+            content::fill(&mut tensor[..self.tensor_bytes as usize], seed, offset);
+        }
+        bytes
+    }
+
+    /// Whether `bytes` are these layers.
+    pub(crate) fn are(&self, bytes: &[u8], layers: Range<u32>, seed: u64) -> bool {
+        let is_long = bytes.len() as u64 == self.memory_bytes(layers.clone());
+        let tensors = bytes.chunks(self.padded_bytes() as usize).zip(self.numbers(layers));
+        let is_right = |(tensor, number): (&[u8], u32)| {
+            let offset = u64::from(number) * self.tensor_bytes;
+            content::difference(&tensor[..self.tensor_bytes as usize], seed, offset).is_none()
+        };
+        is_long && tensors.into_iter().all(is_right)
+    }
+}
+
+/// A layout of small blocks.
+pub(crate) fn draw(random: &mut Random) -> Layout {
+    let block = BlockShape {
+        layers: random.between(1, 6) as u32,
+        tensors_per_layer: random.between(1, 2) as u8,
+        kv_heads: random.between(1, 2) as u32,
+        head_dim: random.pick(&[8, 64, 72]),
+        dtype: random.pick(&[Dtype::F16, Dtype::Fp8, Dtype::F32]),
+        tokens: random.pick(&[1, 16, 33]),
+    };
+    let slots = random.pick(&[1, 2, 4, 16]);
+    let order = if random.one_in(3) { Order::BlockMajor } else { Order::LayerMajor { slots } };
+    Layout::new(block, order).expect("a layout of few small tensors")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_filled_is_recognised_and_nothing_else_is() {
+        let mut random = Random::new(4);
+        for _ in 0..100 {
+            let tensors = Tensors::of(&draw(&mut random));
+            let all = 0..tensors.layers;
+            let mut bytes = tensors.fill(all.clone(), 7);
+            assert!(tensors.are(&bytes, all.clone(), 7) && !tensors.are(&bytes, all.clone(), 8));
+            let layer = tensors.layers - 1..tensors.layers;
+            let from = bytes.len() - tensors.memory_bytes(layer.clone()) as usize;
+            assert!(tensors.are(&bytes[from..], layer, 7));
+            bytes[0] ^= 1;
+            assert!(!tensors.are(&bytes, all, 7));
+        }
+    }
+}

@@ -1,6 +1,6 @@
 //! The store's simulation itself: it repeats exactly, it meets what it should, and it catches broken rules.
 
-use adit_sim::kv::{StoreCanary, StoreCounts, run_seed};
+use adit_sim::kv::{StoreCanary, StoreCounts, run_cuts, run_seed};
 
 /// Always the same seeds, so that a failure is one of the code. Fresh ones are `cargo xtask sim --store`'s.
 const SEEDS: std::ops::Range<u64> = 0..12;
@@ -24,7 +24,23 @@ fn runs_meet_what_there_is_to_meet() {
         all.add(&run_seed(seed, None, false).unwrap_or_else(|failure| panic!("{failure}")).counts);
     }
     let met = all.named().filter(|(_, count)| *count > 0).count();
-    assert!(met > 25, "{all}");
+    assert!(met > 30, "{all}");
+    let must = ["power cuts", "evictions", "checkpoints", "KV blocks", "layers read"];
+    for name in must {
+        assert!(all.named().any(|(met, count)| met == name && count > 0), "no {name}: {all}");
+    }
+}
+
+#[test]
+fn a_cut_is_the_same_alone_as_among_others() {
+    let runs = [1_000; 3];
+    let hash = |cuts: &[u64]| match run_cuts(3, runs, cuts, false) {
+        Ok(report) => report.hash,
+        Err((number, failure)) => panic!("cut {number}: {failure}"),
+    };
+    let (one, other) = (hash(&[20]), hash(&[2_060]));
+    assert_ne!(one, other);
+    assert_eq!(hash(&[20, 2_060]), one.rotate_left(1) ^ other);
 }
 
 #[test]

@@ -133,6 +133,16 @@ impl Region {
         Arc::new(Region { at, iova, domain: DomainId::HOST, memory, prebuilt: None })
     }
 
+    /// Where it starts in this process.
+    pub(crate) fn start(&self) -> NonNull<u8> {
+        self.at
+    }
+
+    /// How long it is.
+    pub(crate) fn bytes(&self) -> usize {
+        self.memory.memory().len()
+    }
+
     /// The whole region as one buffer. Only the maker of a region may, once.
     pub(crate) fn into_buffer(self: Arc<Region>, len: usize) -> Buffer {
         assert!(len <= self.memory.memory().len(), "a buffer lies in its region");
@@ -289,6 +299,8 @@ pub unsafe trait IoBuffer: Send + 'static {
     fn prebuilt(&self, index: usize) -> Option<&PrebuiltPrps>;
     /// Whether all segments are mapped in `domain`.
     fn is_in(&self, domain: DomainId) -> bool;
+    /// The region that segment `index` is a part of.
+    fn region_of(&self, index: usize) -> Option<&Arc<Region>>;
 }
 
 // SAFETY: a `Buffer` owns its run exclusively and keeps its region mapped.
@@ -316,6 +328,11 @@ unsafe impl IoBuffer for Buffer {
     #[inline(always)]
     fn is_in(&self, domain: DomainId) -> bool {
         self.region.domain == domain
+    }
+
+    #[inline(always)]
+    fn region_of(&self, _index: usize) -> Option<&Arc<Region>> {
+        Some(&self.region)
     }
 }
 
@@ -345,6 +362,11 @@ unsafe impl IoBuffer for Prefix {
     fn is_in(&self, domain: DomainId) -> bool {
         self.buffer.is_in(domain)
     }
+
+    #[inline(always)]
+    fn region_of(&self, index: usize) -> Option<&Arc<Region>> {
+        self.buffer.region_of(index)
+    }
 }
 
 // SAFETY: no segments, nothing to promise.
@@ -368,6 +390,10 @@ unsafe impl IoBuffer for () {
     fn is_in(&self, _domain: DomainId) -> bool {
         true
     }
+
+    fn region_of(&self, _index: usize) -> Option<&Arc<Region>> {
+        None
+    }
 }
 
 // SAFETY: as each of the buffers; moving the vector does not move them.
@@ -390,6 +416,10 @@ unsafe impl IoBuffer for Vec<Buffer> {
 
     fn is_in(&self, domain: DomainId) -> bool {
         self.iter().all(|buffer| buffer.is_in(domain))
+    }
+
+    fn region_of(&self, index: usize) -> Option<&Arc<Region>> {
+        self[index].region_of(0)
     }
 }
 
@@ -450,6 +480,15 @@ unsafe impl IoBuffer for AnyBuffer {
             AnyBuffer::Many(buffers) => buffers.is_in(domain),
         }
     }
+
+    #[inline(always)]
+    fn region_of(&self, index: usize) -> Option<&Arc<Region>> {
+        match self {
+            AnyBuffer::None => None,
+            AnyBuffer::One(buffer) => buffer.region_of(index),
+            AnyBuffer::Many(buffers) => buffers.region_of(index),
+        }
+    }
 }
 
 /// Delegates to the buffers of a value that adds nothing of its own.
@@ -474,6 +513,10 @@ macro_rules! delegate {
         #[inline(always)]
         fn is_in(&$self, domain: DomainId) -> bool {
             $inner.is_none_or(|b| b.is_in(domain))
+        }
+        #[inline(always)]
+        fn region_of(&$self, index: usize) -> Option<&Arc<Region>> {
+            $inner.and_then(|b| b.region_of(index))
         }
     };
 }

@@ -1,11 +1,17 @@
-//! What io_uring locks of a user's memory, of which there is little by default, is given back at once.
+//! What io_uring locks of a user's memory, of which there is little by default: what is used, and given back at once.
 //!
 //! In a process of its own: what is locked is counted for all of it.
 
+use std::path::PathBuf;
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use adit_driver::device::{DeviceQueue, QueueOptions};
+use adit_driver::device::{CommandQueue, DeviceQueue, Operation, QueueOptions, Request};
+use adit_driver::spec::Lba;
 use adit_driver::{Buffer, Device, DeviceOptions, Target};
+
+/// One test at a time locks memory.
+static ALONE: Mutex<()> = Mutex::new(());
 
 /// Memory of this process that somebody else keeps in place, in KiB.
 fn pinned_kib() -> u64 {
@@ -14,23 +20,94 @@ fn pinned_kib() -> u64 {
     line.trim().trim_end_matches(" kB").parse().expect("a number")
 }
 
-#[test]
-fn the_next_queue_finds_the_last_ones_memory_unlocked() {
-    let file = std::path::Path::new(env!("CARGO_TARGET_TMPDIR"))
-        .join(format!("locked-{}", std::process::id()));
-    let target: Target = format!("uring:{}", file.display()).parse().expect("a target");
-    let options = DeviceOptions { file_bytes: Some(1 << 20), ..DeviceOptions::default() };
-    let device = Device::open(&target, &options).expect("a device");
-    let memory = device.allocate(4 << 20).expect("memory");
+/// A device on a file of this name, which is removed at the end.
+struct File(PathBuf);
+
+impl File {
+    fn new(name: &str) -> File {
+        let name = format!("locked-{name}-{}", std::process::id());
+        File(std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join(name))
+    }
+
+    fn open(&self, path: &str) -> Device {
+        let target: Target =
+            path.replace("FILE", &self.0.display().to_string()).parse().expect("a target");
+        let options = DeviceOptions { file_bytes: Some(1 << 20), ..DeviceOptions::default() };
+        Device::open(&target, &options).expect("a device")
+    }
+}
+
+impl Drop for File {
+    fn drop(&mut self) {
+        // A test may never have created it.
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+fn queue(device: &Device, memory: &[&Buffer]) -> DeviceQueue<Buffer> {
     let timeout = Duration::from_secs(10);
     let options = QueueOptions { depth: 4, timeout, abort_timeout: timeout };
+    device.create_queue(&options, memory).expect("a queue")
+}
+
+/// Reads into a buffer, so many times.
+fn read(
+    device: &Device,
+    queue: &mut DeviceQueue<Buffer>,
+    mut buffer: Buffer,
+    times: u32,
+) -> Buffer {
+    for _ in 0..times {
+        let request = Request { operation: Operation::Read(Lba(0)), buffer };
+        queue.post(device.now(), request).expect("an idle queue takes it");
+        queue.ring();
+        let mut done = None;
+        while done.is_none() {
+            queue.poll(device.now(), |completion| done = Some(completion));
+        }
+        let completion = done.expect("it is over");
+        completion.result.expect("a healthy file");
+        buffer = completion.buffer;
+    }
+    buffer
+}
+
+#[test]
+fn the_next_queue_finds_the_last_ones_memory_unlocked() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let file = File::new("next");
+    let device = file.open("uring:FILE");
+    let memory = device.allocate(4 << 20).expect("memory");
     let before = pinned_kib();
     for _ in 0..5 {
-        let queue: DeviceQueue<Buffer> =
-            device.create_queue(&options, &[&memory]).expect("a queue");
+        let queue = queue(&device, &[&memory]);
         assert_eq!(pinned_kib(), before + 4096, "registered");
         drop(queue);
         assert_eq!(pinned_kib(), before, "and given back");
     }
-    std::fs::remove_file(file).expect("removing it");
+}
+
+#[test]
+fn memory_that_is_used_often_is_locked_once_and_let_go_of_when_it_is_freed() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let file = File::new("late");
+    for (path, kib) in [("uring:FILE", 256), ("uring:FILE,fixed=off", 0)] {
+        let device = file.open(path);
+        let before = pinned_kib();
+        let mut queue = queue(&device, &[]);
+        let buffer = device.allocate(256 << 10).expect("memory");
+        let buffer = read(&device, &mut queue, buffer, 2);
+        assert_eq!(pinned_kib(), before, "{path}: it may never be used again");
+        let buffer = read(&device, &mut queue, buffer, 20);
+        assert_eq!(pinned_kib(), before + kib, "{path}: registered once");
+        drop(buffer);
+        queue.poll(device.now(), |_| panic!("nothing is in flight"));
+        assert_eq!(pinned_kib(), before, "{path}: an idle queue lets go of it");
+        let other = device.allocate(256 << 10).expect("memory");
+        let other = read(&device, &mut queue, other, 20);
+        assert_eq!(pinned_kib(), before + kib, "{path}");
+        drop(queue);
+        assert_eq!(pinned_kib(), before, "{path}: nothing is left of a queue");
+        drop(other);
+    }
 }

@@ -12,7 +12,8 @@
 //! | [`Journal::mark`] | are sealed: nothing is added to them |
 //!
 //! The positions are in this order. The ring holds all blocks from the tail to the open one: what would overwrite the
-//! tail is refused. A block that was sealed is never written again.
+//! tail is refused. A block that was sealed never changes. It is kept until it is durable, so that it can be written
+//! again, as it was, to a device that has forgotten it.
 //!
 //! No allocation for a record: blocks' memory is used again. What it does not do: read ([`crate::recovery`]), wait, or
 //! decide when to seal, to flush and to take a checkpoint.
@@ -74,6 +75,8 @@ pub struct Journal {
     open: BlockWriter,
     mark: Mark,
     sealed: VecDeque<Box<[u8]>>,
+    /// Blocks that were taken and are not durable, the oldest first.
+    undurable: VecDeque<Box<[u8]>>,
     spare: Vec<Box<[u8]>>,
     in_flight: VecDeque<(Range<u64>, bool)>,
     written_end: u64,
@@ -99,6 +102,7 @@ impl Journal {
             open: BlockWriter::new(BlockKind::Journal),
             mark: next,
             sealed: VecDeque::new(),
+            undurable: VecDeque::new(),
             spare: Vec::new(),
             in_flight: VecDeque::new(),
             written_end: next.sequence,
@@ -161,7 +165,7 @@ impl Journal {
         let rooms = into.chunks_exact_mut(JOURNAL_BLOCK_BYTES);
         for (room, block) in rooms.zip(self.sealed.drain(..count)) {
             room.copy_from_slice(&block);
-            self.spare.push(block);
+            self.undurable.push_back(block);
         }
         let sequences = first..first + count as u64;
         self.in_flight.push_back((sequences.clone(), false));
@@ -189,7 +193,19 @@ impl Journal {
     /// If blocks below `end` were not written.
     pub fn durable(&mut self, end: u64) {
         assert!(end <= self.written_end, "what is flushed was written");
-        self.durable_end = self.durable_end.max(end);
+        let more = end.saturating_sub(self.durable_end) as usize;
+        self.durable_end += more as u64;
+        self.spare.extend(self.undurable.drain(..more));
+    }
+
+    /// Has everything written again that is not durable, since its device may have forgotten it. No write is in flight
+    /// any more, and flushes that began before are of no account.
+    pub fn write_again(&mut self) {
+        self.in_flight.clear();
+        self.written_end = self.durable_end;
+        self.undurable.append(&mut self.sealed);
+        self.sealed = std::mem::take(&mut self.undurable);
+        assert_eq!(self.taken_end(), self.durable_end, "all that is not durable was kept");
     }
 
     /// Blocks below `tail` are not needed any more: it is where the older of two complete checkpoints begins.
@@ -219,6 +235,11 @@ impl Journal {
     /// How many blocks are sealed and were not taken.
     pub fn sealed_blocks(&self) -> usize {
         self.sealed.len()
+    }
+
+    /// How many blocks were taken and are not durable: each is kept in memory.
+    pub fn undurable_blocks(&self) -> usize {
+        self.undurable.len()
     }
 
     /// Whether anything was appended that is not sealed.

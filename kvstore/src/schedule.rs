@@ -36,7 +36,7 @@ pub enum Class {
     Write,
     /// The journal, and what else an acknowledgement waits for.
     Metadata,
-    /// Discards, scrubs, bodies of checkpoints.
+    /// What nobody waits for: discards.
     Background,
 }
 

@@ -1,5 +1,8 @@
 //! An io_uring with one file and memory registered: what `uring:` and `uring-cmd:` have in common.
 //!
+//! Where it is asked for, and the kernel has a table with empty slots (5.19), memory that is allocated later is
+//! registered when it was used some times ([`LateMemory`]), and forgotten when it is gone.
+//!
 //! The ring is enabled by the first call that enters the kernel, and belongs to that call's thread from then on: the
 //! kernel then needs no lock and no interrupt of ours to complete a request. Where the kernel is too old for that, the
 //! ring is a plainer one. Entries are at most as many as the ring has room for, which the queues above see to. Nothing
@@ -15,6 +18,7 @@ use std::time::{Duration, Instant};
 use io_uring::types::{CancelBuilder, SubmitArgs, Timespec};
 use io_uring::{Builder, IoUring, cqueue, squeue};
 
+use super::late_memory::{LATE_SLOTS, LateMemory};
 use crate::error::{Error, Result};
 use crate::memory::{Buffer, IoBuffer, Region};
 use crate::queue_pair::Errno;
@@ -31,6 +35,8 @@ pub(super) const FILE: io_uring::types::Fixed = io_uring::types::Fixed(0);
 const GETEVENTS: u32 = 1;
 /// Most bytes of one registered piece of memory.
 const PIECE_BYTES_MAX: usize = 1 << 30;
+/// Most slots of the kernel's table of memory.
+const SLOTS_MAX: u32 = 16_384;
 /// How long what is in flight when a queue is dropped may take to end.
 const DRAIN: Duration = Duration::from_secs(10);
 /// How long to sleep between looks meanwhile.
@@ -49,11 +55,15 @@ pub(super) struct Shape<'a> {
     pub(super) memory: &'a [&'a Buffer],
     /// Whether each buffer is registered for itself, in pieces of so many bytes, instead of with its neighbours.
     pub(super) piece_bytes: Option<u64>,
+    /// Whether memory that is used later is registered then.
+    pub(super) learns: bool,
 }
 
 pub(super) struct Ring<S: squeue::EntryMarker, C: cqueue::EntryMarker> {
     uring: IoUring<S, C>,
     registered: Registered,
+    /// None where the kernel cannot, or nobody asked for it.
+    late: Option<LateMemory>,
     polled: bool,
     /// Whether a wait of the kernel's can be given an end (5.11): without one, nobody waits there.
     sleeps: bool,
@@ -77,23 +87,93 @@ impl<S: squeue::EntryMarker, C: cqueue::EntryMarker> Ring<S, C> {
         let (uring, is_enabled) = build::<S, C>(shape).map_err(refused)?;
         uring.submitter().register_files(&[shape.fd]).map_err(refused)?;
         let registered = Registered::of(shape.memory, shape.piece_bytes);
-        if !registered.pieces.is_empty() {
-            let pieces: Vec<_> = registered.pieces.iter().map(Piece::vector).collect();
-            // SAFETY: the memory is a buffer's, whose region `registered` keeps for as long as the ring; it is
-            // written only by requests, which own their buffers.
-            unsafe { uring.submitter().register_buffers(&pieces) }
-                .map_err(|error| memory_refusal(shape.device, &registered, error))?;
-        }
+        let late = register(&uring, &registered, shape.learns)
+            .map_err(|error| memory_refusal(shape.device, &registered, error))?;
         let polled = shape.polled;
         let sleeps = !polled && uring.params().is_feature_ext_arg();
         let (pushed, in_kernel, owes, broken) = (0, 0, false, None);
-        Ok(Ring { uring, registered, polled, sleeps, is_enabled, pushed, owes, in_kernel, broken })
+        Ok(Ring {
+            uring,
+            registered,
+            late,
+            polled,
+            sleeps,
+            is_enabled,
+            pushed,
+            owes,
+            in_kernel,
+            broken,
+        })
     }
 
     /// Where registered memory has all of `len` bytes at `at`: its index.
     #[inline]
     pub(super) fn fixed(&self, at: *const u8, len: u64) -> Option<u16> {
         self.registered.find(at.addr(), len as usize)
+    }
+
+    /// The same for memory of `region`, which is registered if it is worth it and can be.
+    #[inline]
+    pub(super) fn fixed_in(
+        &mut self,
+        at: *const u8,
+        len: u64,
+        region: Option<&Arc<Region>>,
+    ) -> Option<u16> {
+        if let Some(index) = self.fixed(at, len) {
+            return Some(index);
+        }
+        let (late, region) = (self.late.as_mut()?, region?);
+        let found = late.find(at.addr(), len as usize, region);
+        if found.is_none() && late.is_worth_it(region) {
+            return self.learn(region);
+        }
+        found
+    }
+
+    /// Registers a region, whose slot is given; none if the kernel will not or there is no slot.
+    #[cold]
+    fn learn(&mut self, region: &Arc<Region>) -> Option<u16> {
+        self.forget_gone();
+        let late = self.late.as_mut()?;
+        let slot = late.take_slot()?;
+        let (start, bytes) = (region.start().as_ptr(), region.bytes());
+        let vector = libc::iovec { iov_base: start.cast(), iov_len: bytes };
+        // SAFETY: the region is alive. When it is gone its slot is named by no request any more: it is found only
+        // together with the region, and requests own their buffers.
+        match unsafe {
+            self.uring.submitter().register_buffers_update(slot.into(), &[vector], None)
+        } {
+            Ok(()) => {
+                late.add(region, slot);
+                Some(slot)
+            }
+            Err(error) => {
+                tracing::debug!(
+                    "{bytes} bytes of memory are not registered with io_uring: {error}"
+                );
+                late.give_slot(slot);
+                None
+            }
+        }
+    }
+
+    /// Empties the slots of regions that are gone: the kernel lets go of their pages.
+    #[cold]
+    fn forget_gone(&mut self) {
+        let Some(late) = &mut self.late else { return };
+        let nothing = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
+        for slot in late.remove_gone() {
+            // SAFETY: an empty slot names no memory; nothing in flight names this one, whose region is gone.
+            let emptied = unsafe {
+                self.uring.submitter().register_buffers_update(slot.into(), &[nothing], None)
+            };
+            match emptied {
+                Ok(()) => late.give_slot(slot),
+                // It is never used again, and its pages are given back when the ring is closed.
+                Err(error) => tracing::debug!("memory stays registered with io_uring: {error}"),
+            }
+        }
     }
 
     /// Entries that the kernel has not taken yet: what they point to must stay where it is.
@@ -136,7 +216,12 @@ impl<S: squeue::EntryMarker, C: cqueue::EntryMarker> Ring<S, C> {
         if self.owes {
             self.submit();
         }
-        if self.take_in(&mut done) == 0 && self.in_kernel > 0 && self.may_have_more() {
+        if self.take_in(&mut done) > 0 {
+            return;
+        }
+        if self.in_kernel == 0 {
+            self.forget_one();
+        } else if self.may_have_more() {
             self.enter();
             self.take_in(&mut done);
         }
@@ -156,6 +241,14 @@ impl<S: squeue::EntryMarker, C: cqueue::EntryMarker> Ring<S, C> {
             _ => {}
         }
         self.broken.is_none()
+    }
+
+    /// With nothing to do, lets go of memory that is gone.
+    #[inline]
+    fn forget_one(&mut self) {
+        if self.late.as_mut().is_some_and(LateMemory::has_gone) {
+            self.forget_gone();
+        }
     }
 
     #[inline]
@@ -252,7 +345,8 @@ impl<S: squeue::EntryMarker, C: cqueue::EntryMarker> Ring<S, C> {
 /// Closing a ring frees its memory some time later; the next ring may need the user's share of locked memory now.
 impl<S: squeue::EntryMarker, C: cqueue::EntryMarker> Drop for Ring<S, C> {
     fn drop(&mut self) {
-        if self.in_kernel == 0 && !self.registered.pieces.is_empty() {
+        let is_late = self.late.as_ref().is_some_and(|late| !late.is_empty());
+        if self.in_kernel == 0 && (is_late || !self.registered.pieces.is_empty()) {
             // Refused to another thread than the ring's, for which closing has to do.
             let _ = self.uring.submitter().unregister_buffers();
         }
@@ -301,6 +395,35 @@ where
         Err(error) if too_old(&error) => plain().build(entries).map(|ring| (ring, true)),
         other => other.map(|ring| (ring, true)),
     }
+}
+
+/// Registers memory, and makes room in the kernel's table for what comes later where it `learns`.
+fn register<S, C>(
+    uring: &IoUring<S, C>,
+    registered: &Registered,
+    learns: bool,
+) -> io::Result<Option<LateMemory>>
+where
+    S: squeue::EntryMarker,
+    C: cqueue::EntryMarker,
+{
+    let pieces: Vec<_> = registered.pieces.iter().map(Piece::vector).collect();
+    let slots = pieces.len() as u32 + LATE_SLOTS;
+    let is_sparse =
+        learns && slots <= SLOTS_MAX && uring.submitter().register_buffers_sparse(slots).is_ok();
+    if pieces.is_empty() {
+        return Ok(is_sparse.then(|| LateMemory::new(0)));
+    }
+    // SAFETY: the memory is a buffer's, whose region `registered` keeps for as long as the ring; it is written only by
+    // requests, which own their buffers.
+    unsafe {
+        if is_sparse {
+            uring.submitter().register_buffers_update(0, &pieces, None)?;
+        } else {
+            uring.submitter().register_buffers(&pieces)?;
+        }
+    }
+    Ok(is_sparse.then(|| LateMemory::new(pieces.len() as u16)))
 }
 
 fn refusal(device: &str, error: io::Error) -> Error {
@@ -510,7 +633,8 @@ mod tests {
     }
 
     fn one_entry(fd: RawFd) -> Shape<'static> {
-        Shape { device: "a test", fd, depth: 1, polled: false, memory: &[], piece_bytes: None }
+        let (polled, learns) = (false, true);
+        Shape { device: "a test", fd, depth: 1, polled, memory: &[], piece_bytes: None, learns }
     }
 
     #[test]

@@ -20,6 +20,7 @@ mod exclusive;
 mod extent;
 mod file;
 mod kernel_ring;
+mod late_memory;
 mod mmap;
 mod null;
 mod nvme;

@@ -24,6 +24,12 @@ pub(super) struct Piece {
 }
 
 impl Piece {
+    /// Which of the buffer's segments it lies in.
+    #[inline]
+    pub(super) fn segment(&self) -> usize {
+        self.segment
+    }
+
     /// Where its data lies in `buffer`, of which it was cut.
     #[inline]
     pub(super) fn data<B: IoBuffer>(&self, buffer: &B) -> *mut u8 {

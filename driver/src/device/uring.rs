@@ -1,6 +1,6 @@
 //! Reads and writes of a file or block device through io_uring.
 //!
-//! A request in registered memory (`create_queue`'s) is a READ_FIXED or WRITE_FIXED, one in other memory a READ or
+//! A request in registered memory (`create_queue`'s, or what was used some times since) is a READ_FIXED or WRITE_FIXED, one in other memory a READ or
 //! WRITE, one of several segments a READV or WRITEV. A flush is an fdatasync; a deallocation punches a hole, which on a
 //! block device zeroes the range and gives it back where the device can do both at once. Where completions are polled
 //! for the ring carries nothing but reads and writes, so that `post` itself carries these two out; and a request longer
@@ -88,7 +88,15 @@ impl UringDevice {
         };
         let memory = if self.fixed { memory } else { &[] };
         let (fd, polled) = (self.file.fd(), self.polled.is_some());
-        let shape = Shape { device, fd, depth: entries, polled, memory, piece_bytes: None };
+        let shape = Shape {
+            device,
+            fd,
+            depth: entries,
+            polled,
+            memory,
+            piece_bytes: None,
+            learns: self.fixed,
+        };
         Ok(UringQueue {
             ring: Ring::new(&shape)?,
             slots: Some(Slots::new(depth as usize)),
@@ -196,7 +204,8 @@ impl<B: IoBuffer> UringQueue<B> {
         let buffer = slots.get(slot).buffer.as_ref().expect("a request owns its buffer");
         for piece in cutter.pieces(run.offset, buffer) {
             let at = piece.data(buffer);
-            let fixed = self.ring.fixed(at, piece.bytes);
+            let region = buffer.region_of(piece.segment());
+            let fixed = self.ring.fixed_in(at, piece.bytes, region);
             let run = Run { offset: piece.at, bytes: piece.bytes };
             let entry = transfer(at, run, fixed, reads).user_data(cid.0.into());
             // SAFETY: as in `push`; each piece lies in the request's buffer, which stays until the last of its entries
@@ -227,7 +236,8 @@ impl<B: IoBuffer> UringQueue<B> {
             return scattered(&mut self.pieces, buffer, run, reads);
         }
         let at = buffer.pointer(0).as_ptr();
-        transfer(at, run, self.ring.fixed(at, run.bytes), reads)
+        let fixed = self.ring.fixed_in(at, run.bytes, buffer.region_of(0));
+        transfer(at, run, fixed, reads)
     }
 
     /// Carries out what a polled ring cannot.

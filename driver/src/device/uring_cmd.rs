@@ -180,7 +180,8 @@ impl UringCmdDevice {
         // Kernels of old (6.1) count all pages of a registered piece behind a command's first, and refuse those that
         // could not be one command's.
         let piece_bytes = Some(self.namespace.command_bytes_max);
-        let shape = Shape { device, fd, depth: entries, polled, memory, piece_bytes };
+        let shape =
+            Shape { device, fd, depth: entries, polled, memory, piece_bytes, learns: false };
         Ok(UringCmdQueue {
             ring: Ring::new(&shape)?,
             slots: Some(Slots::new(depth as usize)),

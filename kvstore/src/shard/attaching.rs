@@ -1,16 +1,15 @@
 //! A device that was lost comes back.
 //!
-//! Its objects were misses meanwhile and are hits again, as far as their bytes are still what was put. What the journal
-//! could not write is written now, before anything else.
+//! Its objects were misses meanwhile and are hits again, as far as their bytes are still what was put. A device that was
+//! without power for a moment has forgotten what it was not made to flush. Where it is the journal's, a record behind the
+//! hole would be lost at the next opening: so all blocks that are not durable are written again, before anything that
+//! comes after them, and a checkpoint under way is begun anew.
 
-use adit_driver::Time;
 use adit_driver::device::CommandQueue;
-use adit_driver::memory::AnyBuffer;
 
 use super::Shard;
-use super::lane::{Command, Finished, Lane, Load};
+use super::lane::{Lane, Load};
 use crate::error::{Error, Result};
-use crate::schedule::Class;
 
 impl<Q: CommandQueue<Load>> Shard<Q> {
     /// Whether a device failed and was not attached again.
@@ -23,7 +22,7 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
     ///
     /// # Errors
     /// [`Error::Invalid`] where the device still works, still has commands in flight, or is of another size.
-    pub fn attach(&mut self, now: Time, device: u8, lane: Lane<Q>) -> Result<Lane<Q>> {
+    pub fn attach(&mut self, device: u8, lane: Lane<Q>) -> Result<Lane<Q>> {
         let Some(old) = self.lanes.get_mut(usize::from(device)) else {
             return Err(Error::invalid("device", device, "the store has no such device"));
         };
@@ -38,35 +37,19 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
             let fix = "it has another size than the device that failed: attach that one";
             return Err(Error::invalid("device", device, fix));
         }
-        if usize::from(device) == self.home && lane.memory.len() < self.unwritten.len() {
-            let fix = "its lane has less memory than the one that failed: give it as much";
-            return Err(Error::invalid("device", device, fix));
+        self.wake();
+        // It may have failed since the last turn.
+        self.note_failures();
+        if usize::from(device) == self.home {
+            self.fail_waiters();
+            self.abandon_checkpoint();
+            self.log.write_again();
+            // A flush of theirs that is under way is not waited for any more.
+            self.lanes.iter_mut().for_each(|lane| lane.is_dirty = true);
         }
-        let mut old = std::mem::replace(old, lane);
+        let old = std::mem::replace(&mut self.lanes[usize::from(device)], lane);
         // What was written before it failed may not have been flushed.
         self.lanes[usize::from(device)].is_dirty = true;
-        if usize::from(device) == self.home {
-            self.abandon_checkpoint();
-            self.write_again(now, &mut old);
-        }
         Ok(old)
-    }
-
-    /// Writes the blocks of the journal that could not be written, from the new lane's memory.
-    fn write_again(&mut self, now: Time, old: &mut Lane<Q>) {
-        for unwritten in std::mem::take(&mut self.unwritten) {
-            let Finished { purpose, operation, memory: AnyBuffer::One(blocks), .. } = unwritten
-            else {
-                unreachable!("blocks of the journal are in one buffer")
-            };
-            let lane = &mut self.lanes[self.home];
-            let mut memory = lane.memory.pop().expect("a new lane has as much memory as the old");
-            lane.keep(memory.split_off(blocks.len()));
-            memory.copy_from_slice(&blocks);
-            old.keep(blocks);
-            let (bytes, memory) = (memory.len() as u64, AnyBuffer::One(memory));
-            let (class, deadline) = (Class::Metadata, Time::NEVER);
-            lane.push(now, Command { purpose, operation, class, memory, bytes, deadline });
-        }
     }
 }

@@ -4,7 +4,9 @@
 //! checkpoint's begin, and replayed over what was taken. Steps, one after the other, with requests in between:
 //!
 //! 1. *Settling*: the begin is marked; puts recorded before it appear.
-//! 2. *Taking*: tenants, layouts and objects, a block at a time, written in the background.
+//! 2. *Taking*: tenants, layouts and objects, a block at a time. They take their turn among the data of puts, of which
+//!    they are a small part: in the background they would starve under just the load that fills the journal. When
+//!    the journal is nearly full they go before all data, since everything waits for them then.
 //! 3. *Ending*: a flush that began after the last block was written, and that covers the journal up to now.
 //! 4. *Heading*: the header is written, and flushed. Only now is there a new checkpoint, and the journal's tail moves
 //!    to where the one before begins, so that the older still serves should the newer be damaged.
@@ -26,8 +28,14 @@ use crate::schedule::Class;
 
 /// A checkpoint is begun when the journal since the last is one part in so many of the ring.
 const JOURNAL_PARTS: u64 = 3;
-/// Blocks of a body in flight at most.
-const BODY_WRITES_MAX: u32 = 2;
+/// Writes of a body in flight at most, while the journal has room.
+const BODY_WRITES: u32 = 2;
+/// And at most when it is short of room.
+const BODY_WRITES_MAX: u32 = 8;
+/// It is when less than one part in so many of it is free.
+const SHORT_PARTS: u64 = 2;
+/// When less than one part in so many is free, a body goes before all data.
+const PRESSING_PARTS: u64 = 4;
 /// Attempts at a checkpoint before its device counts as out of service.
 const FAILURES_MAX: u32 = 3;
 /// Records that are taken in one turn at most: a turn is bounded.
@@ -149,8 +157,9 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
         checkpoints.state = match state {
             // What is still written of one that was given up must not land on the next.
             State::Idle if checkpoints.writes == 0 && self.is_checkpoint_due(checkpoints) => {
+                let Some(begin) = self.log.mark() else { return };
                 self.wants_checkpoint = false;
-                State::Settling { begin: self.log.mark().expect("there is a journal") }
+                State::Settling { begin }
             }
             State::Settling { begin } if self.log.has_settled(begin.sequence) => {
                 State::Taking { writer: checkpoints.writer(begin), cursor: Cursor::Tenant(1) }
@@ -175,6 +184,19 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
         since > journal.blocks() / JOURNAL_PARTS || (self.wants_checkpoint && brings_room)
     }
 
+    /// How a body is written now: how many writes are in flight at most, and what they go before.
+    fn body_pace(&self) -> (u32, Class) {
+        let is_below = |parts| {
+            let journal = self.log.journal();
+            journal.is_some_and(|journal| journal.free_blocks() < journal.blocks() / parts)
+        };
+        match (is_below(SHORT_PARTS), is_below(PRESSING_PARTS)) {
+            (false, _) => (BODY_WRITES, Class::Write),
+            (true, false) => (BODY_WRITES_MAX, Class::Write),
+            (true, true) => (BODY_WRITES_MAX, Class::Metadata),
+        }
+    }
+
     fn take(
         &mut self,
         now: Time,
@@ -183,7 +205,7 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
         mut cursor: Cursor,
     ) -> State {
         for _ in 0..RECORDS_PER_TURN {
-            if checkpoints.is_broken || checkpoints.writes >= BODY_WRITES_MAX {
+            if checkpoints.is_broken || checkpoints.writes >= self.body_pace().0 {
                 return State::Taking { writer, cursor };
             }
             match self.push_record(&mut writer, cursor) {
@@ -260,7 +282,7 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
             return true;
         };
         self.stats.checkpoint_bytes += BODY_BLOCK_BYTES as u64;
-        let class = Class::Background;
+        let class = self.body_pace().1;
         checkpoints.writes +=
             self.write_home(now, Purpose::Body, class, unit, memory, BODY_BLOCK_BYTES);
         true
@@ -276,7 +298,9 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
         if !self.write_body(now, checkpoints, &mut writer) || checkpoints.writes > 0 {
             return State::Taking { writer, cursor: Cursor::End };
         }
-        let end = self.log.mark().expect("there is a journal");
+        let Some(end) = self.log.mark() else {
+            return State::Taking { writer, cursor: Cursor::End };
+        };
         let flush = self.log.flush_numbers().0 + 1;
         State::Ending { writer, end, flush }
     }

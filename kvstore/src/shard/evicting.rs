@@ -51,7 +51,7 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
 
     /// Removes the object that is worth least.
     fn evict(&mut self, now: Time) -> Evicted {
-        if !self.log.has_room(1) {
+        if !self.log.has_room_for_small() {
             self.want_journal();
             return Evicted::NotYet;
         }
@@ -140,7 +140,7 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
                 break;
             }
             let Some(id) = self.expiry.due(self.wall_s(now)) else { break };
-            if !self.log.has_room(1) {
+            if !self.log.has_room_for_small() {
                 self.want_journal();
                 break;
             }
@@ -160,7 +160,7 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
             self.answer(tag, 0, Err(failure), AnyBuffer::None);
             return Begun::Yes;
         }
-        if !self.log.has_room(1) {
+        if !self.log.has_room_for_small() {
             self.want_journal();
             return Begun::Later(Work::Delete(key));
         }

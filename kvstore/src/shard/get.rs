@@ -134,7 +134,7 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
             "{device}: the object ({what}) at {} is not what was put there; it is dropped",
             reading.place
         );
-        if is_there && self.log.has_room(1) {
+        if is_there && self.log.has_room_for_small() {
             self.remove(now, reading.id);
         }
     }

@@ -68,7 +68,7 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
                 self.held.0.push_back(Held { flush, new, answer });
                 continue;
             }
-            self.log.unreserve(1);
+            self.log.unreserve(new.record_bytes());
             self.coming.remove(&new);
             self.drop_new(&new);
             self.news.keep(new);

@@ -41,6 +41,11 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
         self.spaces.has_graves() && (is_much || !self.stalled.is_empty())
     }
 
+    /// Whether the next turn begins a flush: what was held back since this one's has nothing in flight that wakes anybody.
+    pub(super) fn has_flush_to_begin(&self, now: Time) -> bool {
+        self.log.can_flush() && self.is_flush_wanted(now, self.is_pressed())
+    }
+
     fn is_flush_wanted(&self, now: Time, is_pressed: bool) -> bool {
         // What is being written goes with those who wait for their data: one flush is for both.
         let is_held = self.held.wants_flush(self.log.flush_numbers().0) && self.log.is_written();
@@ -178,7 +183,7 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
     }
 
     /// Nothing will be durable while the journal's device is out of service.
-    fn fail_waiters(&mut self) {
+    pub(super) fn fail_waiters(&mut self) {
         let Err(failure) = self.check_home() else { return };
         self.fail_held(None, &failure);
         let answers = &mut self.answers;

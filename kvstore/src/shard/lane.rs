@@ -39,7 +39,7 @@ pub struct Tag {
 
 impl Tag {
     fn finished(self, memory: AnyBuffer, result: Result<(), Fault>) -> Finished {
-        Finished { purpose: self.purpose, operation: self.operation, memory, result }
+        Finished { purpose: self.purpose, memory, result }
     }
 }
 
@@ -78,8 +78,8 @@ pub(crate) struct Command {
 impl Command {
     /// Of one that was never sent.
     fn finished(self, fault: Fault) -> Finished {
-        let Command { purpose, operation, memory, .. } = self;
-        Finished { purpose, operation, memory, result: Err(fault) }
+        let Command { purpose, memory, .. } = self;
+        Finished { purpose, memory, result: Err(fault) }
     }
 }
 
@@ -104,7 +104,6 @@ pub(crate) enum Fault {
 #[derive(Debug)]
 pub(crate) struct Finished {
     pub(crate) purpose: Purpose,
-    pub(crate) operation: Operation,
     pub(crate) memory: AnyBuffer,
     pub(crate) result: Result<(), Fault>,
 }
@@ -263,6 +262,15 @@ impl<Q: CommandQueue<Load>> Lane<Q> {
         }
     }
 
+    /// Whether something waits to be sent, for the first time or again, or the shard does not know of a failure yet.
+    pub(crate) fn has_news(&self) -> bool {
+        self.has_waiting() || (self.failure.is_some() && !self.is_failure_noted)
+    }
+
+    fn has_waiting(&self) -> bool {
+        !self.waiting.is_empty() || !self.again.is_empty() || !self.overflow.is_empty()
+    }
+
     /// Whether nothing waits and nothing is in flight.
     pub(crate) fn is_idle(&self) -> bool {
         self.waiting.is_idle() && self.again.is_empty() && self.overflow.is_empty()
@@ -318,7 +326,7 @@ impl<Q: CommandQueue<Load>> Lane<Q> {
 
     /// Sends what may be sent, and tells the device of it; how many there were. What no queue takes is `finished`.
     pub(crate) fn send(&mut self, now: Time, finished: &mut Vec<Finished>) -> usize {
-        if self.waiting.is_empty() && self.again.is_empty() && self.overflow.is_empty() {
+        if !self.has_waiting() {
             return 0;
         }
         let mut sent = 0;

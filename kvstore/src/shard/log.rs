@@ -4,6 +4,11 @@
 //! a record; it is durable once a flush that began after the block was written has ended on every device that had
 //! been written to. The data of a record were written before it was appended, so that one flush is for both.
 //!
+//! Room: whatever is put has room for its record reserved first, in bytes. Records fill blocks in turn, so that of two
+//! blocks one behind the other there is more than one in bytes ([`blocks_for`]). A block is only sealed before it is
+//! full where that leaves room for all that is reserved: with nothing reserved always, so that a checkpoint, which
+//! needs a block of its own and brings room, can always be begun in the end.
+//!
 //! In a volatile store there is no journal, and everything is as durable as it will get.
 
 use std::collections::VecDeque;
@@ -14,13 +19,32 @@ use adit_driver::memory::AnyBuffer;
 
 use super::batch::NewObject;
 use super::request::{Failure, Outcome};
+use crate::block::{BLOCK_HEADER_BYTES, JOURNAL_BLOCK_BYTES};
 use crate::journal::{Journal, JournalWrite, Mark};
+use crate::key::KEY_BYTES_MAX;
 use crate::object::Object;
 use crate::options::Durability;
-use crate::record::Record;
+use crate::record::{LAYOUT_BYTES_MAX, Record, TENANT_NAME_BYTES_MAX, record_bytes};
 
-/// The records of one batch have one part in so many of the journal at most.
-const BATCH_PARTS: u64 = 4;
+/// A flush is due when so many blocks were written since the last: they are kept in memory until they are durable.
+const UNDURABLE_BLOCKS_MAX: usize = 1024;
+/// And where the ring is shorter, when they are one part in so many of it.
+const UNDURABLE_PARTS: u64 = 4;
+/// The records of what is begun as one are as long as one part in so many of the journal at most.
+const SHARE_PARTS: u64 = 16;
+/// Blocks that are left beside what is reserved: two may be sealed early without anybody waiting for it.
+const SPARE_BLOCKS: u64 = 2;
+/// Bytes of records in a block.
+const PAYLOAD_BYTES: u64 = (JOURNAL_BLOCK_BYTES - BLOCK_HEADER_BYTES) as u64;
+/// Most bytes of any record but that of an object.
+const SMALL_RECORD_BYTES: u64 = record_bytes(KEY_BYTES_MAX, 0) as u64;
+const _: () =
+    assert!(record_bytes(KEY_BYTES_MAX, 0) > 16 + TENANT_NAME_BYTES_MAX + LAYOUT_BYTES_MAX);
+
+/// Blocks that have room for records of so many bytes behind whatever is in the open block, which is counted too.
+const fn blocks_for(bytes: u64) -> u64 {
+    if bytes == 0 { 0 } else { 2 * bytes / PAYLOAD_BYTES + 3 }
+}
 
 /// Whose turn it is when a sequence is durable.
 #[derive(Debug)]
@@ -70,8 +94,8 @@ struct Flush {
 pub(super) struct Log {
     journal: Option<Journal>,
     durability: Durability,
-    /// Puts whose records are to come: there is room for them.
-    reserved: u64,
+    /// Bytes of records that are to come: there is room for them.
+    reserved_bytes: u64,
     writes: VecDeque<JournalWrite>,
     flush: Option<Flush>,
     flushes: u64,
@@ -94,7 +118,7 @@ impl Log {
         Log {
             journal,
             durability,
-            reserved: 0,
+            reserved_bytes: 0,
             writes: VecDeque::new(),
             flush: None,
             flushes: 0,
@@ -111,21 +135,33 @@ impl Log {
         self.journal.as_ref()
     }
 
-    /// Whether records may be appended for so many more puts and removals. Each may come to be alone in a block.
-    pub(super) fn has_room(&self, records: u64) -> bool {
-        let has = |journal: &Journal| journal.free_blocks() > self.reserved + records + 1;
-        self.journal.as_ref().is_none_or(has)
+    /// Whether there is room for records of so many bytes more.
+    pub(super) fn has_room(&self, record_bytes: u64) -> bool {
+        let needs = blocks_for(self.reserved_bytes + record_bytes) + SPARE_BLOCKS;
+        self.journal.as_ref().is_none_or(|journal| journal.free_blocks() >= needs)
     }
 
-    /// Keeps room for the records of so many puts.
-    pub(super) fn reserve(&mut self, records: u64) {
-        self.reserved += records;
+    /// Whether there is room for one record more that is not an object's.
+    pub(super) fn has_room_for_small(&self) -> bool {
+        self.has_room(SMALL_RECORD_BYTES)
     }
 
-    /// Gives the room of puts back that have come to nothing, or whose records are about to be appended.
-    pub(super) fn unreserve(&mut self, records: u64) {
-        assert!(self.reserved >= records, "what is given back was reserved");
-        self.reserved -= records;
+    /// Keeps room for records of so many bytes.
+    pub(super) fn reserve(&mut self, record_bytes: u64) {
+        self.reserved_bytes += record_bytes;
+    }
+
+    /// Gives the room back of what has come to nothing, or is about to be appended.
+    pub(super) fn unreserve(&mut self, record_bytes: u64) {
+        assert!(self.reserved_bytes >= record_bytes, "what is given back was reserved");
+        self.reserved_bytes -= record_bytes;
+    }
+
+    /// Whether the open block may be sealed as it is.
+    fn may_seal(&self) -> bool {
+        let needs = blocks_for(self.reserved_bytes);
+        let may = |journal: &Journal| !journal.has_unsealed() || journal.free_blocks() > needs;
+        self.journal.as_ref().is_some_and(may)
     }
 
     /// Whether less than half of the journal is free, so that a checkpoint helps.
@@ -133,9 +169,10 @@ impl Log {
         self.journal.as_ref().is_some_and(|journal| journal.free_blocks() < journal.blocks() / 2)
     }
 
-    /// The most records that room is kept for at one time, so that there is going to be room for them.
-    pub(super) fn records_max(&self) -> u64 {
-        self.journal.as_ref().map_or(u64::MAX, |journal| (journal.blocks() / BATCH_PARTS).max(1))
+    /// The most bytes of records that are begun as one, so that there is going to be room for them.
+    pub(super) fn share_bytes_max(&self) -> u64 {
+        let most = |journal: &Journal| journal.blocks() * PAYLOAD_BYTES / SHARE_PARTS;
+        self.journal.as_ref().map_or(u64::MAX, most)
     }
 
     /// The sequence that has the newest record, or an older one.
@@ -169,10 +206,10 @@ impl Log {
         self.waiters.push_back(Waiter { sequence, event });
     }
 
-    /// The sequence that is durable when everything up to now is; what is open is sealed.
+    /// The sequence that is durable when everything up to now is; what is open is sealed if it may be.
     pub(super) fn barrier(&mut self) -> u64 {
-        let Some(journal) = &mut self.journal else { return 0 };
-        journal.seal().sequence - 1
+        self.mark();
+        self.newest()
     }
 
     /// The next whose turn has come.
@@ -232,11 +269,9 @@ impl Log {
 
     /// Seals the open block, if it has waited long enough or somebody waits for it; the mark behind it.
     pub(super) fn seal(&mut self, now: Time, at_once: bool) -> Option<Mark> {
-        let journal = self.journal.as_mut()?;
-        let is_due = at_once
-            || (journal.has_unsealed()
-                && (!self.waiters.is_empty() || now.since(self.opened_at) >= self.seal_interval));
-        is_due.then(|| journal.seal())
+        let is_awaited = !self.waiters.is_empty();
+        let is_due = at_once || is_awaited || now.since(self.opened_at) >= self.seal_interval;
+        if is_due { self.mark() } else { None }
     }
 
     /// Sealed blocks to be written, copied into `memory`.
@@ -270,9 +305,14 @@ impl Log {
         self.journal.as_ref().is_some_and(behind)
     }
 
-    /// Whether a flush is due by the clock.
+    /// Whether a flush is due: by the clock, or because much is kept in memory until there is one.
     pub(super) fn is_flush_due(&self, now: Time) -> bool {
+        let is_much = |journal: &Journal| {
+            let most = UNDURABLE_BLOCKS_MAX.min((journal.blocks() / UNDURABLE_PARTS) as usize);
+            journal.undurable_blocks() >= most
+        };
         now.since(self.flushed_at) >= self.flush_interval
+            || self.journal.as_ref().is_some_and(is_much)
     }
 
     /// When the clock has the next thing to do.
@@ -325,14 +365,25 @@ impl Log {
         self.flush.take_if(|flush| flush.number == number);
     }
 
+    /// The journal's device may have forgotten what was not flushed: all of that is written again, and no flush under
+    /// way says anything of it.
+    pub(super) fn write_again(&mut self) {
+        self.flush = None;
+        self.writes.clear();
+        if let Some(journal) = &mut self.journal {
+            journal.write_again();
+        }
+    }
+
     /// The number of the last flush that began, and of the last that ended.
     pub(super) fn flush_numbers(&self) -> (u64, u64) {
         (self.flushes, self.flushes_ended)
     }
 
-    /// Where a checkpoint may begin.
+    /// Where a checkpoint may begin: the open block is sealed, if it may be now.
     pub(super) fn mark(&mut self) -> Option<Mark> {
-        self.journal.as_mut().map(Journal::seal)
+        let may = self.may_seal();
+        self.journal.as_mut().filter(|_| may).map(Journal::seal)
     }
 
     /// Blocks before `tail` are covered by two checkpoints.

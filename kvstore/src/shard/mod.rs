@@ -108,6 +108,8 @@ pub struct ShardOptions {
     pub seal_interval: Duration,
     /// How long `restart` leaves what was written unflushed at most. Default 1 s.
     pub flush_interval: Duration,
+    /// How long space must have been free before its device is told that it holds nothing of value. Default 10 s.
+    pub discard_after: Duration,
     /// Unix time in seconds when the clock of `now` stood at zero.
     pub wall_s_at_zero: u64,
     /// Keys the hash of the index, so that nobody can choose keys that collide.
@@ -127,6 +129,7 @@ impl Default for ShardOptions {
             write_bytes_per_day: None,
             seal_interval: Duration::from_millis(10),
             flush_interval: Duration::from_secs(1),
+            discard_after: Duration::from_secs(10),
             wall_s_at_zero: 0,
             hash_key: [0; 2],
         }
@@ -203,6 +206,8 @@ pub struct Shard<Q> {
     held: HeldObjects,
     checkpoints: Option<Checkpoints>,
     wants_checkpoint: bool,
+    /// While no command ends and nobody asks for anything, there is nothing to do before.
+    rests_until: Time,
     batches: Batches,
     /// What waits for room, in order.
     stalled: VecDeque<Stalled>,
@@ -211,8 +216,6 @@ pub struct Shard<Q> {
     coming: Coming,
     writers: BTreeMap<WriterId, Writer>,
     writers_made: u64,
-    /// Blocks of the journal that could not be written, up to which each, and where.
-    unwritten: Vec<Finished>,
     answers: VecDeque<Done>,
     stats: Stats,
     /// Units that a device is being told to forget.
@@ -267,6 +270,7 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
     /// Takes a request; it is answered by [`Shard::poll`]. There is no limit but the caller's: see
     /// [`Shard::waiting`].
     pub fn submit(&mut self, now: Time, request: Request) {
+        self.wake();
         let Request { tag, deadline, action } = request;
         match action {
             Action::Put(item) => self.put(now, tag, deadline, std::iter::once(item)),
@@ -372,6 +376,7 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
 
     /// Keeps what lies at these places where it is.
     fn hold(&mut self, places: &[Place], until: Time) -> Result<LeaseId, Failure> {
+        self.wake();
         let lease = self.leases.lease(places, until).map_err(|_| Failure::Full)?;
         places.iter().for_each(|place| self.spaces.pin(*place));
         Ok(lease)
@@ -379,6 +384,7 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
 
     /// Ends a lease. One that is over already is ignored.
     pub fn release(&mut self, lease: LeaseId) {
+        self.wake();
         for place in self.leases.release(lease).into_iter().flatten() {
             self.spaces.unpin(place);
         }
@@ -443,8 +449,9 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
 
     /// Whether a definition can be told to the journal.
     fn check_definable(&mut self) -> Result<(), Failure> {
+        self.wake();
         self.check_home()?;
-        if self.log.has_room(1) {
+        if self.log.has_room_for_small() {
             return Ok(());
         }
         self.want_journal();
@@ -469,12 +476,8 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
             && self.lanes.iter().all(Lane::is_idle)
     }
 
-    /// Gives the ways to the devices back, with all memory of theirs that is not in flight. Nothing is written any more:
-    /// what was not committed is as after a crash.
-    pub fn into_lanes(mut self) -> Vec<Lane<Q>> {
-        for unwritten in std::mem::take(&mut self.unwritten) {
-            self.keep(self.home, unwritten.memory);
-        }
+    /// Gives the ways to the devices back. Nothing is written any more: what was not committed is as after a crash.
+    pub fn into_lanes(self) -> Vec<Lane<Q>> {
         self.lanes
     }
 
@@ -505,7 +508,7 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
         if at_s > self.wall_s(now) {
             return Time::ZERO + Duration::from_secs(at_s - self.options.wall_s_at_zero);
         }
-        if self.log.has_room(1) { now } else { Time::NEVER }
+        if self.log.has_room_for_small() { now } else { Time::NEVER }
     }
 
     fn answer(&mut self, tag: u64, item: u32, result: Result<Outcome, Failure>, memory: AnyBuffer) {

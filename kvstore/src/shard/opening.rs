@@ -109,7 +109,7 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
             checkpoints
         });
         for (key, place) in lost {
-            if opened.log.has_room(1) {
+            if opened.log.has_room_for_small() {
                 opened.log.append(now, &Record::Delete { key: &key, place });
             }
         }
@@ -163,7 +163,7 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
             writers: Default::default(),
             writers_made: 0,
             held: HeldObjects::default(),
-            unwritten: Vec::new(),
+            rests_until: Time::ZERO,
             discarding_units: 0,
             answers: Default::default(),
             stats: Stats::default(),
@@ -242,7 +242,7 @@ impl Tables {
             policy: options.build_policy(entries),
             expiry: Expiry::new(),
             tenants: Tenants::new(),
-            spaces: Spaces::new(ranges.clone(), capacity_units),
+            spaces: Spaces::new(ranges.clone(), capacity_units, options.discard_after),
             ranges,
             objects_max,
             record_bytes: 0,

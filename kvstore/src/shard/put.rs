@@ -113,9 +113,9 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
     /// How much of a request is begun at one time, so that no request is too large ever to be begun.
     pub(super) fn share_max(&self) -> Share {
         Share {
-            items: self.log.records_max().min(u64::from(self.objects_max)),
+            items: u64::from(self.objects_max),
             units: self.spaces.capacity_units() / 2,
-            record_bytes: self.record_bytes_max / 2,
+            record_bytes: self.log.share_bytes_max().min(self.record_bytes_max / 2),
         }
     }
 
@@ -267,16 +267,15 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
         for (shape, devices, _) in wanted {
             self.check_usable(shape, *devices)?;
         }
-        let records = wanted.len() as u64;
-        if !self.log.has_room(records) {
+        if !self.log.has_room(record_bytes) {
             self.want_journal();
             return Ok(None);
         }
         // First, so that records of what has to go leave room for these.
-        self.log.reserve(records);
+        self.log.reserve(record_bytes);
         let rooms = self.rooms_in_devices(now, wanted, fresh, record_bytes);
         if !matches!(rooms, Ok(Some(_))) {
-            self.log.unreserve(records);
+            self.log.unreserve(record_bytes);
         }
         rooms
     }
@@ -358,7 +357,7 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
     pub(super) fn finish_put(&mut self, now: Time, tag: u64, mut item: Item, new: Box<NewObject>) {
         let memory = std::mem::take(&mut item.memory).into_any();
         if let Some(trouble) = item.failure {
-            self.log.unreserve(1);
+            self.log.unreserve(new.record_bytes());
             self.coming.remove(&new);
             self.drop_new(&new);
             self.news.keep(new);
@@ -388,7 +387,7 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
 
     /// Tells the journal of an object, in the room that is reserved.
     pub(super) fn append_put(&mut self, now: Time, new: Box<NewObject>, answer: Answer) {
-        self.log.unreserve(1);
+        self.log.unreserve(new.record_bytes());
         let NewObject { key, object, slab_base, expires_s, checksums, .. } = &*new;
         let checksums = checksums.as_slice().into();
         let record = put_record(key.as_bytes(), *object, *slab_base, *expires_s, checksums);

@@ -5,6 +5,9 @@
 
 use std::collections::VecDeque;
 use std::ops::Range;
+use std::time::Duration;
+
+use adit_driver::Time;
 
 use crate::discard::Discards;
 use crate::extent::Extents;
@@ -68,13 +71,17 @@ pub(super) struct Spaces {
 
 impl Spaces {
     /// Nothing but free units; at most `capacity_units` of them will be used.
-    pub(super) fn new(ranges: Vec<Range<u64>>, capacity_units: u64) -> Spaces {
+    pub(super) fn new(
+        ranges: Vec<Range<u64>>,
+        capacity_units: u64,
+        discard_after: Duration,
+    ) -> Spaces {
         let all: u64 = ranges.iter().map(|range| range.end - range.start).sum();
         let space = |range| Space { extents: Extents::new(range), slabs: Slabs::new() };
         Spaces {
             devices: ranges.into_iter().map(space).collect(),
             layouts: Vec::new(),
-            discards: Discards::new(DISCARD_RUNS_MAX),
+            discards: Discards::new(DISCARD_RUNS_MAX, discard_after),
             graves: VecDeque::new(),
             pins: NumberMap::default(),
             used_units: 0,
@@ -324,12 +331,22 @@ impl Spaces {
         (range.end - range.start).min(self.capacity_units)
     }
 
+    /// Lets space that has been free for long enough be discarded.
+    pub(super) fn age_discards(&mut self, now: Time) {
+        self.discards.pass(now);
+    }
+
+    /// When [`Spaces::age_discards`] has something to do.
+    pub(super) fn discards_age_at(&self) -> Time {
+        self.discards.next_change().unwrap_or(Time::NEVER)
+    }
+
     /// Takes the longest run of units that a device was not told of, if it has at least so many: it is not free until
     /// [`Spaces::discarded`], so that nothing is written there meanwhile.
     pub(super) fn next_discard(&mut self, at_least: u64, at_most: u64) -> Option<(u8, Range<u64>)> {
         let (device, mut units) = self.discards.next(at_least)?;
         if units.end - units.start > at_most {
-            self.discards.freed(device, units.start + at_most..units.end);
+            self.discards.put_back(device, units.start + at_most..units.end);
             units.end = units.start + at_most;
         }
         let is_free = self.devices[usize::from(device)].extents.take(units.clone());

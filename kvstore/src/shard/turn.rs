@@ -29,6 +29,9 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
     /// Does what there is to do, without waiting, and gives each answer to `done`.
     pub fn poll(&mut self, now: Time, done: &mut dyn FnMut(Done)) -> Turn {
         let mut moved = self.take_finished(now);
+        if moved == 0 && now < self.rests_until && !self.lanes.iter().any(Lane::has_news) {
+            return Turn { moved, in_flight: self.in_flight(), next: self.rests_until };
+        }
         self.note_failures();
         self.expire(now);
         self.journal_step(now);
@@ -42,23 +45,37 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
             moved += 1;
             done(answer);
         }
-        let in_flight = self.lanes.iter().map(Lane::in_flight).sum();
-        Turn { moved, in_flight, next: self.next_due_at(now) }
+        let next = self.next_due_at(now);
+        // Whatever waits for its turn on a device may go by the clock.
+        let may_rest = moved == 0 && !self.lanes.iter().any(Lane::has_news);
+        self.rests_until = if may_rest { next } else { Time::ZERO };
+        Turn { moved, in_flight: self.in_flight(), next }
+    }
+
+    /// Commands in flight.
+    fn in_flight(&self) -> usize {
+        self.lanes.iter().map(Lane::in_flight).sum()
+    }
+
+    /// Has the next turn look at everything: something was asked for, or let go of.
+    pub(super) fn wake(&mut self) {
+        self.rests_until = Time::ZERO;
     }
 
     /// When there is something to do by the clock.
     fn next_due_at(&self, now: Time) -> Time {
         let lease = self.leases.next_end().unwrap_or(Time::NEVER);
         let by_clock = lease.min(self.stalled_until).min(self.next_expiry(now));
+        let by_clock = by_clock.min(self.spaces.discards_age_at());
         if self.check_home().is_err() {
             return by_clock;
         }
-        let is_busy = self.is_checkpointing() || self.is_pressed();
+        let is_busy = self.is_checkpointing() || self.is_pressed() || self.has_flush_to_begin(now);
         if is_busy { now } else { by_clock.min(self.log.next_due_at()) }
     }
 
     /// Takes notice of devices that are out of service since the last turn.
-    fn note_failures(&mut self) {
+    pub(super) fn note_failures(&mut self) {
         for device in 0..self.lanes.len() {
             let lane = &mut self.lanes[device];
             if lane.failure().is_some() && !std::mem::replace(&mut lane.is_failure_noted, true) {
@@ -100,7 +117,7 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
     }
 
     fn finish(&mut self, now: Time, device: usize, finished: Finished) {
-        let Finished { purpose, operation, memory, result } = finished;
+        let Finished { purpose, memory, result } = finished;
         let is_done = result.is_ok();
         match purpose {
             Purpose::Batch { batch, command } => {
@@ -114,7 +131,7 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
             Purpose::Journal { .. } => {
                 // It is written again when the device is back.
                 self.lanes[device].fail("its journal cannot be written");
-                self.unwritten.push(Finished { purpose, operation, memory, result });
+                self.keep(device, memory);
             }
             Purpose::Flush { number } => self.finish_flush(device, number, is_done),
             Purpose::Body | Purpose::Header => {
@@ -130,8 +147,7 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
         }
     }
 
-    /// Takes back memory of a lane's.
-    pub(super) fn keep(&mut self, device: usize, memory: AnyBuffer) {
+    fn keep(&mut self, device: usize, memory: AnyBuffer) {
         let AnyBuffer::One(memory) = memory else { unreachable!("metadata is in one buffer") };
         self.lanes[device].keep(memory);
     }
@@ -219,6 +235,7 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
     /// Tells devices of long runs that hold nothing of value, one at a time and in the background. Not while somebody
     /// waits for room: what a device is told of is not free meanwhile.
     fn discard_step(&mut self, now: Time) {
+        self.spaces.age_discards(now);
         let is_busy = self.discarding_units > 0 || !self.stalled.is_empty();
         let can = |lane: &Lane<Q>| lane.info.deallocates && !lane.memory.is_empty();
         if is_busy || !self.lanes.iter().all(can) {

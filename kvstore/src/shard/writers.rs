@@ -87,7 +87,6 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
             Ok(None) => return Begun::Later(Work::Reserve(items)),
             Err(failure) => self.refuse(tag, Work::Reserve(items), &failure),
             Ok(Some(rooms)) => {
-                self.log.unreserve(items.len() as u64);
                 for (item, room) in items.into_iter().zip(rooms) {
                     let object = Object { place: room.place, ..item.object };
                     let id = self.add_writer(&item, object, room.slab_base);
@@ -193,17 +192,16 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
     pub(super) fn begin_seal(&mut self, now: Time, tag: u64, sealing: Sealing) -> Begun {
         match self.check_seal(sealing.writer) {
             Err(failure) => self.answer(tag, 0, Err(failure), AnyBuffer::None),
-            Ok(()) if !self.log.has_room(1) => {
+            Ok(record_bytes) if !self.log.has_room(record_bytes) => {
                 self.want_journal();
                 return Begun::Later(Work::Seal(sealing));
             }
-            Ok(()) => {
+            Ok(record_bytes) => {
                 let fresh = usize::from(self.is_fresh(sealing.writer));
-                let record_bytes = self.writers[&sealing.writer].new.record_bytes();
                 // Whatever goes to make an entry leaves room for the object's own record.
-                self.log.reserve(1);
+                self.log.reserve(record_bytes);
                 let made = self.make_entries(now, fresh, record_bytes);
-                self.log.unreserve(1);
+                self.log.unreserve(record_bytes);
                 match made {
                     Err(failure) => self.answer(tag, 0, Err(failure), AnyBuffer::None),
                     Ok(false) => return Begun::Later(Work::Seal(sealing)),
@@ -223,17 +221,18 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
         let (result, memory) = (Ok(Outcome::Stored), AnyBuffer::None);
         self.stats.puts += 1;
         self.coming.add(&writer.new);
-        self.log.reserve(1);
+        self.log.reserve(writer.new.record_bytes());
         self.record(now, writer.new, Answer { tag, item: 0, result, memory });
     }
 
-    fn check_seal(&self, id: WriterId) -> Result<(), Failure> {
+    /// How long the record of a writer's object is, which is written as a whole.
+    fn check_seal(&self, id: WriterId) -> Result<u64, Failure> {
         self.check_home()?;
         let writer = self.writers.get(&id).filter(|writer| !writer.is_abandoned);
         let writer = writer.ok_or(Failure::Writer)?;
         let missing = writer.filled.iter().filter(|filled| !**filled).count() as u64;
         if missing == 0 {
-            return Ok(());
+            return Ok(writer.new.record_bytes());
         }
         let each = writer.new.object.bytes.div_ceil(writer.filled.len() as u64);
         Err(Failure::Unfilled { missing_bytes: (missing * each).min(writer.new.object.bytes) })
@@ -246,6 +245,7 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
 
     /// Gives up a writer's object and its room. One that is not there is ignored.
     pub fn abandon(&mut self, writer: WriterId) {
+        self.wake();
         let Some(found) = self.writers.get_mut(&writer) else { return };
         found.is_abandoned = true;
         if found.in_flight == 0 {

@@ -490,12 +490,12 @@ impl Store {
     /// Has a shard use a device again. False where it never stopped: it did not notice, or an earlier call got so far.
     fn attach(&self, shard: u16, device: u8) -> Result<bool> {
         let core = Arc::clone(&self.core);
-        let attached = self.core.ask(shard, move |shard, now| {
+        let attached = self.core.ask(shard, move |shard, _| {
             if !shard.has_failed(device) {
                 return Ok(false);
             }
             let lane = core.devices.lane(device, &core.options)?;
-            shard.attach(now, device, lane).map(|_| true)
+            shard.attach(device, lane).map(|_| true)
         });
         Ok(attached.wait()?)
     }

@@ -63,6 +63,8 @@ pub struct OpenOptions {
     pub seal_interval: Duration,
     /// How long `restart` leaves what was written unflushed at most. Default 1 s.
     pub flush_interval: Duration,
+    /// How long space must have been free before its device is told that it holds nothing of value. Default 10 s.
+    pub discard_after: Duration,
 }
 
 impl Default for OpenOptions {
@@ -89,6 +91,7 @@ impl Default for OpenOptions {
             command_timeout: Duration::from_secs(10),
             seal_interval: shard.seal_interval,
             flush_interval: shard.flush_interval,
+            discard_after: shard.discard_after,
         }
     }
 }
@@ -162,6 +165,7 @@ impl OpenOptions {
             write_bytes_per_day: write_bytes_per_day.map(of),
             seal_interval: self.seal_interval,
             flush_interval: self.flush_interval,
+            discard_after: self.discard_after,
             wall_s_at_zero,
             hash_key,
         })

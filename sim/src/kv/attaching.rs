@@ -25,7 +25,7 @@ impl StoreWorld {
         let Some((shard, device)) = self.to_attach() else { return };
         lock(&self.machine).find(usize::from(device));
         let lane = self.lane(usize::from(device));
-        match self.shards[shard].attach(self.now, device, lane) {
+        match self.shards[shard].attach(device, lane) {
             Ok(old) => {
                 self.counts.count(Sum::Attached, 1);
                 self.note(&[50], format_args!("device {device} is attached to shard {shard}"));

@@ -113,8 +113,13 @@ impl StoreWorld {
             }
             self.draw_durability();
             lock(&self.machine).faults.set_calm(attempt > 0);
+            let was_excused = self.model.is_excused();
             let opened = self.open_shards();
             self.excuse_if_struck();
+            if !was_excused && self.model.is_excused() && self.durability != Durability::Volatile {
+                // What was read of the journal may have been old, too.
+                self.model.crash(Durability::Durable);
+            }
             if opened.is_ok() {
                 self.read_back();
             }

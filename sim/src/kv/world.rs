@@ -218,6 +218,7 @@ impl StoreWorld {
             write_bytes_per_day: shape.write_bytes_per_day,
             seal_interval: shape.seal_interval,
             flush_interval: shape.flush_interval,
+            discard_after: shape.flush_interval / 4,
             wall_s_at_zero: WALL_S,
             hash_key: [3, 4],
         }

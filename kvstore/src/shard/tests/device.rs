@@ -48,10 +48,14 @@ pub(crate) struct Medium {
     pub(crate) held: Vec<Kind>,
     /// The next so many commands of these kinds fail for good.
     pub(crate) failing: Vec<(Kind, u32)>,
+    /// They only fail for now.
+    pub(crate) failures_pass: bool,
     /// Of writes, only those that begin in these units fail; none for all.
     pub(crate) failing_at: Option<Range<u64>>,
     /// A bit turns on the way of so many writes.
     pub(crate) flips_left: u32,
+    /// How many commands are carried out when they are polled for; none for all.
+    pub(crate) commands_per_poll: Option<usize>,
     /// Nothing works any more.
     pub(crate) is_dead: bool,
     /// Commands that change something until the power is cut, on this device and those that share it.
@@ -66,6 +70,13 @@ impl Medium {
         left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).is_ok()
     }
 
+    /// What a device that loses its power for a moment forgets: what it was not made to flush.
+    pub(crate) fn lose_cache(&mut self) {
+        for (at, before) in self.unflushed.drain(..).rev() {
+            self.bytes[at..at + before.len()].copy_from_slice(&before);
+        }
+    }
+
     fn carry_out(&mut self, request: &mut Request<Load>) -> std::result::Result<u32, CommandError> {
         let kind = kind(request.operation);
         let is_there = match (request.operation, &self.failing_at) {
@@ -76,7 +87,7 @@ impl Medium {
         let failing = failing.find(|(which, left)| *which == kind && *left > 0);
         if let Some((_, left)) = failing {
             *left -= 1;
-            return Err(CommandError::Status(Status::WRITE_FAULT.with_dnr(true)));
+            return Err(CommandError::Status(Status::WRITE_FAULT.with_dnr(!self.failures_pass)));
         }
         let AnyBuffer::One(only) = &mut request.buffer.0 else {
             match &mut request.buffer.0 {
@@ -224,7 +235,9 @@ impl CommandQueue<Load> for TestQueue {
         for mut request in self.flights.drain(..) {
             let result = if medium.is_dead {
                 Err(CommandError::Reset { may_have_written: false })
-            } else if medium.held.contains(&kind(request.operation)) {
+            } else if medium.commands_per_poll.is_some_and(|most| count >= most)
+                || medium.held.contains(&kind(request.operation))
+            {
                 kept.push(request);
                 continue;
             } else {

@@ -1,6 +1,9 @@
 //! A shard on devices that a test has in its hands: what waits, what fails, and what comes of it.
 
+mod attaching;
 pub(crate) mod device;
+mod journal_room;
+mod steady;
 
 use std::time::Duration;
 
@@ -306,7 +309,7 @@ fn a_flush_that_was_given_up_is_not_taken_for_another() {
     assert!(rig.shard.is_idle(), "nothing is going to be written");
     rig.devices[0].medium().is_dead = false;
     rig.devices[0].medium().held.clear();
-    rig.shard.attach(rig.now, 0, rig.devices[0].lane()).expect("it failed and is idle");
+    rig.shard.attach(0, rig.devices[0].lane()).expect("it failed and is idle");
     assert_eq!(rig.put(2, 1), STORED);
 }
 
@@ -321,7 +324,7 @@ fn what_a_device_did_not_flush_is_not_said_to_be_durable() {
     assert_eq!(answers.iter().filter(|answer| **answer == STORED).count(), 1, "{answers:?}");
     assert_eq!(answers.iter().filter(|answer| device_failed(1, answer)).count(), 1, "{answers:?}");
     assert!(device_failed(1, &rig.wait(Action::Commit)));
-    rig.shard.attach(rig.now, 1, rig.devices[1].lane()).expect("it failed and is idle");
+    rig.shard.attach(1, rig.devices[1].lane()).expect("it failed and is idle");
     assert_eq!(rig.wait(Action::Commit), Ok(Outcome::Committed));
 }
 
@@ -355,7 +358,7 @@ fn what_waits_for_its_flush_is_given_back_when_the_device_is_lost() {
     assert!(answers.len() == 1 && device_failed(0, &answers[0]), "{answers:?}");
     rig.devices[0].medium().is_dead = false;
     rig.devices[0].medium().held.clear();
-    rig.shard.attach(rig.now, 0, rig.devices[0].lane()).expect("it failed and is idle");
+    rig.shard.attach(0, rig.devices[0].lane()).expect("it failed and is idle");
     assert_eq!(rig.shard.stats().used_units, used, "it never was an object");
     assert_eq!(rig.get(1, 4), Ok(Outcome::Hit { bytes: 4 * UNIT_BYTES }));
     assert_eq!(rig.put(2, 4), STORED);
@@ -370,9 +373,24 @@ fn a_command_that_may_pass_does_not_cost_an_object() {
     assert!(device_failed(0, &rig.put(2, 4)), "nothing is evicted for a device that is gone");
     rig.turn(5);
     rig.devices[0].medium().is_dead = false;
-    rig.shard.attach(rig.now, 0, rig.devices[0].lane()).expect("it failed and is idle");
+    rig.shard.attach(0, rig.devices[0].lane()).expect("it failed and is idle");
     assert_eq!(rig.get(1, 4), Ok(Outcome::Hit { bytes: 4 * UNIT_BYTES }));
     assert_eq!(rig.shard.stats().device_failures, 1);
+}
+
+#[test]
+fn a_command_is_sent_again_by_a_shard_that_has_nothing_else_to_do() {
+    let mut rig = Rig::new(1, 64, options(Durability::Volatile));
+    assert_eq!(rig.put(1, 4), STORED);
+    rig.devices[0].medium().held = vec![Kind::Read];
+    let read = rig.submit(Time::NEVER, get(1, 4));
+    rig.turn(5);
+    {
+        let mut medium = rig.devices[0].medium();
+        (medium.held, medium.failing, medium.failures_pass) = (vec![], vec![(Kind::Read, 1)], true);
+    }
+    rig.turn(3);
+    assert_eq!(rig.taken(read), [Ok(Outcome::Hit { bytes: 4 * UNIT_BYTES })]);
 }
 
 #[test]
@@ -389,7 +407,7 @@ fn a_checkpoint_whose_flush_was_lost_with_its_device_goes_on() {
         rig.turn(40);
         rig.devices[0].medium().is_dead = false;
         rig.devices[0].medium().held.clear();
-        rig.shard.attach(rig.now, 0, rig.devices[0].lane()).expect("it failed and is idle");
+        rig.shard.attach(0, rig.devices[0].lane()).expect("it failed and is idle");
         for key in 0..60 {
             assert_eq!(rig.put(key, 1), STORED, "round {round}");
             rig.turn(11);
@@ -491,7 +509,9 @@ fn room_that_a_device_is_told_to_forget_is_waited_for_and_nothing_goes_for_it() 
     let mut devices = vec![TestDevice::new("memory:0", 4 * UNITS)];
     devices[0].deallocates = true;
     format(&devices, 64);
-    let mut rig = Rig::open(devices, options(Durability::Restart));
+    let at_once = Duration::ZERO;
+    let options = ShardOptions { discard_after: at_once, ..options(Durability::Restart) };
+    let mut rig = Rig::open(devices, options);
     let all = rig.capacity();
     assert_eq!((rig.put(1, all - 1), rig.put(2, 1)), (STORED, STORED));
     rig.devices[0].medium().held = vec![Kind::Deallocate];

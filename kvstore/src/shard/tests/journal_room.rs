@@ -1,0 +1,121 @@
+//! The journal's room: whoever waits for it gets it, whatever else is open or under way.
+
+use adit_driver::Time;
+use adit_driver::memory::AnyBuffer;
+
+use super::device::{Kind, memory};
+use super::{Rig, STORED, item, options};
+use crate::key::Key;
+use crate::options::Durability;
+use crate::place::Place;
+use crate::record::Record;
+use crate::shard::{Action, FillItem, Outcome, Part, PutOptions, ReserveItem, WriterId};
+
+/// Turns that nothing of a small rig takes when nothing holds it back.
+const TURNS_MAX: u32 = 500;
+
+/// A key of the most bytes, so that few records fit a block.
+fn long_key(number: u64) -> Key {
+    Key::new(&[&[9; 500][..], &number.to_le_bytes()].concat()).expect("a key")
+}
+
+fn long_item(number: u64, units: u64) -> crate::shard::PutItem {
+    crate::shard::PutItem { key: long_key(number), ..item(number, units) }
+}
+
+/// Numbers that follow from a seed.
+struct Numbers(u64);
+
+impl Numbers {
+    fn below(&mut self, end: u64) -> u64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963);
+        (self.0 >> 33) % end
+    }
+}
+
+impl Rig {
+    /// A writer of one unit, filled.
+    fn filled_writer(&mut self, key: Key) -> WriterId {
+        let options = PutOptions::default();
+        let reserve = ReserveItem { key, bytes: 4096, options };
+        let Ok(Outcome::Reserved(writer)) = self.wait(Action::Reserve(vec![reserve])) else {
+            panic!("there is room")
+        };
+        let fill = FillItem { writer, part: Part::All, data: AnyBuffer::One(memory(4096)) };
+        assert_eq!(self.wait(Action::Fill(vec![fill])), Ok(Outcome::Filled));
+        writer
+    }
+
+    /// Turns as a thread takes them, which sleeps where the shard says that nothing is to be done.
+    fn settle(&mut self) {
+        for _ in 0..TURNS_MAX {
+            if self.shard.is_idle() {
+                return;
+            }
+            let answers = &mut self.answers;
+            let turn = self.shard.poll(self.now, &mut |done| answers.push(done));
+            if turn.moved == 0 && turn.in_flight == 0 {
+                assert!(turn.next < Time::NEVER, "{} wait for ever", self.shard.waiting());
+                self.now = self.now.max(turn.next);
+            }
+        }
+        panic!("{} still wait, {:?}", self.shard.waiting(), self.shard.stats());
+    }
+}
+
+#[test]
+fn writers_are_sealed_behind_puts_that_wait_for_room_in_the_journal() {
+    for durability in [Durability::Restart, Durability::Durable] {
+        for seed in 0..10 {
+            let mut numbers = Numbers(seed);
+            let mut rig = Rig::new(
+                1,
+                16,
+                crate::shard::ShardOptions {
+                    capacity_objects: (seed % 2 == 0).then_some(3),
+                    ..options(durability)
+                },
+            );
+            for round in 0..4 {
+                let writers: Vec<_> = (0..24)
+                    .map(|index| rig.filled_writer(long_key(numbers.below(40) + index)))
+                    .collect();
+                let kinds = [vec![Kind::Write], vec![Kind::Flush], vec![Kind::Write, Kind::Flush]];
+                rig.devices[0].medium().held = kinds[numbers.below(3) as usize].clone();
+                let mut tags = Vec::new();
+                for writer in writers {
+                    for _ in 0..numbers.below(4) {
+                        let put = long_item(100 + numbers.below(20), 1 + numbers.below(40));
+                        tags.push(rig.submit(Time::NEVER, Action::Put(put)));
+                    }
+                    tags.push(rig.submit(Time::NEVER, Action::Seal(writer)));
+                    rig.turn(numbers.below(2) as u32);
+                }
+                rig.devices[0].medium().held.clear();
+                rig.settle();
+                for tag in tags {
+                    assert_eq!(rig.taken(tag), [STORED], "seed {seed}, round {round}");
+                }
+            }
+            assert!(rig.shard.stats().checkpoints > 2);
+        }
+    }
+}
+
+#[test]
+fn a_seal_that_waited_for_a_checkpoint_needs_no_other_request_to_go_on() {
+    for durability in [Durability::Restart, Durability::Durable] {
+        let mut rig = Rig::new(1, 16, options(durability));
+        let writer = rig.filled_writer(long_key(1));
+        // The journal is full, of blocks of one record each.
+        while rig.shard.log.has_room_for_small() {
+            let place = Place { device: 0, unit: 0 };
+            rig.shard.log.append(rig.now, &Record::Delete { key: b"nobody", place });
+            rig.shard.log.mark();
+        }
+        let tag = rig.submit(Time::NEVER, Action::Seal(writer));
+        assert_eq!(rig.shard.waiting(), 1);
+        rig.settle();
+        assert_eq!(rig.taken(tag), [STORED], "{durability:?}");
+    }
+}

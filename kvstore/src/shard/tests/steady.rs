@@ -1,0 +1,65 @@
+//! A load that never pauses: a checkpoint keeps up with it, so that nobody waits for room in the journal.
+
+use adit_driver::Time;
+use adit_driver::memory::AnyBuffer;
+
+use super::device::{TestDevice, memory};
+use super::{Rig, STORED, options};
+use crate::key::Key;
+use crate::media::{self, FormatOptions};
+use crate::options::Durability;
+use crate::shard::{Action, PutItem, PutOptions};
+
+/// Puts in flight, or on their way: more than the device takes at one time.
+const PUTS: usize = 128;
+/// Commands that the device carries out in a turn.
+const COMMANDS_PER_TURN: usize = 24;
+const KEYS: u64 = 900;
+/// Long keys, whose records fill the journal fast: about a block in a turn.
+const KEY_BYTES: usize = 128;
+
+/// A shard as a store is formatted where nothing else is said.
+fn rig() -> Rig {
+    let devices = vec![TestDevice::new("memory:0", 8192)];
+    let by_default = FormatOptions {
+        shards: 1,
+        objects_max: 8000,
+        journal_bytes: None,
+        label: String::new(),
+        store_id: [3; 16],
+        overwrite: false,
+    };
+    let mut lanes: Vec<_> = devices.iter().map(TestDevice::lane).collect();
+    media::format(&mut lanes, &by_default, &mut || Time::ZERO).expect("a blank device");
+    let rig = Rig::open(devices, options(Durability::Restart));
+    rig.devices[0].medium().commands_per_poll = Some(COMMANDS_PER_TURN);
+    rig
+}
+
+fn put(number: u64, data: AnyBuffer) -> Action {
+    let key = Key::new(&[&[7; KEY_BYTES - 8][..], &(number % KEYS).to_le_bytes()].concat())
+        .expect("a key");
+    Action::Put(PutItem { key, bytes: 4096, data, options: PutOptions::default() })
+}
+
+#[test]
+fn no_put_waits_for_the_journal_while_the_device_has_more_to_write_than_it_can() {
+    let mut rig = rig();
+    let (mut number, mut stalled) = (0, 0);
+    let mut idle: Vec<AnyBuffer> = (0..PUTS).map(|_| AnyBuffer::One(memory(4096))).collect();
+    for _ in 0..1000 {
+        for data in idle.drain(..) {
+            rig.submit(Time::NEVER, put(number, data));
+            number += 1;
+            stalled += usize::from(rig.shard.waiting() > 0);
+        }
+        rig.turn(1);
+        for done in rig.answers.drain(..) {
+            assert_eq!(done.result, STORED);
+            idle.push(done.memory);
+        }
+    }
+    let stats = rig.shard.stats();
+    assert!(stats.checkpoints > 6, "the journal was filled more than twice");
+    assert_eq!((stalled, stats.evictions), (0, 0), "of {number} puts");
+}

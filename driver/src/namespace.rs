@@ -9,8 +9,9 @@ use std::sync::{Arc, Weak};
 use crate::bus::Bus;
 use crate::error::{Error, Result};
 use crate::memory::DomainId;
+use crate::protection::{Prinfo, Protection};
 use crate::spec::Nsid;
-use crate::spec::identify::IdentifyNamespace;
+use crate::spec::identify::{Ctratt, IdentifyNamespace, IdentifyNvmNamespace};
 use crate::transfer::{LIST_PAGES_PER_COMMAND, Limits, PAGE_BYTES, SglSupport};
 
 /// An active namespace of a controller. Commands are made by its methods
@@ -25,6 +26,8 @@ pub struct Namespace {
     lba_mask: u64,
     /// The bits of an address or length that keep a buffer from being an SGL data block.
     sgl_mask: u64,
+    prinfo: Prinfo,
+    protection: Option<Protection>,
     domain: DomainId,
     /// Keeps the domain's number from being used again for another controller.
     _bus: Weak<dyn Bus>,
@@ -41,20 +44,22 @@ pub(crate) struct ControllerLimits<'a> {
 }
 
 impl Namespace {
-    /// Checks what Identify says of a namespace and converts it.
-    /// `share` gives the count that all handles of the namespace share, for its LBA size and count.
+    /// Checks what Identify says of a namespace and converts it; `extended` is its CNS 05h, where there is one.
+    /// `share` gives the count that all handles of the namespace share, for its shape and count.
     ///
     /// # Errors
     /// [`Error::Device`] for an inactive namespace and for a format this driver does not read or write:
-    /// LBAs other than 512 to 4096 bytes, metadata, protection information, or an
+    /// LBAs other than 512 to 4096 bytes, metadata other than 8 bytes of protection information, or an
     /// MDTS that does not hold one LBA.
     pub(crate) fn new(
         nsid: Nsid,
         identify: Box<IdentifyNamespace>,
+        extended: Option<&IdentifyNvmNamespace>,
         controller: ControllerLimits<'_>,
-        share: impl FnOnce(u32, u64) -> Arc<AtomicU64>,
+        share: impl FnOnce(Shape, u64) -> Arc<AtomicU64>,
     ) -> Result<Namespace> {
-        let lba_bytes = lba_bytes(nsid, &identify, controller.device)?;
+        let Format { lba_bytes, protection } =
+            format(nsid, &identify, extended, controller.device)?;
         let lba_shift = lba_bytes.trailing_zeros();
         let most = u64::from(lba_bytes) << 16;
         let max_bytes = controller.max_transfer_bytes.min(most);
@@ -72,7 +77,8 @@ impl Namespace {
             list_pages: LIST_PAGES_PER_COMMAND,
             bounce_bytes: PAGE_BYTES,
         };
-        let lba_count = share(lba_bytes, identify.nsze_lbas.get());
+        let shape = Shape::of(&identify).expect("a format that is taken is valid");
+        let lba_count = share(shape, identify.nsze_lbas.get());
         Ok(Namespace {
             nsid,
             lba_count,
@@ -83,6 +89,8 @@ impl Namespace {
                 SglSupport::Byte => 0,
                 SglSupport::Dword => 3,
             },
+            prinfo: Prinfo::of(protection),
+            protection,
             domain: DomainId::of(controller.bus),
             _bus: Arc::downgrade(controller.bus),
             identify,
@@ -104,6 +112,13 @@ impl Namespace {
     /// Data bytes of one LBA: 512 to 4096, a power of two.
     pub fn lba_bytes(&self) -> u32 {
         1 << self.limits.lba_shift
+    }
+
+    /// How the controller protects the data, if it does: every read is then checked by the device, and one that fails
+    /// ends with [`crate::spec::Status::GUARD_CHECK_ERROR`] or
+    /// [`crate::spec::Status::REFERENCE_TAG_CHECK_ERROR`].
+    pub fn protection(&self) -> Option<Protection> {
+        self.protection
     }
 
     /// Bytes of the namespace.
@@ -133,34 +148,78 @@ impl Namespace {
     }
 
     #[inline(always)]
+    pub(crate) fn prinfo(&self) -> Prinfo {
+        self.prinfo
+    }
+
+    #[inline(always)]
     pub(crate) fn domain(&self) -> DomainId {
         self.domain
     }
 }
 
-const FORMAT_FIX: &str = "choose another namespace (ns=N), or format it under the kernel's driver with `nvme format`, which erases it";
+const FORMAT_FIX: &str = "choose another namespace (ns=N), or format it under the kernel's driver with `nvme format`, which erases it: \
+     to a format with ms:0, or with ms:8 and --pi=1";
 
-/// Bytes of an LBA of a namespace that this driver can read and write.
+/// What a namespace's LBAs are made of.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Format {
+    /// Data bytes.
+    pub(crate) lba_bytes: u32,
+    /// What is kept beside them.
+    pub(crate) protection: Option<Protection>,
+}
+
+/// What decides how a namespace's LBAs are transferred: with another shape it is another namespace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Shape {
+    lba_bytes: u32,
+    metadata_bytes: u16,
+    flbas: u8,
+    dps: u8,
+}
+
+impl Shape {
+    /// `None` for a namespace that is not active, or without a valid format.
+    pub(crate) fn of(identify: &IdentifyNamespace) -> Option<Shape> {
+        let format = identify.lba_format().filter(|_| identify.is_active())?;
+        let (lba_bytes, metadata_bytes) = (format.lba_bytes()?, format.ms_bytes.get());
+        Some(Shape { lba_bytes, metadata_bytes, flbas: identify.flbas, dps: identify.dps })
+    }
+}
+
+/// The format of a namespace that this driver can read and write. `extended` is its CNS 05h, where there is one.
 ///
 /// # Errors
 /// [`Error::Device`] for one it cannot.
-pub(crate) fn lba_bytes(nsid: Nsid, identify: &IdentifyNamespace, device: &str) -> Result<u32> {
-    let refuse =
-        |what: String| Err(Error::device(device, format!("namespace {nsid}: {what}"), FORMAT_FIX));
+pub(crate) fn format(
+    nsid: Nsid,
+    identify: &IdentifyNamespace,
+    extended: Option<&IdentifyNvmNamespace>,
+    device: &str,
+) -> Result<Format> {
+    let refusal =
+        |what: String| Error::device(device, format!("namespace {nsid}: {what}"), FORMAT_FIX);
     if !identify.is_active() || identify.nsze_lbas.get() >= 1 << 52 {
-        return refuse(format!("not an active namespace ({} LBAs)", identify.nsze_lbas));
+        return Err(refusal(format!("not an active namespace ({} LBAs)", identify.nsze_lbas)));
     }
     let Some(format) = identify.lba_format() else {
-        return refuse(format!("its LBA format {} is not in its table", identify.format_index()));
+        let what = format!("its LBA format {} is not in its table", identify.format_index());
+        return Err(refusal(what));
     };
-    if format.ms_bytes.get() != 0 || identify.protection_type() != 0 {
-        return refuse(format!(
-            "{} bytes of metadata for each LBA, which this driver does not carry",
-            format.ms_bytes
-        ));
-    }
+    let protection = Protection::of(identify, extended).map_err(refusal)?;
     match format.lba_bytes() {
-        Some(bytes @ 512..=4096) if bytes.is_power_of_two() => Ok(bytes),
-        _ => refuse(format!("LBAs of 2^{} bytes; this driver takes 512 to 4096", format.lbads)),
+        Some(lba_bytes @ 512..=4096) if lba_bytes.is_power_of_two() => {
+            Ok(Format { lba_bytes, protection })
+        }
+        _ => {
+            let what = format!("LBAs of 2^{} bytes; this driver takes 512 to 4096", format.lbads);
+            Err(refusal(what))
+        }
     }
+}
+
+/// Whether CNS 05h is needed to know the format: the namespace is protected, by a controller with extended formats.
+pub(crate) fn needs_extended(identify: &IdentifyNamespace, controller: Ctratt) -> bool {
+    identify.protection_type() != 0 && controller.extended_lba_formats()
 }

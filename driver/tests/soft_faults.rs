@@ -5,6 +5,8 @@
 
 #[path = "soft_faults/power.rs"]
 mod power;
+#[path = "soft_faults/protection.rs"]
+mod protection;
 #[path = "soft_faults/timing.rs"]
 mod timing;
 

@@ -1,8 +1,53 @@
 //! A store of objects on contiguous extents, for KV caches of large language models.
 //!
-//! A hit returns exactly the bytes that were put, or it is a miss: every read that passes through host memory is
-//! checked against checksums that are kept apart from the data. The store is bounded: it evicts. It comes back
-//! after a crash as its [`Durability`] says.
+//! - **A hit is right.** It is exactly the bytes that were put, or it is a miss: every read that passes through host memory
+//!   is checked against checksums that are kept apart from the data.
+//! - **It is bounded.** It evicts, and its memory is proportional to the objects it was formatted for.
+//! - **It comes back** after a crash as its [`Durability`] says.
+//!
+//! # An hour with it
+//!
+//! [`Store`] is the handle that a server keeps; it is `Clone`, `Send` and `Sync`. Calls give a [`store::Pending`], which is a
+//! future, and waits with `wait()`.
+//!
+//! ```
+//! use adit_kvstore::{FormatStore, Key, OpenOptions, Store};
+//!
+//! # let path = std::env::temp_dir().join(format!("adit-front-page-{}.img", std::process::id()));
+//! # let name = format!("uring:{}", path.display());
+//! // As "uring:kv.img", a file or a block device; "vfio:0000:01:00.0", a controller of the driver's.
+//! let target: adit_driver::Target = name.parse().expect("a target");
+//! let file_bytes = Some(64 << 20);
+//! Store::format(&FormatStore { file_bytes, ..FormatStore::new([target.clone()]) })?;
+//!
+//! let store = Store::open(&OpenOptions::new([target]))?;
+//! let key = Key::new(b"model/block/17")?;
+//! store.put(key.clone(), &b"some bytes"[..]).wait()?;
+//! let value = store.get(key.clone()).wait()?.expect("a hit");
+//! assert_eq!(&value[..], b"some bytes");
+//! assert_eq!(store.lookup_prefix(&[key, Key::from(18u64)]).wait()?, 1);
+//! drop(value);
+//! store.commit().wait()?; // What was put before survives a power cut now.
+//! store.close()?;
+//! # std::fs::remove_file(&path).expect("it was made");
+//! # Ok::<(), adit_kvstore::Error>(())
+//! ```
+//!
+//! | where to read on | for |
+//! |---|---|
+//! | [`Store`], [`OpenOptions`], [`FormatStore`] | every call and option |
+//! | [`store`] | what is promised: bounds, deadlines, cancelled requests; memory that is put and got without a copy |
+//! | [`layout`], [`Store::put_blocks`], [`Store::get_layer`] | KV blocks of a model, layer by layer |
+//! | [`Store::plan`] | reads that somebody else carries out, as a GPU |
+//! | [`Local`], [`shard`] | the same store on the caller's own thread: requests, outcomes, failures |
+//! | [`evict`] | a policy of one's own |
+//! | [`survey`] | what is on the media, read without opening the store |
+//! | [`Error`] | what goes wrong, and what to do then |
+//!
+//! `kvstore/examples/server` is a whole server; `docs/kv.md` is for whoever runs one, and `docs/disk-format.md` has every
+//! byte on the media.
+//!
+//! # Inside
 //!
 //! From the bottom up, one noun per file:
 //!
@@ -20,44 +65,69 @@
 //! | `shard` | one owner of a part of the store, and its loop |
 //! | `store` | the handle that servers hold, and the threads behind it |
 //!
-//! `docs/disk-format.md` has every byte on the media.
+//! Modules that are not listed below are parts of the store. They are within reach of its simulation, its fuzz targets
+//! and its benchmarks, and change without notice.
 #![forbid(unsafe_code)]
 
-pub mod admission;
-pub mod block;
-pub mod budget;
-mod bytes;
-pub mod checkpoint;
-pub mod checksum;
-pub mod device_set;
-pub mod discard;
-mod error;
 pub mod evict;
-pub mod expiry;
-pub mod extent;
-pub mod geometry;
-pub mod index;
-pub mod journal;
-mod key;
 pub mod layout;
-pub mod lease;
-pub mod media;
+pub mod shard;
+pub mod store;
+pub mod survey;
+
+mod bytes;
+mod error;
+mod key;
 mod number_hash;
 mod object;
 mod options;
 mod place;
-pub mod plan;
-pub mod prometheus;
+mod prometheus;
 mod recent;
-pub mod record;
-pub mod recovery;
 mod runs;
+
+// Parts of the store: see the front page.
+#[doc(hidden)]
+pub mod admission;
+#[doc(hidden)]
+pub mod block;
+#[doc(hidden)]
+pub mod budget;
+#[doc(hidden)]
+pub mod checkpoint;
+#[doc(hidden)]
+pub mod checksum;
+#[doc(hidden)]
+pub mod device_set;
+#[doc(hidden)]
+pub mod discard;
+#[doc(hidden)]
+pub mod expiry;
+#[doc(hidden)]
+pub mod extent;
+#[doc(hidden)]
+pub mod geometry;
+#[doc(hidden)]
+pub mod index;
+#[doc(hidden)]
+pub mod journal;
+#[doc(hidden)]
+pub mod lease;
+#[doc(hidden)]
+pub mod media;
+#[doc(hidden)]
+pub mod plan;
+#[doc(hidden)]
+pub mod record;
+#[doc(hidden)]
+pub mod recovery;
+#[doc(hidden)]
 pub mod schedule;
-pub mod shard;
+#[doc(hidden)]
 pub mod slab;
-pub mod store;
+#[doc(hidden)]
 pub mod superblock;
-pub mod survey;
+#[doc(hidden)]
 pub mod tenant;
 
 pub use error::{Error, Result};

@@ -128,7 +128,7 @@ pub fn format<Q: CommandQueue<Load>>(
     let superblock = |index: usize, lane: &Lane<Q>| Superblock {
         store: options.store_id,
         sequence: 1,
-        epoch: 1,
+        epoch: first_epoch(&options.store_id),
         device_units: device_units[index],
         journal_units: geometry.journal_units(),
         checkpoint_units: geometry.checkpoint_units(),
@@ -143,6 +143,14 @@ pub fn format<Q: CommandQueue<Load>>(
     let superblocks: Vec<Superblock> =
         waiting.lanes.iter().enumerate().map(|(index, lane)| superblock(index, lane)).collect();
     waiting.write_superblocks(&superblocks)
+}
+
+/// The epoch of a new store, which no older store on the same devices had: blocks of that one's journal may be in place
+/// of the new one's, whole, behind the newest. By the epoch they are told from blocks that damage has cut off. 62 bits, so
+/// that volatile openings never come to the end.
+fn first_epoch(store_id: &[u8; 16]) -> u64 {
+    let [_, _, _, _, _, _, _, _, number @ ..] = *store_id;
+    (u64::from_le_bytes(number) >> 2).max(1)
 }
 
 /// Reads and checks the superblocks of all devices, and writes nothing.
@@ -281,7 +289,7 @@ impl<Q: CommandQueue<Load>> Waiting<'_, Q> {
                     format!("it is device {device_index} of {device_count} of a store ('{label}')")
                 }
             };
-            let fix = "give --force to destroy what is there, or another target".to_owned();
+            let fix = "name another target, or allow it to be overwritten (--force, or FormatStore::overwrite)".to_owned();
             return Err(Error::Media { device, why, fix });
         }
         Ok(())

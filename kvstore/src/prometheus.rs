@@ -79,7 +79,7 @@ const METRICS: &[Metric] = &[
 ];
 
 /// `stats` in Prometheus' text format, version 0.0.4.
-pub fn text(stats: &Stats) -> String {
+pub(crate) fn text(stats: &Stats) -> String {
     let mut text = String::new();
     for Metric { name, is_counter, help, value } in METRICS {
         let kind = if *is_counter { "counter" } else { "gauge" };

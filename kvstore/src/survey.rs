@@ -7,8 +7,10 @@
 //!
 //! What is wrong is a list of [`Fault`]s. Nothing is written. The objects' data are read only by
 //! [`ShardSurvey::verify`], which is a scrub. Where
-//! somebody has the store open meanwhile, what is found may be of several moments.
+//! somebody has the store open meanwhile, what is found may be of several moments: [`heads_in_use`] and [`shard_in_use`]
+//! look until it is of one, and tell what is in motion from what is damaged.
 
+mod in_use;
 mod objects;
 mod space;
 mod verify;
@@ -20,9 +22,13 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::Range;
 
+pub use in_use::{Moment, heads_in_use, shard_in_use};
 use objects::Objects;
 pub use objects::SurveyedObject;
 pub use space::Space;
+
+pub use crate::recovery::Media;
+pub use crate::superblock::{Absent, Copies};
 
 use crate::block::{Lineage, Void};
 use crate::device_set::{Agreed, Given, check_set};
@@ -30,8 +36,8 @@ use crate::error::Result;
 use crate::geometry::{Geometry, superblock_units};
 use crate::layout::Layout;
 use crate::place::UNIT_BYTES;
-use crate::recovery::{Areas, Media, Recovered, recover};
-use crate::superblock::{Absent, Copies, choose};
+use crate::recovery::{Areas, Recovered, recover};
+use crate::superblock::choose;
 
 /// A device as it is now.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -68,7 +74,8 @@ pub struct Heads {
 pub fn heads<M: Media>(media: &mut M, devices: &[DeviceFacts]) -> Result<Heads> {
     let mut copies = Vec::with_capacity(devices.len());
     for (index, device) in (0..).zip(devices) {
-        copies.push(superblocks(media, index, device)?);
+        let found = head(media, index, device)?;
+        copies.push(found.map_err(|absent| absent.into_error(&device.device))?);
     }
     let given = devices.iter().zip(&copies).map(|(device, copies)| Given {
         device: &device.device,
@@ -82,15 +89,23 @@ pub fn heads<M: Media>(media: &mut M, devices: &[DeviceFacts]) -> Result<Heads> 
     Ok(Heads { copies, agreed, geometry })
 }
 
-fn superblocks<M: Media>(media: &mut M, index: u8, device: &DeviceFacts) -> Result<Copies> {
+/// The superblock of one device, or why there is none; whether its neighbours are there is not asked.
+///
+/// # Errors
+/// Where the device does not answer.
+pub fn head<M: Media>(
+    media: &mut M,
+    index: u8,
+    device: &DeviceFacts,
+) -> Result<Result<Copies, Absent>> {
     if device.units() < 2 {
-        return Err(Absent::Blank.into_error(&device.device));
+        return Ok(Err(Absent::Blank));
     }
     let mut bytes = [[0; UNIT_BYTES as usize]; 2];
     for (unit, bytes) in superblock_units(device.units()).into_iter().zip(&mut bytes) {
         media.read(index, unit, bytes)?;
     }
-    choose(&bytes[0], &bytes[1]).map_err(|absent| absent.into_error(&device.device))
+    Ok(choose(&bytes[0], &bytes[1]))
 }
 
 /// Something that is not as it should be.
@@ -102,11 +117,23 @@ pub struct Fault {
     pub text: String,
     /// How many objects it costs, as far as that can be told.
     pub objects_lost: u64,
+    /// Which of its kind it is, where the text may say more of it the next time.
+    place: Option<u64>,
 }
 
 impl Fault {
     fn new(code: &'static str, objects_lost: u64, text: impl ToString) -> Fault {
-        Fault { code, text: text.to_string(), objects_lost }
+        Fault { code, text: text.to_string(), objects_lost, place: None }
+    }
+
+    fn at(self, place: u64) -> Fault {
+        Fault { place: Some(place), ..self }
+    }
+
+    /// Whether it is this one, seen at another time.
+    fn is_same(&self, other: &Fault) -> bool {
+        let is_place = self.place.is_some() && self.place == other.place;
+        self.code == other.code && (is_place || self.text == other.text)
     }
 }
 
@@ -135,6 +162,19 @@ pub struct ShardSurvey {
     pub space: Space,
     /// What is wrong.
     pub faults: Vec<Fault>,
+}
+
+impl ShardSurvey {
+    /// The layout of an object; none where it is plain, or its layout is not there.
+    pub fn layout_of(&self, found: &SurveyedObject) -> Option<&Layout> {
+        self.layouts.get(&found.object.layout.0)
+    }
+
+    /// The name of an object's tenant; empty where that is nobody in particular, or is not there.
+    pub fn tenant_of(&self, found: &SurveyedObject) -> &str {
+        let tenant = self.tenants.iter().find(|(id, ..)| *id == found.object.tenant.0);
+        tenant.map_or("", |(_, name, _)| name)
+    }
 }
 
 /// Surveys one shard.
@@ -185,7 +225,8 @@ fn of_recovery(shard: u16, recovered: &Recovered) -> Vec<Fault> {
             recovered.damaged_headers,
             used(recovered)
         );
-        faults.push(Fault::new("checkpoint-header", 0, text));
+        let damaged = recovered.damaged_headers as u64;
+        faults.push(Fault::new("checkpoint-header", 0, text).at(damaged));
     }
     for (number, void) in &recovered.passed_over {
         let text = format!(
@@ -193,7 +234,7 @@ fn of_recovery(shard: u16, recovered: &Recovered) -> Vec<Fault> {
             why(*void),
             used(recovered)
         );
-        faults.push(Fault::new("checkpoint", 0, text));
+        faults.push(Fault::new("checkpoint", 0, text).at(*number));
     }
     let torn = matches!(recovered.cut, Some(Void::Damaged | Void::Records(_)));
     if torn || recovered.blocks_behind > 0 {
@@ -202,12 +243,13 @@ fn of_recovery(shard: u16, recovered: &Recovered) -> Vec<Fault> {
              at least",
             recovered.next.sequence, recovered.blocks_behind
         );
-        faults.push(Fault::new("journal-cut", 0, text));
+        faults.push(Fault::new("journal-cut", 0, text).at(recovered.next.sequence));
     }
     if recovered.is_inconsistent {
         let text = format!(
-            "shard {shard}: the journal ends before the end of every checkpoint; objects may be missing, and some \
-             that are listed may have been overwritten, which their checksums tell"
+            "shard {shard}: the journal ends at block {}, before the end of every checkpoint; objects may be missing, \
+             and some that are listed may have been overwritten, which their checksums tell",
+            recovered.next.sequence
         );
         faults.push(Fault::new("inconsistent", 0, text));
     }

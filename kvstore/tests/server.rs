@@ -1,6 +1,7 @@
 //! The example server, run as a process and asked by a real client.
 
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::OnceLock;
@@ -189,6 +190,43 @@ fn what_cannot_be_is_refused_with_a_status() {
     assert!(said.contains("another process or handle has it open"), "{said}");
     let help = Command::new(example()).arg("--help").output().expect("the example runs");
     assert!(String::from_utf8(help.stdout).expect("text").contains("Example:"));
+}
+
+/// A client that sends this and then nothing.
+fn stalled(server: &Server, words: &str) -> TcpStream {
+    let address = server.url.strip_prefix("http://").expect("a URL");
+    let mut stream = TcpStream::connect(address).expect("it listens");
+    stream.write_all(words.as_bytes()).expect("it reads");
+    stream
+}
+
+#[test]
+fn clients_that_stall_keep_nobody_waiting_and_are_let_go() {
+    let image = Image::new();
+    let arguments = ["--format", "--size-bytes", "134217728", "--timeout-s", "2"];
+    let server = Server::start(&image, &[&arguments[..], &["--connections", "13"]].concat());
+    // Half a head, half a body, and an answer that nobody reads.
+    let (large, length) = (body(9, 1, 8 << 20), 8 << 20);
+    assert_eq!(server.put("large", &large), 201);
+    let half = format!("PUT /objects/x HTTP/1.1\r\nContent-Length: {length}\r\n\r\nhalf");
+    let get = "GET /objects/large HTTP/1.1\r\n\r\n";
+    let mut clients: Vec<TcpStream> = Vec::new();
+    for words in ["PUT /objects/x HT", &half, get] {
+        clients.extend((0..4).map(|_| stalled(&server, words)));
+    }
+    for key in 0..10 {
+        assert_eq!(server.put(&key.to_string(), &body(key, 1, 20_000)), 201);
+        let got = server.get(&format!("/objects/{key}"), None);
+        assert!(got.2 == body(key, 1, 20_000), "object {key}");
+    }
+    for client in &mut clients[..8] {
+        let mut answer = String::new();
+        client.read_to_string(&mut answer).expect("it is closed");
+        assert!(answer.is_empty() || answer.starts_with("HTTP/1.1 408 "), "{answer}");
+    }
+    assert_eq!(server.get("/objects/x", None).0, 404, "half a body is no object");
+    drop(clients);
+    assert_eq!(server.end("TERM").0, Some(0));
 }
 
 #[test]

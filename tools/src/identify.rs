@@ -6,7 +6,7 @@ use adit_driver::spec::identify::IdentifyNamespace;
 use adit_driver::spec::log::SmartHealth;
 use adit_driver::spec::{Cns, Lid, Nsid, View};
 use adit_driver::transfer::SglSupport;
-use adit_driver::{Controller, ControllerOptions, Target};
+use adit_driver::{Controller, ControllerOptions, Namespace, Protection, Target};
 use clap::Args;
 use serde::Serialize;
 
@@ -90,6 +90,10 @@ struct NamespaceReport {
     /// `null` for a format this driver does not read.
     lba_bytes: Option<u32>,
     metadata_bytes: u16,
+    /// Type of the protection information that the controller makes and checks, 1 to 3; `null` for none.
+    protection_type: Option<u8>,
+    /// The same in words.
+    protection: Option<String>,
     nguid: Option<String>,
     eui64: Option<String>,
     noiob_lbas: Option<u32>,
@@ -162,6 +166,8 @@ impl NamespaceReport {
         let format = identify.lba_format();
         let lba_bytes = format.and_then(|format| format.lba_bytes());
         let lbas = identify.nsze_lbas.get();
+        let namespace = controller.namespace(nsid);
+        let protection = namespace.as_ref().ok().and_then(Namespace::protection);
         Ok(NamespaceReport {
             nsid: nsid.0,
             size_bytes: lbas.saturating_mul(u64::from(lba_bytes.unwrap_or(0))),
@@ -169,10 +175,12 @@ impl NamespaceReport {
             used_lbas: identify.nuse_lbas.get(),
             lba_bytes,
             metadata_bytes: format.map_or(0, |format| format.ms_bytes.get()),
+            protection_type: protection.map(Protection::number),
+            protection: protection.map(|protection| protection.to_string()),
             nguid: identifier(&identify.nguid),
             eui64: identifier(&identify.eui64),
             noiob_lbas: identify.noiob(),
-            unusable: controller.namespace(nsid).err().map(|error| error.to_string()),
+            unusable: namespace.err().map(|error| error.to_string()),
         })
     }
 }
@@ -299,6 +307,7 @@ fn namespace_rows(namespace: &NamespaceReport) -> Vec<(String, String)> {
     let more = [
         ("NGUID", n.nguid.clone()),
         ("EUI64", n.eui64.clone()),
+        ("Protection", n.protection.clone()),
         ("NOIOB", n.noiob_lbas.map(|lbas| format!("{lbas} LBAs"))),
         ("cannot be used", n.unusable.clone()),
     ];

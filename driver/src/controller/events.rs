@@ -17,6 +17,7 @@ use super::shared::{Shared, lock};
 use crate::bus::BusEvent;
 use crate::error::{Error, Result};
 use crate::memory::Buffer;
+use crate::namespace::Shape;
 use crate::spec::feature::{AsyncEvent, AsyncEventType};
 use crate::spec::identify::IdentifyNamespace;
 use crate::spec::log::{ChangedNamespaces, CriticalWarning, Lid, SmartHealth};
@@ -80,30 +81,30 @@ pub(super) struct Sizes(BTreeMap<Nsid, Size>);
 
 #[derive(Debug)]
 struct Size {
-    lba_bytes: u32,
+    shape: Shape,
     lba_count: Weak<AtomicU64>,
 }
 
 impl Sizes {
     /// The count that all handles of a namespace share.
-    pub(super) fn share(&mut self, nsid: Nsid, lba_bytes: u32, count: u64) -> Arc<AtomicU64> {
-        let known = self.0.get(&nsid).filter(|size| size.lba_bytes == lba_bytes);
+    pub(super) fn share(&mut self, nsid: Nsid, shape: Shape, count: u64) -> Arc<AtomicU64> {
+        let known = self.0.get(&nsid).filter(|size| size.shape == shape);
         if let Some(shared) = known.and_then(|size| size.lba_count.upgrade()) {
             shared.store(count, Ordering::Relaxed);
             return shared;
         }
         let shared = Arc::new(AtomicU64::new(count));
-        self.0.insert(nsid, Size { lba_bytes, lba_count: Arc::downgrade(&shared) });
+        self.0.insert(nsid, Size { shape, lba_count: Arc::downgrade(&shared) });
         shared
     }
 
-    /// Takes in what a namespace is now: LBA size and count, or `None` if it is not there.
-    fn update(&mut self, nsid: Nsid, now: Option<(u32, u64)>) -> Option<Event> {
+    /// Takes in what a namespace is now: its shape and LBA count, or `None` if it is not there.
+    fn update(&mut self, nsid: Nsid, now: Option<(Shape, u64)>) -> Option<Event> {
         let open = self.0.get(&nsid).and_then(|size| Some((size, size.lba_count.upgrade()?)));
         match (open, now) {
             (None, Some(_)) => Some(Event::NamespaceAdded { nsid }),
             (None, None) => Some(Event::NamespaceRemoved { nsid }),
-            (Some((size, count)), Some((lba_bytes, lba_count))) if size.lba_bytes == lba_bytes => {
+            (Some((size, count)), Some((shape, lba_count))) if size.shape == shape => {
                 let before = count.swap(lba_count, Ordering::Relaxed);
                 (before != lba_count).then_some(Event::NamespaceResized { nsid, lba_count })
             }
@@ -310,8 +311,8 @@ impl Shared {
         result
     }
 
-    /// LBA size and count of a namespace as it is now; `None` if it is not active.
-    fn format_of(&self, nsid: Nsid) -> Result<Option<(u32, u64)>> {
+    /// Shape and LBA count of a namespace as it is now; `None` if it is not active.
+    fn format_of(&self, nsid: Nsid) -> Result<Option<(Shape, u64)>> {
         let sqe = Sqe::identify(Cns::NAMESPACE, nsid, 0);
         let page = match self.read_page("Identify", sqe, PAGE_BYTES as usize) {
             // Any other status says nothing of the namespace.
@@ -321,10 +322,7 @@ impl Shared {
             page => page?,
         };
         let identify = IdentifyNamespace::ref_from_bytes(&page).expect("a page is as long");
-        let lba_bytes = identify.lba_format().and_then(|format| format.lba_bytes());
-        Ok(lba_bytes
-            .filter(|_| identify.is_active())
-            .map(|bytes| (bytes, identify.nsze_lbas.get())))
+        Ok(Shape::of(identify).map(|shape| (shape, identify.nsze_lbas.get())))
     }
 
     /// Runs a command that reads `bytes`.
@@ -350,17 +348,26 @@ fn what_it_means(event: BusEvent) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::spec::identify::LbaFormat;
+    use zerocopy::FromZeros;
 
     const NSID: Nsid = Nsid(3);
+
+    fn shape(lba_bytes: u32, ms_bytes: u16) -> Shape {
+        let mut identify = IdentifyNamespace::new_zeroed();
+        identify.nsze_lbas = 1.into();
+        identify.lbaf[0] = LbaFormat::new(lba_bytes.ilog2() as u8, ms_bytes);
+        Shape::of(&identify).expect("a valid format")
+    }
 
     #[test]
     fn handles_of_a_namespace_follow_its_size() {
         let mut sizes = Sizes::default();
-        let first = sizes.share(NSID, 512, 100);
-        let second = sizes.share(NSID, 512, 100);
+        let first = sizes.share(NSID, shape(512, 0), 100);
+        let second = sizes.share(NSID, shape(512, 0), 100);
         let resized = Event::NamespaceResized { nsid: NSID, lba_count: 50 };
-        assert_eq!(sizes.update(NSID, Some((512, 50))), Some(resized));
-        assert_eq!(sizes.update(NSID, Some((512, 50))), None, "known already");
+        assert_eq!(sizes.update(NSID, Some((shape(512, 0), 50))), Some(resized));
+        assert_eq!(sizes.update(NSID, Some((shape(512, 0), 50))), None, "known already");
         assert_eq!(first.load(Ordering::Relaxed), 50);
         assert_eq!(second.load(Ordering::Relaxed), 50);
         assert_eq!(sizes.update(NSID, None), Some(Event::NamespaceRemoved { nsid: NSID }));
@@ -370,19 +377,23 @@ mod tests {
     #[test]
     fn a_namespace_of_another_format_is_another_one() {
         let mut sizes = Sizes::default();
-        let before = sizes.share(NSID, 512, 100);
-        let event = sizes.update(NSID, Some((4096, 12)));
+        let before = sizes.share(NSID, shape(512, 0), 100);
+        let event = sizes.update(NSID, Some((shape(4096, 0), 12)));
         assert_eq!(event, Some(Event::NamespaceRemoved { nsid: NSID }));
-        let after = sizes.share(NSID, 4096, 12);
+        let after = sizes.share(NSID, shape(4096, 0), 12);
         assert_eq!((before.load(Ordering::Relaxed), after.load(Ordering::Relaxed)), (0, 12));
+        // With metadata the same LBAs are other transfers.
+        let event = sizes.update(NSID, Some((shape(4096, 8), 12)));
+        assert_eq!(event, Some(Event::NamespaceRemoved { nsid: NSID }));
+        assert_eq!(after.load(Ordering::Relaxed), 0);
     }
 
     #[test]
     fn namespaces_nobody_has_open_are_told_of_and_forgotten() {
         let mut sizes = Sizes::default();
-        drop(sizes.share(NSID, 512, 100));
+        drop(sizes.share(NSID, shape(512, 0), 100));
         assert!(sizes.open().is_empty());
-        let added = sizes.update(NSID, Some((512, 1)));
+        let added = sizes.update(NSID, Some((shape(512, 0), 1)));
         assert_eq!(added, Some(Event::NamespaceAdded { nsid: NSID }));
     }
 

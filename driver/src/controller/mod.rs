@@ -47,9 +47,11 @@ use crate::bus::vfio_user::VfioUser;
 use crate::bus::{Bus, Locality};
 use crate::error::{Error, Result};
 use crate::memory::{self, Buffer, IoBuffer};
-use crate::namespace::{ControllerLimits, Namespace};
+use crate::namespace::{self, ControllerLimits, Namespace};
 use crate::queue_pair::CommandError;
-use crate::spec::identify::{IdentifyController, IdentifyNamespace, NamespaceList};
+use crate::spec::identify::{
+    IdentifyController, IdentifyNamespace, IdentifyNvmNamespace, NamespaceList,
+};
 use crate::spec::register::{Cap, Version};
 use crate::spec::{Cns, Nsid, Sqe, View};
 use crate::target::{QueueMemory, Target};
@@ -231,6 +233,7 @@ impl Controller {
         let identify = Box::new(
             IdentifyNamespace::read_from_bytes(&page).expect("a page is as long as the structure"),
         );
+        let extended = self.extended_format(nsid, &identify)?;
         let limits = ControllerLimits {
             device: &self.info().device,
             bus: self.shared.bus(),
@@ -238,9 +241,23 @@ impl Controller {
             sgl: self.info().sgl,
         };
         let mut sizes = shared::lock(&self.shared.sizes);
-        Namespace::new(nsid, identify, limits, |lba_bytes, lba_count| {
-            sizes.share(nsid, lba_bytes, lba_count)
+        Namespace::new(nsid, identify, extended.as_deref(), limits, |shape, lba_count| {
+            sizes.share(nsid, shape, lba_count)
         })
+    }
+
+    /// What CNS 05h says of a namespace's formats, where that is needed to know the one in use.
+    fn extended_format(
+        &self,
+        nsid: Nsid,
+        identify: &IdentifyNamespace,
+    ) -> Result<Option<Box<IdentifyNvmNamespace>>> {
+        if !namespace::needs_extended(identify, self.info().identify.ctratt()) {
+            return Ok(None);
+        }
+        let page = self.identify(Cns::COMMAND_SET_NAMESPACE, nsid)?;
+        let extended = IdentifyNvmNamespace::read_from_bytes(&page);
+        Ok(Some(Box::new(extended.expect("a page is as long as the structure"))))
     }
 
     /// Identify data (Base 2.0 section 5.17), 4096 bytes.

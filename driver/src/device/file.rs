@@ -117,6 +117,7 @@ impl OpenFile {
             queue_count_max: u16::MAX,
             deallocates: self.deallocates,
             is_cached: !target.direct,
+            protection: None,
         }
     }
 

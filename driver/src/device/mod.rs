@@ -49,7 +49,7 @@ use crate::queue_pair::{CommandError, Completion, Rejected, Stats};
 use crate::spec::Lba;
 use crate::target::{KernelPath, Target};
 use crate::time::Time;
-use crate::{Controller, Namespace};
+use crate::{Controller, Namespace, Protection};
 
 /// What to do with a range of LBAs, and the memory it is done with.
 #[derive(Debug)]
@@ -161,6 +161,9 @@ pub struct DeviceInfo {
     pub deallocates: bool,
     /// Whether data passes through the page cache.
     pub is_cached: bool,
+    /// How the device checks each read by itself, if it does ([`Namespace::protection`]). The kernel's own
+    /// protection of a block device is not told.
+    pub protection: Option<Protection>,
 }
 
 /// How a queue of a device is made.

@@ -25,6 +25,7 @@ pub(super) fn open(target: &KernelTarget) -> Device {
         queue_count_max: u16::MAX,
         deallocates: true,
         is_cached: false,
+        protection: None,
     };
     Device::new(info, Path::Null(NullDevice))
 }

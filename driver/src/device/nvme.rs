@@ -60,6 +60,7 @@ pub(super) fn device(
         queue_count_max: about.io_queues,
         deallocates: about.identify.oncs().dataset_management(),
         is_cached: false,
+        protection: namespace.protection(),
     };
     let queues = target.settings().queues;
     let path = Path::Nvme(NvmeDevice { controller, namespace, queues, lock });

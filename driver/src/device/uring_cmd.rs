@@ -3,7 +3,8 @@
 //!
 //! A request becomes as many commands as the controller's and the kernel's limits ask for, cut where its segments end;
 //! it is over with the last of them, and failed if one did. Entries are of 128 bytes, completions of 32, as the kernel
-//! asks. Formats with metadata are refused, as the driver's own queue pairs do.
+//! asks. Protection information is left to the controller, and other metadata refused, as by the driver's own queue
+//! pairs; the kernel passes such commands on as they are.
 #![allow(unsafe_code)]
 
 use std::fs::{File, OpenOptions};
@@ -24,9 +25,11 @@ use super::pieces::{Cutter, Join, Piece};
 use super::{CommandQueue, DeviceInfo, DeviceOptions, Operation, QueueOptions, Request};
 use crate::error::{Error, Result};
 use crate::memory::{Buffer, IoBuffer};
+use crate::namespace::{self, Format};
+use crate::protection::{Prinfo, Protection};
 use crate::queue_pair::{CommandError, Completion, Errno, RejectReason, Rejected, Stats};
 use crate::slots::Slots;
-use crate::spec::identify::{IdentifyController, IdentifyNamespace};
+use crate::spec::identify::{IdentifyController, IdentifyNamespace, IdentifyNvmNamespace};
 use crate::spec::{Cid, Cns, DsmRange, Lba, LbaCount, Nsid, RangeCount, Sqe, Status};
 
 use crate::target::KernelTarget;
@@ -59,6 +62,7 @@ struct Namespace {
     command_bytes_max: u64,
     deallocates: bool,
     writes: bool,
+    protection: Option<Protection>,
 }
 
 /// Opens a namespace's character device and asks its controller what it is.
@@ -107,15 +111,32 @@ fn identify(file: &File, device: &str, queue: Option<&Path>, writes: bool) -> Re
     };
     let data = ask(Cns::CONTROLLER, Nsid(0)).map_err(refused)?;
     let controller = IdentifyController::ref_from_bytes(&data).expect("4096 bytes of any kind");
-    let (mdts, oncs) = (controller.mdts, controller.oncs());
+    let (mdts, oncs, ctratt) = (controller.mdts, controller.oncs(), controller.ctratt());
     let data = ask(Cns::NAMESPACE, nsid).map_err(refused)?;
     let about = IdentifyNamespace::ref_from_bytes(&data).expect("4096 bytes of any kind");
-    let lba_bytes = crate::namespace::lba_bytes(nsid, about, device)?;
+    let extended = if namespace::needs_extended(about, ctratt) {
+        Some(ask(Cns::COMMAND_SET_NAMESPACE, nsid).map_err(refused)?)
+    } else {
+        None
+    };
+    let extended = extended
+        .as_ref()
+        .map(|data| IdentifyNvmNamespace::ref_from_bytes(data).expect("4096 bytes of any kind"));
+    let Format { lba_bytes, protection } = namespace::format(nsid, about, extended, device)?;
     let bytes = about.nsze_lbas.get() << lba_bytes.trailing_zeros();
     let command_bytes_max = command_bytes_max(mdts, queue, lba_bytes);
     let deallocates = writes && oncs.dataset_management();
     let extent = Extent::new(bytes, lba_bytes);
-    Ok(Namespace { nsid, extent, bytes, lba_bytes, command_bytes_max, deallocates, writes })
+    Ok(Namespace {
+        nsid,
+        extent,
+        bytes,
+        lba_bytes,
+        command_bytes_max,
+        deallocates,
+        writes,
+        protection,
+    })
 }
 
 /// The most bytes of one command: the least of what the controller, the kernel and a command's count of LBAs allow.
@@ -160,6 +181,7 @@ impl UringCmdDevice {
             queue_count_max: u16::MAX,
             deallocates: self.namespace.deallocates,
             is_cached: false,
+            protection: self.namespace.protection,
         }
     }
 
@@ -250,10 +272,11 @@ impl Namespace {
         let count = LbaCount::new((piece.bytes / u64::from(self.lba_bytes)) as u32)
             .expect("a piece has 1 to 65536 LBAs");
         let lba = Lba(piece.at / u64::from(self.lba_bytes));
-        match reads {
+        let sqe = match reads {
             true => Sqe::read(self.nsid, lba, count),
             false => Sqe::write(self.nsid, lba, count),
-        }
+        };
+        Prinfo::of(self.protection).on_transfer(sqe)
     }
 }
 

@@ -27,6 +27,8 @@ pub(crate) enum Body<'n> {
     Transfer(Transfer<'n>),
     /// One command as it stands; the buffer, if any, is its data.
     Raw { sqe: Sqe, bounds: Option<Bounds> },
+    /// None, for this reason, which is told when it is submitted.
+    Refused(RejectReason),
 }
 
 /// What the driver knows of a command that stands as it is.
@@ -57,6 +59,7 @@ impl Transfer<'_> {
         sqe.cdw10 = (lba.0 as u32).into();
         sqe.cdw11 = ((lba.0 >> 32) as u32).into();
         sqe.cdw12 = (self.control | (count as u32 - 1)).into();
+        sqe.cdw14 = self.namespace.prinfo().reference(lba).into();
         sqe.cdw0 = (sqe.cdw0.get() | pointer.psdt).into();
         sqe.dptr = pointer.words.map(Into::into);
         sqe
@@ -105,7 +108,8 @@ impl<'n, B: IoBuffer> Command<'n, B> {
         lba: Lba,
         buffer: B,
     ) -> Self {
-        Command { body: Body::Transfer(Transfer { namespace, opcode, lba, control: 0 }), buffer }
+        let control = namespace.prinfo().control;
+        Command { body: Body::Transfer(Transfer { namespace, opcode, lba, control }), buffer }
     }
 
     /// A command as the 64 bytes it is sent as, with `buffer` as its data: the
@@ -116,7 +120,8 @@ impl<'n, B: IoBuffer> Command<'n, B> {
     /// The driver does not look at what the command does. It must transfer as many bytes as
     /// `buffer` holds, no more and no less: whether PRP2 is a page or a list of pages depends on that, and
     /// a controller told another length takes one for the other. Its other pointers, such
-    /// as the metadata pointer, must name memory the caller owns.
+    /// as the metadata pointer, must name memory the caller owns. What it says of a protected namespace's metadata
+    /// ([`Namespace::protection`]) is the caller's as well: without PRACT they are transferred, too.
     #[allow(unsafe_code)]
     pub unsafe fn raw(sqe: Sqe, buffer: B) -> Command<'static, B> {
         // Measured now: whatever the buffer is exchanged for must hold as much.
@@ -137,7 +142,7 @@ impl<'n, B: IoBuffer> Command<'n, B> {
         match &mut self.body {
             Body::Transfer(transfer) => transfer.control |= FUA,
             // What the bit would mean to another command, the driver does not know.
-            Body::Raw { .. } => {}
+            Body::Raw { .. } | Body::Refused(_) => {}
         }
         self
     }
@@ -167,8 +172,13 @@ impl Namespace {
         Command::transfer(self, IoOpcode::WRITE, lba, buffer)
     }
 
-    /// Compares the medium from `lba` on with `buffer`; a difference is status Compare Failure.
+    /// Compares the medium from `lba` on with `buffer`; a difference is status Compare Failure. Of a protected
+    /// namespace the controller would compare the protection information as well, which the host does not have: such a
+    /// command is refused when it is submitted.
     pub fn compare<B: IoBuffer>(&self, lba: Lba, buffer: B) -> Command<'_, B> {
+        if self.protection().is_some() {
+            return Command { body: Body::Refused(RejectReason::Protected), buffer };
+        }
         Command::transfer(self, IoOpcode::COMPARE, lba, buffer)
     }
 
@@ -185,12 +195,13 @@ impl Namespace {
         count: LbaCount,
         deallocate: bool,
     ) -> Command<'static, ()> {
-        self.fixed(Sqe::write_zeroes(self.nsid(), lba, count).with_deac(deallocate), 0, ())
+        let sqe = Sqe::write_zeroes(self.nsid(), lba, count).with_deac(deallocate);
+        self.fixed(self.prinfo().on_zeroes(sqe), 0, ())
     }
 
-    /// Has the controller read `count` LBAs from `lba` on without a transfer.
+    /// Has the controller read `count` LBAs from `lba` on, and check what protects them, without a transfer.
     pub fn verify(&self, lba: Lba, count: LbaCount) -> Command<'static, ()> {
-        self.fixed(Sqe::verify(self.nsid(), lba, count), 0, ())
+        self.fixed(self.prinfo().on_verify(Sqe::verify(self.nsid(), lba, count)), 0, ())
     }
 
     /// Tells the controller that the LBAs of `ranges` (1 to 256 of them) hold nothing
@@ -225,11 +236,12 @@ impl Namespace {
     ) -> Result<Command<'static, Buffer>, Unplannable> {
         let size = size_of::<CopyRange>();
         let count = range_count(sources.len(), buffer.len() / size)?;
-        for (range, bytes) in sources.iter().zip(buffer.chunks_exact_mut(size)) {
-            bytes.copy_from_slice(zerocopy::IntoBytes::as_bytes(range));
+        for (source, bytes) in sources.iter().zip(buffer.chunks_exact_mut(size)) {
+            let source = self.prinfo().on_source(*source);
+            bytes.copy_from_slice(zerocopy::IntoBytes::as_bytes(&source));
         }
         let sqe = Sqe::copy(self.nsid(), destination, count);
-        Ok(self.fixed(sqe, size_of_val(sources), buffer))
+        Ok(self.fixed(self.prinfo().on_copy(sqe), size_of_val(sources), buffer))
     }
 }
 
@@ -403,6 +415,9 @@ pub enum RejectReason {
         /// Bytes of the buffer.
         has: u64,
     },
+    /// A Compare to a protected namespace, whose protection information the host does not have.
+    #[error("the namespace is protected, which leaves nothing to compare with: read it instead")]
+    Protected,
     /// The data of a raw command cannot be expressed as PRPs.
     #[error("the data of a raw command must be contiguous, or pieces of whole 4 KiB pages")]
     Scattered,

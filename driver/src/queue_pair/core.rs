@@ -164,6 +164,7 @@ impl<B: IoBuffer> Core<B> {
                 None => self.post_pieces(deadline, transfer, buffer),
             },
             Body::Raw { sqe, bounds } => self.post_raw(deadline, sqe, bounds, buffer),
+            Body::Refused(reason) => Err(Rejected { buffer, reason }),
         }
     }
 

@@ -355,6 +355,7 @@ impl Client {
                 })
             }
             Body::Transfer(_) => Err(RefuseReason::OtherNamespace),
+            Body::Refused(reason) => Err(RefuseReason::Rejected(reason)),
         }
     }
 

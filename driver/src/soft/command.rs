@@ -26,6 +26,8 @@ pub(super) struct Command {
     pub(super) sqid: Qid,
     pub(super) nsid: u32,
     pub(super) pointer: Pointer,
+    /// SLBA as the host said it, wherever a fault leads the command.
+    pub(super) named_lba: u64,
     /// Command dwords 10 to 15.
     cdw10_15: [u32; 6],
 }
@@ -46,11 +48,12 @@ impl Command {
                 1 | 2 => Pointer::Sgl(descriptor(entry)),
                 _ => Pointer::Reserved,
             },
+            named_lba: qword(10),
             cdw10_15: std::array::from_fn(|index| dword(10 + index)),
         }
     }
 
-    /// The same command with another SLBA.
+    /// The same command led to another SLBA.
     pub(super) fn at_lba(mut self, slba: u64) -> Command {
         (self.cdw10_15[0], self.cdw10_15[1]) = (slba as u32, (slba >> 32) as u32);
         self

@@ -17,7 +17,7 @@
 //! | `command`, `status` | a submission queue entry taken apart; the answers |
 //! | `prp`, `sgl`, `memory`, `cmb` | reaching the host's memory |
 //! | `admin/`, `io/` | commands |
-//! | `namespace`, `media/` | data |
+//! | `namespace`, `protection`, `media/` | data, and what protects it |
 //! | `hook`, `faults/` | what goes wrong, by script or by plan |
 //! | `timing` | how long commands take |
 //! | `rng`, `words` | chance from a seed; values as people write them |
@@ -26,8 +26,8 @@
 //! where the timing figures come from.
 //!
 //! Nothing here starts a thread or reads a clock: somebody calls
-//! [`Controller::step`]. All work per step is bounded. Not there: metadata, protection
-//! information, fused commands, firmware, security, Format NVM, reservations.
+//! [`Controller::step`]. All work per step is bounded. Not there: transfers of metadata (protection
+//! information is made and dropped here), fused commands, firmware, security, Format NVM, reservations.
 
 mod admin;
 mod cmb;
@@ -43,6 +43,7 @@ mod memory;
 mod namespace;
 mod options;
 mod pending;
+mod protection;
 mod prp;
 mod queue;
 mod registers;

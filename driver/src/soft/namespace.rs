@@ -1,6 +1,7 @@
 //! Namespaces: runs of the storage with an LBA size.
 
 use super::options::{NAMESPACES_MAX, Options};
+use super::protection::{Protection, TUPLE_BYTES};
 use crate::error::{Error, Result};
 use crate::spec::Nsid;
 
@@ -17,12 +18,20 @@ pub(super) struct Namespace {
     /// log2 of the LBA size.
     pub(super) lba_shift: u8,
     pub(super) is_attached: bool,
+    /// What protects its data, kept behind them.
+    pub(super) protection: Option<Protection>,
 }
 
 impl Namespace {
     /// Size in LBAs.
     pub(super) fn lba_count(&self) -> u64 {
         self.bytes >> self.lba_shift
+    }
+
+    /// Bytes of the storage that are its own: data, and what protects them.
+    fn extent_bytes(&self) -> u64 {
+        let data = self.bytes.next_multiple_of(GRAIN);
+        data + self.protection.map_or(0, |_| tuples_bytes(self.bytes, self.lba_shift))
     }
 
     /// The run of the storage behind `count` LBAs from `first`, if they are all there.
@@ -32,6 +41,33 @@ impl Namespace {
         (end <= self.lba_count())
             .then(|| (self.offset + (first << self.lba_shift), count << self.lba_shift))
     }
+}
+
+/// Bytes for the tuples of so many bytes of data.
+fn tuples_bytes(bytes: u64, lba_shift: u8) -> u64 {
+    ((bytes >> lba_shift) * TUPLE_BYTES as u64).next_multiple_of(GRAIN)
+}
+
+/// Bytes of data, a multiple of [`GRAIN`], that fit into `share` with their tuples.
+fn protected_bytes(share: u64, lba_shift: u8) -> u64 {
+    let lba_count = share / ((1 << lba_shift) + TUPLE_BYTES as u64);
+    let most = (lba_count << lba_shift) / GRAIN * GRAIN;
+    let fits = most + tuples_bytes(most, lba_shift) <= share;
+    if fits { most } else { most.saturating_sub(GRAIN) }
+}
+
+/// A namespace as the controller starts with it.
+fn at_start(options: &Options, index: u32, share: u64) -> Namespace {
+    let lba_shift = options.lba_bytes_of(index as usize).ilog2() as u8;
+    let offset = u64::from(index) * share;
+    let bytes = match options.protection {
+        0 => share,
+        _ => protected_bytes(share, lba_shift),
+    };
+    let tuples = offset + bytes;
+    let kind = options.protection;
+    let protection = (kind > 0).then_some(Protection { kind, tuples });
+    Namespace { nsid: Nsid(index + 1), offset, bytes, lba_shift, is_attached: true, protection }
 }
 
 /// The namespaces of the controller, by identifier.
@@ -51,14 +87,13 @@ impl Namespaces {
                 format!("{capacity} bytes are too few for {count} namespaces of 4096 or more");
             return Err(Error::invalid("size of the storage", why));
         }
-        let list = (0..count).map(|index| Namespace {
-            nsid: Nsid(index + 1),
-            offset: u64::from(index) * share,
-            bytes: share,
-            lba_shift: options.lba_bytes_of(index as usize).ilog2() as u8,
-            is_attached: true,
-        });
-        Ok(Namespaces { list: list.collect(), capacity })
+        let list: Vec<Namespace> =
+            (0..count).map(|index| at_start(options, index, share)).collect();
+        if list.iter().any(|namespace| namespace.bytes == 0) {
+            let why = format!("{share} bytes are too few for a namespace and what protects it");
+            return Err(Error::invalid("size of the storage", why));
+        }
+        Ok(Namespaces { list, capacity })
     }
 
     /// All that exist, in order of their identifiers.
@@ -87,7 +122,7 @@ impl Namespaces {
 
     /// Bytes that no namespace has.
     pub(super) fn unallocated(&self) -> u64 {
-        self.capacity - self.list.iter().map(|namespace| namespace.bytes).sum::<u64>()
+        self.capacity - self.list.iter().map(Namespace::extent_bytes).sum::<u64>()
     }
 
     /// Makes a namespace, not attached, in the first gap of `lba_count` LBAs;
@@ -101,7 +136,8 @@ impl Namespaces {
         let offset = self.gap(bytes)?;
         let at = self.list.partition_point(|other| other.nsid < nsid);
         let bytes = lba_count << lba_shift;
-        self.list.insert(at, Namespace { nsid, offset, bytes, lba_shift, is_attached: false });
+        let (is_attached, protection) = (false, None);
+        self.list.insert(at, Namespace { nsid, offset, bytes, lba_shift, is_attached, protection });
         self.list.get(at)
     }
 
@@ -115,6 +151,9 @@ impl Namespaces {
     pub(super) fn resize(&mut self, nsid: u32, lba_count: u64) -> Result<(u64, u64)> {
         let refused = |why: String| Error::invalid(format!("namespace {nsid}"), why);
         let found = self.find(nsid).ok_or_else(|| refused("there is none".to_owned()))?;
+        if found.protection.is_some() {
+            return Err(refused("it is protected, and keeps its size".to_owned()));
+        }
         let Namespace { offset, bytes: before, lba_shift, .. } = *found;
         let behind = self.list.iter().map(|other| other.offset).filter(|start| *start > offset);
         let room = behind.min().unwrap_or(self.capacity) - offset;
@@ -139,7 +178,7 @@ impl Namespaces {
 
     fn gap(&self, bytes: u64) -> Option<u64> {
         let mut taken: Vec<(u64, u64)> =
-            self.list.iter().map(|n| (n.offset, n.bytes.next_multiple_of(GRAIN))).collect();
+            self.list.iter().map(|n| (n.offset, n.extent_bytes())).collect();
         taken.sort_unstable();
         let mut at = 0;
         for (offset, len) in taken {
@@ -195,6 +234,24 @@ mod tests {
         assert!(namespaces.resize(2, u64::MAX).is_err());
         namespaces.remove(2);
         assert_eq!(namespaces.resize(1, 2048).expect("all"), (1 << 19, 1 << 19));
+    }
+
+    #[test]
+    fn what_protects_the_data_lies_behind_them_inside_the_share() {
+        for share in [8 << 10, 1 << 20, (1 << 20) + 4096, 64 << 20] {
+            for lba in [512, 4096] {
+                let start = Options::memory(2 * share);
+                let options =
+                    Options { namespace_count: 2, lba_bytes: vec![lba], protection: 1, ..start };
+                let namespaces = Namespaces::new(&options, 2 * share).expect("fits");
+                let [a, b] = namespaces.all() else { panic!("two namespaces") };
+                assert_eq!(a.protection.map(|p| (p.kind, p.tuples)), Some((1, a.bytes)));
+                assert!(a.extent_bytes() <= share && b.offset == share, "{share} of {lba}");
+                assert!(share - a.extent_bytes() <= 2 * GRAIN, "{share} of {lba} is used");
+            }
+        }
+        let options = Options { protection: 3, ..Options::memory(4096) };
+        assert!(Namespaces::new(&options, 4096).is_err(), "no room for the tuples");
     }
 
     #[test]

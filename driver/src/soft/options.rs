@@ -67,6 +67,9 @@ pub struct Options {
     pub storage: Storage,
     /// LBA size of each namespace in bytes, 512 or 4096; one entry is for all of them.
     pub lba_bytes: Vec<u32>,
+    /// Protection information of all namespaces at start: type 1, 2 or 3 in 8 bytes of metadata for each LBA, which
+    /// the controller makes and drops; 0 is none. It takes its room from the storage.
+    pub protection: u8,
     /// Namespaces at start, with equal shares of the storage.
     pub namespace_count: u32,
     /// Identify Controller MDTS: transfers of up to 2^mdts pages of 4 KiB; 0 is no limit.
@@ -102,12 +105,13 @@ pub struct Options {
 }
 
 const DEFAULT_NULL_BYTES: u64 = 1 << 40;
-const NAMES: [&str; 21] = [
+const NAMES: [&str; 22] = [
     "mem",
     "file",
     "null",
     "size",
     "lba",
+    "pi",
     "namespaces",
     "mdts",
     "sgl",
@@ -148,6 +152,7 @@ impl Options {
         Options {
             storage,
             lba_bytes: vec![512],
+            protection: 0,
             namespace_count: 1,
             mdts: 7,
             sgl: SglSupport::Byte,
@@ -187,6 +192,7 @@ impl Options {
     pub fn check(&self) -> Result<()> {
         let count = self.namespace_count;
         range("namespaces", u64::from(count), 1, u64::from(NAMESPACES_MAX))?;
+        range("pi", u64::from(self.protection), 0, 3)?;
         range("mdts", u64::from(self.mdts), 0, 15)?;
         range("ioqueues", u64::from(self.io_queue_count), 1, 1024)?;
         range("mqes", u64::from(self.queue_entries_max), 2, 65536)?;
@@ -225,6 +231,7 @@ impl Options {
         match name {
             "size" => return self.set_size(size(value)?),
             "lba" => self.lba_bytes = lba_list(value)?,
+            "pi" => self.protection = number(value)?,
             "namespaces" => self.namespace_count = number(value)?,
             "mdts" => self.mdts = number(value)?,
             "sgl" => self.sgl = sgl(value)?,
@@ -365,6 +372,8 @@ mod tests {
             .parse()
             .expect("valid");
         assert_eq!(options.storage, Storage::Memory { bytes: 1 << 30 });
+        assert_eq!(options.protection, 0);
+        assert_eq!("mem=1M,pi=3".parse::<Options>().expect("valid").protection, 3);
         assert_eq!((options.namespace_count, options.lba_bytes_of(1)), (2, 4096));
         assert_eq!((options.mdts, options.sgl, options.dbbuf), (5, SglSupport::Dword, false));
         assert_eq!((options.io_queue_count, options.queue_entries_max), (3, 64));
@@ -408,6 +417,7 @@ mod tests {
         assert!(refusal("mem=1G,sgl=maybe").contains("'on', 'off' or 'dword'"));
         assert!(refusal("mem=1G,lba=520").contains("neither 512 nor 4096"));
         assert!(refusal("mem=1G,mdts=99").contains("outside 0 to 15"));
+        assert!(refusal("mem=1G,pi=4").contains("outside 0 to 3"));
         assert!(refusal("mem=1G,mdts").contains("NAME=VALUE"));
         assert!(refusal("mem=1G,namespaces=3,lba=512+512").contains("2 LBA sizes for 3"));
         assert!(refusal("mdts=5").contains("comes after the storage"));

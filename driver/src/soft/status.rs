@@ -67,4 +67,7 @@ pub(super) const SIZE_LIMIT_EXCEEDED: Status = lasting(1, 0x83);
 
 pub(super) const WRITE_FAULT: Status = passing(2, 0x80);
 pub(super) const UNRECOVERED_READ: Status = passing(2, 0x81);
+pub(super) const GUARD_CHECK: Status = passing(2, 0x82);
+pub(super) const APPLICATION_TAG_CHECK: Status = passing(2, 0x83);
+pub(super) const REFERENCE_TAG_CHECK: Status = passing(2, 0x84);
 pub(super) const COMPARE_FAILURE: Status = passing(2, 0x85);

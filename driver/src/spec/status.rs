@@ -310,7 +310,7 @@ status_table! {
 
     2, 0x80, WRITE_FAULT, "Write Fault", Worth;
     2, 0x81, UNRECOVERED_READ_ERROR, "Unrecovered Read Error", Worth;
-    2, 0x82, GUARD_CHECK_ERROR, "End-to-end Guard Check Error", Worth;
+    2, 0x82, GUARD_CHECK_ERROR, "End-to-end Guard Check Error", Useless;
     2, 0x83, APPLICATION_TAG_CHECK_ERROR, "End-to-end Application Tag Check Error", Useless;
     2, 0x84, REFERENCE_TAG_CHECK_ERROR, "End-to-end Reference Tag Check Error", Useless;
     2, 0x85, COMPARE_FAILURE, "Compare Failure", Useless;
@@ -361,6 +361,9 @@ mod tests {
         assert!(Status::COMMAND_INTERRUPTED.is_retryable());
         assert!(!Status::LBA_OUT_OF_RANGE.is_retryable());
         assert!(Status::new(7, 0).is_retryable());
+        // What is stored does not fit what protects it, and will not the next time.
+        assert!(!Status::GUARD_CHECK_ERROR.is_retryable());
+        assert!(!Status::REFERENCE_TAG_CHECK_ERROR.is_retryable());
     }
 
     #[test]

@@ -98,6 +98,8 @@ impl Operation {
         match random.below(100) {
             0..30 => Operation::Read(run),
             30..58 => Operation::Write { run, fua: random.chance(25) },
+            // Of what is protected, there is nothing to compare with.
+            58..68 if namespace.protection().is_some() => Operation::Read(run),
             58..68 => Operation::Compare { run, differs: random.chance(40) },
             68..73 => Operation::WriteZeroes { run, deallocate: random.chance(50) },
             73..76 => Operation::Verify(run),

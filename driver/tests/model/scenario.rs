@@ -115,7 +115,9 @@ fn controller(random: &mut Random, file: Option<&TemporaryFile>) -> Options {
         queue_entries_max: random.pick(&[16, 64, 4096]),
         noiob_lbas: random.pick(&[0, 0, 5, 8, 32]),
         dstrd: random.pick(&[0, 0, 1, 4]),
-        // A file is read behind the controller's back, where a cache still has the newest.
+        // A file is read behind the controller's back, where tuples lie between the namespaces, and a cache still has the
+        // newest.
+        protection: if file.is_some() { 0 } else { random.pick(&[0, 0, 1, 2, 3]) },
         vwc_bytes: if file.is_some() { 0 } else { random.pick(&[0, 0, 16 << 10, 1 << 20]) },
         ..Options::over(storage)
     }

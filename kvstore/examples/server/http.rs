@@ -1,6 +1,6 @@
 //! Requests of HTTP as calls of the store's.
 
-use std::io::{Cursor, Read};
+use std::io::{Cursor, ErrorKind};
 use std::ops::Range;
 use std::str::FromStr;
 use std::time::Duration;
@@ -8,41 +8,30 @@ use std::time::Duration;
 use adit_kvstore::shard::Failure;
 use adit_kvstore::store::{PutWith, Unfinished, Value};
 use adit_kvstore::{Error, Key, Store};
-use tiny_http::{Header, Method, Request, Response, StatusCode};
 
-type Body = Box<dyn Read + Send>;
-
-/// What is answered.
-struct Reply {
-    status: u16,
-    headers: Vec<(&'static str, String)>,
-    /// Where it is not the body's: what HEAD says.
-    length: Option<usize>,
-    body: Body,
-}
+use crate::connection::{Answer, Body, Head};
 
 /// Why a request was not done: a status, and a sentence.
 struct Refusal(u16, String);
 
-impl Reply {
-    fn new(status: u16) -> Reply {
-        Reply { status, headers: Vec::new(), length: Some(0), body: Box::new(std::io::empty()) }
+impl Answer {
+    fn new(status: u16) -> Answer {
+        Answer { status, headers: Vec::new(), length: 0, body: Box::new(std::io::empty()) }
     }
 
-    fn text(status: u16, text: String) -> Reply {
-        let length = Some(text.len());
+    fn text(status: u16, text: String) -> Answer {
         let headers = vec![("Content-Type", "text/plain; version=0.0.4".to_owned())];
-        Reply { status, headers, length, body: Box::new(Cursor::new(text)) }
+        Answer { status, headers, length: text.len(), body: Box::new(Cursor::new(text)) }
     }
 
     /// The bytes of a value, from the store's memory.
-    fn value(status: u16, value: Value) -> Reply {
-        let (length, body) = (Some(value.len()), Box::new(Cursor::new(value)));
+    fn value(status: u16, value: Value) -> Answer {
+        let (length, body) = (value.len(), Box::new(Cursor::new(value)));
         let headers = vec![("Accept-Ranges", "bytes".to_owned())];
-        Reply { status, headers, length, body }
+        Answer { status, headers, length, body }
     }
 
-    fn with(mut self, name: &'static str, value: String) -> Reply {
+    fn with(mut self, name: &'static str, value: String) -> Answer {
         self.headers.push((name, value));
         self
     }
@@ -68,35 +57,27 @@ impl From<Error> for Refusal {
     }
 }
 
-/// Answers one request. A client that went away meanwhile is no failure of ours.
-pub(crate) fn answer(store: &Store, mut request: Request) {
-    let Reply { status, headers, length, body } = route(store, &mut request)
-        .unwrap_or_else(|Refusal(status, why)| Reply::text(status, format!("{why}\n")));
-    let header = |(name, value): (&str, String)| {
-        Header::from_bytes(name.as_bytes(), value.as_bytes()).expect("a header of printable text")
-    };
-    let headers = headers.into_iter().map(header).collect();
-    let response = Response::new(StatusCode(status), headers, body, length, None);
-    // Else bodies of no small length would be sent in chunks, without their length.
-    let _ = request.respond(response.with_chunked_threshold(usize::MAX));
+/// Answers one request.
+pub(crate) fn answer(store: &Store, head: &Head, body: &mut Body<'_, '_>) -> Answer {
+    route(store, head, body)
+        .unwrap_or_else(|Refusal(status, why)| Answer::text(status, format!("{why}\n")))
 }
 
-fn route(store: &Store, request: &mut Request) -> Result<Reply, Refusal> {
-    let path = request.url().split('?').next().unwrap_or_default().to_owned();
-    let method = request.method().clone();
+fn route(store: &Store, head: &Head, body: &mut Body<'_, '_>) -> Result<Answer, Refusal> {
+    let path = head.path.split('?').next().unwrap_or_default();
     if let Some(key) = path.strip_prefix("/objects/") {
         let key = Key::new(&decoded(key)?)?;
-        return object(store, &method, key, request);
+        return object(store, key, head, body);
     }
-    match (method, path.as_str()) {
-        (Method::Get, "/healthz") => {
+    match (head.method.as_str(), path) {
+        ("GET", "/healthz") => {
             store.stats().wait()?;
-            Ok(Reply::text(200, "ok\n".to_owned()))
+            Ok(Answer::text(200, "ok\n".to_owned()))
         }
-        (Method::Get, "/metrics") => Ok(Reply::text(200, store.prometheus()?)),
-        (Method::Post, "/commit") => {
+        ("GET", "/metrics") => Ok(Answer::text(200, store.prometheus()?)),
+        ("POST", "/commit") => {
             store.commit().wait()?;
-            Ok(Reply::new(204))
+            Ok(Answer::new(204))
         }
         (_, "/healthz" | "/metrics" | "/commit") => Err(not_allowed()),
         _ => Err(Refusal(404, "there are /objects/{key}, /commit, /metrics, /healthz".to_owned())),
@@ -109,20 +90,20 @@ fn not_allowed() -> Refusal {
 
 fn object(
     store: &Store,
-    method: &Method,
     key: Key,
-    request: &mut Request,
-) -> Result<Reply, Refusal> {
-    match method {
-        Method::Put => put(store, key, request),
-        Method::Get => get(store, key, header(request, "Range")),
-        Method::Head => {
+    head: &Head,
+    body: &mut Body<'_, '_>,
+) -> Result<Answer, Refusal> {
+    match head.method.as_str() {
+        "PUT" => put(store, key, head, body),
+        "GET" => get(store, key, head.header("Range")),
+        "HEAD" => {
             let info = store.info(key).wait()?.ok_or_else(missing)?;
-            let length = Some(info.bytes as usize);
-            Ok(Reply { length, ..Reply::new(200) }.with("Accept-Ranges", "bytes".to_owned()))
+            let length = info.bytes as usize;
+            Ok(Answer { length, ..Answer::new(200) }.with("Accept-Ranges", "bytes".to_owned()))
         }
-        Method::Delete if store.delete(key).wait()? => Ok(Reply::new(204)),
-        Method::Delete => Err(missing()),
+        "DELETE" if store.delete(key).wait()? => Ok(Answer::new(204)),
+        "DELETE" => Err(missing()),
         _ => Err(not_allowed()),
     }
 }
@@ -131,45 +112,42 @@ fn missing() -> Refusal {
     Refusal(404, "there is no such object".to_owned())
 }
 
-fn header<'a>(request: &'a Request, name: &str) -> Option<&'a str> {
-    let is_it = |header: &&Header| header.field.as_str().as_str().eq_ignore_ascii_case(name);
-    let found = request.headers().iter().find(is_it);
-    found.map(|header| header.value.as_str())
-}
-
 /// The body goes straight into memory that the device reads.
-fn put(store: &Store, key: Key, request: &mut Request) -> Result<Reply, Refusal> {
-    let length = request.body_length();
-    let bytes = length.ok_or_else(|| Refusal(411, "say how long the body is".to_owned()))?;
-    let ttl = match header(request, "X-Ttl-Seconds").map(u64::from_str) {
+fn put(store: &Store, key: Key, head: &Head, body: &mut Body<'_, '_>) -> Result<Answer, Refusal> {
+    let bytes =
+        head.body_bytes().ok_or_else(|| Refusal(411, "say how long the body is".to_owned()))?;
+    let ttl = match head.header("X-Ttl-Seconds").map(u64::from_str) {
         None => None,
         Some(Ok(seconds)) => Some(Duration::from_secs(seconds)),
         Some(Err(_)) => return Err(Refusal(400, "X-Ttl-Seconds is a whole number".to_owned())),
     };
     let mut buffer = store.buffer(bytes)?;
-    let cut_off = |why: std::io::Error| Refusal(400, format!("the body ended early: {why}"));
-    request.as_reader().read_exact(&mut buffer).map_err(cut_off)?;
+    let cut_off = |why: std::io::Error| match why.kind() {
+        ErrorKind::TimedOut => Refusal(408, "the body took too long: send it faster".to_owned()),
+        _ => Refusal(400, format!("the body ended early: {why}")),
+    };
+    body.read_exact(&mut buffer).map_err(cut_off)?;
     let put = store.put_with(key, buffer, &PutWith { ttl, ..PutWith::default() }).wait()?;
     if put.is_stored() {
-        Ok(Reply::new(201))
+        Ok(Answer::new(201))
     } else {
         Err(Refusal(503, "the store declined it: it writes less today".to_owned()))
     }
 }
 
-fn get(store: &Store, key: Key, range: Option<&str>) -> Result<Reply, Refusal> {
+fn get(store: &Store, key: Key, range: Option<&str>) -> Result<Answer, Refusal> {
     let Some(wanted) = range.and_then(Wanted::parse) else {
-        return Ok(Reply::value(200, store.get(key).wait()?.ok_or_else(missing)?));
+        return Ok(Answer::value(200, store.get(key).wait()?.ok_or_else(missing)?));
     };
     let bytes = store.info(key.clone()).wait()?.ok_or_else(missing)?.bytes;
     let Some(range) = wanted.of(bytes) else {
-        let refused = Reply::text(416, "the object ends before the range begins\n".to_owned());
+        let refused = Answer::text(416, "the object ends before the range begins\n".to_owned());
         return Ok(refused.with("Content-Range", format!("bytes */{bytes}")));
     };
     let start = range.start;
     let value = store.get_range(key, range).wait()?.ok_or_else(missing)?;
     let (end, all) = (start + value.len() as u64 - 1, value.object_bytes());
-    Ok(Reply::value(206, value).with("Content-Range", format!("bytes {start}-{end}/{all}")))
+    Ok(Answer::value(206, value).with("Content-Range", format!("bytes {start}-{end}/{all}")))
 }
 
 /// A range of bytes as a request names it.

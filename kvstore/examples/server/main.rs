@@ -12,20 +12,25 @@
 //!
 //! Bodies go from the socket into the store's registered memory and back from there: nothing is copied in between.
 //! Ctrl-C ends it: what was acknowledged is made durable first.
+//!
+//! Each connection has a thread of its own, and there are so many at most. A client that stalls keeps nobody else waiting,
+//! and is let go when its time is over.
 
+mod connection;
 mod http;
 
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use adit_driver::Target;
 use adit_kvstore::{Durability, FormatStore, OpenOptions, Result, Store};
 use clap::Parser;
+use connection::{Connection, Limits};
 
-/// How often a thread looks whether it is to end.
+/// How often the server looks whether it is to end.
 const LOOK: Duration = Duration::from_millis(100);
 
 /// Serves the objects of a store over HTTP.
@@ -50,9 +55,12 @@ struct Arguments {
     /// What an answer promises: volatile, restart or durable.
     #[arg(long, default_value = "restart")]
     durability: Durability,
-    /// Threads that answer requests.
-    #[arg(long, default_value_t = 4)]
-    threads: usize,
+    /// Most connections at a time; a further one is closed.
+    #[arg(long, default_value_t = 256)]
+    connections: usize,
+    /// Seconds that a client may take for a request, and again for each 16 MiB of it or of the answer.
+    #[arg(long, default_value_t = 30)]
+    timeout_s: u32,
 }
 
 fn main() -> ExitCode {
@@ -71,14 +79,18 @@ fn run(arguments: &Arguments) -> std::result::Result<(), Box<dyn std::error::Err
     for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
         signal_hook::flag::register(signal, Arc::clone(&stops))?;
     }
-    let server = tiny_http::Server::http(arguments.listen).map_err(|why| {
+    let listener = TcpListener::bind(arguments.listen).map_err(|why| {
         format!("cannot listen on {}: {why}; choose another address (--listen)", arguments.listen)
     })?;
-    println!("listening on http://{}", server.server_addr());
+    let address = listener.local_addr()?;
+    println!("listening on http://{address}");
     std::thread::scope(|scope| {
-        for _ in 0..arguments.threads.max(1) {
-            scope.spawn(|| serve(&server, &store, &stops));
+        scope.spawn(|| accept(scope, &listener, &store, arguments, &stops));
+        while !stops.load(Ordering::Relaxed) {
+            std::thread::sleep(LOOK);
         }
+        // Wakes the thread that accepts.
+        drop(TcpStream::connect(address));
     });
     let stats = store.close()?;
     println!("closed with {} objects", stats.objects);
@@ -95,13 +107,40 @@ fn open(arguments: &Arguments) -> Result<Store> {
     Store::open(&OpenOptions { durability: arguments.durability, ..options })
 }
 
-/// Answers requests until it is told to stop.
-fn serve(server: &tiny_http::Server, store: &Store, stops: &AtomicBool) {
+/// Accepts connections until it is told to stop, and gives each a thread.
+fn accept<'a>(
+    scope: &'a std::thread::Scope<'a, '_>,
+    listener: &TcpListener,
+    store: &'a Store,
+    arguments: &Arguments,
+    stops: &'a AtomicBool,
+) {
+    let open = Arc::new(AtomicUsize::new(0));
+    let limits = Limits { timeout: Duration::from_secs(arguments.timeout_s.into()), stops };
     while !stops.load(Ordering::Relaxed) {
-        match server.recv_timeout(LOOK) {
-            Ok(Some(request)) => http::answer(store, request),
-            Ok(None) => {}
-            Err(why) => eprintln!("server: a connection failed: {why}"),
+        let stream = match listener.accept() {
+            Ok((stream, _)) => stream,
+            Err(why) => {
+                eprintln!("server: a connection failed: {why}");
+                // Where there are no more files, some will be closed.
+                std::thread::sleep(LOOK);
+                continue;
+            }
+        };
+        if open.load(Ordering::Relaxed) >= arguments.connections {
+            continue;
         }
+        open.fetch_add(1, Ordering::Relaxed);
+        let open = Arc::clone(&open);
+        scope.spawn(move || {
+            serve(stream, limits, store);
+            open.fetch_sub(1, Ordering::Relaxed);
+        });
     }
+}
+
+/// Answers the requests of one connection. A client that went away or took too long is no failure of the server's.
+fn serve(stream: TcpStream, limits: Limits<'_>, store: &Store) {
+    let connection = Connection::new(stream, limits);
+    let _ = connection.and_then(|it| it.serve(|head, body| http::answer(store, head, body)));
 }

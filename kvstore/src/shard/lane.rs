@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 
 use adit_driver::device::{CommandQueue, Operation, Request};
 use adit_driver::memory::{AnyBuffer, Buffer};
-use adit_driver::{CommandError, RejectReason, Time};
+use adit_driver::{CommandError, Protection, RejectReason, Time};
 
 use crate::place::UNIT_BYTES;
 use crate::schedule::{Class, Limits, Schedule};
@@ -124,6 +124,8 @@ pub struct LaneInfo {
     pub depth: u32,
     /// Whether it can be told that LBAs hold nothing of value.
     pub deallocates: bool,
+    /// How it checks what it reads by itself, if it does.
+    pub protection: Option<Protection>,
     /// Whether its queue can use this memory.
     pub accepts: Box<dyn Fn(&Buffer) -> bool + Send>,
 }

@@ -55,7 +55,7 @@ pub use lane::{
     LANE_BUFFER_BYTES, LANE_MEMORY_BYTES, LANE_MEMORY_MIN_BYTES, Lane, LaneInfo, Load, Tag,
 };
 pub use opening::Recovery;
-pub use planning::{Planned, PlannedItem};
+pub use planning::{Certainty, Planned, PlannedItem, Verification};
 pub use request::{
     Action, Decline, Done, Failure, FillItem, GetItem, Outcome, Part, PutItem, PutOptions, Request,
     ReserveItem, WriterId,
@@ -83,7 +83,7 @@ use crate::options::{Durability, PolicyKind, Watermarks};
 use crate::place::{Place, UNIT_BYTES};
 use crate::plan;
 use crate::record::Record;
-use crate::tenant::Tenants;
+use crate::tenant::{Tenant, Tenants};
 
 /// How a shard works. The defaults are a store's.
 #[derive(Clone, Debug)]
@@ -461,6 +461,11 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
     /// The layout of this number.
     pub fn layout_of(&self, id: LayoutId) -> Option<&Layout> {
         self.spaces.layout(id)
+    }
+
+    /// The tenant of this number.
+    pub fn tenant_of(&self, id: TenantId) -> Option<&Tenant> {
+        self.tenants.get(id)
     }
 
     /// Whether nothing is going on, so that without another request [`Shard::poll`] need not be called but for the

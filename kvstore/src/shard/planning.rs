@@ -1,10 +1,12 @@
 //! Reads for somebody else to carry out, such as a ring in GPU memory: what the devices are to do, without doing it.
 //!
 //! A plan holds what it reads by a lease, so that nothing is written there before [`Shard::release`] says that it was
-//! carried out. Its bytes pass the store by: they are *unverified* until [`PlannedItem::is_intact`] has seen them.
+//! carried out. Its bytes pass the store by: they are *unverified* until [`PlannedItem::is_intact`] has seen them, unless
+//! the device protects its data ([`Verification`]).
 
-use adit_driver::Time;
 use adit_driver::device::CommandQueue;
+use adit_driver::spec::StatusCodeType;
+use adit_driver::{CommandError, Protection, Time};
 
 use super::Shard;
 use super::lane::Load;
@@ -14,6 +16,47 @@ use crate::checksum;
 use crate::key::Key;
 use crate::lease::LeaseId;
 use crate::plan::{self, Plan};
+
+/// Who verifies what a transfer reads, before anybody else looks at it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verification {
+    /// The device, as its protection information allows, before it completes the command with success: flipped bits,
+    /// torn sectors and, unless of type 3, data of another place are errors. Data that are older than the last write,
+    /// because that was lost, are not found out; [`PlannedItem::is_intact`] finds them.
+    Device(Protection),
+    /// Nobody: the bytes are unverified until [`PlannedItem::is_intact`] has seen them.
+    Unverified,
+}
+
+/// What is known of a transfer's bytes once it is over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Certainty {
+    /// They are here, and the device has verified them ([`Verification::Device`]).
+    Verified(Protection),
+    /// They are here, *unverified*: only [`PlannedItem::is_intact`] tells whether they are what was put.
+    Unverified,
+    /// They are not what was put, or cannot be read from the medium: a miss, as of a checksum that does not fit. The
+    /// device works; to read them again is useless.
+    Corrupt,
+    /// They are not here, for a reason that says nothing of them.
+    Failed,
+}
+
+impl Verification {
+    /// What the end of a transfer says of its bytes.
+    pub fn certainty(self, result: &Result<u32, CommandError>) -> Certainty {
+        match (result, self) {
+            (Ok(_), Verification::Device(protection)) => Certainty::Verified(protection),
+            (Ok(_), Verification::Unverified) => Certainty::Unverified,
+            (Err(CommandError::Status(status)), _)
+                if status.code_type() == StatusCodeType::MediaAndDataIntegrity =>
+            {
+                Certainty::Corrupt
+            }
+            (Err(_), _) => Certainty::Failed,
+        }
+    }
+}
 
 /// Reads of a batch that somebody else carries out.
 #[derive(Clone, Debug)]
@@ -31,6 +74,7 @@ pub struct Planned {
 pub struct PlannedItem {
     extract: Extract,
     checksums: Vec<u32>,
+    verification: Verification,
 }
 
 impl PlannedItem {
@@ -42,6 +86,11 @@ impl PlannedItem {
     /// Bytes of memory that it takes, in whole units.
     pub fn padded_bytes(&self) -> u64 {
         self.extract.padded_bytes
+    }
+
+    /// Who verifies the bytes of its transfers, all of which are of one device.
+    pub fn verification(&self) -> Verification {
+        self.verification
     }
 
     /// Whether `memory`, from the item's first byte on, is what was put.
@@ -78,7 +127,9 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
             let extract = extract(&self.spaces, &object, part, number, &mut parts)?;
             let first = extract.first_checksum as usize;
             let sums = &self.index.checksums(id)[first..first + extract.pieces.count as usize];
-            items.push(Some(PlannedItem { extract, checksums: sums.to_vec() }));
+            let protection = self.lanes[usize::from(object.place.device)].info.protection;
+            let verification = protection.map_or(Verification::Unverified, Verification::Device);
+            items.push(Some(PlannedItem { extract, checksums: sums.to_vec(), verification }));
             places.push(object.place);
             self.policy.touched(id);
         }

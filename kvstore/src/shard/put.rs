@@ -139,7 +139,7 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
             memory.map_or(Ok(u64::MAX), |memory| self.devices_for(memory, needs)).map_err(Err)?;
         self.tenants.charge(options.tenant, needs).map_err(|over| {
             let quota_bytes = over.quota_units * UNIT_BYTES;
-            Err(Failure::Quota { tenant: options.tenant, quota_bytes })
+            Err(Failure::Quota { tenant: over.tenant, quota_bytes })
         })?;
         if let Some(decline) = self.declines(now, key, needs * UNIT_BYTES) {
             self.tenants.credit(options.tenant, needs);

@@ -197,16 +197,18 @@ pub enum Failure {
     Full,
     /// The tenant has no more.
     #[error(
-        "tenant {tenant} would exceed its quota of {quota_bytes} bytes: delete objects of it or raise the quota"
+        "tenant '{tenant}' would exceed its quota of {quota_bytes} bytes: delete objects of it or raise the quota"
     )]
     Quota {
-        /// Which.
-        tenant: TenantId,
+        /// Its name.
+        tenant: Box<str>,
         /// Its quota.
         quota_bytes: u64,
     },
     /// The memory is too short, or no whole units.
-    #[error("the part takes {needs} bytes of memory in whole units of 4096 and there are {has}")]
+    #[error(
+        "the part takes {needs} bytes of memory in whole units of 4096 and there are {has}: give as many"
+    )]
     Memory {
         /// Bytes with padding.
         needs: u64,
@@ -240,7 +242,7 @@ pub enum Failure {
     #[error("no such {0} in this store: define it first")]
     Undefined(&'static str),
     /// It was not begun in time.
-    #[error("its deadline passed before it was begun")]
+    #[error("its deadline passed before it was begun: have less in flight, or give it more time")]
     Deadline,
     /// A device failed. Of a write, the object may or may not be there later.
     #[error("device {device} failed: {why}; recover it, then re-attach it")]

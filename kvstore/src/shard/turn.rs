@@ -130,7 +130,9 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
             }
             Purpose::Journal { .. } => {
                 // It is written again when the device is back.
-                self.lanes[device].fail("its journal cannot be written");
+                if let Err(fault) = &result {
+                    self.lanes[device].fail(&format!("its journal cannot be written: {fault}"));
+                }
                 self.keep(device, memory);
             }
             Purpose::Flush { number } => self.finish_flush(device, number, is_done),

@@ -8,8 +8,7 @@ use crate::key::Key;
 use crate::media::Set;
 use crate::object::{LayoutId, TenantId};
 use crate::shard::{
-    Action, Done, Failure, FillItem, Info, Outcome, PutItem, PutOptions, Request, ReserveItem,
-    WriterId,
+    Action, Done, Failure, FillItem, Outcome, PutItem, PutOptions, Request, ReserveItem, WriterId,
 };
 
 /// Bits of a writer's number in its shard.
@@ -48,12 +47,6 @@ impl<T: Copy + Default + PartialEq> Names<T> {
 
     fn in_shard(&self, shard: u16, number: u8) -> Option<T> {
         self.0.get(usize::from(number)).map(|ids| ids[usize::from(shard)])
-    }
-
-    /// The outer name of what a shard calls so. What nobody asked for since the store was opened has none.
-    fn outside(&self, shard: u16, id: T) -> u8 {
-        let number = self.0.iter().position(|ids| ids[usize::from(shard)] == id);
-        number.unwrap_or(0) as u8
     }
 }
 
@@ -162,16 +155,6 @@ impl Cuts {
             return Ok(*only);
         }
         self.layouts.name(ids).map(LayoutId).ok_or(Failure::Undefined("layout"))
-    }
-
-    /// What is known of an object of shard `shard`, with the outer names of its tenant and layout.
-    pub(super) fn known(&self, shard: u16, info: Info) -> Info {
-        if self.set.shards() == 1 {
-            return info;
-        }
-        let tenant = TenantId(self.tenants.outside(shard, info.tenant));
-        let layout = LayoutId(self.layouts.outside(shard, info.layout));
-        Info { tenant, layout, ..info }
     }
 
     /// A writer's shard, and its number there.

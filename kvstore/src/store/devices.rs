@@ -9,6 +9,7 @@ use adit_driver::{Buffer, Device, DeviceOptions, Target, Time};
 
 use super::open::OpenOptions;
 use crate::error::{Error, Result};
+use crate::media::{self, Set};
 use crate::shard::{LANE_MEMORY_BYTES, Lane, LaneInfo, Load, Shard};
 
 /// A shard on the queues of opened devices.
@@ -82,6 +83,23 @@ impl Devices {
         Err(Error::Media { device: about.device.clone(), why, fix: fix.to_owned() })
     }
 
+    /// Recovers the controller of a device that failed, and checks that the device is that of the store as it was.
+    ///
+    /// # Errors
+    /// As [`adit_driver::Controller::recover`]; [`Error::Media`] where another device answers; [`Error::Invalid`] where
+    /// there is no such device.
+    pub(super) fn recover(&self, device: u8, options: &OpenOptions, set: &Set) -> Result<()> {
+        let Some(found) = self.0.get(usize::from(device)) else {
+            return Err(Error::invalid("device", device, "the store has no such device"));
+        };
+        if let Some(controller) = found.controller() {
+            controller.recover()?;
+        }
+        // Only this one: another may have failed as well.
+        let lane = self.lane(device, options)?;
+        media::check_same(lane, set, device, &mut self.clock())
+    }
+
     /// A lane to one device.
     pub(super) fn lane(&self, device: u8, options: &OpenOptions) -> Result<DeviceLane> {
         lane(&self.0[usize::from(device)], options, &[])
@@ -118,9 +136,21 @@ fn lane(device: &Device, options: &OpenOptions, memory: &[Buffer]) -> Result<Dev
         boundary_bytes: about.boundary_bytes,
         depth,
         deallocates: about.deallocates,
+        protection: about.protection,
         accepts: Box::new(move |buffer| accepting.accepts(buffer)),
     };
     Ok(Lane::new(queue, info, own))
+}
+
+/// What comes of a recovery, by whether any shard has the device attached again.
+///
+/// # Errors
+/// [`Error::Invalid`] where none has.
+pub(super) fn any_attached(device: u8, any: bool) -> Result<()> {
+    match any {
+        true => Ok(()),
+        false => Err(Error::invalid("device", device, "it works: there is nothing to recover")),
+    }
 }
 
 /// Bytes that nobody can guess.

@@ -10,8 +10,9 @@ use adit_driver::{Buffer, Device, Time};
 
 use super::batch::Batch;
 use super::core::{Core, Registered, asking};
-use super::devices::DeviceShard;
+use super::devices::{self, DeviceShard};
 use super::gather::Gather;
+use super::info::ObjectInfo;
 use super::job::{CommitReply, Fetch, Item, PutReply, Work, WriterReply};
 use super::lease::Lease;
 use super::local::Local;
@@ -30,9 +31,9 @@ use super::writer::Writer;
 use crate::error::{Error, Result};
 use crate::key::Key;
 use crate::layout::Layout;
-use crate::media::{self, Set};
+use crate::media::Set;
 use crate::shard::{
-    Failure, GetItem, Info, LeaseId, Part, PutItem, PutOptions, Recovery, ReserveItem, Stats,
+    Failure, GetItem, LeaseId, Part, PutItem, PutOptions, Recovery, ReserveItem, Stats,
 };
 
 /// A store, from any thread. Clones are the same store; with the last the store closes, and whoever drops that waits
@@ -271,14 +272,16 @@ impl Store {
         self.core.ask(self.core.route(&key), move |shard, now| Ok(shard.exists(now, &key)))
     }
 
-    /// What is known of an object. Of its tenant, what its shard calls it.
-    pub fn info(&self, key: Key) -> Pending<Option<Info>> {
-        self.core.ask(self.core.route(&key), move |shard, now| Ok(shard.info(now, &key)))
+    /// What is known of an object.
+    pub fn info(&self, key: Key) -> Pending<Option<ObjectInfo>> {
+        self.core.ask(self.core.route(&key), move |shard, now| {
+            Ok(shard.info(now, &key).map(|info| ObjectInfo::of(shard, info)))
+        })
     }
 
     /// At most `limit` objects from a cursor on, and the next cursor while there are more. Starts at 0. Objects that
     /// come or go meanwhile are seen or not.
-    pub fn scan(&self, from: u64, limit: usize) -> Pending<(Vec<Info>, Option<u64>)> {
+    pub fn scan(&self, from: u64, limit: usize) -> Pending<(Vec<ObjectInfo>, Option<u64>)> {
         let (number, shards) = (from >> 32, u64::from(self.core.set.shards()));
         if number >= shards {
             let (reply, pending) = self.core.pair();
@@ -289,6 +292,7 @@ impl Store {
             let (found, next) = shard.scan(now, from as u32, limit);
             let in_shard = next.map(|next| number << 32 | u64::from(next));
             let next_shard = (number + 1 < shards).then_some((number + 1) << 32);
+            let found = found.into_iter().map(|info| ObjectInfo::of(shard, info)).collect();
             Ok((found, in_shard.or(next_shard)))
         })
     }
@@ -468,23 +472,12 @@ impl Store {
     /// As [`adit_driver::Controller::recover`]; [`Error::Media`] where another device answers; [`Error::Invalid`]
     /// where there is no such device, or it works.
     pub fn recover(&self, device: u8) -> Result<()> {
-        let Some(found) = self.devices().get(usize::from(device)) else {
-            return Err(Error::invalid("device", device, "the store has no such device"));
-        };
-        if let Some(controller) = found.controller() {
-            controller.recover()?;
-        }
         let Core { devices, options, set, .. } = &*self.core;
-        // Only this one: another may have failed as well.
-        let lane = devices.lane(device, options)?;
-        media::check_same(lane, set, device, &mut devices.clock())?;
+        devices.recover(device, options, set)?;
         let attached: Vec<Result<bool>> =
             (0..set.shards()).map(|shard| self.attach(shard, device)).collect();
         let any = attached.into_iter().try_fold(false, |any, one| one.map(|one| any | one))?;
-        if !any {
-            return Err(Error::invalid("device", device, "it works: there is nothing to recover"));
-        }
-        Ok(())
+        devices::any_attached(device, any)
     }
 
     /// Has a shard use a device again. False where it never stopped: it did not notice, or an earlier call got so far.

@@ -5,11 +5,11 @@
 
 use std::time::Duration;
 
-use adit_driver::reactor::Idle;
 use adit_driver::{Buffer, Device, Time};
 
 use super::cut::Cuts;
-use super::devices::{DeviceShard, Devices};
+use super::devices::{self, DeviceShard, Devices};
+use super::info::ObjectInfo;
 use super::open::{Found, OpenOptions};
 use super::plans::{self, Transfers};
 use super::route;
@@ -19,8 +19,7 @@ use crate::layout::Layout;
 use crate::media::Set;
 use crate::object::{LayoutId, TenantId};
 use crate::shard::{
-    Action, Done, Failure, Info, LeaseId, Outcome, Part, Recovery, Request, Shard, Stats, Turn,
-    WriterId,
+    Action, Done, Failure, LeaseId, Outcome, Part, Recovery, Request, Shard, Stats, Turn, WriterId,
 };
 
 /// A store that the calling thread drives. Call [`Local::poll`] over and over while anything is to be done.
@@ -32,8 +31,8 @@ pub struct Local {
     devices: Devices,
     set: Set,
     recoveries: Vec<Recovery>,
-    timeout: Duration,
-    idle: Idle,
+    /// How lanes are made, and how long it waits.
+    options: OpenOptions,
 }
 
 /// A lease of objects in any shards.
@@ -52,8 +51,7 @@ impl Local {
         }
         let Found { devices, set, .. } = found;
         let cuts = Cuts::new(set.clone());
-        let (timeout, idle) = (options.timeout, options.idle);
-        Ok(Local { shards, cuts, devices, set, recoveries, timeout, idle })
+        Ok(Local { shards, cuts, devices, set, recoveries, options: options.clone() })
     }
 
     /// The present on the store's clock, which all calls go by.
@@ -152,8 +150,9 @@ impl Local {
     }
 
     /// What is known of an object.
-    pub fn info(&self, now: Time, key: &Key) -> Option<Info> {
-        self.shard(key).info(now, key).map(|info| self.cuts.known(self.set.route(key), info))
+    pub fn info(&self, now: Time, key: &Key) -> Option<ObjectInfo> {
+        let shard = self.shard(key);
+        shard.info(now, key).map(|info| ObjectInfo::of(shard, info))
     }
 
     /// How many of `keys` there are before the first that is missing.
@@ -170,7 +169,7 @@ impl Local {
 
     /// At most `limit` objects from a cursor on, and the next cursor while there are more. Starts at 0. Objects that
     /// come or go meanwhile are seen or not.
-    pub fn scan(&self, now: Time, from: u64, limit: usize) -> (Vec<Info>, Option<u64>) {
+    pub fn scan(&self, now: Time, from: u64, limit: usize) -> (Vec<ObjectInfo>, Option<u64>) {
         let number = (from >> 32) as u16;
         let Some(shard) = self.shards.get(usize::from(number)) else { return (Vec::new(), None) };
         let (found, next) = shard.scan(now, from as u32, limit);
@@ -181,7 +180,7 @@ impl Local {
             }
             None => None,
         };
-        (found.into_iter().map(|info| self.cuts.known(number, info)).collect(), next)
+        (found.into_iter().map(|info| ObjectInfo::of(shard, info)).collect(), next)
     }
 
     /// Keeps the objects of `keys` before the first that is missing readable until `until`, and says how many they
@@ -285,6 +284,24 @@ impl Local {
         sum
     }
 
+    /// Brings a device back that failed, and with it its objects, which were misses meanwhile: recovers its controller,
+    /// checks that it is the store's as it was, and has each shard use it again. Others that failed stay as they are.
+    /// Waits for the device; [`Local::poll`] goes on afterwards with what was kept for it.
+    ///
+    /// # Errors
+    /// As [`adit_driver::Controller::recover`]; [`Error::Media`] where another device answers; [`Error::Invalid`]
+    /// where there is no such device, or it works, or its commands are not over: poll, and call it again.
+    pub fn recover(&mut self, now: Time, device: u8) -> Result<()> {
+        let Local { shards, devices, set, options, .. } = self;
+        devices.recover(device, options, set)?;
+        let mut any = false;
+        for shard in shards.iter_mut().filter(|shard| shard.has_failed(device)) {
+            drop(shard.attach(now, device, devices.lane(device, options)?)?);
+            any = true;
+        }
+        devices::any_attached(device, any)
+    }
+
     /// Finishes what was begun, makes what was acknowledged durable and lets the devices go. The answers of requests
     /// that were still on their way go to `done`.
     ///
@@ -293,7 +310,7 @@ impl Local {
     /// store's timeout.
     pub fn close(mut self, done: &mut dyn FnMut(Done)) -> Result<()> {
         const COMMIT: u64 = u64::MAX;
-        let (begun, deadline) = (self.now(), self.now() + self.timeout);
+        let (begun, deadline) = (self.now(), self.now() + self.options.timeout);
         self.submit(begun, Request { tag: COMMIT, deadline, action: Action::Commit });
         let mut committed = None;
         loop {
@@ -309,10 +326,10 @@ impl Local {
             if now >= deadline {
                 let waited_for = "requests to end and a commit before the store closes";
                 let fix = "see the log for what the devices say";
-                return Err(Error::Timeout { waited_for, after: self.timeout, fix });
+                return Err(Error::Timeout { waited_for, after: self.options.timeout, fix });
             }
             if turn.moved == 0 {
-                std::thread::sleep(self.idle.sleep_max.min(Duration::from_micros(50)));
+                std::thread::sleep(self.options.idle.sleep_max.min(Duration::from_micros(50)));
             }
         }
     }

@@ -24,7 +24,7 @@
 //! | `layers` | its calls for KV blocks and their layers |
 //! | `plans` | reads that somebody else carries out |
 //! | `open`, `devices`, `endurance` | how a store is formatted and opened |
-//! | `payload`, `value`, `names`, `batch`, `writer`, `lease`, `pending` | what goes in and what comes out |
+//! | `payload`, `value`, `info`, `names`, `batch`, `writer`, `lease`, `pending` | what goes in and what comes out |
 //! | `pool`, `runs` | registered memory that is used over and over |
 //! | `core`, `mailbox`, `job`, `wait` | the way to the threads |
 //! | `threads`, `thread`, `flights`, `gather`, `together` | the threads, and the way back |
@@ -38,6 +38,7 @@ mod endurance;
 mod flights;
 mod gather;
 mod handle;
+mod info;
 mod job;
 mod layers;
 mod lease;
@@ -60,6 +61,7 @@ mod writer;
 
 pub use batch::{Batch, Whole};
 pub use handle::Store;
+pub use info::ObjectInfo;
 pub use layers::BlocksWriter;
 pub use lease::Lease;
 pub use local::{Local, LocalLease};
@@ -71,3 +73,6 @@ pub use plans::{ShardTransfers, Transfers};
 pub use pool::PoolBuffer;
 pub use value::{Put, Read, Value};
 pub use writer::Writer;
+
+pub use crate::media::Set;
+pub use crate::plan::{Plan, Transfer};

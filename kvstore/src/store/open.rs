@@ -46,14 +46,14 @@ pub struct OpenOptions {
     pub lifetime: Option<Duration>,
     /// Commands in flight on each queue; a device that has fewer has fewer. Default 128.
     pub queue_depth: u32,
-    /// Where the threads of a [`Store`] run, one each. Never more than shards. Default one, of the store's choice.
+    /// Where the threads of a [`super::Store`] run, one each. Never more than shards. Default one, of the store's choice.
     pub cores: Cores,
     /// When an idle thread pauses and sleeps.
     pub idle: Idle,
     /// Requests that may wait for each thread, 1 to 65536. Default 1024.
     pub mailbox_depth: usize,
     /// Bytes of registered memory for each device (kernel paths share one), for data that is copied and for what
-    /// [`Store`] reads into. The largest object that fits through it is as large. Default 64 MiB.
+    /// [`super::Store`] reads into. The largest object that fits through it is as large. Default 64 MiB.
     pub pool_bytes: usize,
     /// How long a call may wait to be begun, at most a year. Default 30 s.
     pub timeout: Duration,

@@ -1,14 +1,16 @@
 //! Reads of a store for somebody else to carry out, such as a ring in GPU memory.
 //!
 //! A list is dealt to the shards, each of which plans its share ([`crate::shard::Planned`]) and holds the objects. The
-//! executor reads each transfer from its device, looks whether what it read is intact, and releases the plan when the
-//! last transfer is over. Nothing is written where a plan reads while it is held; its time bounds that, so that an
+//! executor reads each transfer from its device, asks [`ShardTransfers::certainty`] what its end says of its bytes, looks
+//! whether what it read is intact where nobody else did, and releases the plan when the last transfer is over. Nothing is written where a plan reads while it is held; its time bounds that, so that an
 //! executor that is gone holds nothing for ever. What is carried out later than that may be something else, which
 //! [`PlannedItem::is_intact`] sees.
 
+use adit_driver::CommandError;
+
 use crate::key::Key;
-use crate::plan::Plan;
-use crate::shard::{LeaseId, Part, Planned, PlannedItem};
+use crate::plan::{Plan, Transfer};
+use crate::shard::{Certainty, LeaseId, Part, Planned, PlannedItem, Verification};
 
 /// The reads of a list that somebody else carries out, and what holds the objects meanwhile: a [`super::Lease`], whose
 /// drop ends it, or a [`super::LocalLease`], for [`super::Local::release`].
@@ -29,6 +31,20 @@ pub struct ShardTransfers {
     pub items: Vec<Option<PlannedItem>>,
     /// Where in the caller's list each item is, ascending.
     pub positions: Vec<u32>,
+}
+
+impl ShardTransfers {
+    /// Who verifies what this transfer of the plan reads.
+    pub fn verification(&self, transfer: &Transfer) -> Verification {
+        let first = self.plan.slices(transfer).first().expect("a transfer has a slice");
+        let item = self.items[first.item as usize].as_ref();
+        item.expect("what a plan reads is no miss").verification()
+    }
+
+    /// What is known of the bytes of this transfer of the plan once it ended with `result`.
+    pub fn certainty(&self, transfer: &Transfer, result: &Result<u32, CommandError>) -> Certainty {
+        self.verification(transfer).certainty(result)
+    }
 }
 
 impl<L> Transfers<L> {

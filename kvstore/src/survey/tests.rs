@@ -241,3 +241,104 @@ fn what_is_no_store_is_told_by_what_it_is() {
     bytes[1080..1082].copy_from_slice(&[0x53, 0xef]);
     assert!(why(bytes).contains("ext"));
 }
+
+/// A disk that is another one at each look: at each time the first unit is read.
+struct Moving {
+    looks: Vec<Disk>,
+    heads_read: usize,
+}
+
+impl Moving {
+    fn of(looks: Vec<Disk>) -> Moving {
+        Moving { looks, heads_read: 0 }
+    }
+
+    /// What the looks come to: the shard's faults and what was in motion, by their codes.
+    fn survey(mut self) -> Option<(Vec<&'static str>, Vec<&'static str>)> {
+        let mut pauses = self.looks.len() - 1;
+        let mut pause = || {
+            let goes_on = pauses > 0;
+            pauses -= usize::from(goes_on);
+            goes_on
+        };
+        let (heads, faults) = heads_in_use(&mut self, &facts(), &mut || false).expect("a store");
+        assert!(faults.is_empty());
+        self.heads_read = 0;
+        let found = shard_in_use(&mut self, (&heads, &facts()), 0, &mut pause);
+        let found = found.expect("the disk answers")?;
+        let codes = |faults: &[Fault]| faults.iter().map(|fault| fault.code).collect();
+        Some((codes(&found.survey.faults), codes(&found.moving)))
+    }
+}
+
+impl Media for Moving {
+    fn read(&mut self, device: u8, unit: u64, into: &mut [u8]) -> Result<()> {
+        let last = self.looks.len() - 1;
+        let read = self.looks[self.heads_read.min(last)].read(device, unit, into);
+        self.heads_read += usize::from(unit == UNITS - 1);
+        read
+    }
+}
+
+/// A store whose journal is long, without the blocks of these numbers.
+fn disk_without(missing: &[u64]) -> Disk {
+    let (_, empty) = disk(&[]);
+    let at = first_unit(&empty);
+    let many: Vec<Record<'_>> = (0..2000)
+        .map(|n| put(Box::leak(Box::new(u64::to_be_bytes(n))), at + n, 4096, &[1]))
+        .collect();
+    let (mut disk, heads) = disk(&many);
+    let (_, ring) = heads.geometry.journal(0);
+    let zeroes = [0; UNIT_BYTES as usize];
+    missing.iter().for_each(|block| disk.write(ring.start + block, &zeroes));
+    disk
+}
+
+#[test]
+fn a_block_that_is_on_its_way_is_no_fault_once_it_is_there() {
+    let looks = vec![disk_without(&[3]), disk_without(&[])];
+    assert_eq!(Moving::of(looks).survey(), Some((vec![], vec![])));
+}
+
+#[test]
+fn what_is_elsewhere_at_each_look_is_in_motion_and_no_damage() {
+    let looks = vec![disk_without(&[2]), disk_without(&[3]), disk_without(&[4])];
+    assert_eq!(Moving::of(looks).survey(), Some((vec![], vec!["journal-cut"])));
+}
+
+#[test]
+fn what_stays_wherever_the_journal_ends_is_damage() {
+    let looks = vec![disk_without(&[2]), disk_without(&[2, 5]), disk_without(&[2])];
+    assert_eq!(Moving::of(looks).survey(), Some((vec!["journal-cut"], vec![])));
+}
+
+#[test]
+fn a_store_that_was_formatted_or_emptied_meanwhile_is_to_be_read_anew() {
+    let mut other = disk_without(&[]);
+    let mut bytes = [0; UNIT_BYTES as usize];
+    Superblock { epoch: 2, sequence: 2, ..superblock() }.encode(&mut bytes);
+    superblock_units(UNITS).into_iter().for_each(|unit| other.write(unit, &bytes));
+    let mut looks = Moving::of(vec![disk_without(&[]), other]);
+    let (heads, _) = heads_in_use(&mut looks, &facts(), &mut || false).expect("a store");
+    let found = shard_in_use(&mut looks, (&heads, &facts()), 0, &mut || true);
+    assert!(found.expect("the disk answers").is_none());
+}
+
+#[test]
+fn a_superblock_that_is_torn_while_it_is_written_is_no_fault_and_one_that_stays_is() {
+    let torn = || {
+        let mut torn = disk_without(&[]);
+        torn.0[100] ^= 1;
+        torn
+    };
+    let of = |looks: Vec<Disk>| {
+        let mut pauses = looks.len() - 1;
+        let mut pause = || {
+            pauses = pauses.saturating_sub(1);
+            pauses > 0
+        };
+        heads_in_use(&mut Moving::of(looks), &facts(), &mut pause).expect("a copy").1.len()
+    };
+    assert_eq!(of(vec![torn(), torn(), disk_without(&[]), torn()]), 0);
+    assert_eq!(of(vec![torn(), torn(), torn(), torn()]), 1);
+}

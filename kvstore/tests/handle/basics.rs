@@ -6,9 +6,10 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
 use adit_driver::memory::AnyBuffer;
+use adit_kvstore::layout::{BlockShape, Dtype, Layout, Order};
 use adit_kvstore::shard::{Failure, Outcome, Part};
-use adit_kvstore::store::{Payload, PutWith};
-use adit_kvstore::{Durability, Key, Store};
+use adit_kvstore::store::{ObjectInfo, Payload, PutWith};
+use adit_kvstore::{Durability, Key, OpenOptions, Store};
 
 use crate::on_each_path;
 use crate::rig::{Rig, data, key};
@@ -25,6 +26,8 @@ on_each_path!(
     futures_of_any_runtime_are_woken,
     tenants_have_quotas_and_objects_expire,
     a_volatile_store_is_empty_when_it_is_opened,
+    tenants_and_blocks_are_told_alike_by_all_shards,
+    what_is_put_after_a_format_stays_whatever_store_was_there_before,
     the_store_counts_what_it_does,
     a_local_store_does_the_same_on_this_thread,
 );
@@ -255,6 +258,77 @@ fn tenants_have_quotas_and_objects_expire(rig: &Rig) {
         assert!(std::time::Instant::now() < deadline, "it never expires");
         std::thread::sleep(Duration::from_millis(20));
     }
+}
+
+fn tenants_and_blocks_are_told_alike_by_all_shards(rig: &Rig) {
+    let (dtype, tensors_per_layer) = (Dtype::Bf16, 2);
+    let shape =
+        BlockShape { layers: 2, tensors_per_layer, kv_heads: 2, head_dim: 64, dtype, tokens: 16 };
+    let layout = Layout::new(shape, Order::BlockMajor).expect("a layout");
+    let told = |infos: &[ObjectInfo]| {
+        let one = |info: &ObjectInfo| (info.key.clone(), info.tenant.clone(), info.block);
+        let mut told: Vec<_> = infos.iter().map(one).collect();
+        told.sort_unstable_by(|one, other| one.0.cmp(&other.0));
+        told
+    };
+    let store = rig.format(4).open();
+    let names = ["red", "green", "blue"];
+    let mut expected = Vec::new();
+    for number in 0..40u64 {
+        let tenant = names[number as usize % 3];
+        let is_block = number.is_multiple_of(2);
+        let layout = is_block.then(|| store.layout(layout).wait().expect("defined"));
+        let whose = store.tenant(tenant, None).wait().expect("a tenant");
+        let bytes = if is_block { 4 * 4096 } else { 5000 };
+        let with = PutWith { tenant: Some(whose), layout, ..PutWith::default() };
+        let put = store.put_with(key(number), data(number, bytes), &with).wait().expect("put");
+        assert!(put.is_stored());
+        expected.push((key(number), Box::from(tenant), is_block.then_some(shape)));
+    }
+    put(&store, 40, 100);
+    expected.push((key(40), Box::from(""), None));
+    expected.sort_unstable_by(|one, other| one.0.cmp(&other.0));
+    let scan = |store: &Store| {
+        let (mut all, mut from) = (Vec::new(), Some(0));
+        while let Some(cursor) = from {
+            let (page, next) = store.scan(cursor, 7).wait().expect("scanned");
+            all.extend(page);
+            from = next;
+        }
+        all
+    };
+    assert!(told(&scan(&store)) == expected, "while it is open");
+    let info = store.info(key(3)).wait().expect("known").expect("there");
+    assert_eq!((&*info.tenant, info.block), ("red", None));
+    store.close().expect("closed");
+    // Nobody has named a tenant or a layout since it was opened.
+    let local = Store::open_local(&rig.options()).expect("a store");
+    let (mut all, mut from) = (Vec::new(), Some(0));
+    while let Some(cursor) = from {
+        let (page, next) = local.scan(local.now(), cursor, 1000);
+        all.extend(page);
+        from = next;
+    }
+    assert!(told(&all) == expected, "after it was opened again");
+}
+
+/// Blocks of the older store's journal lie behind those of the newer one: they are not its own, which a power cut took.
+fn what_is_put_after_a_format_stays_whatever_store_was_there_before(rig: &Rig) {
+    let session = |first: u64| {
+        let options = OpenOptions { durability: Durability::Durable, ..rig.options() };
+        let store = Store::open(&options).expect("a store");
+        for number in first..first + 5 {
+            put(&store, number, 5000);
+        }
+        store.close().expect("closed");
+    };
+    rig.format(1);
+    (0..3).for_each(|number| session(number * 5));
+    rig.format(1);
+    session(100);
+    let store = rig.open();
+    assert!((100..105).all(|number| is_there(&store, number, 5000)), "all that was put");
+    assert!(store.recoveries().iter().all(|found| found.objects == 5), "and nothing else");
 }
 
 fn a_volatile_store_is_empty_when_it_is_opened(rig: &Rig) {

@@ -6,7 +6,7 @@ use adit_driver::bus::soft::{Drive, SoftBus};
 use adit_driver::memory::AnyBuffer;
 use adit_driver::{Controller, ControllerOptions, Device, Target, Time};
 use adit_kvstore::layout::{BlockShape, Dtype, Layout, Order};
-use adit_kvstore::shard::{Action, Part, PutItem, PutOptions, Request};
+use adit_kvstore::shard::{Action, GetItem, Outcome, Part, PutItem, PutOptions, Request};
 use adit_kvstore::store::{FormatStore, Local, OpenOptions, PutWith};
 use adit_kvstore::{Error, Store};
 
@@ -14,14 +14,7 @@ use crate::rig::{Rig, data, key};
 
 /// A store of two shards on two devices of their own memory each.
 fn two_devices(buses: &[std::sync::Arc<SoftBus>]) -> Store {
-    let target: Target = "soft:mem=64M".parse().expect("a target");
-    let device = |bus: &std::sync::Arc<SoftBus>| {
-        let options = ControllerOptions::default();
-        let controller = Controller::attach(bus.clone(), &options).expect("a controller");
-        let namespace = controller.namespace_of(&target).expect("a namespace");
-        Device::of_namespace(controller, namespace, &target)
-    };
-    let devices: Vec<Device> = buses.iter().map(device).collect();
+    let devices = devices_of(buses);
     let format = FormatStore { devices: devices.clone(), shards: 2, ..FormatStore::default() };
     Store::format(&format).expect("formatted");
     let command_timeout = Duration::from_secs(1);
@@ -116,6 +109,82 @@ fn one_of_several_devices_that_failed_is_recovered_without_the_others() {
     buses[0].replug();
     recovered(0);
     assert!((0..40).all(|number| hit(&number)), "all");
+}
+
+/// Two software controllers as devices.
+fn devices_of(buses: &[std::sync::Arc<SoftBus>]) -> Vec<Device> {
+    let target: Target = "soft:mem=64M".parse().expect("a target");
+    let device = |bus: &std::sync::Arc<SoftBus>| {
+        let controller = Controller::attach(bus.clone(), &ControllerOptions::default());
+        let controller = controller.expect("a controller");
+        let namespace = controller.namespace_of(&target).expect("a namespace");
+        Device::of_namespace(controller, namespace, &target)
+    };
+    buses.iter().map(device).collect()
+}
+
+/// Hands one request to a store on this thread and polls until it is answered; what came of it, and its memory.
+fn ask(store: &mut Local, action: Action) -> (Option<Outcome>, AnyBuffer) {
+    let (begun, mut answer) = (Instant::now(), None);
+    store.submit(store.now(), Request { tag: 1, deadline: Time::NEVER, action });
+    while answer.is_none() {
+        assert!(begun.elapsed() < Duration::from_secs(60), "it goes on");
+        store.poll(store.now(), &mut |done| answer = Some((done.result.ok(), done.memory)));
+    }
+    answer.expect("it was answered")
+}
+
+#[test]
+fn a_local_store_recovers_a_device_that_failed_and_no_other() {
+    let buses = [bus(), bus()];
+    let devices = devices_of(&buses);
+    let format = FormatStore { devices: devices.clone(), shards: 2, ..FormatStore::default() };
+    Store::format(&format).expect("formatted");
+    let command_timeout = Duration::from_secs(1);
+    let options = OpenOptions { devices, command_timeout, ..OpenOptions::default() };
+    let mut store = Store::open_local(&options).expect("a store");
+    for number in 0..30 {
+        // Memory of a device's own says where the object goes.
+        let mut memory = store.allocate_on((number % 2) as u8, 8192).expect("memory");
+        memory[..8000].copy_from_slice(&data(number, 8000));
+        let data = AnyBuffer::One(memory);
+        let item = PutItem { key: key(number), bytes: 8000, data, options: PutOptions::default() };
+        assert_eq!(ask(&mut store, Action::Put(item)).0, Some(Outcome::Stored));
+    }
+    assert_eq!(ask(&mut store, Action::Commit).0, Some(Outcome::Committed));
+    let device_of = |store: &Local, number| store.info(store.now(), &key(number)).map(|i| i.device);
+    let (first, second): (Vec<u64>, Vec<u64>) =
+        (0..30).partition(|number| device_of(&store, *number) == Some(0));
+    assert!(!first.is_empty() && !second.is_empty(), "both devices have some");
+    // A device that is gone gives no memory.
+    let mut rooms =
+        [0, 1].map(|device| Some(AnyBuffer::One(store.allocate_on(device, 8192).expect("memory"))));
+    let mut hit = |store: &mut Local, number: u64| {
+        let room = &mut rooms[number as usize % 2];
+        let into = room.take().expect("it came back");
+        let (outcome, memory) =
+            ask(store, Action::Get(GetItem { key: key(number), part: Part::All, into }));
+        *room = Some(memory);
+        matches!(outcome, Some(Outcome::Hit { bytes: 8000 }))
+    };
+    for (device, fix) in [(1, "it works"), (2, "no such device")] {
+        let refused = store.recover(store.now(), device).expect_err("nothing to do").to_string();
+        assert!(refused.contains(fix), "{refused}");
+    }
+
+    buses[1].unplug();
+    assert!(second.iter().all(|number| !hit(&mut store, *number)), "its device is gone");
+    assert!(first.iter().all(|number| hit(&mut store, *number)), "the other is there");
+    buses[1].replug();
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while let Err(error) = store.recover(store.now(), 1) {
+        assert!(Instant::now() < deadline, "{error}");
+        store.poll(store.now(), &mut drop);
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    assert!((0..30).all(|number| hit(&mut store, number)), "all are there again");
+    assert!(store.recover(store.now(), 1).is_err(), "and nothing is left to recover");
+    store.close(&mut drop).expect("closed");
 }
 
 #[test]

@@ -6,6 +6,7 @@ mod layers;
 mod limits;
 mod plans;
 mod pressure;
+mod protected;
 mod rig;
 
 /// The tests `$test(&Rig)` of a module, on each path.

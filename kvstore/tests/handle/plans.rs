@@ -6,7 +6,7 @@ use adit_driver::device::{CommandQueue, DeviceQueue, Operation, QueueOptions, Re
 use adit_driver::memory::AnyBuffer;
 use adit_driver::{Buffer, Device, DeviceOptions, Time};
 use adit_kvstore::plan::{Plan, Transfer};
-use adit_kvstore::shard::{Action, Failure, Part, PutItem, PutOptions};
+use adit_kvstore::shard::{Action, Failure, Part, PutItem, PutOptions, Verification};
 use adit_kvstore::store::{FormatStore, OpenOptions, Transfers};
 use adit_kvstore::{Error, Key, Local, Store};
 
@@ -113,6 +113,7 @@ fn a_plan_is_carried_out_by_hand_and_verified(rig: &Rig) {
         let number = u64::from(position);
         assert!(is_intact && bytes == data(number, len(number)), "object {number}");
         let item = transfers.item(position).expect("it is there");
+        assert_eq!(item.verification(), Verification::Unverified, "no device protects it");
         let last = bytes.len() - 1;
         assert!(item.is_intact(&bytes) && !item.is_intact(&bytes[..last]), "too short");
         bytes[last] ^= 1;

@@ -7,10 +7,11 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant};
 
+use adit_driver::memory::AnyBuffer;
 use adit_driver::reactor::Cores;
-use adit_kvstore::shard::Failure;
-use adit_kvstore::store::{Answer, OpenOptions, Pending, PutWith, RefuseReason, Value};
-use adit_kvstore::{Error, Store};
+use adit_kvstore::shard::{Failure, Part};
+use adit_kvstore::store::{Answer, OpenOptions, Payload, Pending, PutWith, RefuseReason, Value};
+use adit_kvstore::{Error, Key, Store};
 
 use crate::on_each_path;
 use crate::rig::{Rig, data, key};
@@ -308,6 +309,40 @@ fn a_store_that_is_dropped_in_the_middle_comes_back(rig: &Rig) {
         assert_eq!(value[..], data(number, 10_000));
     }
     assert!(!store.exists(key(99)).wait().expect("known"), "never committed");
+}
+
+#[test]
+fn a_store_in_which_everything_is_leased_is_full_and_goes_on_afterwards() {
+    let rig = Rig::soft();
+    rig.format(1);
+    let capacity_bytes = Some(64 << 12);
+    let store = Store::open(&OpenOptions { capacity_bytes, ..rig.options() }).expect("a store");
+    let keys: Vec<Key> = (0..8).map(key).collect();
+    for number in 0..8 {
+        store.put(key(number), data(number, 7 << 12)).wait().expect("put");
+    }
+    let lease = store.lease(&keys, Duration::from_secs(1000)).expect("leased");
+    assert_eq!(lease.count(), 8);
+    let full = store.put(key(9), data(9, 20 << 12)).wait().expect_err("all is leased");
+    assert_eq!(full.failure(), Some(&Failure::Full));
+    assert!(full.to_string().contains("release leases or wait"), "{full}");
+    drop(lease);
+    assert!(store.put(key(9), data(9, 20 << 12)).wait().expect("room").is_stored());
+}
+
+#[test]
+fn memory_that_no_device_knows_is_refused_and_comes_back() {
+    let (rig, other) = (Rig::soft(), Rig::soft());
+    let (store, stranger) = (rig.format(1).open(), other.format(1).open());
+    store.put(key(1), data(1, 5000)).wait().expect("put");
+    let memory = || AnyBuffer::One(stranger.allocate(8192).expect("memory"));
+    let put = store.put(key(2), Payload::lent(memory(), 5000)).wait().expect_err("a stranger's");
+    let get = store.get_into(key(1), Part::All, memory()).wait().expect_err("a stranger's");
+    for refused in [put, get] {
+        assert_eq!(refused.failure(), Some(&Failure::Foreign { device: 0 }));
+        assert!(refused.to_string().contains("use the store's memory"), "{refused}");
+        assert!(matches!(refused.memory, AnyBuffer::One(_)), "it comes back");
+    }
 }
 
 #[test]

@@ -62,6 +62,7 @@ impl Rig {
             targets: self.target().into_iter().collect(),
             devices: self.devices(),
             shards,
+            overwrite: true,
             file_bytes: Some(BYTES),
             ..FormatStore::default()
         };

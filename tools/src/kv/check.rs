@@ -1,22 +1,25 @@
 //! `adit kv check`: verifies every structure of a store offline, and says what is lost.
 
-use adit_kvstore::survey::{self, Fault, Heads, ShardSurvey};
+use adit_kvstore::survey::{Fault, ShardSurvey};
 use clap::Args;
 use serde_json::{Value, json};
 
 use super::meter::Meter;
 use super::store::{StoreArgs, name};
-use super::survey::Reader;
+use super::survey::{IN_USE, Picture, Reader, naming_read_only};
 use crate::failure::{Failure, Result};
 use crate::human;
 use crate::output::Output;
 
 const EXAMPLES: &str = "\
-Example:
+Examples:
   adit kv check uring:kv.img
+  While a server has it open:
+    adit kv check uring:kv.img --read-only
 
-Superblocks, checkpoints, journals and every object's place are verified; nothing is written, and the store must not be
-open elsewhere. The objects' data are not read: 'adit kv scrub' does that. A journal that ends in a torn block is what
+Superblocks, checkpoints, journals and every object's place are verified; nothing is written. Without --read-only the
+store must not be open elsewhere. With it, what another process is writing just then is looked at again: only what stays
+wrong is damage, the rest is in motion. The objects' data are not read: 'adit kv scrub' does that. A journal that ends in a torn block is what
 a power cut leaves; what was written after it is lost, and the next opening goes on there.";
 
 /// Verifies every structure of a store, and says what is lost
@@ -25,6 +28,10 @@ a power cut leaves; what was written after it is lost, and the next opening goes
 pub(crate) struct CheckArgs {
     #[command(flatten)]
     store: StoreArgs,
+
+    /// Looks at a store that another process may have open
+    #[arg(long)]
+    read_only: bool,
 
     /// Prints JSON
     #[arg(long)]
@@ -37,24 +44,20 @@ pub(crate) struct CheckArgs {
 /// When something is wrong, after the report; when there is no store.
 pub(crate) fn run(args: &CheckArgs) -> Result<()> {
     let targets = &args.store.targets;
-    let mut reader = Reader::open(targets, true)?;
-    let facts = reader.facts();
-    let heads = survey::heads(&mut reader, &facts)?;
-    let mut faults = survey::of_heads(&heads, &facts);
-    let (mut meter, mut shards) = (Meter::new(), Vec::new());
-    let count = heads.geometry.shards();
-    for shard in 0..count {
-        meter.show(|_| format!("shard {shard} of {count}"));
-        let mut found = survey::shard(&mut reader, &heads, shard)?;
-        faults.append(&mut found.faults);
-        shards.push(shard_json(shard, &found));
-    }
+    let opened = Reader::open(targets, !args.read_only);
+    let mut reader = opened.map_err(naming_read_only)?;
+    let mut meter = Meter::new();
+    let picture = reader.picture(|heads, shard, found| {
+        meter.show(|_| format!("shard {shard} of {} is verified", heads.geometry.shards()));
+        Ok(shard_json(shard, &found))
+    })?;
     drop(meter);
     let text = match args.json {
-        true => format!("{:#}\n", report(&heads, &shards, &faults)),
-        false => table(&shards, &faults, &name(targets)),
+        true => format!("{:#}\n", report(&picture, reader.is_in_use)),
+        false => table(&picture, &name(targets), reader.is_in_use),
     };
     Output::Standard.write(&text)?;
+    let faults = &picture.faults;
     match faults.len() {
         0 => Ok(()),
         1 => Err(Failure::failed(format!("{}: 1 fault", name(targets)))),
@@ -78,11 +81,14 @@ fn shard_json(shard: u16, found: &ShardSurvey) -> Value {
     })
 }
 
-fn report(heads: &Heads, shards: &[Value], faults: &[Fault]) -> Value {
+fn report(picture: &Picture<Value>, is_in_use: bool) -> Value {
+    let Picture { heads, faults, moving, shards } = picture;
     let told = |fault: &Fault| json!({ "code": fault.code, "text": fault.text, "objects_lost": fault.objects_lost });
     json!({
         "devices": heads.copies.len(),
         "shards": shards,
+        "in_use": is_in_use,
+        "moving": moving,
         "objects_lost": lost(faults),
         "faults": faults.iter().map(told).collect::<Vec<_>>(),
     })
@@ -92,7 +98,8 @@ fn lost(faults: &[Fault]) -> u64 {
     faults.iter().map(|fault| fault.objects_lost).sum()
 }
 
-fn table(shards: &[Value], faults: &[Fault], name: &str) -> String {
+fn table(picture: &Picture<Value>, name: &str, is_in_use: bool) -> String {
+    let Picture { faults, moving, shards, .. } = picture;
     let number = |value: &Value| value.as_u64().unwrap_or_default();
     let mut out = String::new();
     for shard in shards {
@@ -108,6 +115,12 @@ fn table(shards: &[Value], faults: &[Fault], name: &str) -> String {
             human::capacity(number(&shard["data_bytes"])),
             shard["journal_blocks"],
         );
+    }
+    if is_in_use {
+        out += &format!("{IN_USE}\n");
+    }
+    if *moving > 0 {
+        out += &format!("In {moving} places something was being written; that is no fault.\n");
     }
     for fault in faults {
         out += &format!("  {}\n", human::printable(&fault.text));

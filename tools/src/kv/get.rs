@@ -10,7 +10,8 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use adit_driver::memory::AnyBuffer;
-use adit_kvstore::shard::{Action, GetItem, Info, Outcome, Part};
+use adit_kvstore::shard::{Action, GetItem, Outcome, Part};
+use adit_kvstore::store::ObjectInfo;
 use adit_kvstore::{Key, piece_bytes};
 use clap::Args;
 
@@ -137,7 +138,7 @@ fn to_standard_output(bytes: &[u8]) -> io::Result<bool> {
 /// Reads a range of an object in parts, each of which is checked before any of it goes on.
 pub(super) fn copy(
     session: &mut Session,
-    info: &Info,
+    info: &ObjectInfo,
     range: Range<u64>,
     sink: Sink<'_>,
 ) -> Result<()> {
@@ -169,7 +170,12 @@ pub(super) fn copy(
     Ok(())
 }
 
-fn into_file(session: &mut Session, info: &Info, range: Range<u64>, path: &Path) -> Result<()> {
+fn into_file(
+    session: &mut Session,
+    info: &ObjectInfo,
+    range: Range<u64>,
+    path: &Path,
+) -> Result<()> {
     let failed = |why: io::Error| Failure::failed(format!("{}: {why}", path.display()));
     let scratch = Scratch::beside(path);
     let mut file = File::create(&scratch.0).map_err(failed)?;

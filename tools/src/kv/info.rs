@@ -2,15 +2,16 @@
 
 use std::fmt::Write;
 
-use adit_kvstore::survey::{self, DeviceFacts, Heads, SurveyedObject};
+use adit_kvstore::survey::{DeviceFacts, Heads, ShardSurvey, SurveyedObject};
 use adit_kvstore::{Key, UNIT_BYTES};
 use clap::Args;
 use serde_json::{Value, json};
 
 use super::get::missing;
 use super::key::{KeyArg, hex};
+use super::ls::block_json;
 use super::store::{StoreArg, name};
-use super::survey::Reader;
+use super::survey::{IN_USE, Reader};
 use crate::failure::Result;
 use crate::human;
 use crate::output::Output;
@@ -20,7 +21,7 @@ Examples:
   adit kv info uring:kv.img
   adit kv info uring:kv.img greeting --json
 
-Nothing is written, and the store may be open elsewhere: what is told may then be changing.";
+Nothing is written, and the store may be open elsewhere: what is told is then of one moment.";
 
 /// Prints what a store was formatted as, or what is known of an object
 #[derive(Args, Clone, Debug)]
@@ -44,14 +45,9 @@ pub(crate) struct InfoArgs {
 pub(crate) fn run(args: &InfoArgs) -> Result<()> {
     let targets = args.store.targets();
     let mut reader = Reader::open(&targets, false)?;
-    let facts = reader.facts();
-    let heads = survey::heads(&mut reader, &facts)?;
     let mut report = match &args.key {
-        None => store_json(&heads, &facts),
-        Some(key) => {
-            let found = find(&mut reader, &heads, &key.0)?;
-            object_json(&found.ok_or_else(|| missing(&targets, &key.0))?)
-        }
+        None => store_json(&reader.heads()?.0, &reader.facts()),
+        Some(key) => find(&mut reader, &key.0)?.ok_or_else(|| missing(&targets, &key.0))?,
     };
     report["in_use"] = reader.is_in_use.into();
     let text = match args.json {
@@ -62,15 +58,12 @@ pub(crate) fn run(args: &InfoArgs) -> Result<()> {
 }
 
 /// An object by what the media say: the key's shard is not asked for, each is looked at.
-fn find(reader: &mut Reader, heads: &Heads, key: &Key) -> Result<Option<SurveyedObject>> {
-    for shard in 0..heads.geometry.shards() {
-        let survey = survey::shard(reader, heads, shard)?;
+fn find(reader: &mut Reader, key: &Key) -> Result<Option<Value>> {
+    let picture = reader.picture(|_, _, survey| {
         let at = survey.objects.binary_search_by(|found| found.key.cmp(key));
-        if let Ok(at) = at {
-            return Ok(Some(survey.objects[at].clone()));
-        }
-    }
-    Ok(None)
+        Ok(at.ok().map(|at| object_json(&survey, &survey.objects[at])))
+    })?;
+    Ok(picture.shards.into_iter().flatten().next())
 }
 
 /// What a store was formatted as.
@@ -101,7 +94,7 @@ pub(super) fn store_json(heads: &Heads, facts: &[DeviceFacts]) -> Value {
     })
 }
 
-fn object_json(found: &SurveyedObject) -> Value {
+fn object_json(survey: &ShardSurvey, found: &SurveyedObject) -> Value {
     let object = &found.object;
     json!({
         "key": found.key.to_string(),
@@ -109,8 +102,8 @@ fn object_json(found: &SurveyedObject) -> Value {
         "bytes": object.bytes,
         "device": object.place.device,
         "unit": object.place.unit,
-        "layout": object.layout.0,
-        "tenant": object.tenant.0,
+        "tenant": survey.tenant_of(found),
+        "block": survey.layout_of(found).map(|layout| block_json(layout.block())),
         "expires_unix_s": found.expires_s,
         "checksums": found.checksums.len(),
     })
@@ -127,8 +120,9 @@ fn lines(report: &Value, title: &str) -> String {
                     .expect("a string takes everything");
             }),
             Value::Bool(false) => {}
-            Value::Bool(true) => {
-                out.push_str("  It is open elsewhere: what is told may be changing.\n")
+            Value::Bool(true) => out.push_str(&format!("  {IN_USE}\n")),
+            Value::String(text) if text.is_empty() => {
+                writeln!(out, "  {words:<20}none").expect("a string takes everything")
             }
             Value::Null => writeln!(out, "  {words:<20}none").expect("a string takes everything"),
             value => writeln!(out, "  {words:<20}{}", told(member, value))

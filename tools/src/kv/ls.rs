@@ -1,12 +1,17 @@
 //! `adit kv ls`: which objects there are.
 
-use adit_kvstore::shard::Info;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use adit_kvstore::layout::BlockShape;
+use adit_kvstore::store::ObjectInfo;
+use adit_kvstore::survey::ShardSurvey;
 use clap::Args;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::key::{PrefixArg, hex};
 use super::session::Session;
 use super::store::StoreArgs;
+use super::survey::{IN_USE, Reader, naming_read_only};
 use crate::failure::Result;
 use crate::output::Output;
 
@@ -16,6 +21,8 @@ Examples:
   adit kv ls uring:kv.img --prefix user/ --json
   The ten largest:
     adit kv ls uring:kv.img | sort -rn | head
+  While a server has it open:
+    adit kv ls uring:kv.img --read-only
 
 Each line is an object's bytes and its key, in no particular order. Bytes of a key that are not printable ASCII are
 written as \\x1f.";
@@ -34,6 +41,10 @@ pub(crate) struct LsArgs {
     #[arg(long, value_name = "KEY", default_value = "")]
     prefix: PrefixArg,
 
+    /// Looks at a store that another process may have open, as it is at one moment
+    #[arg(long)]
+    read_only: bool,
+
     /// Prints JSON
     #[arg(long)]
     json: bool,
@@ -44,17 +55,41 @@ pub(crate) struct LsArgs {
 /// # Errors
 /// As [`Session::open`].
 pub(crate) fn run(args: &LsArgs) -> Result<()> {
-    let session = Session::open(args.store.targets.clone())?;
-    let mut list = List { args, text: String::new(), lines: 0, count: 0 };
-    if args.json {
-        list.text.push('[');
+    if args.read_only {
+        return look(args);
     }
+    let session = Session::open(args.store.targets.clone()).map_err(naming_read_only)?;
+    let mut list = List::new(args);
     session.scan(&mut |info| list.add(&info))?;
-    if args.json {
-        list.text.push_str(if list.count == 0 { "]\n" } else { "\n]\n" });
-    }
-    Output::Standard.write(&list.text)?;
+    list.end()?;
     session.close()
+}
+
+/// Lists what the media say, by key in each shard.
+fn look(args: &LsArgs) -> Result<()> {
+    let mut reader = Reader::open(&args.store.targets, false)?;
+    let now_s = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+    let picture = reader.picture(|_, _, survey| Ok(live(&survey, now_s)))?;
+    if reader.is_in_use {
+        tracing::warn!("{IN_USE}");
+    }
+    let mut list = List::new(args);
+    picture.shards.iter().flatten().try_for_each(|info| list.add(info))?;
+    list.end()
+}
+
+/// The objects of a shard whose time is not over.
+fn live(survey: &ShardSurvey, now_s: u64) -> Vec<ObjectInfo> {
+    let live = survey.objects.iter().filter(|found| found.expires_s.is_none_or(|at| at > now_s));
+    let info = live.map(|found| ObjectInfo {
+        key: found.key.clone(),
+        bytes: found.object.bytes,
+        tenant: survey.tenant_of(found).into(),
+        block: survey.layout_of(found).map(|layout| *layout.block()),
+        ttl_s: found.expires_s.map(|at| at - now_s),
+        device: found.object.place.device,
+    });
+    info.collect()
 }
 
 /// What is not written yet.
@@ -66,7 +101,19 @@ struct List<'a> {
 }
 
 impl List<'_> {
-    fn add(&mut self, info: &Info) -> Result<()> {
+    fn new(args: &LsArgs) -> List<'_> {
+        let text = if args.json { "[" } else { "" };
+        List { args, text: text.to_owned(), lines: 0, count: 0 }
+    }
+
+    fn end(mut self) -> Result<()> {
+        if self.args.json {
+            self.text.push_str(if self.count == 0 { "]\n" } else { "\n]\n" });
+        }
+        Output::Standard.write(&self.text)
+    }
+
+    fn add(&mut self, info: &ObjectInfo) -> Result<()> {
         if !info.key.as_bytes().starts_with(&self.args.prefix.0) {
             return Ok(());
         }
@@ -87,14 +134,26 @@ impl List<'_> {
 }
 
 /// What is told of an object.
-pub(super) fn object_json(info: &Info) -> serde_json::Value {
+fn object_json(info: &ObjectInfo) -> Value {
     json!({
         "key": info.key.to_string(),
         "key_hex": hex(&info.key),
         "bytes": info.bytes,
         "device": info.device,
-        "layout": info.layout.0,
-        "tenant": info.tenant.0,
+        "tenant": info.tenant,
+        "block": info.block.as_ref().map(block_json),
         "ttl_s": info.ttl_s,
+    })
+}
+
+/// What a KV block holds.
+pub(super) fn block_json(block: &BlockShape) -> Value {
+    json!({
+        "layers": block.layers,
+        "tensors_per_layer": block.tensors_per_layer,
+        "kv_heads": block.kv_heads,
+        "head_dim": block.head_dim,
+        "dtype": format!("{:?}", block.dtype).to_lowercase(),
+        "tokens": block.tokens,
     })
 }

@@ -9,8 +9,8 @@
 //! | `bench` | the store under load |
 //! | `meter` | how far something is |
 //!
-//! Every command has the store to itself: it is refused while another process has it open. `info` and `stat` only
-//! look, and then say that the figures may be moving.
+//! A command has the store to itself: it is refused while another process has it open. `info` and `stat` only look, and
+//! so do `check` and `ls` with `--read-only`: what they tell is then of one moment.
 
 mod bench;
 mod check;
@@ -46,7 +46,7 @@ Examples:
   adit kv put uring:kv.img greeting hello.txt
   adit kv get uring:kv.img greeting
   adit kv ls uring:kv.img
-  adit kv bench --store uring:kv.img --workload fill";
+  adit kv bench --store uring:bench.img --size 4G --workload fill";
 
 /// `adit kv`.
 #[derive(Args, Debug)]

@@ -46,7 +46,7 @@ pub(crate) struct PutArgs {
     file: Option<PathBuf>,
 
     /// Seconds after which it is gone
-    #[arg(long, value_name = "SECONDS")]
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..))]
     ttl: Option<u64>,
 
     /// Prints JSON

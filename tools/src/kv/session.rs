@@ -5,9 +5,11 @@ use std::time::Duration;
 
 use adit_driver::memory::AnyBuffer;
 use adit_driver::{Buffer, Target, Time};
-use adit_kvstore::shard::{Action, Done, Info, Outcome, Request};
+use adit_kvstore::shard::{Action, Done, Outcome, Request};
+use adit_kvstore::store::ObjectInfo;
 use adit_kvstore::{Key, Local, OpenOptions, Store};
 
+use super::store;
 use crate::failure::{Failure, Result};
 
 /// Objects that are listed at once.
@@ -28,6 +30,7 @@ impl Session {
     /// # Errors
     /// As [`Store::open_local`].
     pub(crate) fn open(targets: Vec<Target>) -> Result<Session> {
+        store::check_there(&targets, store::NO_STORE)?;
         Ok(Session::of(Store::open_local(&OpenOptions::new(targets))?))
     }
 
@@ -98,7 +101,7 @@ impl Session {
     }
 
     /// What is known of an object.
-    pub(crate) fn info(&self, key: &Key) -> Option<Info> {
+    pub(crate) fn info(&self, key: &Key) -> Option<ObjectInfo> {
         self.local.info(self.local.now(), key)
     }
 
@@ -106,7 +109,7 @@ impl Session {
     ///
     /// # Errors
     /// As `each`.
-    pub(crate) fn scan(&self, each: &mut dyn FnMut(Info) -> Result<()>) -> Result<()> {
+    pub(crate) fn scan(&self, each: &mut dyn FnMut(ObjectInfo) -> Result<()>) -> Result<()> {
         let mut from = Some(0);
         while let Some(cursor) = from {
             let (page, next) = self.local.scan(self.local.now(), cursor, PAGE);

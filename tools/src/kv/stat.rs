@@ -12,12 +12,12 @@ use adit_driver::Device;
 use adit_driver::spec::log::SmartHealth;
 use adit_driver::spec::{Lid, Nsid, View};
 use adit_kvstore::UNIT_BYTES;
-use adit_kvstore::survey::{self, Space};
+use adit_kvstore::survey::Space;
 use clap::Args;
 use serde_json::{Map, Value, json};
 
 use super::store::{StoreArgs, name};
-use super::survey::Reader;
+use super::survey::{IN_USE, Reader};
 use crate::failure::{Failure, Result};
 use crate::human;
 use crate::output::Output;
@@ -28,7 +28,7 @@ Examples:
   With the hit rate and the write amplification of the server that has it open:
     curl -s http://localhost:8080/metrics | adit kv stat uring:kv.img --metrics -
 
-Nothing is written, and the store may be open elsewhere: the figures may then be moving. Hit rates and write
+Nothing is written, and the store may be open elsewhere: the figures are then those of one moment. Hit rates and write
 amplification are known to the server only; give its metrics, as Prometheus reads them.";
 
 /// Most bytes of metrics that are read.
@@ -58,17 +58,18 @@ pub(crate) fn run(args: &StatArgs) -> Result<()> {
     let metrics = args.metrics.as_deref().map(read_metrics).transpose()?;
     let targets = &args.store.targets;
     let mut reader = Reader::open(targets, false)?;
-    let facts = reader.facts();
-    let heads = survey::heads(&mut reader, &facts)?;
+    let picture = reader.picture(|_, _, found| {
+        let bytes: u64 = found.objects.iter().map(|found| found.object.bytes).sum();
+        Ok((found.objects.len() as u64, bytes, found.space))
+    })?;
     let (mut objects, mut bytes, mut space) = (0, 0, Space::default());
-    for shard in 0..heads.geometry.shards() {
-        let found = survey::shard(&mut reader, &heads, shard)?;
-        objects += found.objects.len() as u64;
-        bytes += found.objects.iter().map(|found| found.object.bytes).sum::<u64>();
-        space.data_units += found.space.data_units;
-        space.used_units += found.space.used_units;
-        space.free_runs += found.space.free_runs;
-        space.largest_free_units = space.largest_free_units.max(found.space.largest_free_units);
+    for (of_shard, their_bytes, room) in picture.shards {
+        objects += of_shard;
+        bytes += their_bytes;
+        space.data_units += room.data_units;
+        space.used_units += room.used_units;
+        space.free_runs += room.free_runs;
+        space.largest_free_units = space.largest_free_units.max(room.largest_free_units);
     }
     let mut report = json!({ "objects": objects, "object_bytes": bytes });
     add_space(&mut report, &space);
@@ -210,8 +211,8 @@ fn table(report: &Value, title: &str) -> String {
     }
     let rows: String = rows.iter().map(|(name, value)| format!("  {name:<22}{value}\n")).collect();
     let moving = match report["in_use"] == true {
-        true => "  It is open elsewhere: the figures may be moving.\n",
-        false => "",
+        true => format!("  {IN_USE}\n"),
+        false => String::new(),
     };
     format!("{title}\n{rows}{moving}")
 }

@@ -54,11 +54,49 @@ impl From<adit_kvstore::Error> for Failure {
     }
 }
 
-/// Opens the devices for this process alone.
+/// Refuses targets of which one is named twice.
+///
+/// # Errors
+/// A usage failure that names it.
+fn check_distinct(targets: &[Target]) -> Result<()> {
+    let is_known = |(index, target): &(usize, &Target)| targets[..*index].contains(target);
+    match targets.iter().enumerate().find(is_known) {
+        None => Ok(()),
+        Some((_, target)) => Err(Failure::usage(format!(
+            "{target} is named twice; name each device of the store once"
+        ))),
+    }
+}
+
+/// Refuses targets of which one is named twice, or is a file that is not there; `fix` says what to do of that.
+///
+/// # Errors
+/// Which one.
+pub(crate) fn check_there(targets: &[Target], fix: &str) -> Result<()> {
+    let is_missing = |target: &&Target| match target {
+        Target::Kernel(kernel) => kernel.path != KernelPath::Null && !kernel.file.exists(),
+        _ => false,
+    };
+    check_distinct(targets)?;
+    match targets.iter().find(is_missing) {
+        None => Ok(()),
+        Some(target) => Err(Failure::failed(format!("{target}: there is no such file; {fix}"))),
+    }
+}
+
+/// What to do where a store is to be that is not there.
+pub(crate) const NO_STORE: &str =
+    "look at the target's name, or make a store with 'adit kv format'";
+
+/// Opens the devices for this process alone; files are made where `file_bytes` says how long.
 ///
 /// # Errors
 /// As [`Device::open`]; also where another process has one open as a store.
 pub(crate) fn open_devices(targets: &[Target], file_bytes: Option<u64>) -> Result<Vec<Device>> {
+    match file_bytes {
+        Some(_) => check_distinct(targets)?,
+        None => check_there(targets, "make it with --size, or look at the target's name")?,
+    }
     let options = DeviceOptions {
         queue_count: QUEUES,
         exclusive: true,

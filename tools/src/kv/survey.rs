@@ -1,7 +1,7 @@
 //! A store's devices, read without opening the store: for commands that only look.
 //!
-//! Where another process has the store open, its devices are read all the same where the path allows it, and what is
-//! found may be of several moments.
+//! Where another process has the store open, its devices are read all the same where the path allows it. What is found
+//! then is looked at again until it is of one moment, or until it is known to be damaged: [`Reader::picture`].
 
 use std::ops::Range;
 use std::thread;
@@ -10,11 +10,11 @@ use std::time::Duration;
 use adit_driver::device::{CommandQueue, DeviceQueue, Operation, QueueOptions, Request};
 use adit_driver::spec::Lba;
 use adit_driver::{Buffer, Completion, Device, DeviceOptions, Target};
-use adit_kvstore::recovery::Media;
-use adit_kvstore::survey::DeviceFacts;
+use adit_kvstore::survey::{self, DeviceFacts, Fault, Heads, Media, Moment, ShardSurvey};
 use adit_kvstore::{Error, UNIT_BYTES};
 
-use crate::failure::Result;
+use super::store;
+use crate::failure::{Failure, Result};
 
 /// Read at once, and held in memory, for each device.
 const CHUNK_BYTES: u64 = 1 << 20;
@@ -24,12 +24,35 @@ const DEPTH: u32 = 8;
 const READ_LIMIT: Duration = Duration::from_secs(10);
 /// Between two looks at whether a read is done.
 const LOOK: Duration = Duration::from_micros(50);
+/// The first pause before something that may be in motion is looked at again; each is twice as long as the one before.
+const PAUSE_FIRST: Duration = Duration::from_millis(10);
+/// Pauses at most: 2.5 s in all. Only what is damaged stays as it is for so long.
+const PAUSES: u32 = 8;
+/// How often a store is read anew because somebody formatted or emptied it meanwhile.
+const ANEW: u32 = 8;
+
+/// What is said of a store that another process has open.
+pub(crate) const IN_USE: &str = "It is open elsewhere: this is what it was at one moment.";
 
 /// A store's devices, for reading only.
 pub(crate) struct Reader {
     devices: Vec<Opened>,
+    /// Whether somebody may write to them meanwhile.
+    may_move: bool,
     /// Whether another process has the store open.
     pub(crate) is_in_use: bool,
+}
+
+/// What a store is at one moment.
+pub(crate) struct Picture<T> {
+    /// Its superblocks.
+    pub(crate) heads: Heads,
+    /// What is damaged.
+    pub(crate) faults: Vec<Fault>,
+    /// How much was in motion when it was looked at last.
+    pub(crate) moving: usize,
+    /// What was kept of each shard.
+    pub(crate) shards: Vec<T>,
 }
 
 /// A device with a queue of its own.
@@ -45,6 +68,7 @@ impl Reader {
     /// # Errors
     /// As [`Device::open`].
     pub(crate) fn open(targets: &[Target], exclusive: bool) -> Result<Reader> {
+        store::check_there(targets, store::NO_STORE)?;
         let open = |exclusive: bool| {
             let options = DeviceOptions { writes: false, exclusive, ..DeviceOptions::default() };
             let each = targets.iter().map(|target| Device::open(target, &options));
@@ -60,8 +84,74 @@ impl Reader {
             Err(error) if exclusive || !is_taken(&error) => return Err(error.into()),
             Err(_) => (open(false)?, true),
         };
+        Ok(Reader { is_in_use, may_move: !exclusive, ..Reader::of(devices)? })
+    }
+
+    /// Reads devices that this process has open, each of which gives it a queue.
+    ///
+    /// # Errors
+    /// As [`Device::create_queue`].
+    pub(crate) fn of(devices: impl IntoIterator<Item = Device>) -> Result<Reader> {
         let devices = devices.into_iter().map(Opened::new).collect::<Result<_>>()?;
-        Ok(Reader { devices, is_in_use })
+        Ok(Reader { devices, is_in_use: false, may_move: false })
+    }
+
+    /// The superblocks, and what is wrong with them.
+    ///
+    /// # Errors
+    /// As [`survey::heads`].
+    pub(crate) fn heads(&mut self) -> Result<(Heads, Vec<Fault>)> {
+        let (facts, mut pauses) = (self.facts(), self.pauses());
+        Ok(survey::heads_in_use(self, &facts, &mut pauses)?)
+    }
+
+    /// Surveys all shards, and keeps of each what `of` makes of it.
+    ///
+    /// # Errors
+    /// As [`survey::heads`] and `of`; when somebody formats or empties the store over and over.
+    pub(crate) fn picture<T>(
+        &mut self,
+        mut of: impl FnMut(&Heads, u16, ShardSurvey) -> Result<T>,
+    ) -> Result<Picture<T>> {
+        for _ in 0..ANEW {
+            if let Some(picture) = self.look(&mut of)? {
+                return Ok(picture);
+            }
+        }
+        Err(Failure::failed("the store is being formatted or emptied; run the command again"))
+    }
+
+    /// One look at everything; none where the store became another one meanwhile.
+    fn look<T>(
+        &mut self,
+        of: &mut impl FnMut(&Heads, u16, ShardSurvey) -> Result<T>,
+    ) -> Result<Option<Picture<T>>> {
+        let facts = self.facts();
+        let (heads, faults) = self.heads()?;
+        let mut picture = Picture { faults, moving: 0, shards: Vec::new(), heads };
+        for shard in 0..picture.heads.geometry.shards() {
+            let mut pauses = self.pauses();
+            let found = survey::shard_in_use(self, (&picture.heads, &facts), shard, &mut pauses)?;
+            let Some(Moment { mut survey, moving }) = found else { return Ok(None) };
+            picture.faults.append(&mut survey.faults);
+            picture.moving += moving.len();
+            picture.shards.push(of(&picture.heads, shard, survey)?);
+        }
+        Ok(Some(picture))
+    }
+
+    /// Sleeps a little longer each time it is called, and says whether there is to be another look.
+    fn pauses(&self) -> impl FnMut() -> bool + use<> {
+        let pauses = if self.may_move { PAUSES } else { 0 };
+        let mut number = 0;
+        move || {
+            let goes_on = number < pauses;
+            if goes_on {
+                thread::sleep(PAUSE_FIRST * (1 << number));
+                number += 1;
+            }
+            goes_on
+        }
     }
 
     /// The devices as they are now.
@@ -84,8 +174,16 @@ impl Reader {
 }
 
 /// Whether a device was refused because somebody else has it.
-fn is_taken(error: &adit_driver::Error) -> bool {
+fn is_taken(error: &impl std::fmt::Display) -> bool {
     error.to_string().contains("another process or handle has it open")
+}
+
+/// A refusal because somebody else has the store, with the option that looks at it nevertheless.
+pub(crate) fn naming_read_only(failure: Failure) -> Failure {
+    match is_taken(&failure) {
+        true => failure.and("or look at it as it is with --read-only"),
+        false => failure,
+    }
 }
 
 impl Opened {

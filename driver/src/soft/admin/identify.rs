@@ -32,6 +32,12 @@ const VWC_PRESENT: u8 = 1;
 const OAES: u32 = 1 << 8 | 1 << 9;
 /// Supported-commands log, log offsets, supported-logs log.
 const LPA: u8 = 1 << 1 | 1 << 2 | 1 << 5;
+/// Index of the first LBA format with protection information.
+const PROTECTED_FORMATS: u8 = 2;
+const MC_SEPARATE: u8 = 1 << 1;
+const DPC_ALL: u8 = 0b11111;
+/// Extended LBA formats: CNS 05h tells guards' widths, which are 16 bits (all zeroes).
+const CTRATT_ELBAS: u32 = 1 << 15;
 const WARNING_KELVIN: u16 = 358;
 const CRITICAL_KELVIN: u16 = 368;
 const CSI_NVM: u8 = 0;
@@ -77,16 +83,16 @@ impl Controller {
         if !is_common && !(1..=NAMESPACES_MAX).contains(&nsid) {
             return Err(INVALID_NAMESPACE);
         }
-        let noiob_lbas = self.options.noiob_lbas;
+        let options = &self.options;
         let page = &mut self.page[..];
         if is_common {
-            put_formats(page, 0);
+            put_formats(page, 0, options.protection > 0);
             return Ok(());
         }
         if let Some(namespace) = self.namespaces.find(nsid)
             && (namespace.is_attached || !only_active)
         {
-            put_namespace(page, namespace, noiob_lbas);
+            put_namespace(page, namespace, options);
         }
         Ok(())
     }
@@ -155,6 +161,8 @@ fn put_controller(page: &mut [u8], options: &Options) {
     put(page, 77, [options.mdts]);
     put(page, 80, 0x0002_0000u32.to_le_bytes());
     put(page, 92, OAES.to_le_bytes());
+    let ctratt = if options.protection > 0 { CTRATT_ELBAS } else { 0 };
+    put(page, 96, ctratt.to_le_bytes());
     // CNTRLTYPE: an I/O controller.
     put(page, 111, [1]);
     for (index, delay) in options.crdt_100ms.iter().enumerate() {
@@ -194,19 +202,23 @@ fn put_io(page: &mut [u8], options: &Options) {
     page[768..768 + subnqn.len()].copy_from_slice(subnqn.as_bytes());
 }
 
-fn put_namespace(page: &mut [u8], namespace: &Namespace, noiob_lbas: u16) {
+fn put_namespace(page: &mut [u8], namespace: &Namespace, options: &Options) {
     let lba_count = namespace.lba_count().to_le_bytes();
     for field in [0, 8, 16] {
         put(page, field, lba_count);
     }
-    put_formats(page, u8::from(namespace.lba_shift == 12));
-    put(page, 46, noiob_lbas.to_le_bytes());
+    let plain_format = u8::from(namespace.lba_shift == 12);
+    let kind = namespace.protection.map_or(0, |protection| protection.kind);
+    let format = if kind > 0 { plain_format + PROTECTED_FORMATS } else { plain_format };
+    put_formats(page, format, options.protection > 0);
+    put(page, 29, [kind]);
+    put(page, 46, options.noiob_lbas.to_le_bytes());
     put(page, 48, u128::from(namespace.bytes).to_le_bytes());
     put(page, 104, nguid(namespace.nsid.0));
 }
 
 /// What all namespaces have in common: the formats and the limits.
-fn put_formats(page: &mut [u8], format: u8) {
+fn put_formats(page: &mut [u8], format: u8, has_protection: bool) {
     // NLBAF is zero-based; FLBAS says which is used.
     put(page, 25, [1, format]);
     // DLFEAT: deallocated LBAs read as zeros, Write Zeroes may deallocate.
@@ -217,6 +229,12 @@ fn put_formats(page: &mut [u8], format: u8) {
     // LBA formats: no metadata, 2^9 and 2^12 bytes; the second performs better.
     put(page, 128, [0, 0, 9, 1]);
     put(page, 132, [0, 0, 12, 0]);
+    if has_protection {
+        // The same with 8 bytes of metadata, in a separate buffer (MC), for types 1 to 3, first or last (DPC).
+        put(page, 25, [3, format, MC_SEPARATE, DPC_ALL]);
+        put(page, 136, [8, 0, 9, 1]);
+        put(page, 140, [8, 0, 12, 0]);
+    }
 }
 
 /// A globally unique identifier of this controller's namespace `nsid`.

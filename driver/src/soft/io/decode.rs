@@ -1,10 +1,10 @@
 //! I/O commands as types, decoded from their dwords (NVM Command Set 1.0 section 3.2).
 //!
-//! Refuses what this controller does not do: fused operations and protection
-//! information.
+//! Refuses what this controller does not do: fused operations. What they say of
+//! protection information is [`super::protected`]'s.
 
 use crate::soft::command::Command;
-use crate::soft::status::{INVALID_FIELD, INVALID_OPCODE, INVALID_PROTECTION};
+use crate::soft::status::{INVALID_FIELD, INVALID_OPCODE};
 use crate::soft::timing::Effort;
 use crate::spec::Status;
 
@@ -106,12 +106,12 @@ impl IoCommand {
         }
         let fua = command.cdw(12) >> 30 & 1 != 0;
         Ok(match command.opcode {
-            READ => IoCommand::Read { range: range(command)?, fua },
-            WRITE => IoCommand::Write { range: range(command)?, fua },
+            READ => IoCommand::Read { range: range(command), fua },
+            WRITE => IoCommand::Write { range: range(command), fua },
             FLUSH => IoCommand::Flush,
-            COMPARE => IoCommand::Compare(range(command)?),
-            WRITE_ZEROES => IoCommand::WriteZeroes { range: range(command)?, fua },
-            VERIFY => IoCommand::Verify(range(command)?),
+            COMPARE => IoCommand::Compare(range(command)),
+            WRITE_ZEROES => IoCommand::WriteZeroes { range: range(command), fua },
+            VERIFY => IoCommand::Verify(range(command)),
             DATASET_MANAGEMENT => dataset_management(command),
             COPY => copy(command, fua)?,
             _ => return Err(INVALID_OPCODE),
@@ -119,13 +119,10 @@ impl IoCommand {
     }
 }
 
-/// SLBA, NLB and PRINFO, which all commands over one range share.
+/// SLBA and NLB, which all commands over one range share.
 #[inline]
-fn range(command: &Command) -> Result<Range, Status> {
-    if command.cdw(12) >> 26 & 0xf != 0 {
-        return Err(INVALID_PROTECTION);
-    }
-    Ok(Range { first: command.qword(10), lba_count: u64::from(command.low(12)) + 1 })
+fn range(command: &Command) -> Range {
+    Range { first: command.qword(10), lba_count: u64::from(command.low(12)) + 1 }
 }
 
 fn dataset_management(command: &Command) -> IoCommand {
@@ -140,9 +137,6 @@ fn copy(command: &Command, fua: bool) -> Result<IoCommand, Status> {
     let options = command.cdw(12);
     if options >> 8 & 0xf != 0 {
         return Err(INVALID_FIELD);
-    }
-    if options >> 12 & 0xf != 0 || options >> 26 & 0xf != 0 {
-        return Err(INVALID_PROTECTION);
     }
     let ranges = usize::from(options as u8) + 1;
     Ok(IoCommand::Copy(CopyTo { first: command.qword(10), ranges, fua }))

@@ -3,8 +3,10 @@
 
 mod copy;
 mod decode;
+mod protected;
 
 use self::decode::IoCommand;
+use self::protected::Protected;
 use super::command::Command;
 use super::controller::Controller;
 use super::media::{LbaRun, MediaError};
@@ -35,10 +37,7 @@ impl Controller {
         match IoCommand::decode(command)? {
             IoCommand::Read { range, fua } => self.read(command, range, fua, dma),
             IoCommand::Write { range, fua } => self.write(command, range, fua, dma),
-            IoCommand::Compare(range) => {
-                let run = self.media_run(command.nsid, range)?;
-                self.move_data(command, run, Way::Compare, dma)
-            }
+            IoCommand::Compare(range) => self.compare(command, range, dma),
             IoCommand::Flush => self.flush(command.nsid),
             IoCommand::WriteZeroes { range, fua } => self.write_zeroes(command, range, fua),
             IoCommand::Verify(range) => self.verify(command, range),
@@ -51,19 +50,44 @@ impl Controller {
     /// With FUA, what is read is durable first (NVM 1.0 section 3.2.4).
     fn read(&mut self, command: &Command, range: Range, fua: bool, dma: &Dma<'_>) -> Answer {
         let run = self.media_run(command.nsid, range)?;
+        let protected = self.acting(command, run)?;
         if fua {
             self.media.commit(run.offset, run.len).map_err(|_| UNRECOVERED_READ)?;
         }
         self.move_data(command, run, Way::ToHost, dma)?;
+        // As drives may: the host has the data of a command that fails.
+        if let Some(protected) = protected {
+            self.check_protected(protected)?;
+        }
         self.statistics.read(run.len);
         DONE
     }
 
     fn write(&mut self, command: &Command, range: Range, fua: bool, dma: &Dma<'_>) -> Answer {
         let run = self.media_run(command.nsid, range)?;
+        let protected = self.acting(command, run)?;
         self.move_data(command, run, Way::FromHost, dma)?;
+        if let Some(protected) = protected {
+            self.protect(protected)?;
+        }
         self.statistics.written(run.len);
         self.settle(run, fua)
+    }
+
+    /// Compare transfers tuples, too, where there are any, which this controller does not do.
+    fn compare(&mut self, command: &Command, range: Range, dma: &Dma<'_>) -> Answer {
+        let run = self.media_run(command.nsid, range)?;
+        match self.protected(command, run)? {
+            Some(protected) => Err(protected.asked.only_checking().err().unwrap_or(INVALID_FIELD)),
+            None => self.move_data(command, run, Way::Compare, dma),
+        }
+    }
+
+    /// What a read or write asks of the protection of `run`, if it has any.
+    #[inline]
+    fn acting(&self, command: &Command, run: LbaRun) -> Result<Option<Protected>, Status> {
+        let protected = self.protected(command, run)?;
+        protected.map(|protected| protected.asked.acting().map(|_| protected)).transpose()
     }
 
     /// Makes a write durable if it or the missing write cache asks for it.
@@ -105,14 +129,25 @@ impl Controller {
 
     fn write_zeroes(&mut self, command: &Command, range: Range, fua: bool) -> Answer {
         let run = self.media_run(command.nsid, range)?;
+        let protected = self.protected(command, run)?;
         self.media.zero(run).map_err(|_| WRITE_FAULT)?;
+        match protected {
+            Some(protected) if protected.asked.acts => self.protect(protected)?,
+            Some(_) => self.unprotect(command.nsid, run)?,
+            None => {}
+        }
         self.settle(run, fua)
     }
 
     fn verify(&mut self, command: &Command, range: Range) -> Answer {
-        let (offset, len) = self.media_range(command.nsid, range)?;
-        self.media.check_readable(offset, len).map_err(|_| UNRECOVERED_READ)?;
-        self.media.verify(offset, len).map_err(|_| UNRECOVERED_READ)?;
+        let run = self.media_run(command.nsid, range)?;
+        let protected = self.protected(command, run)?;
+        self.media.check_readable(run.offset, run.len).map_err(|_| UNRECOVERED_READ)?;
+        self.media.verify(run.offset, run.len).map_err(|_| UNRECOVERED_READ)?;
+        if let Some(mut protected) = protected {
+            protected.asked = protected.asked.only_checking()?;
+            self.check_protected(protected)?;
+        }
         DONE
     }
 
@@ -127,6 +162,7 @@ impl Controller {
         for index in 0..ranges {
             let run = self.media_run(command.nsid, self.dataset_range(index))?;
             self.media.zero(run).map_err(|_| WRITE_FAULT)?;
+            self.unprotect(command.nsid, run)?;
             self.settle(run, false)?;
         }
         DONE

@@ -5,7 +5,7 @@
 //! 1. reads see the newest (the store puts the cache over the media);
 //! 2. at a power cut each LBA in here reaches the media or does not, whatever became
 //!    of those written before or after it; an LBA itself stays whole (Identify AWUPF is
-//!    zero: one LBA), unless the cut was told to tear;
+//!    zero: one LBA), and with what protects it, unless the cut was told to tear;
 //! 3. what is not in here has reached the media before.
 //!
 //! The size is bounded: room is made before a command's data comes in, by writing out LBAs that
@@ -15,6 +15,7 @@
 use std::collections::BTreeMap;
 
 use super::{Media, MediaResult};
+use crate::soft::protection::TUPLE_BYTES;
 use crate::soft::rng::Rng;
 
 /// Largest LBA: how far before an offset an LBA that covers it may start.
@@ -33,9 +34,17 @@ struct Entry {
     command: u64,
     index: u64,
     count: u64,
+    /// What protects it, and where the media keeps that.
+    tuple: Option<(u64, [u8; TUPLE_BYTES])>,
 }
 
 impl Entry {
+    /// Writes it out, whole.
+    fn store(&self, media: &mut Media) -> MediaResult {
+        media.store(self.offset, &self.data)?;
+        self.tuple.map_or(Ok(()), |(place, tuple)| media.store(place, &tuple))
+    }
+
     fn end(&self) -> u64 {
         self.offset + self.data.len() as u64
     }
@@ -104,8 +113,7 @@ impl Cache {
 
     fn write_out_one(&mut self, media: &mut Media) -> MediaResult {
         let at = self.rng.below(self.entries.len() as u64) as usize;
-        let entry = self.take(at);
-        media.store(entry.offset, &entry.data)
+        self.take(at).store(media)
     }
 
     /// Takes an entry out; the last one gets its place.
@@ -164,7 +172,14 @@ impl Cache {
                     media.load(offset, &mut data)?;
                 }
                 self.bytes += lba_bytes;
-                self.entries.push(Entry { offset, data, command: 0, index: 0, count: 0 });
+                self.entries.push(Entry {
+                    offset,
+                    data,
+                    command: 0,
+                    index: 0,
+                    count: 0,
+                    tuple: None,
+                });
                 self.places.insert(offset, self.entries.len() - 1);
                 self.entries.len() - 1
             }
@@ -174,11 +189,27 @@ impl Cache {
         Ok(entry)
     }
 
+    /// Puts in what protects the LBA at `offset`, for the media to keep at `place`; false if the LBA is not in here.
+    pub(super) fn put_tuple(&mut self, offset: u64, place: u64, tuple: [u8; TUPLE_BYTES]) -> bool {
+        let Some(at) = self.places.get(&offset) else { return false };
+        self.entries[*at].tuple = Some((place, tuple));
+        true
+    }
+
+    /// What it has of what protects the LBAs in `offset..offset + len`: their offsets, and the tuples.
+    pub(super) fn tuples(
+        &self,
+        offset: u64,
+        len: u64,
+    ) -> impl Iterator<Item = (u64, [u8; TUPLE_BYTES])> {
+        let entries = self.overlapping(offset, len).into_iter().map(|at| &self.entries[at]);
+        entries.filter_map(|entry| Some((entry.offset, entry.tuple?.1)))
+    }
+
     /// Writes out what it has of the range.
     pub(super) fn write_out(&mut self, offset: u64, len: u64, media: &mut Media) -> MediaResult {
         while let Some(at) = self.overlapping(offset, len).first() {
-            let entry = self.take(*at);
-            media.store(entry.offset, &entry.data)?;
+            self.take(*at).store(media)?;
         }
         Ok(())
     }
@@ -195,7 +226,7 @@ impl Cache {
         while let Some(entry) = self.entries.pop() {
             self.places.remove(&entry.offset);
             self.bytes -= entry.data.len() as u64;
-            media.store(entry.offset, &entry.data)?;
+            entry.store(media)?;
         }
         Ok(())
     }
@@ -213,7 +244,7 @@ impl Cache {
         let mut rng = Rng::stream(seed, 0xc07);
         for entry in std::mem::take(&mut self.entries) {
             if survives(seed, &entry, &mut rng) {
-                media.store(entry.offset, &entry.data)?;
+                entry.store(media)?;
             } else if tears && rng.chance(1, 2) {
                 let sectors = rng.below((entry.data.len() / SECTOR_BYTES) as u64) as usize;
                 media.store(entry.offset, &entry.data[..sectors * SECTOR_BYTES])?;

@@ -7,6 +7,7 @@ use super::{Media, MediaError, MediaResult};
 use crate::error::Result;
 use crate::soft::memory::Dma;
 use crate::soft::options::Options;
+use crate::soft::protection::TUPLE_BYTES;
 use crate::spec::Iova;
 
 /// Size of the cache that commands in flight pass through when the power goes.
@@ -163,6 +164,50 @@ impl Store {
         self.media.zero(offset, len)
     }
 
+    /// Reads the tuples of a run, as they lie on the media from `place` on.
+    pub(in crate::soft) fn tuples(
+        &mut self,
+        run: LbaRun,
+        place: u64,
+        into: &mut [u8],
+    ) -> MediaResult {
+        self.media.load(place, into)?;
+        let Some(cache) = &self.cache else { return Ok(()) };
+        for (offset, tuple) in cache.tuples(run.offset, run.len) {
+            let index = ((offset - run.offset) / run.lba_bytes) as usize;
+            into[index * TUPLE_BYTES..][..TUPLE_BYTES].copy_from_slice(&tuple);
+        }
+        Ok(())
+    }
+
+    /// Writes the tuples of a run, to lie on the media from `place` on, with its LBAs or after them.
+    pub(in crate::soft) fn put_tuples(
+        &mut self,
+        run: LbaRun,
+        place: u64,
+        from: &[u8],
+    ) -> MediaResult {
+        let Some(cache) = &mut self.cache else { return self.media.store(place, from) };
+        for (index, tuple) in (0..).zip(from.as_chunks::<TUPLE_BYTES>().0) {
+            let place = place + index * TUPLE_BYTES as u64;
+            if !cache.put_tuple(run.offset + index * run.lba_bytes, place, *tuple) {
+                self.media.store(place, tuple)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes the tuples of a run, on the media from `place` on, say that nothing is checked.
+    pub(in crate::soft) fn clear_tuples(&mut self, run: LbaRun, place: u64) -> MediaResult {
+        let count = run.len / run.lba_bytes;
+        let cached =
+            self.cache.as_ref().map_or(0, |cache| cache.pieces(run.offset, run.len).count());
+        if cached == 0 {
+            return self.media.zero(place, count * TUPLE_BYTES as u64);
+        }
+        self.put_tuples(run, place, &vec![0; count as usize * TUPLE_BYTES])
+    }
+
     /// Reads the range and throws it away (Verify).
     pub(in crate::soft) fn verify(&mut self, offset: u64, len: u64) -> MediaResult {
         self.media.verify(offset, len)
@@ -222,7 +267,7 @@ impl Store {
     }
 
     /// Reads through the cache.
-    fn load(&mut self, offset: u64, into: &mut [u8]) -> MediaResult {
+    pub(in crate::soft) fn load(&mut self, offset: u64, into: &mut [u8]) -> MediaResult {
         self.media.load(offset, into)?;
         let Some(cache) = &self.cache else { return Ok(()) };
         for (at, piece) in cache.pieces(offset, into.len() as u64) {

@@ -52,10 +52,10 @@ pub(crate) struct Medium {
     pub(crate) failures_pass: bool,
     /// Of writes, only those that begin in these units fail; none for all.
     pub(crate) failing_at: Option<Range<u64>>,
-    /// A bit turns on the way of so many writes.
-    pub(crate) flips_left: u32,
     /// How many commands are carried out when they are polled for; none for all.
     pub(crate) commands_per_poll: Option<usize>,
+    /// A bit turns on the way of so many writes.
+    pub(crate) flips_left: u32,
     /// Nothing works any more.
     pub(crate) is_dead: bool,
     /// Commands that change something until the power is cut, on this device and those that share it.
@@ -186,6 +186,7 @@ impl TestDevice {
             boundary_bytes: 0,
             depth: self.depth,
             deallocates: self.deallocates,
+            protection: None,
             accepts: Box::new(|_| true),
         };
         let queue = TestQueue {

@@ -8,6 +8,7 @@
 //! | `bed`, `engine`, `drive` | the store, what is in flight, and the loops |
 //! | `layers` | KV blocks of a model, restored layer by layer |
 //! | `counted`, `report` | what is counted and how it is told |
+//! | `kept` | what a store that is there keeps from being overwritten |
 //! | `run` | the command |
 
 mod bed;
@@ -16,6 +17,7 @@ mod contents;
 mod counted;
 mod drive;
 mod engine;
+mod kept;
 mod layers;
 mod objects;
 mod options;

@@ -20,7 +20,8 @@ Examples:
   A trace in Mooncake's format through an LRU of 5000 KV blocks:
     adit kv bench --store soft:mem=2G --workload trace:trace.jsonl --object-bytes 4k --capacity-blocks 5000
 
-fill, layers and trace begin with an empty store: they format the target, which destroys what is there. get, mixed and
+fill, layers and trace begin with an empty store: they format the target, which destroys what is there. A store with
+objects that no earlier run made is refused, unless --force is given. get, mixed and
 the workloads of YCSB use the objects that an earlier fill left; on a target whose memory is made for the run, and so
 is empty, they fill it first, which is not measured.";
 
@@ -93,7 +94,7 @@ pub(crate) struct KvBenchArgs {
     #[arg(long)]
     pub(super) verify: bool,
 
-    /// Formats a device though there is something on it that is no store of an earlier run
+    /// Formats though there is a store with somebody's objects, or something else on a device
     #[arg(long)]
     pub(super) force: bool,
 

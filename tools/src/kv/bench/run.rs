@@ -11,6 +11,7 @@ use super::chooser::{Chooser, SCAN_MAX};
 use super::counted::{Counted, Restored, Way};
 use super::drive::{self, Far, Watch};
 use super::engine::Engine;
+use super::kept;
 use super::layers::Blocks;
 use super::objects::{self, Objects};
 use super::options::KvBenchArgs;
@@ -67,6 +68,9 @@ pub(crate) fn run(args: &KvBenchArgs) -> Result<()> {
 
 fn format(args: &KvBenchArgs, devices: &[Device]) -> Result<()> {
     store::guard(&args.store, devices, args.force)?;
+    if !args.force {
+        kept::refuse(&store::name(&args.store), devices)?;
+    }
     Store::format(&FormatStore {
         targets: args.store.clone(),
         devices: devices.to_vec(),

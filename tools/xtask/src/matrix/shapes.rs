@@ -191,9 +191,57 @@ pub(super) const CASES: &[Case] = &[
         guest: &["--nvme", "mdts=7;none"],
         steps: &[refused("adit bench --filename={0} --rw=read --bs=4k --size=1M", &["namespace"])],
     },
+    // Protection information of each type, apart from the data and at their end, by VFIO and by the kernel's passthrough.
+    Case {
+        name: "protected",
+        guest: &[
+            "--nvme",
+            "mdts=7;nsid=1,logical_block_size=4096,physical_block_size=4096,ms=8,pi=1;\
+             nsid=2,logical_block_size=4096,physical_block_size=4096,ms=8,mset=1,pi=2,pil=1;nsid=3,ms=8,pi=3",
+            "--kernel-nvme",
+            "mdts=7;logical_block_size=4096,physical_block_size=4096,ms=8,pi=1",
+        ],
+        steps: &[
+            good(
+                "adit identify {0}",
+                &[
+                    "8 metadata",
+                    "type 1, the controller checks the guard and reference tag",
+                    "type 2",
+                    "type 3",
+                ],
+            ),
+            good(
+                "adit identify {0},ns=2 --json",
+                &["\"protection_type\": 2", "\"unusable\": null"],
+            ),
+            verified!("{0},ns=1", BY_SGL),
+            verified!("{0},ns=1,sgl=off", "--bs=1m --iodepth=4", BY_PRP),
+            verified!("{0},ns=2", BY_SGL),
+            verified!("{0},ns=2,sgl=off", BY_PRP),
+            verified!("{0},ns=3", BY_SGL),
+            good(
+                "adit bench --filename={0},ns=1 --rw=trim --bs=64k --size=16M &&\n\
+                 adit bench --filename={0},ns=1 --rw=read --bs=64k --size=32M",
+                &["read", "violations=0"],
+            ),
+            good(
+                "adit bench --filename=uring-cmd:{g0} --rw=randrw --bs=16k --iodepth=16 --size=16M --verify=crc32c",
+                &["read", "write"],
+            ),
+            good(
+                "adit kv format {0},ns=1 --force && echo hello | adit kv put {0},ns=1 greeting &&\n\
+                 adit kv get {0},ns=1 greeting && adit kv check {0},ns=1",
+                &["hello"],
+            ),
+        ],
+    },
     Case {
         name: "metadata-format",
         guest: &["--nvme", "mdts=7;logical_block_size=4096,physical_block_size=4096,ms=8,mset=1"],
-        steps: &[refused("adit bench --filename={0} --rw=read --bs=4k --size=1M", &["metadata"])],
+        steps: &[refused(
+            "adit bench --filename={0} --rw=read --bs=4k --size=1M",
+            &["metadata", "nvme format", "--pi=1"],
+        )],
     },
 ];

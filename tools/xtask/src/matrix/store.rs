@@ -23,8 +23,9 @@ pub(super) const CASES: &[Case] = &[
             good("echo hello | adit kv put {0} --with {1} greeting", &[]),
             good("adit kv get {0} --with {1} greeting", &["hello"]),
             good("adit kv check {0} {1}", &[]),
+            refused("adit kv bench --store {0} --workload fill", &["of a store", "--force"]),
             good(
-                "adit kv bench --store {0} --workload fill --object-bytes 64k --objects 400",
+                "adit kv bench --store {0} --workload fill --object-bytes 64k --objects 400 --force",
                 &["put"],
             ),
             // What is killed leaves a store that opens, with nothing wrong in it.

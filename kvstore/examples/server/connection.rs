@@ -1,0 +1,272 @@
+//! One client's connection: requests are read, and answers written, within a time.
+//!
+//! A client that stops in the middle of a request, or takes nothing of an answer, holds its connection's thread and the
+//! store's memory for no longer than the time it has: [`Limits::timeout`] for a head, and the same again for each 16 MiB
+//! of a body or an answer that are begun. Nothing of it counts as long as it goes in drops.
+
+use std::io::{Error, ErrorKind, Read, Result, Write};
+use std::net::TcpStream;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+/// How often a connection that waits looks whether it is to end.
+const LOOK: Duration = Duration::from_millis(100);
+/// The longest head of a request.
+const HEAD_BYTES_MAX: usize = 16 << 10;
+/// Most headers of a request.
+const HEADERS_MAX: usize = 64;
+/// Bytes for which a client has the timeout once more.
+const BYTES_PER_TIMEOUT: usize = 16 << 20;
+/// Of a body that nobody wants so much is read, for the client to hear the answer.
+const DRAINED_BYTES_MAX: usize = 1 << 20;
+/// Written at once.
+const CHUNK_BYTES: usize = 64 << 10;
+
+/// What a connection may take, and when it is to end.
+#[derive(Clone, Copy)]
+pub(crate) struct Limits<'a> {
+    /// See the module.
+    pub(crate) timeout: Duration,
+    /// Whether the server is to end.
+    pub(crate) stops: &'a AtomicBool,
+}
+
+/// See the module.
+pub(crate) struct Connection<'a> {
+    stream: TcpStream,
+    limits: Limits<'a>,
+    /// What was read behind the head.
+    ahead: Vec<u8>,
+}
+
+/// A request without its body.
+pub(crate) struct Head {
+    /// As `GET`.
+    pub(crate) method: String,
+    /// With the question behind it, if there is one.
+    pub(crate) path: String,
+    headers: Vec<(String, String)>,
+    is_1_1: bool,
+}
+
+/// The body of a request as it comes.
+pub(crate) struct Body<'a, 'b> {
+    connection: &'a mut Connection<'b>,
+    /// Bytes that are still to come.
+    left: usize,
+    until: Instant,
+    /// Whether the client waits to be told that it is wanted.
+    is_awaited: bool,
+}
+
+impl Head {
+    /// A header by its name, whatever its case.
+    pub(crate) fn header(&self, name: &str) -> Option<&str> {
+        let found = self.headers.iter().find(|(known, _)| known.eq_ignore_ascii_case(name));
+        found.map(|(_, value)| value.as_str())
+    }
+
+    /// Bytes of the body; none where the request does not say.
+    pub(crate) fn body_bytes(&self) -> Option<usize> {
+        self.header("Content-Length")?.trim().parse().ok()
+    }
+
+    /// Whether another request may follow.
+    fn is_kept(&self) -> bool {
+        let is_closed = self.header("Connection").is_some_and(|v| v.eq_ignore_ascii_case("close"));
+        self.is_1_1 && !is_closed && self.header("Transfer-Encoding").is_none()
+    }
+
+    /// The head in `bytes`, and how long it is; none where it is not whole yet.
+    fn parse(bytes: &[u8]) -> Result<Option<(Head, usize)>> {
+        let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
+        let mut request = httparse::Request::new(&mut headers);
+        let bad = |why: &dyn std::fmt::Display| Error::new(ErrorKind::InvalidData, why.to_string());
+        let httparse::Status::Complete(len) = request.parse(bytes).map_err(|why| bad(&why))? else {
+            return Ok(None);
+        };
+        let header = |header: &httparse::Header<'_>| {
+            let value = str::from_utf8(header.value).map_err(|why| bad(&why))?;
+            Ok((header.name.to_owned(), value.to_owned()))
+        };
+        let headers = request.headers.iter().map(header).collect::<Result<_>>()?;
+        let (method, path) = (request.method.unwrap_or_default(), request.path.unwrap_or_default());
+        let is_1_1 = request.version == Some(1);
+        Ok(Some((Head { method: method.to_owned(), path: path.to_owned(), headers, is_1_1 }, len)))
+    }
+}
+
+impl<'a> Connection<'a> {
+    /// One that a client made.
+    ///
+    /// # Errors
+    /// When it is gone already.
+    pub(crate) fn new(stream: TcpStream, limits: Limits<'a>) -> Result<Connection<'a>> {
+        stream.set_nodelay(true)?;
+        stream.set_read_timeout(Some(LOOK))?;
+        stream.set_write_timeout(Some(LOOK))?;
+        Ok(Connection { stream, limits, ahead: Vec::new() })
+    }
+
+    /// Reads requests and has `answer` answer each, until the client or the server is done.
+    ///
+    /// # Errors
+    /// Why it ended before the client did.
+    pub(crate) fn serve(
+        mut self,
+        mut answer: impl FnMut(&Head, &mut Body<'_, 'a>) -> Answer,
+    ) -> Result<()> {
+        while let Some(head) = self.head()? {
+            let (left, until) = (head.body_bytes().unwrap_or(0), self.until(0));
+            let is_awaited = head.header("Expect").is_some();
+            let mut body = Body { connection: &mut self, left, until, is_awaited };
+            body.until = body.connection.until(left);
+            let answer = answer(&head, &mut body);
+            let is_kept = head.is_kept() && body.drain();
+            self.send(answer, is_kept, head.method == "HEAD")?;
+            if !is_kept {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// When a client has had its time for so many bytes.
+    fn until(&self, bytes: usize) -> Instant {
+        let times = 1 + (bytes / BYTES_PER_TIMEOUT).min(1 << 20) as u32;
+        Instant::now() + self.limits.timeout * times
+    }
+
+    /// The next request; none where the client is done.
+    fn head(&mut self) -> Result<Option<Head>> {
+        let until = self.until(0);
+        let mut room = [0; 4096];
+        loop {
+            if let Some((head, len)) = Head::parse(&self.ahead)? {
+                self.ahead.drain(..len);
+                return Ok(Some(head));
+            }
+            if self.ahead.len() > HEAD_BYTES_MAX {
+                return Err(Error::new(
+                    ErrorKind::InvalidData,
+                    "the head of a request is too long",
+                ));
+            }
+            match self.receive(&mut room, until)? {
+                0 if self.ahead.is_empty() => return Ok(None),
+                0 => return Err(ErrorKind::UnexpectedEof.into()),
+                count => self.ahead.extend_from_slice(&room[..count]),
+            }
+        }
+    }
+
+    /// What the client sent, as soon as there is some; 0 where it ended.
+    fn receive(&mut self, into: &mut [u8], until: Instant) -> Result<usize> {
+        loop {
+            match self.stream.read(into) {
+                Err(why) if is_early(&why) => self.check(until)?,
+                other => return other,
+            }
+        }
+    }
+
+    fn write(&mut self, mut bytes: &[u8], until: Instant) -> Result<()> {
+        while !bytes.is_empty() {
+            match self.stream.write(bytes) {
+                Ok(0) => return Err(ErrorKind::WriteZero.into()),
+                Ok(count) => bytes = &bytes[count..],
+                Err(why) if is_early(&why) => {}
+                Err(why) => return Err(why),
+            }
+            self.check(until)?;
+        }
+        Ok(())
+    }
+
+    /// Whether to wait any longer.
+    fn check(&self, until: Instant) -> Result<()> {
+        if Instant::now() >= until || self.limits.stops.load(Ordering::Relaxed) {
+            return Err(ErrorKind::TimedOut.into());
+        }
+        Ok(())
+    }
+
+    /// Sends an answer; of one to HEAD only the head.
+    fn send(&mut self, answer: Answer, is_kept: bool, is_head: bool) -> Result<()> {
+        let Answer { status, headers, length, mut body } = answer;
+        let until = self.until(length);
+        let reason = if status < 400 { "OK" } else { "Refused" };
+        let mut head = format!("HTTP/1.1 {status} {reason}\r\nContent-Length: {length}\r\n");
+        headers.iter().for_each(|(name, value)| head += &format!("{name}: {value}\r\n"));
+        head += if is_kept { "\r\n" } else { "Connection: close\r\n\r\n" };
+        self.write(head.as_bytes(), until)?;
+        let mut room = vec![0; if is_head { 0 } else { length.min(CHUNK_BYTES) }];
+        loop {
+            match body.read(&mut room)? {
+                0 => return Ok(()),
+                count => self.write(&room[..count], until)?,
+            }
+        }
+    }
+}
+
+/// What is answered.
+pub(crate) struct Answer {
+    /// As 200.
+    pub(crate) status: u16,
+    /// Names and values.
+    pub(crate) headers: Vec<(&'static str, String)>,
+    /// Bytes of the body; of an answer to HEAD, of what GET would give.
+    pub(crate) length: usize,
+    /// The body.
+    pub(crate) body: Box<dyn Read + Send>,
+}
+
+impl Body<'_, '_> {
+    /// Reads all of it that `into` takes.
+    ///
+    /// # Errors
+    /// When the client ends before, or takes too long.
+    pub(crate) fn read_exact(&mut self, mut into: &mut [u8]) -> Result<()> {
+        if std::mem::take(&mut self.is_awaited) {
+            self.connection.write(b"HTTP/1.1 100 Continue\r\n\r\n", self.until)?;
+        }
+        while !into.is_empty() {
+            let count = self.read(into)?;
+            into = &mut into[count..];
+        }
+        Ok(())
+    }
+
+    fn read(&mut self, into: &mut [u8]) -> Result<usize> {
+        let ahead = &mut self.connection.ahead;
+        let most = into.len().min(self.left);
+        let count = if ahead.is_empty() {
+            self.connection.check(self.until)?;
+            self.connection.receive(&mut into[..most], self.until)?
+        } else {
+            let count = most.min(ahead.len());
+            into[..count].copy_from_slice(&ahead[..count]);
+            ahead.drain(..count);
+            count
+        };
+        self.left -= count;
+        if count == 0 { Err(ErrorKind::UnexpectedEof.into()) } else { Ok(count) }
+    }
+
+    /// Reads what nobody wanted; false where that is too much, or does not come.
+    fn drain(&mut self) -> bool {
+        let mut room = [0; 4096];
+        while self.left > 0 && self.left <= DRAINED_BYTES_MAX && !self.is_awaited {
+            if self.read(&mut room).is_err() {
+                return false;
+            }
+        }
+        self.left == 0
+    }
+}
+
+/// Whether nothing was there yet.
+fn is_early(why: &Error) -> bool {
+    matches!(why.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted)
+}

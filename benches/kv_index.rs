@@ -6,7 +6,7 @@ use std::hint::black_box;
 use std::time::Instant;
 
 use adit_kvstore::evict::{Lru, Policy};
-use adit_kvstore::index::{Index, NewObject};
+use adit_kvstore::index::{Index, Loading, NewObject};
 use adit_kvstore::{Key, LayoutId, Object, ObjectId, Place, TenantId};
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 
@@ -35,27 +35,25 @@ fn object(number: u32) -> Object {
     }
 }
 
-/// Inserts them in batches, as recovery does.
+/// Loads them as recovery does.
 fn fill() -> Index {
-    let mut index = Index::new(OBJECTS, [1, 2]).expect("a capacity");
-    let mut inserted = Vec::new();
-    for first in (0..OBJECTS).step_by(1000) {
-        let keys: Vec<_> = (first..first + 1000).map(key).collect();
-        let new: Vec<_> = (first..)
-            .zip(&keys)
-            .map(|(number, key)| NewObject { key, object: object(number), checksums: &[7] })
-            .collect();
-        inserted.clear();
-        index.insert_many(&new, &mut inserted);
-        assert!(inserted.iter().all(Result::is_ok), "keys differ and there is room");
+    let mut loading = Loading::new(OBJECTS, OBJECTS / 8, [1, 2]).expect("a capacity");
+    let gone = &mut |id| panic!("keys differ, and {id:?} went");
+    for number in 0..OBJECTS {
+        let key = key(number);
+        let new = NewObject { key: &key, object: object(number), checksums: &[7] };
+        loading.put(new, gone).expect("there is room");
     }
+    loading.linked(gone);
+    let mut index = loading.into_index();
+    index.shed_spare(&mut |from, _| panic!("nothing was removed, and {from:?} moved"));
     index
 }
 
 fn report(index: &Index, fill_s: f64) {
     let policy = Lru::new(OBJECTS);
     let bytes = index.memory_bytes() + policy.memory_bytes();
-    println!("{OBJECTS} inserts in batches: {fill_s:.2} s");
+    println!("{OBJECTS} objects loaded: {fill_s:.2} s");
     println!(
         "index and links of a policy: {:.2} bytes an object",
         bytes as f64 / f64::from(OBJECTS)

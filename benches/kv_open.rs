@@ -2,7 +2,11 @@
 //!
 //! Puts objects of one unit through a shard whose device keeps metadata only (see `shelf`), takes no leave of it, and
 //! opens it again: the newest checkpoint is loaded and the journal replayed over it. What a drive adds is the bytes
-//! read over its bandwidth.
+//! read over its bandwidth. Then the same metadata are put on a software controller (`soft:mem`), and the store there
+//! is opened as a server would, by `Store::open_local`, with the controller on its own thread.
+//!
+//! Each opening says three things: how long it took; how much processor time its thread had, which is what it takes
+//! where nothing else wants the core; and by how much the process grew.
 //!
 //! ```text
 //! cargo run --release -p adit-benches --bin kv_open -- --objects 10000000
@@ -11,15 +15,20 @@
 
 mod shelf;
 
+use std::collections::BTreeMap;
+use std::sync::PoisonError;
 use std::time::{Duration, Instant};
 
-use adit_driver::Time;
+use adit_driver::device::{CommandQueue, Operation, QueueOptions, Request as Raw};
 use adit_driver::memory::{AnyBuffer, Buffer};
-use adit_kvstore::Key;
+use adit_driver::spec::Lba;
+use adit_driver::{Device, DeviceOptions, Time};
 use adit_kvstore::shard::{
-    Action, Done, Outcome, PutItem, PutOptions, Request, Shard, ShardOptions,
+    Action, Done, Outcome, PutItem, PutOptions, Recovery, Request, Shard, ShardOptions,
 };
+use adit_kvstore::{Key, OpenOptions, Store, UNIT_BYTES};
 use clap::Parser;
+use nix::time::{ClockId, clock_gettime};
 use shelf::{Shelf, ShelfQueue};
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
@@ -77,16 +86,116 @@ fn commit(shard: &mut Shard<ShelfQueue>, start: Instant) {
     }
 }
 
-/// Lookups a second, by prefixes of 64 keys in no order.
-fn lookups(shard: &Shard<ShelfQueue>, objects: u64) -> f64 {
+/// Lookups a second of processor time, by prefixes of 64 keys in no order.
+fn lookups(shard: &Shard<ShelfQueue>, objects: u64) -> Result<f64> {
     const PREFIXES: u64 = 20_000;
     let prefix =
         |at: u64| (0..64).map(move |next| key((at * 7_919_777 + next * 104_729) % objects));
     let prefixes: Vec<Vec<Key>> = (0..PREFIXES).map(|at| prefix(at).collect()).collect();
-    let start = Instant::now();
+    let start = processor_time()?;
     let found: usize = prefixes.iter().map(|keys| shard.lookup_prefix(Time::ZERO, keys)).sum();
     assert_eq!(found as u64, PREFIXES * 64, "all of them are there");
-    found as f64 / start.elapsed().as_secs_f64()
+    Ok(found as f64 / (processor_time()? - start).as_secs_f64())
+}
+
+/// Processor time of this thread.
+fn processor_time() -> Result<Duration> {
+    Ok(clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID)?.into())
+}
+
+/// What an opening cost.
+struct Cost {
+    took: Duration,
+    processor: Duration,
+    grown_bytes: u64,
+}
+
+/// Calls `open`, and says what it cost this thread, and the process in memory.
+fn measured<R>(open: impl FnOnce() -> Result<R>) -> Result<(R, Cost)> {
+    let (resident_bytes, start, before) = (resident_bytes()?, Instant::now(), processor_time()?);
+    let opened = open()?;
+    let (took, processor) = (start.elapsed(), processor_time()? - before);
+    let grown_bytes = self::resident_bytes()?.saturating_sub(resident_bytes);
+    Ok((opened, Cost { took, processor, grown_bytes }))
+}
+
+/// Bytes of memory that the process has.
+fn resident_bytes() -> Result<u64> {
+    let statm = std::fs::read_to_string("/proc/self/statm")?;
+    let pages: u64 = statm.split(' ').nth(1).ok_or("statm has two numbers or more")?.parse()?;
+    Ok(pages * 4096)
+}
+
+fn report(what: &str, recovery: &Recovery, cost: &Cost) {
+    let found = recovery.recovered.as_ref().expect("it is not volatile");
+    println!(
+        "{what}: opened {} objects in {:.2} s, {:.2} s of processor time: {:.0} MB read, {} records of a checkpoint \
+         and {} of the journal; grew by {:.1} bytes an object",
+        recovery.objects,
+        cost.took.as_secs_f64(),
+        cost.processor.as_secs_f64(),
+        found.bytes_read as f64 / 1e6,
+        found.checkpoint_records,
+        found.journal_records,
+        cost.grown_bytes as f64 / recovery.objects as f64,
+    );
+}
+
+/// Opens the store on the shelf, over and over.
+fn open_shelf(shelf: &Shelf, args: &Args) -> Result<()> {
+    for _ in 0..args.rounds {
+        let set = shelf.read_set()?;
+        let options = ShardOptions::default;
+        let ((shard, recovery), cost) = measured(|| Ok(shelf.recover(&set, options())?))?;
+        report("shelf", &recovery, &cost);
+        println!("  {:.2} M lookups/s", lookups(&shard, args.objects)? / 1e6);
+    }
+    Ok(())
+}
+
+/// Writes what the shelf keeps to a device, run by run of units that lie next to each other.
+fn carry_over(shelf: &Shelf, device: &Device) -> Result<()> {
+    const RUN_BYTES: usize = 128 << 10;
+    let units = shelf.units.lock().unwrap_or_else(PoisonError::into_inner);
+    let units: BTreeMap<u64, &[u8]> = units.iter().map(|(unit, bytes)| (*unit, &**bytes)).collect();
+    let timeout = Duration::from_secs(30);
+    let options = QueueOptions { depth: 2, timeout, abort_timeout: timeout };
+    let mut queue = device.create_queue::<AnyBuffer>(&options, &[])?;
+    let mut units = units.into_iter().peekable();
+    while let Some((first, bytes)) = units.next() {
+        let mut run = bytes.to_vec();
+        while run.len() < RUN_BYTES
+            && let Some((_, bytes)) =
+                units.next_if(|(unit, _)| *unit == first + run.len() as u64 / UNIT_BYTES)
+        {
+            run.extend_from_slice(bytes);
+        }
+        let mut buffer = device.allocate(run.len())?;
+        buffer.copy_from_slice(&run);
+        let (operation, buffer) = (Operation::Write(Lba(first)), AnyBuffer::One(buffer));
+        queue.post(device.now(), Raw { operation, buffer }).expect("nothing else is in flight");
+        queue.ring();
+        let mut done = 0;
+        while done == 0 {
+            done = queue.poll(device.now(), |completion| {
+                assert!(completion.result.is_ok(), "{:?}", completion.result);
+            });
+        }
+    }
+    Ok(())
+}
+
+/// Opens the store on a software controller that has what the shelf has, over and over.
+fn open_soft(shelf: &Shelf, args: &Args) -> Result<()> {
+    let target = format!("soft:mem={},lba=4096", shelf.bytes).parse()?;
+    let device = Device::open(&target, &DeviceOptions::default())?;
+    carry_over(shelf, &device)?;
+    let options = OpenOptions { devices: vec![device], ..OpenOptions::default() };
+    for _ in 0..args.rounds {
+        let (store, cost) = measured(|| Ok(Store::open_local(&options)?))?;
+        report("soft:mem", &store.recoveries()[0], &cost);
+    }
+    Ok(())
 }
 
 fn main() -> Result<()> {
@@ -106,29 +215,9 @@ fn main() -> Result<()> {
         args.objects as f64 / took / 1e6,
         stats.checkpoints,
         stats.memory_bytes as f64 / stats.objects as f64,
-        lookups(&shard, args.objects) / 1e6,
+        lookups(&shard, args.objects)? / 1e6,
     );
     drop(shard);
-    for _ in 0..args.rounds {
-        let set = shelf.read_set()?;
-        let start = Instant::now();
-        let (shard, recovery) = shelf.recover(&set, ShardOptions::default())?;
-        let took = start.elapsed();
-        report(&recovery, took);
-        println!("  {:.2} M lookups/s", lookups(&shard, args.objects) / 1e6);
-    }
-    Ok(())
-}
-
-fn report(recovery: &adit_kvstore::shard::Recovery, took: Duration) {
-    let found = recovery.recovered.as_ref().expect("it is not volatile");
-    println!(
-        "opened {} objects in {:.2} s: {:.0} MB read, {:.0} MB/s, {} records of a checkpoint and {} of the journal",
-        recovery.objects,
-        took.as_secs_f64(),
-        found.bytes_read as f64 / 1e6,
-        found.bytes_read as f64 / 1e6 / took.as_secs_f64(),
-        found.checkpoint_records,
-        found.journal_records,
-    );
+    open_shelf(&shelf, &args)?;
+    open_soft(&shelf, &args)
 }

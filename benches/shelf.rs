@@ -16,14 +16,17 @@ use adit_kvstore::media::{self, FormatOptions, Set};
 use adit_kvstore::shard::{LANE_MEMORY_BYTES, Lane, LaneInfo, Load, Recovery, Shard, ShardOptions};
 use adit_kvstore::{Result, UNIT_BYTES};
 
-type Units = HashMap<u64, Box<[u8]>>;
+/// Bytes by unit.
+pub(crate) type Units = HashMap<u64, Box<[u8]>>;
 
 /// What outlives its queues.
 #[derive(Clone)]
 pub(crate) struct Shelf {
     memory: Device,
-    units: Arc<Mutex<Units>>,
-    bytes: u64,
+    /// What was written outside the objects' range, by unit.
+    pub(crate) units: Arc<Mutex<Units>>,
+    /// How large it is.
+    pub(crate) bytes: u64,
     objects: Range<u64>,
 }
 

@@ -127,6 +127,7 @@ pub mod schedule;
 pub mod slab;
 #[doc(hidden)]
 pub mod superblock;
+mod table;
 #[doc(hidden)]
 pub mod tenant;
 

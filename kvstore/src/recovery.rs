@@ -16,8 +16,6 @@
 
 use std::ops::Range;
 
-use smallvec::SmallVec;
-
 use crate::block::{BODY_BLOCK_BYTES, BlockKind, BlockReader, JOURNAL_BLOCK_BYTES, Lineage, Void};
 use crate::checkpoint::{
     BODY_BLOCK_UNITS, CHECKPOINT_HEADER_BYTES, CheckpointHeader, CheckpointReader,
@@ -30,8 +28,6 @@ use crate::record::{Put, Record};
 
 /// Bytes of the journal that are read at a time.
 const CHUNK_BYTES: usize = 64 << 10;
-/// Objects of a checkpoint that are handed over together.
-const GROUP: usize = 32;
 /// How many blocks behind a cut are looked at, to say how much it cost.
 const BEHIND_BLOCKS: u64 = 64;
 
@@ -84,14 +80,6 @@ pub trait Rebuild {
     /// # Errors
     /// Whatever ends the recovery.
     fn put(&mut self, put: &Put<'_>) -> Result<()>;
-
-    /// There are these objects, one after another: what came in one block, so that many can be looked up at once.
-    ///
-    /// # Errors
-    /// Whatever ends the recovery.
-    fn put_many(&mut self, puts: &[Put<'_>]) -> Result<()> {
-        puts.iter().try_for_each(|put| self.put(put))
-    }
 
     /// The object of this key is gone if it lies there.
     ///
@@ -382,28 +370,18 @@ fn load_block<R: Rebuild>(
         Err(void) => return Ok(Err(void)),
     };
     let mut count = 0;
-    let mut puts = SmallVec::<[Put<'_>; GROUP]>::new();
     for record in records {
-        count += 1;
         match record {
-            Ok(Record::Put(put)) => puts.push(put),
-            Ok(record) => {
-                rebuild.put_many(&puts)?;
-                puts.clear();
-                hand_over(&record, rebuild)?;
-            }
+            Ok(record) => hand_over(&record, rebuild)?,
             Err(malformed) => return Ok(Err(malformed.into())),
         }
-        if puts.len() == GROUP {
-            rebuild.put_many(&puts)?;
-            puts.clear();
-        }
+        count += 1;
     }
-    rebuild.put_many(&puts)?;
     body.counted(count);
     Ok(Ok(()))
 }
 
+#[inline]
 fn hand_over<R: Rebuild>(record: &Record<'_>, rebuild: &mut R) -> Result<()> {
     match record {
         Record::Put(put) => rebuild.put(put),

@@ -6,6 +6,7 @@
 
 use crate::index::Index;
 use crate::object::ObjectId;
+use crate::table::Table;
 
 /// Bits of a word that name a node.
 const NODE_BITS: u32 = 27;
@@ -27,7 +28,7 @@ enum Word {
 #[derive(Debug)]
 pub(super) struct Links {
     /// Node 0 stands for none; then the sentinels of the queues, then the objects.
-    nodes: Vec<[u32; 2]>,
+    nodes: Table<[u32; 2]>,
     /// The node of object 0.
     base: u32,
 }
@@ -37,7 +38,7 @@ impl Links {
     pub(super) fn new(objects_max: u32, queues: u32) -> Links {
         assert!(objects_max <= Index::OBJECTS_MAX && queues < 8, "a node has {NODE_BITS} bits");
         let base = 1 + queues;
-        let mut nodes = vec![[0; 2]; (base + objects_max) as usize];
+        let mut nodes = Table::new((base + objects_max) as usize);
         for sentinel in 1..base {
             nodes[sentinel as usize] = [sentinel; 2];
         }
@@ -45,7 +46,7 @@ impl Links {
     }
 
     pub(super) fn memory_bytes(&self) -> usize {
-        self.nodes.capacity() * size_of::<[u32; 2]>()
+        self.nodes.memory_bytes()
     }
 
     fn node(&self, id: ObjectId) -> u32 {

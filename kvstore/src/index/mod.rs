@@ -2,8 +2,8 @@
 //!
 //! - **Memory.** An object costs 50 bytes for its entry and 5 for its share of the hash table, whatever the key up to
 //!   32 bytes; with the 8 bytes of an eviction policy that is 63. Longer keys and further checksums are kept beside,
-//!   and cost what they are long. The arrays are as long as the capacity from the start, of zero pages that the
-//!   system gives memory as they are first written: room that is not used costs none.
+//!   and cost what they are long. The arrays are as long as the capacity from the start (see `table`): room that is not
+//!   used costs none. While an index is loaded it has spare room, which is given back then.
 //! - **Identity** is the full key. The hash (SipHash-1-3 under a key of the store's own) only says where to look.
 //! - **Ids** are stable while the object exists, dense from 0, and used again after a removal.
 //! - A wrong id is the store's own bug, and panics.
@@ -11,7 +11,9 @@
 //! The index knows nothing of what lies in the extents, of space, or of the order of eviction.
 
 mod arena;
+mod entries;
 mod entry;
+mod loading;
 mod slots;
 
 use std::hash::Hasher;
@@ -22,7 +24,10 @@ use siphasher::sip::SipHasher13;
 use crate::error::{Error, Result};
 use crate::key::{KEY_BYTES_MAX, Key};
 use crate::object::{CHECKSUMS_MAX, Object, ObjectId};
+pub use loading::Loading;
+
 use arena::Arena;
+use entries::Entries;
 use entry::{Entry, KeyForm, SHORT_BYTES, SumForm};
 use slots::{IDS_MAX, Slots, Walk};
 
@@ -73,9 +78,10 @@ impl Deref for Checksums<'_> {
 /// The objects of a shard.
 #[derive(Debug)]
 pub struct Index {
+    /// How many objects it is for: ids from here on are spare.
+    objects_max: u32,
     slots: Slots,
-    /// Bytes, not arrays of them: only those are sure to come as zero pages.
-    entries: Vec<u8>,
+    entries: Entries,
     /// Ids from here on were never used.
     fresh: u32,
     /// The last freed id plus one; 0 if none.
@@ -96,13 +102,20 @@ impl Index {
     /// # Errors
     /// [`Error::Invalid`] if `objects_max` is 0 or more than [`Index::OBJECTS_MAX`].
     pub fn new(objects_max: u32, hash_key: [u64; 2]) -> Result<Index> {
+        Index::with_spare(objects_max, 0, hash_key)
+    }
+
+    /// One with room for so many more objects, at most as many as ids allow, until [`Index::shed_spare`].
+    fn with_spare(objects_max: u32, spare: u32, hash_key: [u64; 2]) -> Result<Index> {
         if objects_max == 0 || objects_max > IDS_MAX {
             let fix = format!("a shard has 1 to {IDS_MAX} objects; use more shards for more");
             return Err(Error::invalid("objects of a shard", objects_max, fix));
         }
+        let spare = spare.min(IDS_MAX - objects_max);
         Ok(Index {
-            slots: Slots::new(objects_max),
-            entries: vec![0; objects_max as usize * entry::ENTRY_BYTES],
+            objects_max,
+            slots: Slots::new(objects_max, spare),
+            entries: Entries::new(objects_max, spare),
             fresh: 0,
             free: 0,
             len: 0,
@@ -125,13 +138,13 @@ impl Index {
 
     /// How many there may be.
     pub fn capacity(&self) -> u32 {
-        (self.entries.len() / entry::ENTRY_BYTES) as u32
+        self.entries.len()
     }
 
     /// Bytes of memory reserved: all arrays in full, and every long key and list of checksums.
     pub fn memory_bytes(&self) -> usize {
         self.slots.memory_bytes()
-            + self.entries.capacity()
+            + self.entries.memory_bytes()
             + self.long_keys.memory_bytes()
             + self.sums.memory_bytes()
     }
@@ -168,7 +181,7 @@ impl Index {
             for (hash, key) in hashes.iter_mut().zip(group) {
                 *hash = self.hash(key.as_ref());
             }
-            self.touch_slots(&hashes[..group.len()]);
+            self.touch_slots(hashes[..group.len()].iter().copied());
             self.touch_entries(&hashes[..group.len()]);
             let of_group = hashes.iter().zip(group);
             found.extend(of_group.map(|(hash, key)| self.find_hashed(*hash, key.as_ref())));
@@ -178,7 +191,7 @@ impl Index {
     /// Whether this is the id of an object.
     #[inline]
     pub fn contains(&self, id: ObjectId) -> bool {
-        self.entries().get(id.0 as usize).is_some_and(entry::is_live)
+        self.entries.get(id.0).is_some_and(entry::is_live)
     }
 
     /// The first id from `from` on that is an object's. Whoever walks all ids so sees every object that exists from
@@ -245,29 +258,6 @@ impl Index {
         self.insert_hashed(self.hash(key), NewObject { key, object, checksums })
     }
 
-    /// Adds objects, for recovery: quicker than one by one. What became of each is appended to `inserted` in their
-    /// order.
-    ///
-    /// # Panics
-    /// As [`Index::insert`] does.
-    pub fn insert_many(
-        &mut self,
-        objects: &[NewObject<'_>],
-        inserted: &mut Vec<Result<ObjectId, Refused>>,
-    ) {
-        inserted.reserve(objects.len());
-        let mut hashes = [0; GROUP];
-        for group in objects.chunks(GROUP) {
-            for (hash, new) in hashes.iter_mut().zip(group) {
-                *hash = self.hash(new.key);
-            }
-            self.touch_slots(&hashes[..group.len()]);
-            for (hash, new) in hashes.iter().zip(group) {
-                inserted.push(self.insert_hashed(*hash, *new));
-            }
-        }
-    }
-
     /// Gives an object other contents; it keeps its id and key. Returns what it was.
     ///
     /// # Panics
@@ -292,37 +282,26 @@ impl Index {
         };
         self.touch_run(position);
         let Index { slots, entries, hash_key, long_keys, .. } = self;
-        let (entries, _) = entries.as_chunks();
-        slots.remove(position, |other| hash_of(&entries[other as usize], long_keys, *hash_key));
-        self.free_sums(id);
-        if let KeyForm::Long(number) = entry::key(self.entry(id)) {
-            self.long_keys.remove(number);
-        }
-        let free = std::mem::replace(&mut self.free, id.0 + 1);
-        entry::set_free(self.entry_mut(id), free);
-        self.len -= 1;
+        slots.remove(position, |other| hash_of(entries.at(other), long_keys, *hash_key));
+        self.release(id);
         was
     }
 
     #[inline]
-    fn entries(&self) -> &[Entry] {
-        self.entries.as_chunks().0
-    }
-
     fn entry_mut(&mut self, id: ObjectId) -> &mut Entry {
-        &mut self.entries.as_chunks_mut().0[id.0 as usize]
+        self.entries.at_mut(id.0)
     }
 
     #[inline]
     fn entry(&self, id: ObjectId) -> &Entry {
-        let entry = &self.entries()[id.0 as usize];
+        let entry = self.entries.at(id.0);
         assert!(entry::is_live(entry), "there is no object {}", id.0);
         entry
     }
 
     #[inline]
     fn is_key(&self, id: u32, key: &[u8]) -> bool {
-        let entry = &self.entries()[id as usize];
+        let entry = self.entries.at(id);
         entry::may_be(entry, key)
             && match entry::key(entry) {
                 KeyForm::Short(_) => true,
@@ -330,9 +309,15 @@ impl Index {
             }
     }
 
+    /// Whether two objects have the same key.
+    fn is_same_key(&self, one: u32, other: u32) -> bool {
+        self.is_key(one, self.key_bytes(ObjectId(other)))
+    }
+
     /// Loads the slots where the walks for these hashes begin.
-    fn touch_slots(&self, hashes: &[u64]) {
-        let touched = hashes.iter().fold(0, |sum, hash| sum ^ self.slots.touch(*hash));
+    #[inline]
+    fn touch_slots(&self, hashes: impl Iterator<Item = u64>) {
+        let touched = hashes.fold(0, |sum, hash| sum ^ self.slots.touch(hash));
         std::hint::black_box(touched);
     }
 
@@ -340,7 +325,7 @@ impl Index {
     fn touch_entries(&self, hashes: &[u64]) {
         let touched = hashes.iter().fold(0, |sum, hash| match self.slots.find(*hash, |_| true) {
             Walk::Found { id, .. } => {
-                let entry = &self.entries()[id as usize];
+                let entry = self.entries.at(id);
                 sum ^ entry[0] ^ entry[entry::ENTRY_BYTES - 1]
             }
             Walk::Empty { .. } => sum,
@@ -350,8 +335,8 @@ impl Index {
 
     /// Loads the entries that a removal from the table hashes, so that it does not wait for each of them.
     fn touch_run(&self, position: usize) {
-        let entries = self.entries();
-        let touched = self.slots.run(position).fold(0, |sum, id| sum ^ entries[id as usize][0]);
+        let entries = &self.entries;
+        let touched = self.slots.run(position).fold(0, |sum, id| sum ^ entries.at(id)[0]);
         std::hint::black_box(touched);
     }
 
@@ -367,23 +352,75 @@ impl Index {
             Walk::Found { id, .. } => return Err(Refused::Present(ObjectId(id))),
             Walk::Empty { position } => position,
         };
+        let id = self.keep(new).ok_or(Refused::Full)?;
+        self.slots.put(position, hash, id.0);
+        Ok(id)
+    }
+
+    /// Writes the entry of an object, which is in no slot yet; none if there is no room.
+    #[inline]
+    fn keep(&mut self, new: NewObject<'_>) -> Option<ObjectId> {
         assert!((1..=KEY_BYTES_MAX).contains(&new.key.len()), "a key has 1 to 512 bytes");
-        let id = self.take_id().ok_or(Refused::Full)?;
+        let id = ObjectId(self.take_id()?);
         let long = new.key.len() > SHORT_BYTES;
         let number = long.then(|| self.long_keys.insert(new.key));
         let sums = self.keep_sums(new.checksums);
-        let entry = self.entry_mut(ObjectId(id));
+        let entry = self.entry_mut(id);
         entry::set_key(entry, new.key, number);
         entry::set_object(entry, new.object, sums);
-        self.slots.put(position, hash, id);
         self.len += 1;
-        Ok(ObjectId(id))
+        Some(id)
+    }
+
+    /// Frees the entry of an object that is in no slot any more.
+    fn release(&mut self, id: ObjectId) {
+        self.free_sums(id);
+        if let KeyForm::Long(number) = entry::key(self.entry(id)) {
+            self.long_keys.remove(number);
+        }
+        let free = std::mem::replace(&mut self.free, id.0 + 1);
+        entry::set_free(self.entry_mut(id), free);
+        self.len -= 1;
+    }
+
+    /// Gives back the spare entries, unless there are more objects than the index is for. Objects that lie there get
+    /// other ids; `moved` is told the old and the new one of each.
+    pub fn shed_spare(&mut self, moved: &mut dyn FnMut(ObjectId, ObjectId)) {
+        if self.len > self.objects_max {
+            return;
+        }
+        let kept = self.objects_max;
+        if self.fresh > kept {
+            let free: Vec<u32> = std::iter::from_fn(|| self.take_free()).collect();
+            let mut free = free.into_iter().filter(|id| *id < kept);
+            for from in (kept..self.fresh).map(ObjectId) {
+                if self.contains(from) {
+                    let to = ObjectId(free.next().expect("as many as are free lie behind"));
+                    self.rename(from, to);
+                    moved(from, to);
+                }
+            }
+            for id in free {
+                let next = std::mem::replace(&mut self.free, id + 1);
+                entry::set_free(self.entry_mut(ObjectId(id)), next);
+            }
+            self.fresh = kept;
+        }
+        self.entries.shed_spare();
+    }
+
+    /// Gives an object a free entry's id.
+    fn rename(&mut self, from: ObjectId, to: ObjectId) {
+        let hash = self.hash(self.key_bytes(from));
+        let Walk::Found { position, .. } = self.slots.find(hash, |other| other == from.0) else {
+            panic!("object {} is not in the table", from.0)
+        };
+        self.slots.exchange(position, to.0);
+        *self.entry_mut(to) = *self.entry(from);
     }
 
     fn take_id(&mut self) -> Option<u32> {
-        if self.free != 0 {
-            let id = self.free - 1;
-            self.free = entry::next_free(&self.entries()[id as usize]);
+        if let Some(id) = self.take_free() {
             return Some(id);
         }
         if self.fresh == self.capacity() {
@@ -391,6 +428,12 @@ impl Index {
         }
         self.fresh += 1;
         Some(self.fresh - 1)
+    }
+
+    fn take_free(&mut self) -> Option<u32> {
+        let id = self.free.checked_sub(1)?;
+        self.free = entry::next_free(self.entries.at(id));
+        Some(id)
     }
 
     fn keep_sums(&mut self, checksums: &[u32]) -> SumForm {

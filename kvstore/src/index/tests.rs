@@ -121,21 +121,34 @@ fn another_hash_key_hashes_otherwise() {
 }
 
 #[test]
-fn many_at_once_are_as_one_by_one() {
-    let (mut many, mut single) = (index(100), index(100));
-    let data: Vec<_> = (0..150_u64).map(|number| (key(number % 120), sums(number))).collect();
-    let new: Vec<_> = (data.iter())
-        .map(|(key, checksums)| NewObject { key, object: object(1), checksums })
-        .collect();
-    let mut inserted = Vec::new();
-    many.insert_many(&new, &mut inserted);
-    for (new, many) in new.iter().zip(inserted) {
-        assert_eq!(single.insert(new.key, new.object, new.checksums), many);
+fn objects_that_wait_are_linked_when_they_are_many() {
+    const OBJECTS: u64 = 3000;
+    let mut loading = Loading::new(OBJECTS as u32, 1100, HASH_KEY).expect("a capacity");
+    let mut gone = 0;
+    for number in 0..2 * OBJECTS {
+        let key = (number % OBJECTS).to_le_bytes();
+        let new = NewObject { key: &key, object: object(number), checksums: &[7] };
+        loading.put(new, &mut |_| gone += 1).expect("an earlier one of its key goes");
+    }
+    assert!(gone > 0, "some were linked");
+    let index = loading.linked(&mut |_| gone += 1);
+    assert_eq!((gone, u64::from(index.len())), (OBJECTS, OBJECTS));
+    for number in 0..OBJECTS {
+        let id = index.find(&number.to_le_bytes()).expect("it was put");
+        assert_eq!(index.object(id), object(OBJECTS + number), "the last counts");
+    }
+}
+
+#[test]
+fn many_are_found_as_one_by_one() {
+    let mut index = index(100);
+    for number in 0..100 {
+        index.insert(&key(number), object(number), &sums(number)).expect("room");
     }
     let keys: Vec<_> = (0..200).map(|number| Key::new(&key(number)).expect("a key")).collect();
     let mut found = Vec::new();
-    many.find_many(&keys, &mut found);
-    let one_by_one: Vec<_> = keys.iter().map(|key| single.find(key.as_bytes())).collect();
+    index.find_many(&keys, &mut found);
+    let one_by_one: Vec<_> = keys.iter().map(|key| index.find(key.as_bytes())).collect();
     assert_eq!(found, one_by_one);
     assert_eq!(found.iter().flatten().count(), 100);
 }
@@ -176,6 +189,26 @@ fn put(index: &mut Index, model: &mut Model, key: Vec<u8>, number: u64) {
     }
 }
 
+/// Puts an object, which is refused only where there are as many as fit.
+fn load(
+    loading: &mut Loading,
+    model: &mut Model,
+    ids: &mut BTreeMap<ObjectId, Vec<u8>>,
+    key: Vec<u8>,
+    number: u64,
+) {
+    let capacity = loading.index().capacity() as usize;
+    let checksums = sums(number);
+    let new = NewObject { key: &key, object: object(number), checksums: &checksums };
+    match loading.put(new, &mut |id| drop(ids.remove(&id))) {
+        Some(id) => {
+            ids.insert(id, key.clone());
+            model.insert(key, number);
+        }
+        None => assert!(!model.contains_key(&key) && model.len() == capacity),
+    }
+}
+
 fn remove(index: &mut Index, model: &mut Model, key: &[u8]) {
     let removed = index.find(key).map(|id| index.remove(id));
     assert_eq!(removed, model.remove(key).map(object));
@@ -211,5 +244,45 @@ proptest! {
             prop_assert_eq!(index.len() as usize, model.len());
         }
         prop_assert_eq!(contents(&index), model);
+    }
+
+    /// What waits is found as what is in the table is, also where nothing is free; those that go are told in time.
+    #[test]
+    fn an_index_being_loaded_is_a_map(
+        steps in vec(step(), 1..300), spare in 0_u32..30, rounds in 1_usize..30,
+    ) {
+        let mut loading = Loading::new(40, spare, HASH_KEY).expect("a capacity");
+        let (mut model, mut ids) = (Model::new(), BTreeMap::new());
+        for step in steps.iter().cycle().take(steps.len() * rounds) {
+            match *step {
+                Step::Put { key: number, object } => {
+                    load(&mut loading, &mut model, &mut ids, key(number), object);
+                }
+                Step::Remove { key: number } => {
+                    let found = loading.find(&key(number), &mut |id| drop(ids.remove(&id)));
+                    prop_assert_eq!(found.is_some(), model.remove(&key(number)).is_some());
+                    if let Some(id) = found {
+                        loading.index_mut().remove(id);
+                        ids.remove(&id);
+                    }
+                }
+            }
+        }
+        loading.linked(&mut |id| drop(ids.remove(&id)));
+        let mut index = loading.into_index();
+        index.shed_spare(&mut |from, to| {
+            let moved = ids.remove(&from).expect("it is known");
+            assert_eq!(ids.insert(to, moved), None);
+        });
+        prop_assert_eq!(index.capacity(), if index.len() > 40 { 40 + spare } else { 40 });
+        let known = ids.iter().map(|(id, key)| (index.key_bytes(*id).to_vec(), *id, key.clone()));
+        prop_assert!(known.into_iter().all(|(is, _, was)| is == was));
+        prop_assert_eq!(ids.len(), model.len());
+        prop_assert_eq!(contents(&index), model.clone());
+        // What is free below the capacity is used again.
+        for number in 0..u64::from(index.capacity() - index.len()) {
+            index.insert(&(1000 + number).to_le_bytes(), object(number), &[1]).expect("room");
+        }
+        prop_assert_eq!(index.insert(b"one more", object(1), &[1]), Err(Refused::Full));
     }
 }

@@ -4,9 +4,8 @@ use std::ops::Range;
 
 use adit_driver::Time;
 use adit_driver::device::CommandQueue;
-use smallvec::SmallVec;
 
-use super::batch::{Batches, Boxes, Sums};
+use super::batch::{Batches, Boxes};
 use super::checkpointing::Checkpoints;
 use super::held::HeldObjects;
 use super::lane::{Lane, Load};
@@ -16,12 +15,12 @@ use super::{Coming, Shard, ShardOptions, Stats};
 use crate::admission::Admission;
 use crate::block::Lineage;
 use crate::budget::Budget;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::evict::Policy;
 use crate::expiry::Expiry;
 use crate::extent::Extents;
 use crate::geometry::Geometry;
-use crate::index::{Index, NewObject, Refused};
+use crate::index::{Index, Loading, NewObject};
 use crate::journal::{FIRST_SEQUENCE, Journal, Mark};
 use crate::layout::{ENCODED_BYTES, Layout};
 use crate::lease::Leases;
@@ -40,8 +39,10 @@ use crate::tenant::Tenants;
 const LEASED_PARTS: u32 = 2;
 /// Most slices of one command: what io_uring takes.
 const SLICES_MAX: u32 = 256;
-/// Entries beyond the most objects: a checkpoint has objects that came and went while it was taken.
-const ENTRIES_SPARE: u32 = 4096;
+/// Entries beyond the most objects while they are loaded, one for so many objects and so many more: a checkpoint
+/// has objects that came and went while it was taken.
+const SPARE_PART: u32 = 8;
+const SPARE_MIN: u32 = 4096;
 
 /// What an opening found.
 #[derive(Clone, Debug)]
@@ -95,9 +96,9 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
         let now = clock();
         let wall_s = options.wall_s_at_zero + now.since(Time::ZERO).as_secs();
         let mut recovery = Recovery { recovered, objects: 0, expired: 0, dropped: tables.dropped };
-        let lost = tables.settle(wall_s, &mut recovery);
+        let (settled, lost) = tables.settle(wall_s, &mut recovery);
         let log = new_log(shard, geometry, &options, &recovery, agreed, now);
-        let mut opened = Shard { log, ..Shard::new(shard, lanes, geometry, options, tables, now) };
+        let mut opened = Shard { log, ..Shard::new(shard, lanes, geometry, options, settled, now) };
         opened.checkpoints = recovery.recovered.as_ref().map(|recovered| {
             let next = (recovered.next_number, recovered.next_slot);
             let begin = recovered.checkpoint.map_or(FIRST_SEQUENCE, |chosen| chosen.begin.sequence);
@@ -122,11 +123,10 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
         lanes: Vec<Lane<Q>>,
         geometry: &Geometry,
         options: ShardOptions,
-        tables: Tables,
+        settled: Settled,
         now: Time,
     ) -> Shard<Q> {
-        let Tables { index, policy, expiry, tenants, spaces, objects_max, record_bytes, .. } =
-            tables;
+        let Settled { index, policy, expiry, tenants, spaces, objects_max, record_bytes } = settled;
         let limits = lanes.iter().map(|lane| &lane.info);
         let command_bytes_max =
             limits.clone().map(|info| info.command_bytes_max / UNIT_BYTES * UNIT_BYTES).min();
@@ -210,20 +210,38 @@ fn new_log(
 
 /// The tables of a shard while they are filled.
 struct Tables {
+    index: Loading,
+    expiry: Expiry,
+    tenants: Tenants,
+    spaces: Spaces,
+    ranges: Vec<Range<u64>>,
+    /// Most objects that the store was formatted for.
+    entries: u32,
+    /// Of objects in slabs, where the slab starts.
+    slab_bases: NumberMap<ObjectId, u64>,
+    dropped: u64,
+    /// The checksums of the object that came last; its memory is used again.
+    checksums: Vec<u32>,
+    options: ShardOptions,
+}
+
+/// The tables once nothing is in them that cannot be.
+struct Settled {
     index: Index,
     policy: Box<dyn Policy>,
     expiry: Expiry,
     tenants: Tenants,
     spaces: Spaces,
-    ranges: Vec<Range<u64>>,
     objects_max: u32,
     record_bytes: u64,
-    /// Of objects in slabs, where the slab starts.
-    slab_bases: NumberMap<ObjectId, u64>,
-    dropped: u64,
-    /// What became of the objects that were inserted last; its memory is used again.
-    inserted: Vec<std::result::Result<ObjectId, Refused>>,
-    options: ShardOptions,
+}
+
+/// Keys and places of objects that were removed: the journal is to be told of them.
+type Lost = Vec<(Box<[u8]>, Place)>;
+
+/// An index for the objects of a shard, and some more that came and went.
+fn new_index(entries: u32, options: &ShardOptions) -> Result<Loading> {
+    Loading::new(entries, entries / SPARE_PART + SPARE_MIN, options.hash_key)
 }
 
 impl Tables {
@@ -231,24 +249,18 @@ impl Tables {
         let geometry = set.geometry();
         let ranges: Vec<Range<u64>> =
             (0..geometry.devices()).map(|device| geometry.data(shard, device)).collect();
-        let most = set.objects_max();
-        let objects_max = options.capacity_objects.map_or(most, |objects| objects.clamp(1, most));
-        let entries = most.saturating_add(most / 8).saturating_add(ENTRIES_SPARE);
-        let entries = entries.min(Index::OBJECTS_MAX);
         let capacity_units =
             options.capacity_bytes.map_or(u64::MAX, |bytes| (bytes / UNIT_BYTES).max(1));
         Ok(Tables {
-            index: Index::new(entries, options.hash_key)?,
-            policy: options.build_policy(entries),
+            index: new_index(set.objects_max(), options)?,
             expiry: Expiry::new(),
             tenants: Tenants::new(),
             spaces: Spaces::new(ranges.clone(), capacity_units, options.discard_after),
             ranges,
-            objects_max,
-            record_bytes: 0,
+            entries: set.objects_max(),
             slab_bases: NumberMap::default(),
             dropped: 0,
-            inserted: Vec::new(),
+            checksums: Vec::new(),
             options: options.clone(),
         })
     }
@@ -276,9 +288,10 @@ impl Tables {
             && put.checksums.len() == self.spaces.checksums_of(&put.object)
     }
 
-    /// Makes of what was found what may be: nothing that has expired, nothing upon another. Gives what was removed.
-    fn settle(&mut self, wall_s: u64, recovery: &mut Recovery) -> Vec<(Box<[u8]>, Place)> {
-        let mut lost = Vec::new();
+    /// Makes of what was found what may be: nothing that has expired, nothing upon another.
+    fn settle(mut self, wall_s: u64, recovery: &mut Recovery) -> (Settled, Lost) {
+        let mut lost = Lost::new();
+        self.link();
         while let Some(id) = self.expiry.due(wall_s) {
             recovery.expired += 1;
             lost.push(self.remove(id));
@@ -289,25 +302,44 @@ impl Tables {
                 lost.push(self.remove(id));
             }
         }
-        let mut from = 0;
-        while let Some(id) = self.index.next_live(from) {
-            from = id.0 + 1;
-            let (object, key) = (self.index.object(id), self.index.key_bytes(id));
-            let units = self.spaces.units_of(&object);
-            self.tenants.count(object.tenant, units);
-            self.spaces.count(units);
-            self.record_bytes += record_bytes(key.len(), self.index.checksums(id).len()) as u64;
+        (self.counted(), lost)
+    }
+
+    /// Counts what is there, and lets the policy know of it.
+    fn counted(self) -> Settled {
+        let Tables { index, mut expiry, mut tenants, mut spaces, entries, options, .. } = self;
+        let mut index = index.into_index();
+        index.shed_spare(&mut |from, to| {
+            if let Some(at_s) = expiry.get(from) {
+                expiry.clear(from);
+                expiry.set(to, at_s);
+            }
+        });
+        let mut policy = options.build_policy(index.capacity());
+        let (mut next, mut all_record_bytes) = (index.next_live(0), 0);
+        while let Some(id) = next {
+            let object = index.object(id);
+            let units = spaces.units_of(&object);
+            tenants.count(object.tenant, units);
+            spaces.count(units);
+            let (key_bytes, checksums) = (index.key_bytes(id).len(), index.checksums(id).len());
+            all_record_bytes += record_bytes(key_bytes, checksums) as u64;
             // A policy that is new remembers no hash that this one could be compared with.
-            self.policy.inserted(id, 0);
+            policy.inserted(id, 0);
+            next = index.next_live(id.0 + 1);
         }
-        lost
+        let objects_max = options.capacity_objects.map_or(entries, |most| most.clamp(1, entries));
+        let record_bytes = all_record_bytes;
+        Settled { index, policy, expiry, tenants, spaces, objects_max, record_bytes }
     }
 
     fn remove(&mut self, id: ObjectId) -> (Box<[u8]>, Place) {
-        let key = self.index.key_bytes(id).into();
+        let index = self.index.index_mut();
+        let key = index.key_bytes(id).into();
+        let place = index.remove(id).place;
         self.expiry.clear(id);
         self.slab_bases.remove(&id);
-        (key, self.index.remove(id).place)
+        (key, place)
     }
 
     /// Takes the space of all objects of a device; gives those for which there is none.
@@ -317,7 +349,7 @@ impl Tables {
             self.slab_bases.iter().map(|(id, base)| (*id, *base)).collect();
         in_slabs.sort_unstable();
         for (id, base) in in_slabs {
-            let object = self.index.object(id);
+            let object = self.index.index().object(id);
             let is_here = object.place.device == device;
             if is_here && !self.spaces.restore(&mut slabs, &object, base) {
                 refused.push(id);
@@ -344,14 +376,14 @@ impl Tables {
 
     /// The objects of a device that are in no slab, by id, with their units.
     fn plain(&self, device: u8) -> impl Iterator<Item = (ObjectId, Range<u64>)> {
-        let mut from = 0;
+        let (index, mut from) = (self.index.index(), 0);
         let ids = std::iter::from_fn(move || {
-            let id = self.index.next_live(from)?;
+            let id = index.next_live(from)?;
             from = id.0 + 1;
             Some(id)
         });
         ids.filter_map(move |id| {
-            let object = self.index.object(id);
+            let object = index.object(id);
             let is_one = object.place.device == device && !self.slab_bases.contains_key(&id);
             let unit = object.place.unit;
             is_one.then(|| (id, unit..unit + self.spaces.units_of(&object)))
@@ -360,41 +392,36 @@ impl Tables {
 }
 
 impl Tables {
-    /// What becomes of an object that was inserted, or whose key was there.
-    fn take(
-        &mut self,
-        put: &Put<'_>,
-        checksums: &[u32],
-        inserted: std::result::Result<ObjectId, Refused>,
-    ) {
-        let id = match inserted {
-            Ok(id) => id,
-            Err(Refused::Present(id)) => {
-                self.index.replace(id, put.object, checksums);
-                id
-            }
-            Err(Refused::Full) => {
-                self.dropped += 1;
-                return;
-            }
-        };
-        match put.expires_s {
-            Some(at_s) => self.expiry.set(id, at_s),
-            None if self.expiry.is_empty() => {}
-            None => self.expiry.clear(id),
-        }
-        match put.slab_base {
-            Some(base) => drop(self.slab_bases.insert(id, base)),
-            None if self.slab_bases.is_empty() => {}
-            None => drop(self.slab_bases.remove(&id)),
-        }
+    /// The object with this key, if there is one.
+    fn find(&mut self, key: &[u8]) -> Option<ObjectId> {
+        let Tables { index, expiry, slab_bases, .. } = self;
+        index.find(key, &mut |id| forget(expiry, slab_bases, id))
     }
+
+    /// Has all objects in the index's table.
+    fn link(&mut self) {
+        let Tables { index, expiry, slab_bases, .. } = self;
+        index.linked(&mut |id| forget(expiry, slab_bases, id));
+    }
+
+    /// Adds an object, in place of any other of its key; none if there is no room for it.
+    fn insert(&mut self, put: &Put<'_>) -> Option<ObjectId> {
+        let Tables { index, expiry, slab_bases, checksums, .. } = self;
+        put.checksums.copy_into(checksums);
+        let new = NewObject { key: put.key, object: put.object, checksums };
+        index.put(new, &mut |id| forget(expiry, slab_bases, id))
+    }
+}
+
+/// Forgets what is kept beside the index of an object that is no more.
+fn forget(expiry: &mut Expiry, slab_bases: &mut NumberMap<ObjectId, u64>, id: ObjectId) {
+    expiry.clear(id);
+    slab_bases.remove(&id);
 }
 
 impl Rebuild for Tables {
     fn clear(&mut self) {
-        let emptied = Tables::empty_index(&self.options, self.index.capacity());
-        self.index = emptied.expect("an index of this size was made before");
+        self.index = new_index(self.entries, &self.options).expect("one was made before");
         self.expiry = Expiry::new();
         self.tenants = Tenants::new();
         self.spaces.forget_layouts();
@@ -405,38 +432,29 @@ impl Rebuild for Tables {
     fn put(&mut self, put: &Put<'_>) -> Result<()> {
         if !self.is_possible(put) {
             self.dropped += 1;
-            if let Some(id) = self.index.find(put.key) {
+            if let Some(id) = self.find(put.key) {
                 self.remove(id);
             }
             return Ok(());
         }
-        let checksums: Sums = put.checksums.iter().collect();
-        let inserted = self.index.insert(put.key, put.object, &checksums);
-        self.take(put, &checksums, inserted);
-        Ok(())
-    }
-
-    fn put_many(&mut self, puts: &[Put<'_>]) -> Result<()> {
-        if !puts.iter().all(|put| self.is_possible(put)) {
-            return puts.iter().try_for_each(|put| self.put(put));
+        let Some(id) = self.insert(put) else {
+            self.dropped += 1;
+            return Ok(());
+        };
+        match put.expires_s {
+            Some(at_s) => self.expiry.set(id, at_s),
+            None => self.expiry.clear(id),
         }
-        let sums: SmallVec<[Sums; 32]> =
-            puts.iter().map(|put| put.checksums.iter().collect()).collect();
-        let mut news = SmallVec::<[NewObject<'_>; 32]>::new();
-        for (put, checksums) in puts.iter().zip(&sums) {
-            news.push(NewObject { key: put.key, object: put.object, checksums });
+        match put.slab_base {
+            Some(base) => drop(self.slab_bases.insert(id, base)),
+            None => drop(self.slab_bases.remove(&id)),
         }
-        let mut inserted = std::mem::take(&mut self.inserted);
-        self.index.insert_many(&news, &mut inserted);
-        for ((put, checksums), inserted) in puts.iter().zip(&sums).zip(inserted.drain(..)) {
-            self.take(put, checksums, inserted);
-        }
-        self.inserted = inserted;
         Ok(())
     }
 
     fn delete(&mut self, key: &[u8], place: Place) -> Result<()> {
-        if let Some(id) = self.index.find(key).filter(|id| self.index.object(*id).place == place) {
+        let found = self.find(key);
+        if let Some(id) = found.filter(|id| self.index.index().object(*id).place == place) {
             self.remove(id);
         }
         Ok(())
@@ -460,11 +478,5 @@ impl Rebuild for Tables {
             self.spaces.define(layout);
         }
         Ok(())
-    }
-}
-
-impl Tables {
-    fn empty_index(options: &ShardOptions, entries: u32) -> Result<Index, Error> {
-        Index::new(entries, options.hash_key)
     }
 }

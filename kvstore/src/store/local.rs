@@ -291,12 +291,12 @@ impl Local {
     /// # Errors
     /// As [`adit_driver::Controller::recover`]; [`Error::Media`] where another device answers; [`Error::Invalid`]
     /// where there is no such device, or it works, or its commands are not over: poll, and call it again.
-    pub fn recover(&mut self, now: Time, device: u8) -> Result<()> {
+    pub fn recover(&mut self, device: u8) -> Result<()> {
         let Local { shards, devices, set, options, .. } = self;
         devices.recover(device, options, set)?;
         let mut any = false;
         for shard in shards.iter_mut().filter(|shard| shard.has_failed(device)) {
-            drop(shard.attach(now, device, devices.lane(device, options)?)?);
+            drop(shard.attach(device, devices.lane(device, options)?)?);
             any = true;
         }
         devices::any_attached(device, any)

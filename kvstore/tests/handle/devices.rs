@@ -168,7 +168,7 @@ fn a_local_store_recovers_a_device_that_failed_and_no_other() {
         matches!(outcome, Some(Outcome::Hit { bytes: 8000 }))
     };
     for (device, fix) in [(1, "it works"), (2, "no such device")] {
-        let refused = store.recover(store.now(), device).expect_err("nothing to do").to_string();
+        let refused = store.recover(device).expect_err("nothing to do").to_string();
         assert!(refused.contains(fix), "{refused}");
     }
 
@@ -177,13 +177,13 @@ fn a_local_store_recovers_a_device_that_failed_and_no_other() {
     assert!(first.iter().all(|number| hit(&mut store, *number)), "the other is there");
     buses[1].replug();
     let deadline = Instant::now() + Duration::from_secs(60);
-    while let Err(error) = store.recover(store.now(), 1) {
+    while let Err(error) = store.recover(1) {
         assert!(Instant::now() < deadline, "{error}");
         store.poll(store.now(), &mut drop);
         std::thread::sleep(Duration::from_millis(20));
     }
     assert!((0..30).all(|number| hit(&mut store, number)), "all are there again");
-    assert!(store.recover(store.now(), 1).is_err(), "and nothing is left to recover");
+    assert!(store.recover(1).is_err(), "and nothing is left to recover");
     store.close(&mut drop).expect("closed");
 }
 

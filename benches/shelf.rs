@@ -66,6 +66,7 @@ impl Shelf {
             boundary_bytes: 0,
             depth: 130,
             deallocates: false,
+            protection: None,
             accepts: Box::new(|_| true),
         };
         Ok(vec![Lane::new(queue, info, self.memory.allocate(LANE_MEMORY_BYTES)?)])

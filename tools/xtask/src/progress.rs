@@ -36,18 +36,43 @@ impl Drop for Progress {
     }
 }
 
+/// One line on the terminal that its owner changes, and takes away before anything else is printed.
+pub(crate) struct Line {
+    is_terminal: bool,
+    is_shown: bool,
+}
+
+impl Line {
+    /// A line that shows nothing yet.
+    pub(crate) fn new() -> Self {
+        Self { is_terminal: stderr().is_terminal(), is_shown: false }
+    }
+
+    /// Shows `text` in the place of what was there.
+    pub(crate) fn show(&mut self, text: &str) {
+        if self.is_terminal {
+            show(&format!("\r{text}\x1b[K"));
+            self.is_shown = true;
+        }
+    }
+
+    /// Shows nothing.
+    pub(crate) fn clear(&mut self) {
+        if std::mem::take(&mut self.is_shown) {
+            show("\r\x1b[K");
+        }
+    }
+}
+
 fn tick(what: &str, stopped: &std::sync::mpsc::Receiver<()>) {
     let begun = Instant::now();
     let mut wait = PATIENCE;
-    let mut shown = false;
+    let mut line = Line::new();
     while stopped.recv_timeout(wait) == Err(RecvTimeoutError::Timeout) {
-        show(&format!("\r{what} … {} s\x1b[K", begun.elapsed().as_secs()));
-        shown = true;
+        line.show(&format!("{what} … {} s", begun.elapsed().as_secs()));
         wait = Duration::from_secs(1);
     }
-    if shown {
-        show("\r\x1b[K");
-    }
+    line.clear();
 }
 
 fn show(text: &str) {

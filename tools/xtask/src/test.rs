@@ -1,5 +1,6 @@
 //! `cargo xtask test`: every check, in the order in which a mistake is cheapest to find.
 //!
+//! Builds go on side by side, and nothing is run until all are done: what is tested has the machine for itself.
 //! Nothing stops at the first failure, so that one run tells everything; only the guests are left out when `adit` does
 //! not build.
 
@@ -7,9 +8,12 @@ use crate::deps::{self, FIO, STRACE, VALGRIND, WIPEFS};
 use crate::failure::{Context, Failure, Result};
 use crate::interrupt;
 use crate::matrix;
+use crate::process;
+use crate::progress::Progress;
+use crate::sim;
 use crate::workspace;
-use std::process::Stdio;
-use std::time::Instant;
+use std::process::{Output, Stdio};
+use std::time::{Duration, Instant};
 
 #[derive(clap::Args)]
 pub(crate) struct TestArgs {
@@ -20,23 +24,34 @@ pub(crate) struct TestArgs {
     /// Run only the guests whose name contains this (and build adit for them)
     #[arg(long, value_name = "NAME")]
     only: Option<String>,
+
+    /// How many guests run side by side [default: one for each core, as far as memory goes]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..))]
+    jobs: Option<u8>,
 }
 
-/// The checks that cargo does. The last one builds what the guests run: they are left out when it fails.
-const STEPS: [&[&str]; 8] = [
+/// What is looked at without being run, while [`BUILD`] goes on beside it: that takes one core for most of its time.
+const LOOKS: [&[&str]; 3] = [
     &["fmt", "--all", "--check"],
     &["clippy", "--quiet", "--workspace", "--all-targets", "--", "-D", "warnings"],
     // What the default features leave out.
     &["clippy", "--quiet", "-p", "adit-driver", "--features", "iommufd", "--", "-D", "warnings"],
+];
+
+/// Builds the tests beside the rest of what is built, so that none runs before all is.
+const BUILD_TESTS: &[&str] = &["test", "--quiet", "--workspace", "--no-run"];
+
+/// What is run, with nothing beside it.
+const RUNS: [&[&str]; 4] = [
     &["test", "--quiet", "--workspace"],
     // With fresh seeds on each run: a failure prints the line that repeats it.
     &["xtask", "sim", "--schedules", "100000"],
     // The store's, and a power cut at every command of a long workload in each durability.
     &["xtask", "sim", "--store", "--schedules", "100000"],
     &["xtask", "sim", "--store", "--sweep"],
-    BUILD,
 ];
 
+/// What the guests run: they are left out when it fails. In a directory of its own, as cargo builds each profile.
 const BUILD: &[&str] = &["build", "--quiet", "--release", "--package", "adit"];
 
 /// How many passed and failed.
@@ -65,34 +80,77 @@ pub(crate) fn run(arguments: &TestArgs) -> Result<u8> {
     let cases = matrix::select(arguments.only.as_deref())?;
     deps::ensure(deps::TO_BUILD.iter().chain([&VALGRIND, &STRACE, &FIO, &WIPEFS]))?;
     let mut steps = Tally::default();
-    let mut built = false;
-    for step in if arguments.only.is_some() { &[BUILD] } else { &STEPS[..] } {
-        let passed = run_step(step)?;
-        steps.count(passed);
-        built = passed;
-    }
+    let built = if arguments.only.is_some() {
+        let built = run_step(BUILD)?;
+        steps.count(built);
+        built
+    } else {
+        run_all_steps(&mut steps)?
+    };
+    let steps_took_s = begun.elapsed().as_secs_f64();
     let guests = if arguments.no_vm {
         Tally::default()
     } else if built {
-        matrix::run(&cases)?
+        matrix::run(&cases, arguments.jobs.map(usize::from))?
     } else {
         eprintln!("xtask: adit does not build, so no guest can run it");
         Tally { passed: 0, failed: u32::try_from(cases.len()).context("too many cases")? }
     };
-    println!("{}", summary(steps, guests, arguments.no_vm, begun.elapsed().as_secs_f64()));
+    let elapsed_s = begun.elapsed().as_secs_f64();
+    println!("steps took {steps_took_s:.0} s, guests {:.0} s", elapsed_s - steps_took_s);
+    println!("{}", summary(steps, guests, arguments.no_vm, elapsed_s));
     Ok(u8::from(steps.failed + guests.failed > 0))
 }
 
+/// Everything but the guests; whether there is an `adit` that they can run.
+fn run_all_steps(steps: &mut Tally) -> Result<bool> {
+    println!("== cargo {} begins beside what follows", BUILD.join(" "));
+    let builds = std::thread::spawn(build_beside);
+    for step in LOOKS {
+        steps.count(run_step(step)?);
+    }
+    let (outcome, took) = {
+        let _progress = Progress::start("building the tests, adit and the simulation");
+        // A test that does not build fails below, and is told there.
+        let _ = process::run_quietly(workspace::cargo().args(BUILD_TESTS));
+        builds.join().expect("it only runs cargo, and returns how that ended")
+    };
+    interrupt::check()?;
+    let built = outcome.is_ok();
+    if let Err(failure) = outcome {
+        println!("{failure}");
+    }
+    tell(BUILD, built, took);
+    steps.count(built);
+    for step in RUNS {
+        steps.count(run_step(step)?);
+    }
+    Ok(built)
+}
+
+/// Builds what the guests run, then the simulation; how the first ended, and how long it took.
+fn build_beside() -> (Result<Output>, Duration) {
+    let begun = Instant::now();
+    let built = process::run_quietly(workspace::cargo().args(BUILD));
+    let took = begun.elapsed();
+    // The step that runs the simulation builds it too, and tells what is wrong with it.
+    let _ = process::run_quietly(workspace::cargo().args(sim::BUILD));
+    (built, took)
+}
+
 fn run_step(step: &[&str]) -> Result<bool> {
-    let name = format!("cargo {}", step.join(" "));
-    println!("== {name}");
+    println!("== cargo {}", step.join(" "));
     let begun = Instant::now();
     let status = workspace::cargo().args(step).stdin(Stdio::null()).status();
     let status = status.map_err(|why| Failure::new(format!("cannot run cargo: {why}")))?;
     interrupt::check()?;
-    let verdict = if status.success() { "PASS" } else { "FAIL" };
-    println!("{verdict} {name} ({:.1} s)\n", begun.elapsed().as_secs_f64());
+    tell(step, status.success(), begun.elapsed());
     Ok(status.success())
+}
+
+fn tell(step: &[&str], passed: bool, took: Duration) {
+    let verdict = if passed { "PASS" } else { "FAIL" };
+    println!("{verdict} cargo {} ({:.1} s)\n", step.join(" "), took.as_secs_f64());
 }
 
 fn summary(steps: Tally, guests: Tally, no_vm: bool, elapsed_s: f64) -> String {

@@ -3,10 +3,16 @@
 use crate::failure::{Context, Failure, Result};
 use crate::process;
 use crate::progress::Progress;
+use std::collections::BTreeMap;
 use std::env;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::{Mutex, PoisonError};
+
+/// What this process has built, by its description: cargo takes its time to find that there is nothing to do, and guests
+/// that run side by side would build the same.
+static BUILT: Mutex<BTreeMap<String, PathBuf>> = Mutex::new(BTreeMap::new());
 
 /// The workspace's root directory.
 pub(crate) fn root() -> &'static Path {
@@ -43,6 +49,10 @@ pub(crate) fn build_example(name: &str) -> Result<PathBuf> {
 
 /// Builds an integration test, fast and with every assertion as the simulation is, and returns its path.
 pub(crate) fn build_test(package: &str, name: &str) -> Result<PathBuf> {
+    once(&format!("the test {name} of {package}"), || build_test_anew(package, name))
+}
+
+fn build_test_anew(package: &str, name: &str) -> Result<PathBuf> {
     let _progress = Progress::start(format!("building the test {name} of {package}"));
     let which = ["--package", package, "--test", name];
     let how = ["--profile", "sim", "--no-run", "--message-format", "json"];
@@ -57,6 +67,22 @@ pub(crate) fn build_test(package: &str, name: &str) -> Result<PathBuf> {
 }
 
 fn build(name: &str, arguments: &[&str], file: &str) -> Result<PathBuf> {
+    once(name, || build_anew(name, arguments, file))
+}
+
+/// What `build` builds, the first time; afterwards what it built then.
+fn once(what: &str, build: impl FnOnce() -> Result<PathBuf>) -> Result<PathBuf> {
+    // A build that panicked has put nothing in.
+    let mut built = BUILT.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(file) = built.get(what) {
+        return Ok(file.clone());
+    }
+    let file = build()?;
+    built.insert(what.to_owned(), file.clone());
+    Ok(file)
+}
+
+fn build_anew(name: &str, arguments: &[&str], file: &str) -> Result<PathBuf> {
     let _progress = Progress::start(format!("building {name}"));
     process::run_quietly(cargo().args(["build", "--quiet"]).args(arguments))?;
     let binary = target_directory()?.join(file);
@@ -64,5 +90,18 @@ fn build(name: &str, arguments: &[&str], file: &str) -> Result<PathBuf> {
         Ok(binary)
     } else {
         Err(Failure::new(format!("cargo built {name} but {} is not there", binary.display())))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_built_is_not_built_again_and_what_failed_is() {
+        let file = PathBuf::from("/built/once");
+        assert!(once("a sample", || Err(Failure::new("no"))).is_err());
+        assert_eq!(once("a sample", || Ok(file.clone())).ok(), Some(file.clone()));
+        assert_eq!(once("a sample", || Err(Failure::new("asked again"))).ok(), Some(file));
     }
 }

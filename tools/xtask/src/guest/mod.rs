@@ -7,6 +7,7 @@
 mod arguments;
 mod command;
 mod controller;
+mod counter;
 mod cpio;
 mod files;
 mod initramfs;
@@ -18,6 +19,7 @@ mod programs;
 mod qemu;
 mod rules;
 mod scratch;
+mod vmlinux;
 
 pub(crate) use arguments::GuestArgs;
 pub(crate) use command::quote;
@@ -47,12 +49,12 @@ pub(crate) struct Outcome {
 }
 
 /// What a terminal shows while the guest runs.
-#[derive(Clone, Copy)]
-pub(crate) enum Waiting<'a> {
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Waiting {
     /// That it boots; after that the command speaks for itself.
     UntilBooted,
-    /// This, until the guest is gone.
-    Throughout(&'a str),
+    /// Nothing of its own: the caller tells.
+    Silently,
 }
 
 /// What the arguments mean, worked out before anything is built or booted.
@@ -91,15 +93,16 @@ impl Plan {
     }
 }
 
-/// Boots the guest, runs the command, and passes its output on to `sink` as it comes.
+/// Builds what the guest runs and installs what it takes, so that guests side by side find it there.
 ///
 /// # Errors
-/// When the guest cannot be built or booted, dies, or takes too long. A command that fails is an [`Outcome`].
-pub(crate) fn run(
-    arguments: &GuestArgs,
-    waiting: Waiting,
-    sink: &mut dyn Write,
-) -> Result<Outcome> {
+/// When that fails; the guest's own run fails of it too, and says so.
+pub(crate) fn prepare(arguments: &GuestArgs) -> Result<()> {
+    complete_plan(arguments).map(drop)
+}
+
+/// The plan, with everything built that it names.
+fn complete_plan(arguments: &GuestArgs) -> Result<Plan> {
     let mut plan = Plan::new(arguments)?;
     require_host()?;
     deps::ensure([&deps::QEMU, &deps::C_LIBRARY])?;
@@ -118,6 +121,19 @@ pub(crate) fn run(
         let built = Program::find(&workspace::build_test(package, name)?.to_string_lossy())?;
         plan.programs.push(built.named(name));
     }
+    Ok(plan)
+}
+
+/// Boots the guest, runs the command, and passes its output on to `sink` as it comes.
+///
+/// # Errors
+/// When the guest cannot be built or booted, dies, or takes too long. A command that fails is an [`Outcome`].
+pub(crate) fn run(
+    arguments: &GuestArgs,
+    waiting: Waiting,
+    sink: &mut dyn Write,
+) -> Result<Outcome> {
+    let plan = complete_plan(arguments)?;
     let cache = workspace::target_directory()?.join("vm");
     let kernel = match &arguments.kernel {
         Some(directory) => Kernel::find(directory)?,

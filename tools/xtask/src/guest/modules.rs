@@ -126,7 +126,7 @@ impl Modules {
                 "the guest's kernel has no module {name}; if it should, remove target/vm and try again"
             )));
         };
-        let image = read_module(file)?;
+        let image = read_unpacked(file)?;
         let (mut needs, later) = (dependencies(&image), self.soft(&image, "post:"));
         needs.extend(self.soft(&image, "pre:"));
         for dependency in &needs {
@@ -168,7 +168,8 @@ fn builtin_names(list: &str) -> BTreeSet<String> {
     list.lines().filter_map(|path| module_name(path.rsplit('/').next()?)).collect()
 }
 
-fn read_module(file: &Path) -> Result<Vec<u8>> {
+/// The content of a file, which is packed where its name says so.
+pub(super) fn read_unpacked(file: &Path) -> Result<Vec<u8>> {
     let program = match file.extension().and_then(|extension| extension.to_str()) {
         Some("xz") => "xz",
         Some("zst") => "zstd",
@@ -177,8 +178,8 @@ fn read_module(file: &Path) -> Result<Vec<u8>> {
     };
     if process::find(program).is_none() {
         return Err(Failure::new(format!(
-            "the guest's kernel modules are compressed with {program}, which is not there; install it (the package is \
-             {program}, or xz-utils for xz)"
+            "the guest's kernel or its modules are compressed with {program}, which is not there; install it (the package \
+             is {program}, or xz-utils for xz)"
         )));
     }
     Ok(process::run_quietly(Command::new(program).arg("-dc").arg(file))?.stdout)

@@ -5,12 +5,14 @@
 //! is there already is used as it is; removing the directory fetches it again.
 
 use super::programs;
+use super::vmlinux;
 use crate::failure::{Context, Failure, Result};
 use crate::process;
 use crate::progress::Progress;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::{Mutex, PoisonError};
 
 /// The packages that always depend on the current kernel: Debian's, then Ubuntu's.
 const META_PACKAGES: [&str; 2] = ["linux-image-amd64", "linux-image-generic"];
@@ -23,6 +25,9 @@ const PROGRAMS: [(&str, &str); 5] = [
     ("mkfs.vfat", "dosfstools"),
     ("sfdisk", "fdisk"),
 ];
+
+/// Held while something is fetched or unpacked: guests side by side want the same.
+static FETCHING: Mutex<()> = Mutex::new(());
 
 /// A kernel and its modules.
 pub(crate) struct Kernel {
@@ -58,10 +63,10 @@ impl Kernel {
     /// The distribution's kernel, fetched into `cache` the first time.
     pub(crate) fn fetched(cache: &Path) -> Result<Self> {
         let root = cache.join("kernel");
-        if !root.is_dir() {
-            fetch(&kernel_packages()?, &root)?;
-        }
-        Self::find(&root)
+        fetch_once(&root, kernel_packages)?;
+        let packed = Self::find(&root)?;
+        let _alone = FETCHING.lock().unwrap_or_else(PoisonError::into_inner);
+        Ok(Self { image: vmlinux::beside(&packed.image)?, ..packed })
     }
 }
 
@@ -71,9 +76,7 @@ pub(crate) fn busybox(cache: &Path) -> Result<PathBuf> {
         return Ok(found);
     }
     let root = cache.join("busybox");
-    if !root.is_dir() {
-        fetch(&["busybox-static".to_owned()], &root)?;
-    }
+    fetch_once(&root, || Ok(vec!["busybox-static".to_owned()]))?;
     let places = [root.join("bin/busybox"), root.join("usr/bin/busybox")];
     let found = places.into_iter().find(|file| file.is_file());
     found.ok_or_else(|| {
@@ -89,9 +92,7 @@ pub(crate) fn package_of(program: &str) -> Option<&'static str> {
 /// `program` out of `package`, fetched into `cache` the first time.
 pub(crate) fn program(package: &str, program: &str, cache: &Path) -> Result<PathBuf> {
     let root = cache.join(format!("package-{package}"));
-    if !root.is_dir() {
-        fetch(&[package.to_owned()], &root)?;
-    }
+    fetch_once(&root, || Ok(vec![package.to_owned()]))?;
     let places = ["usr/bin", "usr/sbin", "bin", "sbin"].map(|place| root.join(place).join(program));
     places.into_iter().find(|file| file.is_file()).ok_or_else(|| {
         Failure::new(format!("no {program} below {}; remove it and try again", root.display()))
@@ -102,12 +103,10 @@ pub(crate) fn program(package: &str, program: &str, cache: &Path) -> Result<Path
 /// host's: what else runs in the guest takes that one.
 pub(crate) fn libraries(package: &str, cache: &Path) -> Result<Vec<PathBuf>> {
     let root = cache.join(format!("libraries-{package}"));
-    if !root.is_dir() {
+    fetch_once(&root, || {
         let libraries = dependencies(package).into_iter();
-        let libraries: Vec<String> =
-            libraries.filter(|name| name.starts_with("lib") && name != "libc6").collect();
-        fetch(&libraries, &root)?;
-    }
+        Ok(libraries.filter(|name| name.starts_with("lib") && name != "libc6").collect())
+    })?;
     Ok(["usr/lib/x86_64-linux-gnu", "lib/x86_64-linux-gnu"].map(|place| root.join(place)).into())
 }
 
@@ -173,6 +172,13 @@ fn require_apt() -> Result<()> {
          qemu-system-x86_64 and a static busybox, and pass --kernel DIR, a directory with boot/vmlinuz-VERSION and \
          lib/modules/VERSION (/ for this machine's own kernel)",
     ))
+}
+
+/// Downloads what `packages` names and unpacks it at `root`, where that is not there yet.
+fn fetch_once(root: &Path, packages: impl FnOnce() -> Result<Vec<String>>) -> Result<()> {
+    // A panic of another lane's leaves nothing half done: the directory appears at once.
+    let _alone = FETCHING.lock().unwrap_or_else(PoisonError::into_inner);
+    if root.is_dir() { Ok(()) } else { fetch(&packages()?, root) }
 }
 
 /// Downloads `packages` and unpacks them at `root`, which appears only when it is complete.

@@ -4,6 +4,7 @@
 //! second one on QEMU's standard output that carries the command's output and the guest's report.
 
 use super::arguments::{DEFAULT_IOMMU, GuestArgs};
+use super::counter;
 use super::monitor::{self, Monitor};
 use super::output::{Report, Splitter};
 use super::packages::Kernel;
@@ -41,10 +42,11 @@ const TICK: Duration = Duration::from_millis(50);
 /// `tsc`: otherwise the clock is the emulated HPET, where each reading leaves the guest. `multipath=N`: block devices
 /// are called nvmeXnY whatever the subsystem. `no_timer_check`: a busy host keeps the emulated timer from ticking in time,
 /// and the kernel would give up. `poll_queues=1`: io_uring can poll for completions on the kernel's drives, which
-/// modprobe tells the module. The hugepages are 2 MiB each.
+/// modprobe tells the module. The hugepages are 2 MiB each; `init_on_alloc=0`: the kernel would clear them all before it
+/// boots. `cryptomgr.notests` and `mitigations=off`: what it does for its own sake is slow when emulated.
 const KERNEL_LINE: &str = "console=ttyS0 quiet loglevel=3 panic=-1 intel_iommu=on amd_iommu=on iommu=pt hugepages=256 \
                            tsc=reliable clocksource=tsc no_timer_check nvme_core.multipath=N nvme.poll_queues=1 \
-                           log_buf_len=4M";
+                           log_buf_len=4M init_on_alloc=0 cryptomgr.notests mitigations=off";
 
 /// QEMU's arguments for this guest.
 pub(crate) fn arguments(
@@ -55,10 +57,11 @@ pub(crate) fn arguments(
     scratch: &Scratch,
 ) -> Result<Vec<String>> {
     let console = scratch.path(CONSOLE).to_string_lossy().into_owned();
+    let kernel_line = KERNEL_LINE.to_owned() + &counter::kernel_word();
     let mut list: Vec<String> =
         ["-machine", "q35,kernel-irqchip=split", "-accel", "tcg,thread=multi", "-cpu", "max"]
             .into_iter()
-            .chain(["-display", "none", "-nodefaults", "-no-reboot", "-append", KERNEL_LINE])
+            .chain(["-display", "none", "-nodefaults", "-no-reboot", "-append", &kernel_line])
             .chain(["-m", &guest.mem, "-smp", &guest.cpus.to_string()])
             .chain([
                 "-kernel",
@@ -125,7 +128,7 @@ pub(crate) struct Watch<'a> {
     /// What to tell the monitor, and when.
     pub rules: &'a [Rule],
     /// What a terminal shows meanwhile.
-    pub waiting: Waiting<'a>,
+    pub waiting: Waiting,
 }
 
 /// Runs QEMU to its end; the command's output goes to `sink`.
@@ -183,7 +186,7 @@ impl Qemu {
     fn start(arguments: &[String], watch: &Watch, scratch: &Scratch) -> Result<Self> {
         let errors = File::create(scratch.path(ERRORS)).context("cannot create QEMU's log file")?;
         let mut command = tied_to_parent(PROGRAM);
-        let aloud = matches!(watch.waiting, Waiting::UntilBooted);
+        let aloud = watch.waiting == Waiting::UntilBooted;
         let (monitor, input) = match watch.rules {
             [] => (None, Stdio::null()),
             rules => {
@@ -210,11 +213,8 @@ impl Qemu {
     ) -> Result<()> {
         let limit_s = watch.limit_s;
         let deadline = Instant::now() + Duration::from_secs(limit_s);
-        let (what, until_booted) = match watch.waiting {
-            Waiting::UntilBooted => ("booting the guest", true),
-            Waiting::Throughout(what) => (what, false),
-        };
-        let mut progress = Some(Progress::start(what));
+        let until_booted = watch.waiting == Waiting::UntilBooted;
+        let mut progress = until_booted.then(|| Progress::start("booting the guest"));
         loop {
             interrupt::check()?;
             self.monitor.as_mut().map_or(Ok(()), Monitor::step)?;
@@ -228,7 +228,7 @@ impl Qemu {
                 Err(RecvTimeoutError::Timeout) => continue,
                 Err(RecvTimeoutError::Disconnected) => return Ok(()),
             };
-            if until_booted && splitter.booted() {
+            if splitter.booted() {
                 progress.take();
             }
             if let Some(monitor) = &mut self.monitor {

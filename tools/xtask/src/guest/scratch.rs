@@ -5,8 +5,12 @@
 use crate::failure::{Context, Result};
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 const PREFIX: &str = "run-";
+
+/// How many directories this process has made: guests run side by side, each in its own.
+static MADE: AtomicU32 = AtomicU32::new(0);
 
 /// A directory that goes away with this value.
 pub(crate) struct Scratch {
@@ -14,10 +18,11 @@ pub(crate) struct Scratch {
 }
 
 impl Scratch {
-    /// Makes this process's directory below `cache` and removes those of processes that are gone.
+    /// Makes a new directory of this process's below `cache` and removes those of processes that are gone.
     pub(crate) fn create(cache: &Path) -> Result<Self> {
         remove_stale(cache);
-        let directory = cache.join(format!("{PREFIX}{}", std::process::id()));
+        let number = MADE.fetch_add(1, Ordering::Relaxed);
+        let directory = cache.join(format!("{PREFIX}{}-{number}", std::process::id()));
         fs::create_dir_all(&directory)
             .context(format_args!("cannot create {}", directory.display()))?;
         Ok(Self { directory })
@@ -59,12 +64,17 @@ impl Drop for Scratch {
 fn remove_stale(cache: &Path) {
     for entry in fs::read_dir(cache).into_iter().flatten().flatten() {
         let name = entry.file_name();
-        let process = name.to_str().and_then(|name| name.strip_prefix(PREFIX));
+        let process = name.to_str().and_then(process_of);
         if process.is_some_and(|process| !Path::new("/proc").join(process).exists()) {
             // Another run may be removing it at the same time.
             let _ = fs::remove_dir_all(entry.path());
         }
     }
+}
+
+/// The number of the process that made the directory called `name`.
+fn process_of(name: &str) -> Option<&str> {
+    name.strip_prefix(PREFIX)?.split('-').next()
 }
 
 /// A text that no command prints by chance.
@@ -82,13 +92,29 @@ mod tests {
     fn the_directory_goes_away_and_a_dead_runs_directory_too() {
         let cache = std::env::temp_dir().join(format!("adit-xtask-scratch-{}", std::process::id()));
         // No process has this number: Linux stops at 4194304.
-        fs::create_dir_all(cache.join("run-4194305")).unwrap();
+        fs::create_dir_all(cache.join("run-4194305-0")).unwrap();
         let scratch = Scratch::create(&cache).unwrap();
         let image = scratch.sparse_image("disk", 1 << 30).unwrap();
         assert_eq!(fs::metadata(&image).unwrap().len(), 1 << 30);
-        assert!(!cache.join("run-4194305").exists());
+        assert!(!cache.join("run-4194305-0").exists());
         drop(scratch);
         assert!(fs::read_dir(&cache).unwrap().next().is_none());
+        fs::remove_dir(&cache).unwrap();
+    }
+
+    #[test]
+    fn guests_side_by_side_have_a_directory_each() {
+        let cache = std::env::temp_dir().join(format!("adit-xtask-lanes-{}", std::process::id()));
+        let (one, other) = (Scratch::create(&cache).unwrap(), Scratch::create(&cache).unwrap());
+        one.write("initramfs", b"one").unwrap();
+        other.write("initramfs", b"other").unwrap();
+        assert_eq!(
+            (one.read("initramfs"), other.read("initramfs")),
+            ("one".into(), "other".into())
+        );
+        drop(one);
+        assert_eq!(other.read("initramfs"), "other");
+        drop(other);
         fs::remove_dir(&cache).unwrap();
     }
 

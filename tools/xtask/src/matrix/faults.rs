@@ -37,6 +37,19 @@ macro_rules! under_load {
     };
 }
 
+/// Resets the controller under a load that goes on after it, and verifies all that the load wrote.
+macro_rules! reset_under_load {
+    ($target:literal) => {
+        under_load!(
+            load!(
+                $target,
+                "--runtime=4 --verify=crc32c --recover --numjobs=2 --offset_increment=64M --group_reporting"
+            ),
+            "echo 1 >/sys/bus/pci/devices/${TARGET_0#vfio:}/reset"
+        )
+    };
+}
+
 pub(super) const CASES: &[Case] = &[
     Case {
         name: "unplug",
@@ -100,16 +113,14 @@ pub(super) const CASES: &[Case] = &[
         name: "reset-under-load",
         guest: &["--nvme", "mdts=7,cmb_size_mb=64"],
         steps: &[
+            // The kernel takes bus mastering away first. QEMU's controller then reads its shadow doorbells as 0 and goes
+            // through the queue to its end; from one in its own memory it takes commands that were completed long ago,
+            // and writes zeroes in the place of data it cannot read. So either shadows or a queue there, not both.
             good(
-                under_load!(
-                    load!(
-                        "{0},queues=cmb",
-                        "--runtime=4 --verify=crc32c --recover --numjobs=2 --offset_increment=64M --group_reporting"
-                    ),
-                    "echo 1 >/sys/bus/pci/devices/${TARGET_0#vfio:}/reset"
-                ),
+                reset_under_load!("{0},queues=cmb,dbbuf=off"),
                 &["something else reset it", "err= 0", "recoveries=1"],
             ),
+            good(reset_under_load!("{0}"), &["something else reset it", "err= 0", "recoveries=1"]),
             refused(
                 under_load!(
                     load!("{0}", "--runtime=60"),

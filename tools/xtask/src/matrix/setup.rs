@@ -52,7 +52,7 @@ find /var/lib/adit /etc/udev /run/udev /etc/security /etc/tmpfiles.d ! -type d 2
 /// What it says then.
 const NOTHING_LEFT: &[&str] = &["nvme\n(null)\n/dev/nvme0n1\nnothing else\n"];
 
-pub(super) const CASES: &[Case] = &[OPERATOR, REFUSED, GROUPS, NO_IOMMU, KILLED];
+pub(super) const CASES: &[Case] = &[KILLED, OPERATOR, REFUSED, GROUPS, NO_IOMMU];
 
 /// Three drives, one of them free: it goes to a user and back, and the other two never notice.
 const OPERATOR: Case = Case {

@@ -1,0 +1,102 @@
+//! One engine in one round, in a process of its own: what it uses is then its own.
+//!
+//! The phases are a fill, and then those that were asked for. A fill and a mixed phase end when everything is on the
+//! device. Where no memory group bounds the page cache, it is emptied between phases.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
+use nix::sys::prctl::set_pdeathsig;
+use nix::sys::signal::Signal;
+
+use crate::engine::{self, Bed, Setup};
+use crate::load::Work;
+use crate::measured::{Cost, Measured};
+use crate::message::{Ended, Message};
+use crate::options::{Child, Phase};
+use crate::usage::{Processor, resident_bytes_max};
+
+/// Between two reports of how far a phase is.
+const TELL_EVERY: Duration = Duration::from_millis(250);
+
+/// Runs the phases and tells what came of them.
+///
+/// # Errors
+/// Whatever failed; the parent says which engine it was.
+pub(crate) fn run(child: &Child) -> Result<()> {
+    set_pdeathsig(Signal::SIGKILL)?;
+    if let Some(group) = &child.group {
+        crate::memory_limit::join(group)?;
+    }
+    let setup = Setup {
+        folder: child.folder.clone(),
+        objects: child.load.objects(),
+        object_bytes: child.load.object_bytes.0 as usize,
+        memory_bytes: child.load.memory.0,
+        depth: child.load.depth,
+    };
+    let (mut bed, about) = engine::open(child.engine, &setup)?;
+    let phases = [Phase::Fill].into_iter().chain(child.load.phases.iter().copied());
+    for phase in phases {
+        if child.group.is_none() {
+            drop_page_cache(&child.folder)?;
+        }
+        Message::Measured(measure(&mut *bed, child, phase)?).tell()?;
+    }
+    let (setup, promise) = (about.setup, about.promise);
+    Message::Ended(Ended { resident_bytes_max: resident_bytes_max()?, setup, promise }).tell()
+}
+
+fn measure(bed: &mut dyn Bed, child: &Child, phase: Phase) -> Result<Measured> {
+    let lasts = Duration::from_secs(child.load.seconds);
+    let work = Arc::new(Work::new(phase, child.load.objects(), lasts, child.seed));
+    let (before, began) = (Processor::now()?, Instant::now());
+    let tally = telling(&work, || -> Result<_> {
+        let tally = bed.run(&work)?;
+        if matches!(phase, Phase::Fill | Phase::Mixed) {
+            bed.settle()?;
+        }
+        Ok(tally)
+    })?;
+    let seconds = began.elapsed().as_secs_f64();
+    let cost = Cost { seconds, processor: Processor::now()?.seconds_since(before) };
+    Measured::new(phase, &tally, cost, child.load.object_bytes.0)
+}
+
+/// Calls `f` while another thread tells how far it is.
+fn telling<T>(work: &Work, f: impl FnOnce() -> T) -> T {
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let teller = scope.spawn(|| {
+            while !is_over.load(Ordering::Relaxed) {
+                // Nobody who listens is no reason to end: the parent's end is told by a signal.
+                let _ = Message::Far { phase: work.phase, done: work.far() }.tell();
+                std::thread::park_timeout(TELL_EVERY);
+            }
+        });
+        let result = f();
+        is_over.store(true, Ordering::Relaxed);
+        teller.thread().unpark();
+        result
+    })
+}
+
+/// Has the kernel forget what it holds of the files in a folder and below.
+fn drop_page_cache(folder: &Path) -> Result<()> {
+    for entry in std::fs::read_dir(folder)? {
+        let path = entry?.path();
+        if path.is_dir() {
+            drop_page_cache(&path)?;
+            continue;
+        }
+        // What an engine removes meanwhile needs no forgetting.
+        let Ok(file) = std::fs::File::open(&path) else { continue };
+        posix_fadvise(&file, 0, 0, PosixFadviseAdvice::POSIX_FADV_DONTNEED)
+            .with_context(|| format!("emptying the page cache of {}", path.display()))?;
+    }
+    Ok(())
+}

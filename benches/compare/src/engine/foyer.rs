@@ -1,0 +1,157 @@
+//! foyer's hybrid cache: its block engine on one file, direct I/O.
+//!
+//! | setting | value | why |
+//! |---|---|---|
+//! | memory cache | half of the memory that is allowed, LRU, 16 shards | the other half is for buffers and what is in flight |
+//! | file | data and a half, allocated before | all objects fit, and puts that replace old ones |
+//! | I/O engine | `foyer`: io_uring, one thread, as deep as there are requests and more; `foyer-psync`: threads of the runtime | its fastest, and the one that does not spin |
+//! | write policy | on insertion | on eviction what is in memory would be counted as stored without being on the disk |
+//! | flushers | 2, buffers of an eighth of the memory, at most 64 MiB | enough to keep the disk busy |
+//! | compression, admission, reinsertion | none, all, none | nothing is to be computed or declined |
+//! | callers | tasks, on as many threads as there are processors | its calls are futures of tokio's |
+//!
+//! foyer drops what it cannot write soon enough. So that all is there, a put waits while more than three quarters of a flusher's buffer are unwritten; what that
+//! costs is foyer's, as a fill that loses objects is none. It verifies XxHash64 on reads from the disk.
+
+use std::fs::File;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Result, anyhow};
+use foyer::{
+    BlockEngineConfig, DeviceBuilder, FileDeviceBuilder, HybridCache, HybridCacheBuilder,
+    HybridCachePolicy, IoEngineConfig, LruConfig, PsyncIoEngineConfig, RecoverMode,
+    UringIoEngineConfig,
+};
+use tokio::sync::Mutex;
+
+use super::{About, Engine, Setup, judge, make_file};
+use crate::contents;
+use crate::measured::Found;
+
+const FLUSHERS: usize = 2;
+/// Of both flushers; each has two of them, in turns.
+const BUFFERS_BYTES_MAX: usize = 64 << 20;
+/// After so much the count of what is unwritten begins anew, as it is an estimate.
+const COUNTED_ANEW_BYTES: u64 = 256 << 20;
+const PAGE_BYTES: u64 = 4096;
+
+pub(super) struct Foyer {
+    cache: HybridCache<u128, Vec<u8>>,
+    file: PathBuf,
+    base: Vec<u8>,
+    /// What may be unwritten; less than the buffer of one flusher.
+    unwritten_bytes_max: u64,
+    handed: Mutex<Handed>,
+}
+
+/// What was given to foyer since the count began.
+#[derive(Default)]
+struct Handed {
+    bytes: u64,
+    /// What foyer had written when it began.
+    written_before: u64,
+}
+
+fn io_engine(is_uring: bool, depth: u32) -> Box<dyn IoEngineConfig> {
+    if is_uring {
+        return UringIoEngineConfig::new()
+            .with_threads(1)
+            .with_io_depth(2 * depth as usize)
+            .boxed();
+    }
+    PsyncIoEngineConfig::new().boxed()
+}
+
+fn failed(why: foyer::Error) -> anyhow::Error {
+    anyhow!("foyer: {why}")
+}
+
+impl Foyer {
+    pub(super) async fn open(setup: &Setup, is_uring: bool) -> Result<(Foyer, About)> {
+        let file = setup.folder.join("foyer.img");
+        let file_bytes = (setup.data_bytes() / 2 * 3 + (256 << 20)).next_multiple_of(16 << 20);
+        make_file(&file, file_bytes)?;
+        let memory_bytes = setup.memory_bytes as usize / 2;
+        let buffers_bytes = (memory_bytes / 4).min(BUFFERS_BYTES_MAX);
+        let device =
+            FileDeviceBuilder::new(&file).with_capacity(file_bytes as usize).with_direct(true);
+        let engine = BlockEngineConfig::new(device.build().map_err(failed)?)
+            .with_flushers(FLUSHERS)
+            .with_buffer_pool_size(buffers_bytes)
+            .with_submit_queue_size_threshold(2 * buffers_bytes);
+        let cache = HybridCacheBuilder::new()
+            .with_policy(HybridCachePolicy::WriteOnInsertion)
+            .with_flush_on_close(false)
+            .memory(memory_bytes)
+            .with_shards(16)
+            .with_eviction_config(LruConfig::default())
+            .with_weighter(|_: &u128, value: &Vec<u8>| value.len())
+            .storage()
+            .with_io_engine_config(io_engine(is_uring, setup.depth))
+            .with_engine_config(engine)
+            .with_recover_mode(RecoverMode::None)
+            .build()
+            .await
+            .map_err(failed)?;
+        let about = About {
+            setup: format!(
+                "block engine, {}, O_DIRECT, {} MiB of cache in memory; callers are tasks",
+                if is_uring { "io_uring" } else { "psync" },
+                memory_bytes >> 20
+            ),
+            promise: "a cache: what is not written yet is lost in a crash, and nothing is flushed; XxHash64 verified on reads from the disk".to_owned(),
+        };
+        let base = contents::base(setup.object_bytes);
+        let unwritten_bytes_max = (buffers_bytes / FLUSHERS / 4 * 3) as u64;
+        let handed = Mutex::default();
+        Ok((Foyer { cache, file, base, unwritten_bytes_max, handed }, about))
+    }
+
+    fn written(&self) -> u64 {
+        self.cache.statistics().disk_write_bytes() as u64
+    }
+
+    /// Waits until foyer can take an object of `bytes` without dropping any.
+    async fn make_room(&self, bytes: u64) {
+        let mut handed = self.handed.lock().await;
+        if handed.bytes > COUNTED_ANEW_BYTES {
+            self.cache.storage().wait().await;
+            *handed = Handed { bytes: 0, written_before: self.written() };
+        }
+        let unwritten =
+            |handed: &Handed| handed.bytes.saturating_sub(self.written() - handed.written_before);
+        while unwritten(&handed) + bytes > self.unwritten_bytes_max {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        handed.bytes += bytes;
+    }
+}
+
+impl Engine for Foyer {
+    type Hands = ();
+
+    fn hands(&self) -> Result<()> {
+        Ok(())
+    }
+
+    async fn put(&self, _hands: &mut (), object: u64) -> Result<()> {
+        let mut value = self.base.clone();
+        contents::stamp(&mut value, object);
+        let entry_bytes =
+            self.cache.storage().entry_estimated_size(&contents::key(object), &value) as u64;
+        self.make_room(entry_bytes.next_multiple_of(PAGE_BYTES)).await;
+        drop(self.cache.insert(contents::key(object), value));
+        Ok(())
+    }
+
+    async fn get(&self, _hands: &mut (), object: u64) -> Result<Found> {
+        let entry = self.cache.get(&contents::key(object)).await.map_err(failed)?;
+        Ok(entry.map_or(Found::Miss, |entry| judge(entry.value(), object, self.base.len())))
+    }
+
+    async fn settle(&self) -> Result<()> {
+        self.cache.storage().wait().await;
+        Ok(File::open(&self.file)?.sync_data()?)
+    }
+}

@@ -1,0 +1,200 @@
+//! What is compared.
+//!
+//! Each engine's file says how it is set up and why, and gives the same words to the report. All are given the same objects, the
+//! same memory and the same number of requests in flight.
+
+mod adit;
+mod files;
+mod foyer;
+mod raw;
+#[cfg(feature = "rocksdb")]
+mod rocksdb;
+
+use std::fs::File;
+use std::future::Future;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use anyhow::{Context, Result};
+use clap::ValueEnum;
+use serde::{Deserialize, Serialize};
+use tokio::runtime::{Builder, Runtime};
+
+use crate::load::{Runner, Work};
+use crate::measured::{Found, Tally};
+
+/// An engine's name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Kind {
+    /// No engine: one queue of io_uring on a file, as the driver uses it
+    Raw,
+    /// The store
+    Adit,
+    /// foyer's hybrid cache, io_uring
+    Foyer,
+    /// foyer's hybrid cache, blocking reads and writes on threads
+    FoyerPsync,
+    /// RocksDB with BlobDB
+    #[cfg(feature = "rocksdb")]
+    Rocksdb,
+    /// A file for each object, through the page cache
+    Files,
+    /// A file for each object, past the page cache
+    FilesDirect,
+}
+
+impl Kind {
+    /// As on the command line.
+    pub(crate) fn name(self) -> String {
+        self.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
+    }
+}
+
+/// What an engine is given.
+#[derive(Clone, Debug)]
+pub(crate) struct Setup {
+    /// An empty folder of its own.
+    pub(crate) folder: PathBuf,
+    /// How many objects there will be.
+    pub(crate) objects: u64,
+    pub(crate) object_bytes: usize,
+    /// What it may use.
+    pub(crate) memory_bytes: u64,
+    /// Requests in flight.
+    pub(crate) depth: u32,
+}
+
+impl Setup {
+    pub(crate) fn data_bytes(&self) -> u64 {
+        self.objects * self.object_bytes as u64
+    }
+}
+
+/// In words, for the report.
+#[derive(Clone, Debug)]
+pub(crate) struct About {
+    pub(crate) setup: String,
+    pub(crate) promise: String,
+}
+
+/// What workers use.
+pub(crate) trait Engine: Send + Sync + 'static {
+    /// What a worker has of its own.
+    type Hands: Send;
+
+    /// Makes a worker's.
+    ///
+    /// # Errors
+    /// Where there is no memory for it.
+    fn hands(&self) -> Result<Self::Hands>;
+
+    /// Stores an object; returns when the engine says that it has it.
+    fn put(&self, hands: &mut Self::Hands, object: u64) -> impl Future<Output = Result<()>> + Send;
+
+    /// Reads an object and checks it.
+    fn get(
+        &self,
+        hands: &mut Self::Hands,
+        object: u64,
+    ) -> impl Future<Output = Result<Found>> + Send;
+
+    /// Returns when all that was put is on the device, through its volatile cache.
+    fn settle(&self) -> impl Future<Output = Result<()>> + Send;
+}
+
+/// What phases run on.
+pub(crate) trait Bed {
+    /// Runs a phase to its end.
+    ///
+    /// # Errors
+    /// Whatever failed; misses and wrong bytes are counted and no errors.
+    fn run(&mut self, work: &Arc<Work>) -> Result<Tally>;
+
+    /// As [`Engine::settle`].
+    ///
+    /// # Errors
+    /// Whatever failed.
+    fn settle(&mut self) -> Result<()>;
+}
+
+struct Workers<E> {
+    engine: Arc<E>,
+    runner: Runner,
+    depth: u32,
+}
+
+impl<E: Engine> Bed for Workers<E> {
+    fn run(&mut self, work: &Arc<Work>) -> Result<Tally> {
+        self.runner.run(&self.engine, work, self.depth)
+    }
+
+    fn settle(&mut self) -> Result<()> {
+        self.runner.block_on(self.engine.settle())
+    }
+}
+
+/// Opens an engine.
+///
+/// # Errors
+/// Why it cannot be.
+pub(crate) fn open(kind: Kind, setup: &Setup) -> Result<(Box<dyn Bed>, About)> {
+    match kind {
+        Kind::Raw => {
+            let (raw, about) = raw::Raw::open(setup)?;
+            Ok((Box::new(raw), about))
+        }
+        Kind::Adit => {
+            let runner = Runner::Tasks(runtime(1)?);
+            Ok(workers(adit::Adit::open(setup)?, runner, setup))
+        }
+        Kind::Foyer | Kind::FoyerPsync => {
+            let threads = std::thread::available_parallelism()?.get();
+            let runner = Runner::Tasks(runtime(threads)?);
+            let opened = runner.block_on(foyer::Foyer::open(setup, kind == Kind::Foyer))?;
+            Ok(workers(opened, runner, setup))
+        }
+        #[cfg(feature = "rocksdb")]
+        Kind::Rocksdb => Ok(workers(rocksdb::Rocks::open(setup)?, Runner::Threads, setup)),
+        Kind::Files | Kind::FilesDirect => {
+            let opened = files::Files::open(setup, kind == Kind::FilesDirect)?;
+            Ok(workers(opened, Runner::Threads, setup))
+        }
+    }
+}
+
+fn workers<E: Engine>(
+    (engine, about): (E, About),
+    runner: Runner,
+    setup: &Setup,
+) -> (Box<dyn Bed>, About) {
+    (Box::new(Workers { engine: Arc::new(engine), runner, depth: setup.depth }), about)
+}
+
+/// A runtime whose tasks run on one thread, the caller's, or on so many.
+fn runtime(threads: usize) -> Result<Runtime> {
+    let mut builder = match threads {
+        1 => Builder::new_current_thread(),
+        _ => Builder::new_multi_thread(),
+    };
+    if threads > 1 {
+        builder.worker_threads(threads);
+    }
+    Ok(builder.enable_all().build()?)
+}
+
+/// Makes a file whose blocks are allocated, as one would for a store: finding room is nobody's work then.
+fn make_file(path: &Path, bytes: u64) -> Result<()> {
+    let make = || -> Result<()> {
+        let file = File::create_new(path)?;
+        Ok(nix::fcntl::posix_fallocate(&file, 0, bytes as i64)?)
+    };
+    make().with_context(|| {
+        format!("{}: {bytes} bytes cannot be set aside; free some room", path.display())
+    })
+}
+
+/// Found or wrong, by what was read.
+fn judge(bytes: &[u8], object: u64, object_bytes: usize) -> Found {
+    if crate::contents::is_right(bytes, object, object_bytes) { Found::Right } else { Found::Wrong }
+}

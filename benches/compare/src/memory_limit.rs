@@ -1,0 +1,80 @@
+//! A memory group for a child, so that its memory and its page cache together have a limit.
+//!
+//! Both versions of control groups are tried. Where neither can be written there is no limit, and the report says so. A group that
+//! a killed run left is empty, and removed by the next of the same number or at the next boot.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+
+const VERSION_1: &str = "/sys/fs/cgroup/memory";
+const VERSION_2: &str = "/sys/fs/cgroup";
+
+/// A group, removed when this is dropped.
+#[derive(Debug)]
+pub(crate) struct MemoryLimit {
+    folder: PathBuf,
+    peak_file: &'static str,
+}
+
+impl MemoryLimit {
+    /// A group of this process's own whose members may use `bytes` together; none where that is not allowed.
+    pub(crate) fn new(bytes: u64) -> Option<MemoryLimit> {
+        let first = || {
+            MemoryLimit::make(
+                Path::new(VERSION_1),
+                "memory.limit_in_bytes",
+                "memory.max_usage_in_bytes",
+                bytes,
+            )
+        };
+        let second = || {
+            let root = Path::new(VERSION_2);
+            fs::write(root.join("cgroup.subtree_control"), "+memory").ok()?;
+            MemoryLimit::make(root, "memory.max", "memory.peak", bytes)
+        };
+        first().or_else(second)
+    }
+
+    fn make(
+        root: &Path,
+        limit_file: &str,
+        peak_file: &'static str,
+        bytes: u64,
+    ) -> Option<MemoryLimit> {
+        let folder = root.join(format!("adit-compare-{}", std::process::id()));
+        fs::create_dir(&folder).ok()?;
+        let limit = MemoryLimit { folder, peak_file };
+        fs::write(limit.folder.join(limit_file), bytes.to_string()).ok()?;
+        Some(limit)
+    }
+
+    /// The file that a process writes itself to.
+    pub(crate) fn members(&self) -> PathBuf {
+        self.folder.join("cgroup.procs")
+    }
+
+    /// The most that was in use at once, page cache included.
+    pub(crate) fn peak_bytes(&self) -> Option<u64> {
+        fs::read_to_string(self.folder.join(self.peak_file)).ok()?.trim().parse().ok()
+    }
+}
+
+impl Drop for MemoryLimit {
+    fn drop(&mut self) {
+        // What files left in the page cache is not to burden the next; there is no such file in version 2.
+        let _ = fs::write(self.folder.join("memory.force_empty"), "0");
+        let _ = fs::remove_dir(&self.folder);
+    }
+}
+
+/// Puts this process in a group by its [`MemoryLimit::members`].
+///
+/// # Errors
+/// What the system refused.
+pub(crate) fn join(members: &Path) -> Result<()> {
+    let written = fs::write(members, std::process::id().to_string());
+    written
+        .with_context(|| format!("{}: the child cannot join its memory group", members.display()))
+}

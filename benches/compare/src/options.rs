@@ -1,0 +1,203 @@
+//! The command line.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+use crate::engine::Kind;
+use crate::size::Size;
+
+/// Compares the store with foyer, RocksDB's BlobDB and plain files on one file system.
+#[derive(Parser)]
+#[command(
+    name = "adit-compare",
+    after_help = "Example:\n  adit-compare --dir /var/tmp/compare --data 2G --memory 512M --rounds 3\n\n\
+                  Give a folder on the disk that is meant, and leave the machine alone meanwhile."
+)]
+pub(crate) struct Cli {
+    #[command(flatten)]
+    pub(crate) options: Options,
+    #[command(subcommand)]
+    pub(crate) command: Option<Command>,
+}
+
+#[derive(Subcommand)]
+pub(crate) enum Command {
+    /// One engine in one round; what is started for each.
+    #[command(hide = true)]
+    Child(Child),
+}
+
+/// What every engine is given alike.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct Load {
+    /// Bytes of all objects together
+    #[arg(long, default_value = "2G", value_name = "SIZE")]
+    pub(crate) data: Size,
+
+    /// Memory that an engine may use, page cache included where that can be limited
+    #[arg(long, default_value = "512M", value_name = "SIZE")]
+    pub(crate) memory: Size,
+
+    /// Bytes of an object: a multiple of 4 KiB
+    #[arg(long, default_value = "128k", value_name = "SIZE", value_parser = object_bytes)]
+    pub(crate) object_bytes: Size,
+
+    /// Seconds of each phase but the fill, which ends when all is stored
+    #[arg(long, default_value_t = 10, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    pub(crate) seconds: u64,
+
+    /// Requests in flight: tasks, or threads where an engine's calls block
+    #[arg(long, alias = "threads", default_value_t = 32, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub(crate) depth: u32,
+
+    /// Phases after the fill
+    #[arg(
+        long,
+        value_delimiter = ',',
+        default_value = "uniform,zipf,mixed",
+        value_name = "NAME,..."
+    )]
+    pub(crate) phases: Vec<Phase>,
+}
+
+/// What is done.
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, Hash, ValueEnum, serde::Serialize, serde::Deserialize,
+)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Phase {
+    /// Puts every object once, and then whatever it takes until all are on the device
+    #[value(skip)]
+    Fill,
+    /// Gets objects at random, all alike
+    Uniform,
+    /// Gets objects by Zipf with theta 0.99
+    Zipf,
+    /// Gets 90 of 100 at random, puts the others anew
+    Mixed,
+}
+
+impl Phase {
+    /// As tables call it.
+    pub(crate) fn title(self) -> &'static str {
+        match self {
+            Phase::Fill => "fill",
+            Phase::Uniform => "get, uniform",
+            Phase::Zipf => "get, Zipf 0.99",
+            Phase::Mixed => "90 % get, 10 % put, uniform",
+        }
+    }
+}
+
+impl Load {
+    /// How many objects there are.
+    pub(crate) fn objects(&self) -> u64 {
+        self.data.0 / self.object_bytes.0
+    }
+
+    /// The same as arguments of a child.
+    pub(crate) fn arguments(&self) -> Vec<String> {
+        let phases = self.phases.iter().filter_map(ValueEnum::to_possible_value);
+        let phases: Vec<String> = phases.map(|phase| phase.get_name().to_owned()).collect();
+        let pairs = [
+            ("--data", self.data.0.to_string()),
+            ("--memory", self.memory.0.to_string()),
+            ("--object-bytes", self.object_bytes.0.to_string()),
+            ("--seconds", self.seconds.to_string()),
+            ("--depth", self.depth.to_string()),
+            ("--phases", phases.join(",")),
+        ];
+        pairs.into_iter().flat_map(|(name, value)| [name.to_owned(), value]).collect()
+    }
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Options {
+    /// Folder on the file system that is meant; what is made there is removed at the end
+    #[arg(long, default_value = "/var/tmp/compare", value_name = "FOLDER")]
+    pub(crate) dir: PathBuf,
+
+    #[command(flatten)]
+    pub(crate) load: Load,
+
+    /// Rounds; each runs every engine once, one after another
+    #[arg(long, default_value_t = 3, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub(crate) rounds: u32,
+
+    /// Engines, in the order in which each round runs them
+    #[arg(long, value_delimiter = ',', default_value = DEFAULT_ENGINES, value_name = "NAME,...")]
+    pub(crate) engines: Vec<Kind>,
+
+    /// Prints the figures of every round as JSON in place of tables
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[cfg(feature = "rocksdb")]
+const DEFAULT_ENGINES: &str = "raw,adit,foyer,rocksdb,files,files-direct";
+#[cfg(not(feature = "rocksdb"))]
+const DEFAULT_ENGINES: &str = "raw,adit,foyer,files,files-direct";
+
+/// What a child is told.
+#[derive(Args, Debug)]
+pub(crate) struct Child {
+    #[arg(long)]
+    pub(crate) engine: Kind,
+    /// Its own folder, which is there and empty.
+    #[arg(long)]
+    pub(crate) folder: PathBuf,
+    /// The file that puts a process in its memory group, where there is a group.
+    #[arg(long)]
+    pub(crate) group: Option<PathBuf>,
+    /// Different in each round, so that the objects are chosen anew.
+    #[arg(long)]
+    pub(crate) seed: u64,
+    #[command(flatten)]
+    pub(crate) load: Load,
+}
+
+fn object_bytes(text: &str) -> Result<Size, String> {
+    let size: Size = text.parse()?;
+    if !size.0.is_multiple_of(4096) || size.0 > 64 << 20 {
+        return Err(format!(
+            "{size} is no multiple of 4 KiB up to 64 MiB; 128k is what the goals are about"
+        ));
+    }
+    Ok(size)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn a_child_is_told_the_load_as_it_was_asked_for() {
+        let cli =
+            Cli::parse_from(["adit-compare", "--data", "64M", "--depth", "7", "--phases", "mixed"]);
+        let load = cli.options.load;
+        let mut arguments: Vec<String> =
+            ["adit-compare", "child", "--engine", "files", "--folder", "x", "--seed", "3"]
+                .map(String::from)
+                .to_vec();
+        arguments.extend(load.arguments());
+        let Some(Command::Child(child)) = Cli::parse_from(arguments).command else {
+            panic!("a child was asked for")
+        };
+        assert_eq!(child.load.arguments(), load.arguments());
+        assert_eq!((child.load.objects(), child.load.phases), (512, vec![Phase::Mixed]));
+    }
+
+    #[test]
+    fn an_unknown_engine_is_refused_with_the_known_ones() {
+        let refused = Cli::try_parse_from(["adit-compare", "--engines", "adit,leveldb"]);
+        let why = refused.err().expect("no such engine").to_string();
+        assert!(why.contains("leveldb") && why.contains("foyer"), "{why}");
+    }
+}

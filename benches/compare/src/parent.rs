@@ -1,0 +1,238 @@
+//! Rounds: every engine once in each, a child process for each, one after another.
+//!
+//! Taking turns spreads what else the machine does over all of them. Whatever ends a run, a signal included, ends the child and
+//! removes what was made; only a kill leaves the folder, for the next run to remove.
+
+use std::io::{BufRead, BufReader};
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use indicatif::{ProgressBar, ProgressStyle};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGKILL, SIGTERM};
+
+use crate::engine::Kind;
+use crate::measured::Measured;
+use crate::memory_limit::MemoryLimit;
+use crate::message::{Ended, Message};
+use crate::options::Options;
+use crate::place::Place;
+use crate::report::{Machine, Report, Turn};
+
+/// Between two looks at whether somebody wants an end.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// A signal ended the run.
+#[derive(Debug)]
+pub(crate) struct Interrupted;
+
+impl std::fmt::Display for Interrupted {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("interrupted; what was made is removed")
+    }
+}
+
+impl std::error::Error for Interrupted {}
+
+/// Compares and prints.
+///
+/// # Errors
+/// What cannot be, an engine that failed, wrong bytes, or [`Interrupted`].
+pub(crate) fn run(options: &Options) -> Result<()> {
+    check(options)?;
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in [SIGINT, SIGTERM, SIGHUP] {
+        signal_hook::flag::register(signal, Arc::clone(&stop))?;
+    }
+    let place = Place::new(&options.dir, &options.load)?;
+    let before = load_average();
+    let mut rounds = Rounds { options, place, stop, bar: bar(options), turns: Vec::new() };
+    rounds.run()?;
+    let memory_is_limited = rounds.turns.iter().all(|turn| turn.peak_bytes.is_some());
+    let machine = Machine { memory_is_limited, load_before: before, load_after: load_average() };
+    let report = Report::new(options, machine, std::mem::take(&mut rounds.turns));
+    drop(rounds);
+    match options.json {
+        true => println!("{}", serde_json::to_string_pretty(&report)?),
+        false => print!("{}", report.markdown()),
+    }
+    report.check()
+}
+
+fn check(options: &Options) -> Result<()> {
+    if options.load.objects() < u64::from(options.load.depth) {
+        bail!(
+            "{} of data are {} objects, fewer than the {} in flight; give more with --data",
+            options.load.data,
+            options.load.objects(),
+            options.load.depth
+        );
+    }
+    let twice = |(index, kind): (usize, &Kind)| options.engines[..index].contains(kind);
+    if let Some((_, kind)) = options.engines.iter().enumerate().find(|item| twice(*item)) {
+        bail!("--engines names {} twice; name each once, and repeat with --rounds", kind.name());
+    }
+    Ok(())
+}
+
+/// The three figures that the kernel gives, or nothing where it gives none.
+fn load_average() -> String {
+    let all = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    all.split_whitespace().take(3).collect::<Vec<_>>().join(" ")
+}
+
+/// On a terminal only.
+fn bar(options: &Options) -> ProgressBar {
+    let turns = u64::from(options.rounds) * options.engines.len() as u64;
+    let style = ProgressStyle::with_template("{bar:30} {percent:>3} % {msg}")
+        .expect("the template is right");
+    ProgressBar::new(turns * 1000).with_style(style)
+}
+
+struct Rounds<'a> {
+    options: &'a Options,
+    place: Place,
+    stop: Arc<AtomicBool>,
+    bar: ProgressBar,
+    turns: Vec<Turn>,
+}
+
+impl Rounds<'_> {
+    fn run(&mut self) -> Result<()> {
+        for round in 1..=self.options.rounds {
+            for &kind in &self.options.engines {
+                let turn = self.turn(round, kind)?;
+                self.turns.push(turn);
+            }
+        }
+        self.bar.finish_and_clear();
+        Ok(())
+    }
+
+    /// One engine in one round.
+    fn turn(&self, round: u32, kind: Kind) -> Result<Turn> {
+        let limit = MemoryLimit::new(self.options.load.memory.0);
+        let child = self.start(round, kind, limit.as_ref())?;
+        let mut running = Running(child);
+        let messages = listen(&mut running.0)?;
+        let mut heard = Heard::default();
+        loop {
+            if self.stop.load(Ordering::Relaxed) {
+                return Err(Interrupted.into());
+            }
+            match messages.recv_timeout(LOOK) {
+                Ok(message) => self.hear(round, kind, message?, &mut heard),
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => break,
+            }
+        }
+        let status = running.0.wait()?;
+        // A signal of the terminal's reaches the child as well, perhaps first.
+        if self.stop.load(Ordering::Relaxed) {
+            return Err(Interrupted.into());
+        }
+        let Some(ended) = heard.ended.filter(|_| status.success()) else {
+            let fix = match limit {
+                Some(_) if status.signal() == Some(SIGKILL) => {
+                    "it may have used up its memory: give more with --memory"
+                }
+                _ => "what it said is above",
+            };
+            bail!("{} ended with {status} in round {round}; {fix}", kind.name());
+        };
+        let peak_bytes = limit.as_ref().and_then(MemoryLimit::peak_bytes);
+        Ok(Turn { round, engine: kind, phases: heard.phases, ended, peak_bytes })
+    }
+
+    fn start(&self, round: u32, kind: Kind, limit: Option<&MemoryLimit>) -> Result<Child> {
+        let mut command = Command::new(std::env::current_exe()?);
+        command.arg("child").args(["--engine", &kind.name()]).args(["--seed", &round.to_string()]);
+        command.arg("--folder").arg(self.place.fresh()?).args(self.options.load.arguments());
+        if let Some(limit) = limit {
+            command.arg("--group").arg(limit.members());
+        }
+        command.stdin(Stdio::null()).stdout(Stdio::piped());
+        command.spawn().context("this program cannot start itself")
+    }
+
+    fn hear(&self, round: u32, kind: Kind, message: Message, heard: &mut Heard) {
+        match message {
+            Message::Far { phase, done } => {
+                let phases = self.options.load.phases.len() as f64 + 1.0;
+                let part = (heard.phases.len() as f64 + done) / phases * 1000.0;
+                self.bar.set_position(self.turns.len() as u64 * 1000 + part as u64);
+                let rounds = self.options.rounds;
+                self.bar.set_message(format!(
+                    "round {round} of {rounds}, {}: {}",
+                    kind.name(),
+                    phase.title()
+                ));
+            }
+            Message::Measured(measured) => heard.phases.push(measured),
+            Message::Ended(ended) => heard.ended = Some(ended),
+        }
+    }
+}
+
+/// What a child told so far.
+#[derive(Default)]
+struct Heard {
+    phases: Vec<Measured>,
+    ended: Option<Ended>,
+}
+
+/// A child that ends with this.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // One that has ended already is told nothing, and there is nobody to say a failure to.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Has a thread read what the child says. Its libraries may print lines of their own, which are no messages.
+fn listen(child: &mut Child) -> Result<Receiver<Result<Message>>> {
+    let out = child.stdout.take().context("the child's output is piped")?;
+    let (sender, receiver) = mpsc::channel();
+    std::thread::spawn(move || {
+        for line in BufReader::new(out).lines() {
+            let message = line.map_err(anyhow::Error::from).and_then(|line| understand(&line));
+            if let Some(message) = message.transpose()
+                && sender.send(message).is_err()
+            {
+                break;
+            }
+        }
+    });
+    Ok(receiver)
+}
+
+/// A line of a child's, if it is a message.
+fn understand(line: &str) -> Result<Option<Message>> {
+    if !line.starts_with('{') {
+        return Ok(None);
+    }
+    let message = serde_json::from_str(line);
+    message.map(Some).with_context(|| format!("the child said '{line}', which is no message"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::options::Phase;
+
+    #[test]
+    fn what_a_library_prints_is_no_message() {
+        let line = serde_json::to_string(&Message::Far { phase: Phase::Zipf, done: 0.5 });
+        let understood = understand(&line.expect("JSON")).expect("a message");
+        assert!(matches!(understood, Some(Message::Far { phase: Phase::Zipf, .. })));
+        assert!(understand("==========> 671088640").expect("ignored").is_none());
+        assert!(understand("{\"far\"").expect_err("cut off").to_string().contains("no message"));
+    }
+}

@@ -1,0 +1,151 @@
+//! The folder that a comparison works in: `adit-compare` in the folder that was named, removed at the end.
+//!
+//! It is locked while it is used. One that a killed run left is not, and is removed by the next run.
+
+use std::fs::{self, File, TryLockError};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use nix::sys::statvfs::statvfs;
+
+use crate::options::Load;
+use crate::size::Size;
+
+const NAME: &str = "adit-compare";
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Place {
+    folder: PathBuf,
+    /// The folder around it, where it was made for this.
+    made: Option<PathBuf>,
+    _lock: File,
+}
+
+impl Place {
+    /// Makes the folder, after looking whether there is room for `load`.
+    ///
+    /// # Errors
+    /// Where there is not, where another run is at work there, and what the system refused.
+    pub(crate) fn new(parent: &Path, load: &Load) -> Result<Place> {
+        let made = (!parent.exists()).then(|| parent.to_owned());
+        let about = || {
+            format!(
+                "{} cannot be used; name a folder with --dir that can be written",
+                parent.display()
+            )
+        };
+        fs::create_dir_all(parent).with_context(about)?;
+        let lock = File::create(parent.join(format!("{NAME}.lock"))).with_context(about)?;
+        match lock.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => {
+                bail!(
+                    "another comparison is at work in {}; wait for it, or name another folder with --dir",
+                    parent.display()
+                )
+            }
+            Err(TryLockError::Error(why)) => return Err(why).with_context(about),
+        }
+        let place = Place { folder: parent.join(NAME), made, _lock: lock };
+        place.empty()?;
+        check_room(parent, room_bytes(load))?;
+        Ok(place)
+    }
+
+    /// An empty folder for an engine. What the one before left is removed.
+    ///
+    /// # Errors
+    /// What the system refused.
+    pub(crate) fn fresh(&self) -> Result<PathBuf> {
+        self.empty()?;
+        fs::create_dir(&self.folder)
+            .with_context(|| format!("{} cannot be made", self.folder.display()))?;
+        Ok(self.folder.clone())
+    }
+
+    fn empty(&self) -> Result<()> {
+        match fs::remove_dir_all(&self.folder) {
+            Err(why) if why.kind() != std::io::ErrorKind::NotFound => {
+                Err(why).with_context(|| format!("{} cannot be removed", self.folder.display()))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        // What cannot be removed now is removed by the next run.
+        let _ = self.empty();
+        if let Some(parent) = self.folder.parent() {
+            let _ = fs::remove_file(parent.join(format!("{NAME}.lock")));
+        }
+        if let Some(made) = &self.made {
+            let _ = fs::remove_dir(made);
+        }
+    }
+}
+
+/// The most that one engine's files take: its data, as much again for what was replaced and is not given back yet, and logs.
+fn room_bytes(load: &Load) -> u64 {
+    load.data.0.saturating_mul(2).saturating_add(1 << 30)
+}
+
+fn check_room(folder: &Path, needed: u64) -> Result<()> {
+    let stat = statvfs(folder)?;
+    let free = stat.blocks_available() as u64 * stat.fragment_size() as u64;
+    if free < needed {
+        let mib = |bytes: u64| Size(bytes >> 20 << 20);
+        bail!(
+            "{} has {} free, and {} may be needed; free some, take less with --data, or name another folder with --dir",
+            folder.display(),
+            mib(free),
+            mib(needed)
+        );
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::options::Cli;
+    use clap::Parser;
+
+    fn load(data: &str) -> Load {
+        Cli::parse_from(["adit-compare", "--data", data]).options.load
+    }
+
+    fn folder(name: &str) -> PathBuf {
+        std::env::temp_dir().join(format!("adit-compare-test-{name}-{}", std::process::id()))
+    }
+
+    #[test]
+    fn a_folder_is_fresh_for_each_engine_and_gone_at_the_end() {
+        let parent = folder("fresh");
+        let place = Place::new(&parent, &load("1M")).expect("room for 1 GiB");
+        fs::write(place.fresh().expect("a folder").join("left"), "x").expect("a file");
+        let again = place.fresh().expect("a folder");
+        assert_eq!(fs::read_dir(&again).expect("it is there").count(), 0);
+        drop(place);
+        assert!(!parent.exists(), "it was made for the run");
+    }
+
+    #[test]
+    fn two_runs_in_one_folder_are_refused() {
+        let parent = folder("two");
+        let place = Place::new(&parent, &load("1M")).expect("room for 1 GiB");
+        let why = Place::new(&parent, &load("1M")).expect_err("it is in use").to_string();
+        assert!(why.contains("another comparison"), "{why}");
+        drop(place);
+    }
+
+    #[test]
+    fn too_little_room_is_said_before_anything_is_written() {
+        let parent = folder("room");
+        let why = Place::new(&parent, &load("900000T")).expect_err("no such disk").to_string();
+        assert!(why.contains("free") && why.contains("--data"), "{why}");
+        assert!(!parent.exists(), "nothing is left behind");
+    }
+}

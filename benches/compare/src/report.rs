@@ -1,0 +1,254 @@
+//! From the figures of all rounds to tables: medians of rounds, the store's ratio to each, the goals.
+//!
+//! The goals are issue 6's: where the store saturates the device, at least the others' throughput, and otherwise twice as much; at most
+//! half of their p99 and half of their processor time for each GB.
+
+use std::fmt::Write;
+
+use anyhow::{Result, bail};
+use serde::Serialize;
+
+use crate::engine::Kind;
+use crate::measured::Measured;
+use crate::message::Ended;
+use crate::options::{Options, Phase};
+
+/// Of the raw loop's throughput, from where on the device counts as saturated.
+const SATURATED: f64 = 0.95;
+const HALF: f64 = 0.5;
+
+/// One engine in one round.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Turn {
+    pub(crate) round: u32,
+    pub(crate) engine: Kind,
+    pub(crate) phases: Vec<Measured>,
+    pub(crate) ended: Ended,
+    /// The most memory that its group used, page cache included; none where there was no group.
+    pub(crate) peak_bytes: Option<u64>,
+}
+
+/// What the machine did besides.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Machine {
+    pub(crate) memory_is_limited: bool,
+    pub(crate) load_before: String,
+    pub(crate) load_after: String,
+}
+
+/// All of it.
+#[derive(Debug, Serialize)]
+pub(crate) struct Report {
+    data_bytes: u64,
+    memory_bytes: u64,
+    object_bytes: u64,
+    depth: u32,
+    seconds: u64,
+    rounds: u32,
+    machine: Machine,
+    #[serde(skip)]
+    engines: Vec<Kind>,
+    #[serde(skip)]
+    phases: Vec<Phase>,
+    turns: Vec<Turn>,
+}
+
+/// A figure of an engine in a phase.
+type Figure = fn(&Measured) -> f64;
+
+const MB: Figure = |measured| measured.mb_per_second;
+const P50: Figure = |measured| measured.p50_us;
+const P99: Figure = |measured| measured.p99_us;
+const P99_9: Figure = |measured| measured.p99_9_us;
+const PROCESSOR: Figure = |measured| measured.processor_seconds_per_gb;
+
+/// The middle one, or the mean of the two in the middle.
+fn median(mut values: Vec<f64>) -> Option<f64> {
+    values.sort_by(f64::total_cmp);
+    let (low, high) =
+        (values.get(values.len().checked_sub(1)? / 2)?, values.get(values.len() / 2)?);
+    Some(f64::midpoint(*low, *high))
+}
+
+/// The ratio of two medians.
+fn ratio(ours: Option<f64>, theirs: Option<f64>) -> Option<f64> {
+    Some(ours? / theirs?).filter(|ratio| ratio.is_finite())
+}
+
+/// A ratio beside its goal, bold where that is reached.
+fn beside_goal(ratio: Option<f64>, is_reached: impl FnOnce(f64) -> bool) -> String {
+    match ratio {
+        Some(ratio) if is_reached(ratio) => format!("**{ratio:.2}**"),
+        Some(ratio) => format!("{ratio:.2}, missed"),
+        None => "-".to_owned(),
+    }
+}
+
+impl Report {
+    pub(crate) fn new(options: &Options, machine: Machine, turns: Vec<Turn>) -> Report {
+        let load = &options.load;
+        Report {
+            data_bytes: load.data.0,
+            memory_bytes: load.memory.0,
+            object_bytes: load.object_bytes.0,
+            depth: load.depth,
+            seconds: load.seconds,
+            rounds: options.rounds,
+            machine,
+            engines: options.engines.clone(),
+            phases: [Phase::Fill].into_iter().chain(load.phases.iter().copied()).collect(),
+            turns,
+        }
+    }
+
+    fn of(&self, engine: Kind, phase: Phase) -> impl Iterator<Item = &Measured> {
+        let turns = self.turns.iter().filter(move |turn| turn.engine == engine);
+        turns.flat_map(|turn| &turn.phases).filter(move |measured| measured.phase == phase)
+    }
+
+    fn median(&self, engine: Kind, phase: Phase, figure: Figure) -> Option<f64> {
+        median(self.of(engine, phase).map(figure).collect())
+    }
+
+    /// Whether the store is as fast as the device; unknown where the device was not measured.
+    fn is_saturated(&self, phase: Phase) -> Option<bool> {
+        let share = ratio(self.median(Kind::Adit, phase, MB), self.median(Kind::Raw, phase, MB))?;
+        Some(share >= SATURATED)
+    }
+
+    /// # Errors
+    /// Where an engine returned wrong bytes: then its other figures mean nothing.
+    pub(crate) fn check(&self) -> Result<()> {
+        for turn in &self.turns {
+            if let Some(measured) = turn.phases.iter().find(|measured| measured.wrong > 0) {
+                bail!(
+                    "{} returned wrong bytes in round {}: {} gets of {} in '{}'",
+                    turn.engine.name(),
+                    turn.round,
+                    measured.wrong,
+                    measured.gets,
+                    measured.phase.title()
+                );
+            }
+        }
+        Ok(())
+    }
+
+    /// Tables for a page of documentation.
+    pub(crate) fn markdown(&self) -> String {
+        let mut out = self.head();
+        for &phase in &self.phases {
+            let _ = write!(out, "\n## {}\n\n{}", phase.title(), self.figures(phase));
+            if self.engines.contains(&Kind::Adit) {
+                let _ = write!(out, "\n{}", self.goals(phase));
+            }
+        }
+        let _ = write!(out, "\n## Engines\n\n{}", self.about());
+        out
+    }
+
+    fn head(&self) -> String {
+        let mib = |bytes: u64| bytes >> 20;
+        let bound = match self.machine.memory_is_limited {
+            true => "in a memory group, page cache included",
+            false => {
+                "**not bounded**, as no memory group can be made here: the page cache is emptied between phases only"
+            }
+        };
+        format!(
+            "{} MiB of data in objects of {} KiB, memory {} MiB ({bound}), {} in flight, {} s a phase, median of {} rounds, taken in \
+             turns. Load average {} before, {} after.\n",
+            mib(self.data_bytes),
+            self.object_bytes >> 10,
+            mib(self.memory_bytes),
+            self.depth,
+            self.seconds,
+            self.rounds,
+            self.machine.load_before,
+            self.machine.load_after,
+        )
+    }
+
+    fn figures(&self, phase: Phase) -> String {
+        let mut out = String::from(
+            "| engine | MB/s (min to max) | p50 us | p99 us | p99.9 us | CPU s per GB | misses | wrong |\n|---|---|---|---|---|---|---|---|\n",
+        );
+        for &engine in &self.engines {
+            let rates = || self.of(engine, phase).map(MB);
+            let (least, most) =
+                (rates().fold(f64::INFINITY, f64::min), rates().fold(0.0, f64::max));
+            let figure = |figure, digits: usize| {
+                self.median(engine, phase, figure)
+                    .map_or_else(|| "-".to_owned(), |value| format!("{value:.digits$}"))
+            };
+            let _ = writeln!(
+                out,
+                "| {} | {} ({least:.0} to {most:.0}) | {} | {} | {} | {} | {} | {} |",
+                engine.name(),
+                figure(MB, 0),
+                figure(P50, 0),
+                figure(P99, 0),
+                figure(P99_9, 0),
+                figure(PROCESSOR, 3),
+                self.of(engine, phase).map(|measured| measured.misses).sum::<u64>(),
+                self.of(engine, phase).map(|measured| measured.wrong).sum::<u64>(),
+            );
+        }
+        out
+    }
+
+    fn goals(&self, phase: Phase) -> String {
+        let (goal, why) = match self.is_saturated(phase) {
+            Some(true) => (1.0, "the device is saturated"),
+            Some(false) => (2.0, "the device is not saturated"),
+            None => (1.0, "the device's limit was not measured"),
+        };
+        let mut out = format!(
+            "| adit to | throughput (goal {goal:.1} or more: {why}) | p99 (goal 0.5 or less) | CPU s per GB (goal 0.5 or less) |\n|---|---|---|---|\n"
+        );
+        for &other in self.engines.iter().filter(|engine| **engine != Kind::Adit) {
+            let to = |figure| {
+                ratio(self.median(Kind::Adit, phase, figure), self.median(other, phase, figure))
+            };
+            let plain = |ratio: Option<f64>| {
+                ratio.map_or_else(|| "-".to_owned(), |ratio| format!("{ratio:.2}"))
+            };
+            let cells = match other {
+                // No rival: there is no goal.
+                Kind::Raw => [MB, P99, PROCESSOR].map(|figure| plain(to(figure))),
+                _ => [
+                    beside_goal(to(MB), |ratio| ratio >= goal),
+                    beside_goal(to(P99), |ratio| ratio <= HALF),
+                    beside_goal(to(PROCESSOR), |ratio| ratio <= HALF),
+                ],
+            };
+            let _ = writeln!(out, "| {} | {} |", other.name(), cells.join(" | "));
+        }
+        out
+    }
+
+    fn about(&self) -> String {
+        let mut out = String::from(
+            "| engine | set up as | promises | resident, most MiB | with page cache, most MiB |\n|---|---|---|---|---|\n",
+        );
+        for &engine in &self.engines {
+            let turns = || self.turns.iter().filter(|turn| turn.engine == engine);
+            let Some(any) = turns().next() else { continue };
+            let resident =
+                turns().map(|turn| turn.ended.resident_bytes_max).max().unwrap_or_default();
+            let peak = turns().filter_map(|turn| turn.peak_bytes).max();
+            let peak = peak.map_or_else(|| "-".to_owned(), |bytes| (bytes >> 20).to_string());
+            let Ended { setup, promise, .. } = &any.ended;
+            let _ = writeln!(
+                out,
+                "| {} | {setup} | {promise} | {} | {peak} |",
+                engine.name(),
+                resident >> 20
+            );
+        }
+        out
+    }
+}
+
+#[cfg(test)]
+mod tests;

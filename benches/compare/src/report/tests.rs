@@ -1,0 +1,100 @@
+//! What the tables say of figures that are known.
+
+use super::*;
+use crate::options::Cli;
+use clap::Parser;
+
+fn measured(phase: Phase, mb_per_second: f64, p99_us: f64, cpu: f64) -> Measured {
+    Measured {
+        phase,
+        seconds: 1.0,
+        gets: 10,
+        puts: 0,
+        misses: 1,
+        wrong: 0,
+        mb_per_second,
+        processor_user_seconds: 0.1,
+        processor_system_seconds: 0.1,
+        processor_seconds_per_gb: cpu,
+        p50_us: p99_us / 2.0,
+        p99_us,
+        p99_9_us: p99_us * 2.0,
+    }
+}
+
+fn turn(round: u32, engine: Kind, measured: Measured) -> Turn {
+    let words = || "words".to_owned();
+    let ended = Ended { resident_bytes_max: 100 << 20, setup: words(), promise: words() };
+    Turn { round, engine, phases: vec![measured], ended, peak_bytes: Some(200 << 20) }
+}
+
+fn report(turns: Vec<Turn>) -> Report {
+    let arguments =
+        ["adit-compare", "--engines", "raw,adit,files", "--phases", "uniform", "--rounds", "3"];
+    let machine =
+        Machine { memory_is_limited: true, load_before: "0.1".into(), load_after: "0.2".into() };
+    Report::new(&Cli::parse_from(arguments).options, machine, turns)
+}
+
+fn uniform(engine: Kind, figures: [(f64, f64, f64); 3]) -> impl Iterator<Item = Turn> {
+    let turns = figures.into_iter().zip(1..);
+    turns.map(move |((mb, p99, cpu), round)| {
+        turn(round, engine, measured(Phase::Uniform, mb, p99, cpu))
+    })
+}
+
+#[test]
+fn a_median_is_the_middle_or_the_mean_of_two() {
+    assert_eq!(median(vec![3.0, 1.0, 2.0]), Some(2.0));
+    assert_eq!(median(vec![4.0, 1.0, 3.0, 2.0]), Some(2.5));
+    assert_eq!(median(vec![7.0]), Some(7.0));
+    assert_eq!(median(vec![]), None);
+}
+
+#[test]
+fn a_ratio_to_nothing_is_none() {
+    assert_eq!(ratio(Some(3.0), Some(2.0)), Some(1.5));
+    assert_eq!(ratio(Some(3.0), Some(0.0)), None);
+    assert_eq!(ratio(None, Some(2.0)), None);
+}
+
+#[test]
+fn at_the_devices_limit_as_much_as_others_is_enough() {
+    let mut turns: Vec<Turn> = uniform(Kind::Raw, [(1000.0, 1.0, 1.0); 3]).collect();
+    turns
+        .extend(uniform(Kind::Adit, [(990.0, 40.0, 0.1), (100.0, 900.0, 9.0), (980.0, 50.0, 0.2)]));
+    turns.extend(uniform(
+        Kind::Files,
+        [(900.0, 100.0, 0.4), (890.0, 200.0, 0.3), (895.0, 100.0, 0.5)],
+    ));
+    let text = report(turns).markdown();
+    assert!(text.contains("goal 1.0 or more: the device is saturated"), "{text}");
+    assert!(text.contains("| files | **1.09** | **0.50** | **0.50** |"), "{text}");
+    assert!(text.contains("| adit | 980 (100 to 990) | 25 | 50 | 100 | 0.200 | 3 | 0 |"), "{text}");
+    assert!(text.contains("| raw | 0.98 |"), "{text}");
+}
+
+#[test]
+fn below_the_devices_limit_twice_as_much_is_asked_for() {
+    let mut turns: Vec<Turn> = uniform(Kind::Raw, [(1000.0, 1.0, 1.0); 3]).collect();
+    turns.extend(uniform(Kind::Adit, [(900.0, 60.0, 0.3); 3]));
+    turns.extend(uniform(Kind::Files, [(600.0, 100.0, 0.5); 3]));
+    let text = report(turns).markdown();
+    assert!(text.contains("goal 2.0 or more: the device is not saturated"), "{text}");
+    assert!(text.contains("| files | 1.50, missed | 0.60, missed | 0.60, missed |"), "{text}");
+}
+
+#[test]
+fn a_phase_that_an_engine_does_not_have_leaves_its_cells_empty() {
+    let text = report(uniform(Kind::Adit, [(900.0, 60.0, 0.3); 3]).collect()).markdown();
+    assert!(text.contains("the device's limit was not measured"), "{text}");
+    assert!(text.contains("| files | - | - | - |"), "{text}");
+}
+
+#[test]
+fn wrong_bytes_are_a_failure_that_names_the_engine() {
+    let mut wrong = turn(2, Kind::Files, measured(Phase::Uniform, 1.0, 1.0, 1.0));
+    wrong.phases[0].wrong = 3;
+    let why = report(vec![wrong]).check().expect_err("wrong bytes").to_string();
+    assert!(why.contains("files returned wrong bytes in round 2: 3 gets of 10"), "{why}");
+}

@@ -256,6 +256,7 @@ mod tests {
             queue_count_max: 4,
             deallocates: true,
             is_cached: false,
+            protection: None,
         }
     }
 

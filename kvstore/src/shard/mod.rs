@@ -481,8 +481,7 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
             && self.lanes.iter().all(Lane::is_idle)
     }
 
-    /// Gives the ways to the devices back, with all memory of theirs that is not in flight. Nothing is written any more:
-    /// what was not committed is as after a crash.
+    /// Gives the ways to the devices back. Nothing is written any more: what was not committed is as after a crash.
     pub fn into_lanes(self) -> Vec<Lane<Q>> {
         self.lanes
     }

@@ -443,10 +443,12 @@ impl Rebuild for Tables {
         };
         match put.expires_s {
             Some(at_s) => self.expiry.set(id, at_s),
+            None if self.expiry.is_empty() => {}
             None => self.expiry.clear(id),
         }
         match put.slab_base {
             Some(base) => drop(self.slab_bases.insert(id, base)),
+            None if self.slab_bases.is_empty() => {}
             None => drop(self.slab_bases.remove(&id)),
         }
         Ok(())

@@ -149,8 +149,7 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
         }
     }
 
-    /// Takes back memory of a lane's.
-    pub(super) fn keep(&mut self, device: usize, memory: AnyBuffer) {
+    fn keep(&mut self, device: usize, memory: AnyBuffer) {
         let AnyBuffer::One(memory) = memory else { unreachable!("metadata is in one buffer") };
         self.lanes[device].keep(memory);
     }

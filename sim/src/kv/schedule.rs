@@ -113,8 +113,13 @@ impl StoreWorld {
             }
             self.draw_durability();
             lock(&self.machine).faults.set_calm(attempt > 0);
+            let was_excused = self.model.is_excused();
             let opened = self.open_shards();
             self.excuse_if_struck();
+            if !was_excused && self.model.is_excused() && self.durability != Durability::Volatile {
+                // What was read of the journal may have been old, too.
+                self.model.crash(Durability::Durable);
+            }
             if opened.is_ok() {
                 self.read_back();
             }
@@ -346,9 +351,12 @@ impl StoreWorld {
         self.leases.clear();
         self.excuse_if_struck();
         lock(&self.machine).restart();
-        // Before it is open nothing is written: what may come back is as before.
-        let is_open = std::mem::take(&mut self.is_open);
-        self.model.crash(if is_open { self.durability } else { Durability::Durable });
+        // Before it is open nothing is written: what may come back is as before, but for what faults do.
+        if std::mem::take(&mut self.is_open) {
+            self.model.crash(self.durability);
+        } else if self.model.is_excused() {
+            self.model.crash(Durability::Durable);
+        }
     }
 
     /// The shards' last turns, in which they get back what is in flight, and their memory.
@@ -380,13 +388,14 @@ impl StoreWorld {
             self.counts.count(Sum::Expirations, stats.expirations);
             self.counts.count(Sum::Corrupt, stats.misses_corrupt);
             self.counts.count(Sum::Checkpoints, stats.checkpoints);
-            let rounds = self.shape.journal_bytes.map_or(0, |bytes| stats.journal_bytes / bytes);
-            self.counts.count(Sum::JournalRounds, rounds);
+            self.journal_bytes += stats.journal_bytes;
         }
     }
 
     fn count_run(&mut self) {
         self.counts.count(Sum::Schedules, 1);
+        let ring = self.shape.journal_bytes.map(|bytes| bytes * u64::from(self.shape.shards));
+        self.counts.count(Sum::JournalRounds, ring.map_or(0, |bytes| self.journal_bytes / bytes));
         let machine = lock(&self.machine);
         self.counts.count(Sum::Commands, machine.commands());
         self.counts.struck = machine.faults.struck().to_vec();

@@ -106,6 +106,8 @@ pub(crate) struct StoreWorld {
     pub(crate) next_tag: u64,
     /// Bytes that were put since the start.
     pub(crate) volume: u64,
+    /// Bytes that the journals were written.
+    pub(crate) journal_bytes: u64,
     /// What is read is what came back of each key.
     pub(crate) is_settling: bool,
     idle_steps: u32,
@@ -150,6 +152,7 @@ impl StoreWorld {
             leases: Vec::new(),
             next_tag: 0,
             volume: 0,
+            journal_bytes: 0,
             is_settling: false,
             idle_steps: 0,
             kept: Vec::new(),

@@ -46,6 +46,7 @@ fn what_is_durable_after_the_journals_device_lost_its_cache_is_there_at_the_next
         rig.turn(40);
         rig.devices[0].medium().held.clear();
         rig.lose_cache(0);
+        rig.settle();
         for key in 20..30 {
             assert_eq!(rig.put(key, 1), STORED);
         }

@@ -47,7 +47,7 @@ impl Rig {
     }
 
     /// Turns as a thread takes them, which sleeps where the shard says that nothing is to be done.
-    fn settle(&mut self) {
+    pub(super) fn settle(&mut self) {
         for _ in 0..TURNS_MAX {
             if self.shard.is_idle() {
                 return;

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use adit_driver::Time;
 use adit_driver::memory::AnyBuffer;
+use adit_driver::spec::Status;
 
 use self::device::{Kind, TestDevice, TestQueue, memory};
 use super::{
@@ -362,6 +363,20 @@ fn what_waits_for_its_flush_is_given_back_when_the_device_is_lost() {
     assert_eq!(rig.shard.stats().used_units, used, "it never was an object");
     assert_eq!(rig.get(1, 4), Ok(Outcome::Hit { bytes: 4 * UNIT_BYTES }));
     assert_eq!(rig.put(2, 4), STORED);
+}
+
+#[test]
+fn a_journal_that_cannot_be_written_is_told_with_what_the_device_said() {
+    let mut rig = Rig::new(1, 64, options(Durability::Durable));
+    assert_eq!(rig.put(1, 4), STORED);
+    // A delete writes nothing but its record.
+    rig.devices[0].medium().failing = vec![(Kind::Write, 1)];
+    let tag = rig.submit(Time::NEVER, Action::Delete(1u64.into()));
+    rig.turn(50);
+    assert!(device_failed(0, &rig.taken(tag)[0]));
+    let said = Status::WRITE_FAULT.with_dnr(true).to_string();
+    let why = rig.shard.lanes[0].failure().expect("it is out of service");
+    assert!(why.starts_with("its journal cannot be written: ") && why.contains(&said), "{why}");
 }
 
 #[test]

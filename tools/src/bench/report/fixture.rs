@@ -67,6 +67,7 @@ pub(super) fn job(name: &str, group: u32) -> JobOutcome {
         latency_depth: None,
         steady: None,
         is_cached: false,
+        protection: None,
         sampled_reads: (0, 0),
         busy_percent: 0.0,
     }

@@ -81,6 +81,7 @@ fn job_outcome(section: Section, target: String, ways: PerWay<WayOutcome>) -> Jo
         sampled_reads: (0, 0),
         busy_percent: 50.0,
         is_cached: false,
+        protection: None,
     }
 }
 

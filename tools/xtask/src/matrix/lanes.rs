@@ -33,7 +33,7 @@ pub(crate) fn run(cases: &[&'static Case], jobs: Option<usize>) -> Result<Tally>
         cases.iter().copied().partition(|case| ALONE.contains(&case.name));
     let lanes = jobs.unwrap_or_else(lanes_of_host).min(beside.len()).max(1);
     println!("== the driver in {} guests, {lanes} side by side", cases.len());
-    prepare(cases);
+    prepare(cases)?;
     let mut board = Board::new(cases.len());
     board.run(&beside, lanes)?;
     board.run(&alone, 1)?;
@@ -42,11 +42,13 @@ pub(crate) fn run(cases: &[&'static Case], jobs: Option<usize>) -> Result<Tally>
 }
 
 /// Builds what the guests run, before they begin: what takes all cores is done beside none of them.
-fn prepare(cases: &[&Case]) {
+fn prepare(cases: &[&Case]) -> Result<()> {
     for case in cases {
         // A guest whose program cannot be built fails by itself, and says why.
         let _ = case.arguments().and_then(|arguments| guest::prepare(&arguments));
+        interrupt::check()?;
     }
+    Ok(())
 }
 
 /// One for each core, as far as their memory goes.

@@ -104,9 +104,7 @@ const PATHS: Case = Case {
         "--kernel-nvme",
         "mdts=7",
         "--nvme",
-        "mdts=7",
-        "--timeout",
-        "300"
+        "mdts=7"
     ),
     steps: &[
         good(
@@ -136,7 +134,7 @@ const PATHS: Case = Case {
 /// A file system, mounted and not, seen by each path; a read-only drive; contradictions.
 const REFUSALS: Case = Case {
     name: "bench-refusals",
-    guest: guest!("--kernel-nvme", "", "--kernel-nvme", "", "--nvme", "", "--timeout", "300"),
+    guest: guest!("--kernel-nvme", "", "--kernel-nvme", "", "--nvme", ""),
     steps: &[
         good(
             "modprobe ext4 && mkfs.ext4 -q {k0} && mkdir /mnt && mount -t ext4 {k0} /mnt &&\n\
@@ -240,7 +238,7 @@ const ENDS: Case = Case {
 /// fio and we in turn, on the same path of the same drive; by terse reports, whose eighth field is the IOPS of reads.
 const FIO: Case = Case {
     name: "bench-fio",
-    guest: guest!("--kernel-nvme", "", "--with", "fio", "--timeout", "300"),
+    guest: guest!("--kernel-nvme", "", "--with", "fio"),
     steps: &[
         good(
             "fio --name=fill --filename={k0} --rw=write --bs=1M --iodepth=8 --ioengine=io_uring --direct=1 --size=256M --output=/dev/null",

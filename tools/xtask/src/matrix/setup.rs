@@ -358,6 +358,6 @@ const NO_IOMMU: Case = Case {
 /// Killed at each step.
 const KILLED: Case = Case {
     name: "setup-killed",
-    guest: guest!("--kernel-nvme", "", "--timeout", "300"),
+    guest: guest!("--kernel-nvme", ""),
     steps: &[good(include_str!("setup/killed.sh"), &["bind was killed at ", "unbind at "])],
 };

@@ -150,7 +150,7 @@ pub(super) const CASES: &[Case] = &[
         ],
         // One read is stuck past its deadline; it completes late, and is the read that it was.
         steps: &[good(
-            load!("{0}", "--runtime=6 --verify=crc32c --io_timeout=4"),
+            load!("{0}", "--runtime=12 --verify=crc32c --io_timeout=4"),
             &[
                 "is overdue; abort sent",
                 "err= 0",

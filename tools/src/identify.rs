@@ -6,7 +6,7 @@ use adit_driver::spec::identify::IdentifyNamespace;
 use adit_driver::spec::log::SmartHealth;
 use adit_driver::spec::{Cns, Lid, Nsid, View};
 use adit_driver::transfer::SglSupport;
-use adit_driver::{Controller, ControllerOptions, Namespace, Protection, Target};
+use adit_driver::{Controller, ControllerOptions, Namespace, Target};
 use clap::Args;
 use serde::Serialize;
 
@@ -90,9 +90,10 @@ struct NamespaceReport {
     /// `null` for a format this driver does not read.
     lba_bytes: Option<u32>,
     metadata_bytes: u16,
-    /// Type of the protection information that the controller makes and checks, 1 to 3; `null` for none.
+    /// Type of the protection information that it is formatted with, 1 to 3, whether the driver takes it or not; `null`
+    /// for none.
     protection_type: Option<u8>,
-    /// The same in words.
+    /// What the controller makes and checks of it for the driver, in words; `null` also where that cannot use it.
     protection: Option<String>,
     nguid: Option<String>,
     eui64: Option<String>,
@@ -175,7 +176,7 @@ impl NamespaceReport {
             used_lbas: identify.nuse_lbas.get(),
             lba_bytes,
             metadata_bytes: format.map_or(0, |format| format.ms_bytes.get()),
-            protection_type: protection.map(Protection::number),
+            protection_type: protection_type(identify),
             protection: protection.map(|protection| protection.to_string()),
             nguid: identifier(&identify.nguid),
             eui64: identifier(&identify.eui64),
@@ -183,6 +184,11 @@ impl NamespaceReport {
             unusable: namespace.err().map(|error| error.to_string()),
         })
     }
+}
+
+/// The type of protection information by the format alone.
+fn protection_type(identify: &IdentifyNamespace) -> Option<u8> {
+    Some(identify.protection_type()).filter(|kind| *kind != 0)
 }
 
 /// A globally unique identifier in hexadecimal; all zeroes are none.
@@ -336,4 +342,19 @@ fn health_rows(health: &HealthReport) -> Vec<(&'static str, String)> {
         ),
         ("Media errors", h.media_errors.to_string()),
     ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn protection_that_the_driver_refuses_is_told_by_its_type() {
+        let mut page = [0; size_of::<IdentifyNamespace>()];
+        let kind = |page: &[u8]| protection_type(IdentifyNamespace::view(page).expect("a page"));
+        assert_eq!(kind(&page), None);
+        // DPS: type 2, behind 64 bytes of other metadata in LBA format 0, which the driver does not carry.
+        (page[29], page[128], page[130]) = (2, 64, 12);
+        assert_eq!(kind(&page), Some(2));
+    }
 }

@@ -4,11 +4,12 @@
 mod support;
 
 use std::fs;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, symlink};
 use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use serde_json::Value;
 use support::{Scratch, adit, fail, json, noise, put, run, succeed, text, wait_until_open};
 
 /// The unit of a store's first block with this magic, and the image's bytes.
@@ -45,6 +46,38 @@ fn a_file_that_is_not_there_is_to_be_made_or_named_right() {
     fail(&["kv", "format", &target], 1, "make it with --size");
     fail(&["kv", "bench", "--store", &target, "--workload", "fill"], 1, "make it with --size");
     assert!(!scratch.path("a.img").exists(), "nothing was made");
+}
+
+#[test]
+fn a_file_that_cannot_be_asked_for_is_not_called_absent() {
+    let scratch = Scratch::new("unknown");
+    symlink("a.img", scratch.path("a.img")).expect("a link to itself");
+    let target = scratch.target("a.img");
+    for command in ["ls", "check", "stat", "format"] {
+        fail(&["kv", command, &target], 1, "Too many levels of symbolic links");
+    }
+}
+
+#[test]
+fn damage_that_hides_objects_is_told_by_whoever_looks_for_them() {
+    let scratch = Scratch::new("hidden");
+    let target = scratch.store("a.img");
+    put(&target, "k", b"x");
+    let (_, image) = first_block(&scratch, b"AKVJ");
+    assert_eq!(json(&["kv", "stat", &target])["faults"], 0);
+    assert_eq!(json(&["kv", "info", &target, "k"])["faults"], 0);
+    flip(&scratch, &image, 100);
+    for (words, faults) in [
+        (&["kv", "ls", &target, "--read-only"][..], None),
+        (&["kv", "info", &target, "k", "--json"], Some(1)),
+        (&["kv", "stat", &target, "--json"], Some(1)),
+    ] {
+        let output = run(words);
+        let told = text(&output.stderr);
+        assert!(told.contains("1 fault: objects may be missing; run 'adit kv check'"), "{told}");
+        let report = serde_json::from_slice::<Value>(&output.stdout).ok();
+        assert_eq!(report.and_then(|report| report["faults"].as_u64()), faults, "{words:?}");
+    }
 }
 
 #[test]

@@ -4,6 +4,7 @@
 mod support;
 
 use std::fs;
+use std::path::Path;
 
 use support::{Scratch, adit, fail, filled, json, put, succeed, text};
 
@@ -11,6 +12,14 @@ use support::{Scratch, adit, fail, filled, json, put, succeed, text};
 fn fill<'a>(target: &'a str, more: &[&'a str]) -> Vec<&'a str> {
     let base = ["kv", "bench", "--store", target, "--workload", "fill", "--objects", "10"];
     [&base[..], &["--object-bytes", "4k"], more].concat()
+}
+
+/// Flips a byte of every block with this magic.
+fn damage_all(path: &Path, magic: &[u8]) {
+    let mut image = fs::read(path).expect("there");
+    let is_block = |unit: &&mut [u8]| unit[..64].windows(magic.len()).any(|part| part == magic);
+    image.chunks_mut(4096).filter(is_block).for_each(|unit| unit[100] ^= 0xff);
+    fs::write(path, &image).expect("there is room");
 }
 
 #[test]
@@ -29,6 +38,19 @@ fn a_store_with_somebodys_objects_is_refused_and_stays() {
     assert_eq!(succeed(&["kv", "get", &target, "two"]), b"hello");
     json(&fill(&target, &["--force"]));
     assert_eq!(json(&["kv", "ls", &target]).as_array().map(Vec::len), Some(10));
+}
+
+#[test]
+fn a_damaged_store_is_refused_though_no_object_of_it_is_found() {
+    let scratch = Scratch::new("damaged");
+    let target = scratch.store("a.img");
+    put(&target, "one", b"hello");
+    for magic in [b"AKVJ", b"AKVC"] {
+        damage_all(&scratch.path("a.img"), magic);
+    }
+    let said = "there is a damaged store with 0 objects that are found";
+    fail(&fill(&target, &[]), 2, said);
+    json(&fill(&target, &["--force"]));
 }
 
 #[test]

@@ -63,7 +63,13 @@ fn find(reader: &mut Reader, key: &Key) -> Result<Option<Value>> {
         let at = survey.objects.binary_search_by(|found| found.key.cmp(key));
         Ok(at.ok().map(|at| object_json(&survey, &survey.objects[at])))
     })?;
-    Ok(picture.shards.into_iter().flatten().next())
+    picture.warn_of_faults();
+    let faults = picture.faults.len();
+    let found = picture.shards.into_iter().flatten().next();
+    Ok(found.map(|mut report: Value| {
+        report["faults"] = faults.into();
+        report
+    }))
 }
 
 /// What a store was formatted as.

@@ -73,6 +73,7 @@ fn look(args: &LsArgs) -> Result<()> {
     if reader.is_in_use {
         tracing::warn!("{IN_USE}");
     }
+    picture.warn_of_faults();
     let mut list = List::new(args);
     picture.shards.iter().flatten().try_for_each(|info| list.add(info))?;
     list.end()

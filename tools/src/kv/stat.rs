@@ -62,6 +62,8 @@ pub(crate) fn run(args: &StatArgs) -> Result<()> {
         let bytes: u64 = found.objects.iter().map(|found| found.object.bytes).sum();
         Ok((found.objects.len() as u64, bytes, found.space))
     })?;
+    picture.warn_of_faults();
+    let faults = picture.faults.len();
     let (mut objects, mut bytes, mut space) = (0, 0, Space::default());
     for (of_shard, their_bytes, room) in picture.shards {
         objects += of_shard;
@@ -71,7 +73,7 @@ pub(crate) fn run(args: &StatArgs) -> Result<()> {
         space.free_runs += room.free_runs;
         space.largest_free_units = space.largest_free_units.max(room.largest_free_units);
     }
-    let mut report = json!({ "objects": objects, "object_bytes": bytes });
+    let mut report = json!({ "objects": objects, "object_bytes": bytes, "faults": faults });
     add_space(&mut report, &space);
     report["in_use"] = reader.is_in_use.into();
     report["devices"] = reader.devices().map(wear).collect();

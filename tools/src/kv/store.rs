@@ -74,7 +74,10 @@ fn check_distinct(targets: &[Target]) -> Result<()> {
 /// Which one.
 pub(crate) fn check_there(targets: &[Target], fix: &str) -> Result<()> {
     let is_missing = |target: &&Target| match target {
-        Target::Kernel(kernel) => kernel.path != KernelPath::Null && !kernel.file.exists(),
+        Target::Kernel(kernel) => {
+            // Where that cannot be told, the open says why.
+            kernel.path != KernelPath::Null && matches!(kernel.file.try_exists(), Ok(false))
+        }
         _ => false,
     };
     check_distinct(targets)?;

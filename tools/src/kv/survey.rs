@@ -55,6 +55,18 @@ pub(crate) struct Picture<T> {
     pub(crate) shards: Vec<T>,
 }
 
+impl<T> Picture<T> {
+    /// Warns of damage, which hides objects: for commands that tell what there is.
+    pub(crate) fn warn_of_faults(&self) {
+        let faults = match self.faults.len() {
+            0 => return,
+            1 => "1 fault".to_owned(),
+            count => format!("{count} faults"),
+        };
+        tracing::warn!("{faults}: objects may be missing; run 'adit kv check'");
+    }
+}
+
 /// A device with a queue of its own.
 struct Opened {
     device: Device,

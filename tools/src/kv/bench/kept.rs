@@ -1,7 +1,7 @@
 //! What a store on the devices keeps that a run would destroy.
 //!
-//! A run formats its target. Stores that an earlier run formatted, which their label tells, and stores without an object
-//! lose nothing by it; any other store is somebody's. What is no store is not looked for here: devices that hold
+//! A run formats its target. Stores that an earlier run formatted, which their label tells, and whole stores without an
+//! object lose nothing by it; any other store is somebody's. What is no store is not looked for here: devices that hold
 //! something else are refused by the guard that every writer has, and files are overwritten as by any benchmark.
 
 use adit_driver::Device;
@@ -12,7 +12,7 @@ use crate::failure::{Failure, Result};
 use crate::human::printable;
 use crate::kv::survey::Reader;
 
-/// Refuses devices with a store that somebody else made and that has objects, or may have.
+/// Refuses devices with a store that somebody else made and that has objects, or may have: one that is damaged.
 ///
 /// # Errors
 /// A usage failure that says what is there and how to go on.
@@ -40,11 +40,18 @@ fn whole(reader: &mut Reader, heads: &Heads) -> Result<Option<String>> {
     if label == LABEL {
         return Ok(None);
     }
-    let mut objects = 0;
+    let (mut objects, mut faults) = (0, 0);
     for shard in 0..heads.geometry.shards() {
-        objects += survey::shard(reader, heads, shard)?.objects.len();
+        let survey = survey::shard(reader, heads, shard)?;
+        (objects, faults) = (objects + survey.objects.len(), faults + survey.faults.len());
     }
-    Ok((objects > 0).then(|| format!("there is a store {}with {objects} objects", called(label))))
+    let name = called(label);
+    Ok(match (faults, objects) {
+        (0, 0) => None,
+        (0, _) => Some(format!("there is a store {name}with {objects} objects")),
+        // What the damage hides may be objects.
+        _ => Some(format!("there is a damaged store {name}with {objects} objects that are found")),
+    })
 }
 
 /// A device of a store whose other devices are not there, or not as they were; or what is left of one.

@@ -201,6 +201,31 @@ fn stalled(server: &Server, words: &str) -> TcpStream {
 }
 
 #[test]
+fn a_length_that_nobody_can_tell_is_refused_and_ends_the_connection() {
+    let image = Image::new();
+    let server = Server::formatted(&image);
+    let answers = |method: &str, lengths: &[&str]| {
+        let lengths: String =
+            lengths.iter().map(|length| format!("Content-Length: {length}\r\n")).collect();
+        let last = "GET /healthz HTTP/1.1\r\nConnection: close\r\n\r\n";
+        let words = format!("{method} HTTP/1.1\r\n{lengths}\r\n{last}");
+        let mut told = String::new();
+        stalled(&server, &words).read_to_string(&mut told).expect("it is closed");
+        let lines = told.split("HTTP/1.1 ").skip(1);
+        lines.map(|answer| answer[..3].to_owned()).collect::<Vec<_>>()
+    };
+    for method in ["GET /healthz", "PUT /objects/k", "GET /nothing"] {
+        let none: [&[&str]; 6] =
+            [&["abc"], &["+0"], &[""], &["0, 0"], &["18446744073709551616"], &["0", "7"]];
+        for lengths in none {
+            assert_eq!(answers(method, lengths), ["400"], "{method} {lengths:?}");
+        }
+    }
+    assert_eq!(answers("GET /healthz", &["0", "0"]), ["200", "200"], "both say the same");
+    assert_eq!(answers("PUT /objects/k", &[]), ["411", "200"]);
+}
+
+#[test]
 fn clients_that_stall_keep_nobody_waiting_and_are_let_go() {
     let image = Image::new();
     let arguments = ["--format", "--size-bytes", "134217728", "--timeout-s", "2"];

@@ -67,14 +67,31 @@ impl Head {
     }
 
     /// Bytes of the body; none where the request does not say.
-    pub(crate) fn body_bytes(&self) -> Option<usize> {
-        self.header("Content-Length")?.trim().parse().ok()
+    ///
+    /// # Errors
+    /// Where it says no number, one too large, or several: then nobody knows where the next request begins.
+    pub(crate) fn body_bytes(&self) -> std::result::Result<Option<usize>, String> {
+        let is_length = |name: &str| name.eq_ignore_ascii_case("Content-Length");
+        let mut said = None;
+        for (_, value) in self.headers.iter().filter(|(name, _)| is_length(name)) {
+            // A sign, which the parser takes, is none of HTTP's.
+            let digits = Some(value.trim()).filter(|text| text.bytes().all(|b| b.is_ascii_digit()));
+            let bytes = digits.and_then(|digits| digits.parse().ok());
+            let bytes = bytes.ok_or("Content-Length is a number of bytes")?;
+            if said.is_some_and(|said| said != bytes) {
+                return Err("there are two lengths: send one Content-Length".to_owned());
+            }
+            said = Some(bytes);
+        }
+        Ok(said)
     }
 
     /// Whether another request may follow.
     fn is_kept(&self) -> bool {
         let is_closed = self.header("Connection").is_some_and(|v| v.eq_ignore_ascii_case("close"));
-        self.is_1_1 && !is_closed && self.header("Transfer-Encoding").is_none()
+        let is_length_known =
+            self.body_bytes().is_ok() && self.header("Transfer-Encoding").is_none();
+        self.is_1_1 && !is_closed && is_length_known
     }
 
     /// The head in `bytes`, and how long it is; none where it is not whole yet.
@@ -117,7 +134,7 @@ impl<'a> Connection<'a> {
         mut answer: impl FnMut(&Head, &mut Body<'_, 'a>) -> Answer,
     ) -> Result<()> {
         while let Some(head) = self.head()? {
-            let (left, until) = (head.body_bytes().unwrap_or(0), self.until(0));
+            let (left, until) = (head.body_bytes().ok().flatten().unwrap_or(0), self.until(0));
             let is_awaited = head.header("Expect").is_some();
             let mut body = Body { connection: &mut self, left, until, is_awaited };
             body.until = body.connection.until(left);

@@ -64,10 +64,11 @@ pub(crate) fn answer(store: &Store, head: &Head, body: &mut Body<'_, '_>) -> Ans
 }
 
 fn route(store: &Store, head: &Head, body: &mut Body<'_, '_>) -> Result<Answer, Refusal> {
+    let length = head.body_bytes().map_err(|why| Refusal(400, why))?;
     let path = head.path.split('?').next().unwrap_or_default();
     if let Some(key) = path.strip_prefix("/objects/") {
         let key = Key::new(&decoded(key)?)?;
-        return object(store, key, head, body);
+        return object(store, key, (head, length), body);
     }
     match (head.method.as_str(), path) {
         ("GET", "/healthz") => {
@@ -91,11 +92,11 @@ fn not_allowed() -> Refusal {
 fn object(
     store: &Store,
     key: Key,
-    head: &Head,
+    (head, length): (&Head, Option<usize>),
     body: &mut Body<'_, '_>,
 ) -> Result<Answer, Refusal> {
     match head.method.as_str() {
-        "PUT" => put(store, key, head, body),
+        "PUT" => put(store, key, (head, length), body),
         "GET" => get(store, key, head.header("Range")),
         "HEAD" => {
             let info = store.info(key).wait()?.ok_or_else(missing)?;
@@ -113,9 +114,13 @@ fn missing() -> Refusal {
 }
 
 /// The body goes straight into memory that the device reads.
-fn put(store: &Store, key: Key, head: &Head, body: &mut Body<'_, '_>) -> Result<Answer, Refusal> {
-    let bytes =
-        head.body_bytes().ok_or_else(|| Refusal(411, "say how long the body is".to_owned()))?;
+fn put(
+    store: &Store,
+    key: Key,
+    (head, length): (&Head, Option<usize>),
+    body: &mut Body<'_, '_>,
+) -> Result<Answer, Refusal> {
+    let bytes = length.ok_or_else(|| Refusal(411, "say how long the body is".to_owned()))?;
     let ttl = match head.header("X-Ttl-Seconds").map(u64::from_str) {
         None => None,
         Some(Ok(seconds)) => Some(Duration::from_secs(seconds)),

@@ -7,7 +7,7 @@
 //!
 //! What is wrong is a list of [`Fault`]s. Nothing is written. The objects' data are read only by
 //! [`ShardSurvey::verify`], which is a scrub. Where
-//! somebody has the store open meanwhile, what is found may be of several moments: [`heads_in_use`] and [`shard_in_use`]
+//! somebody has the store open meanwhile, what is found may be of several moments: [`heads_in_use`] and [`Looks`]
 //! look until it is of one, and tell what is in motion from what is damaged.
 
 mod in_use;
@@ -22,7 +22,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::Range;
 
-pub use in_use::{Moment, heads_in_use, shard_in_use};
+pub use in_use::{Looks, Moment, heads_in_use};
 use objects::Objects;
 pub use objects::SurveyedObject;
 pub use space::Space;

@@ -24,6 +24,13 @@ pub struct Moment {
     pub moving: Vec<Fault>,
 }
 
+impl Moment {
+    /// Whether the last look found nothing wrong: another look has nothing to tell.
+    pub fn is_whole(&self) -> bool {
+        self.survey.faults.is_empty() && self.moving.is_empty()
+    }
+}
+
 /// Reads and compares the superblocks, again after each `pause` while there is something wrong with them, until that is
 /// false; gives them with the faults that stayed.
 ///
@@ -48,35 +55,42 @@ pub fn heads_in_use<M: Media>(
     }
 }
 
-/// Surveys one shard, again after each `pause` while there is something wrong with it, until that is false. None where
-/// `heads` are those of the store no more: everything is to be read anew.
+/// What the looks at one shard so far come to.
 ///
-/// # Errors
-/// As [`shard`].
-///
-/// # Panics
-/// If there is no such shard.
-pub fn shard_in_use<M: Media>(
-    media: &mut M,
-    (heads, devices): (&Heads, &[DeviceFacts]),
-    number: u16,
-    pause: &mut dyn FnMut() -> bool,
-) -> Result<Option<Moment>> {
-    let mut steady: Option<Vec<Fault>> = None;
-    loop {
+/// Whoever looks at several shards looks at each, pauses once for all of them, and looks again at those that are not
+/// [whole](Moment::is_whole): so damage in one shard takes no time from what is in motion in another.
+#[derive(Clone, Debug, Default)]
+pub struct Looks {
+    /// Faults that every look found; none before the first.
+    steady: Option<Vec<Fault>>,
+}
+
+impl Looks {
+    /// Surveys shard `number` once more. None where `heads` are those of the store no more: everything is to be read
+    /// anew.
+    ///
+    /// # Errors
+    /// As [`shard`].
+    ///
+    /// # Panics
+    /// If there is no such shard.
+    pub fn look<M: Media>(
+        &mut self,
+        media: &mut M,
+        (heads, devices): (&Heads, &[DeviceFacts]),
+        number: u16,
+    ) -> Result<Option<Moment>> {
         let mut survey = shard(media, heads, number)?;
         if !is_still(media, heads, devices) {
             return Ok(None);
         }
         let seen = std::mem::take(&mut survey.faults);
-        let stay = steady.map_or_else(|| seen.clone(), |steady| staying(steady, &seen));
-        if seen.is_empty() || !pause() {
-            let is_moving = |fault: &Fault| !stay.iter().any(|steady| steady.is_same(fault));
-            let moving = seen.into_iter().filter(is_moving).collect();
-            survey.faults = stay;
-            return Ok(Some(Moment { survey, moving }));
-        }
-        steady = Some(stay);
+        let stay = self.steady.take().map_or_else(|| seen.clone(), |steady| staying(steady, &seen));
+        let is_moving = |fault: &Fault| !stay.iter().any(|steady| steady.is_same(fault));
+        let moving = seen.into_iter().filter(is_moving).collect();
+        survey.faults.clone_from(&stay);
+        self.steady = Some(stay);
+        Ok(Some(Moment { survey, moving }))
     }
 }
 

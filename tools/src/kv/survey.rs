@@ -3,6 +3,7 @@
 //! Where another process has the store open, its devices are read all the same where the path allows it. What is found
 //! then is looked at again until it is of one moment, or until it is known to be damaged: [`Reader::picture`].
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::thread;
 use std::time::Duration;
@@ -10,7 +11,7 @@ use std::time::Duration;
 use adit_driver::device::{CommandQueue, DeviceQueue, Operation, QueueOptions, Request};
 use adit_driver::spec::Lba;
 use adit_driver::{Buffer, Completion, Device, DeviceOptions, Target};
-use adit_kvstore::survey::{self, DeviceFacts, Fault, Heads, Media, Moment, ShardSurvey};
+use adit_kvstore::survey::{self, DeviceFacts, Fault, Heads, Looks, Media, Moment, ShardSurvey};
 use adit_kvstore::{Error, UNIT_BYTES};
 
 use super::store;
@@ -26,7 +27,8 @@ const READ_LIMIT: Duration = Duration::from_secs(10);
 const LOOK: Duration = Duration::from_micros(50);
 /// The first pause before something that may be in motion is looked at again; each is twice as long as the one before.
 const PAUSE_FIRST: Duration = Duration::from_millis(10);
-/// Pauses at most: 2.5 s in all. Only what is damaged stays as it is for so long.
+/// Pauses at most: 2.5 s in all for the superblocks, and again for all shards together. Only what is damaged stays as it
+/// is for so long.
 const PAUSES: u32 = 8;
 /// How often a store is read anew because somebody formatted or emptied it meanwhile.
 const ANEW: u32 = 8;
@@ -117,7 +119,7 @@ impl Reader {
         Ok(survey::heads_in_use(self, &facts, &mut pauses)?)
     }
 
-    /// Surveys all shards, and keeps of each what `of` makes of it.
+    /// Surveys all shards, and keeps of each what `of` makes of it, which is called for each look.
     ///
     /// # Errors
     /// As [`survey::heads`] and `of`; when somebody formats or empties the store over and over.
@@ -126,28 +128,47 @@ impl Reader {
         mut of: impl FnMut(&Heads, u16, ShardSurvey) -> Result<T>,
     ) -> Result<Picture<T>> {
         for _ in 0..ANEW {
-            if let Some(picture) = self.look(&mut of)? {
+            if let Some(picture) = self.look(&mut of, &mut self.pauses())? {
                 return Ok(picture);
             }
         }
         Err(Failure::failed("the store is being formatted or emptied; run the command again"))
     }
 
-    /// One look at everything; none where the store became another one meanwhile.
+    /// Looks at the shards until none has something wrong or there is no `pause` more; none where the store became
+    /// another one meanwhile.
     fn look<T>(
         &mut self,
         of: &mut impl FnMut(&Heads, u16, ShardSurvey) -> Result<T>,
+        pause: &mut dyn FnMut() -> bool,
     ) -> Result<Option<Picture<T>>> {
         let facts = self.facts();
         let (heads, faults) = self.heads()?;
-        let mut picture = Picture { faults, moving: 0, shards: Vec::new(), heads };
-        for shard in 0..picture.heads.geometry.shards() {
-            let mut pauses = self.pauses();
-            let found = survey::shard_in_use(self, (&picture.heads, &facts), shard, &mut pauses)?;
-            let Some(Moment { mut survey, moving }) = found else { return Ok(None) };
-            picture.faults.append(&mut survey.faults);
-            picture.moving += moving.len();
-            picture.shards.push(of(&picture.heads, shard, survey)?);
+        let mut left: Vec<u16> = (0..heads.geometry.shards()).collect();
+        let (mut looks, mut seen) = (vec![Looks::default(); left.len()], BTreeMap::new());
+        loop {
+            let mut again = Vec::new();
+            for shard in left {
+                let found = looks[usize::from(shard)].look(self, (&heads, &facts), shard)?;
+                let Some(moment) = found else { return Ok(None) };
+                if !moment.is_whole() {
+                    again.push(shard);
+                }
+                let Moment { mut survey, moving } = moment;
+                let faults = std::mem::take(&mut survey.faults);
+                seen.insert(shard, (faults, moving.len(), of(&heads, shard, survey)?));
+            }
+            // One pause for all of them: a store with many damaged shards would take many times as long.
+            if again.is_empty() || !pause() {
+                break;
+            }
+            left = again;
+        }
+        let mut picture = Picture { heads, faults, moving: 0, shards: Vec::new() };
+        for (mut faults, moving, kept) in seen.into_values() {
+            picture.faults.append(&mut faults);
+            picture.moving += moving;
+            picture.shards.push(kept);
         }
         Ok(Some(picture))
     }
@@ -292,7 +313,53 @@ impl Media for Reader {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+    use std::path::Path;
+
+    use adit_kvstore::{FormatStore, Key, OpenOptions, Store};
+
     use super::*;
+
+    /// A store of three shards in a file, each with objects and damage.
+    fn damaged(path: &Path) -> Vec<Target> {
+        let file_bytes = Some(64 << 20);
+        let target: Target = format!("uring:{}", path.display()).parse().expect("a target");
+        let targets = vec![target];
+        let format = FormatStore::new(targets.clone());
+        Store::format(&FormatStore { file_bytes, shards: 3, ..format }).expect("formats");
+        let store = Store::open(&OpenOptions::new(targets.clone())).expect("opens");
+        for key in 0..30u8 {
+            let buffer = store.buffer(4096).expect("memory");
+            store.put(Key::new(&[key]).expect("a key"), buffer).wait().expect("there is room");
+        }
+        store.close().expect("closes");
+        let mut image = fs::read(path).expect("there");
+        let is_block = |unit: &&mut [u8]| unit[..64].windows(3).any(|part| part == b"AKV");
+        let last = image.len() - UNIT_BYTES as usize;
+        let inner = image[UNIT_BYTES as usize..last].chunks_mut(UNIT_BYTES as usize);
+        inner.filter(is_block).for_each(|unit| unit[100] ^= 0xff);
+        fs::write(path, &image).expect("there is room");
+        targets
+    }
+
+    #[test]
+    fn all_damaged_shards_share_their_pauses() {
+        let path = std::env::temp_dir().join(format!("adit-pauses-{}.img", std::process::id()));
+        let mut reader = Reader::open(&damaged(&path), false).expect("opens");
+        let (mut looked, mut pauses) = (Vec::new(), 0);
+        let mut of = |_: &Heads, shard, _| {
+            looked.push(shard);
+            Ok(shard)
+        };
+        let mut pause = || {
+            pauses += 1;
+            pauses < 3
+        };
+        let picture = reader.look(&mut of, &mut pause).expect("reads").expect("it is still");
+        fs::remove_file(&path).expect("there");
+        assert!(picture.faults.len() >= 3, "{:?}", picture.faults);
+        assert_eq!((picture.shards, looked, pauses), (vec![0, 1, 2], [0, 1, 2].repeat(3), 3));
+    }
 
     #[test]
     fn a_stream_comes_in_chunks_until_it_is_enough() {

@@ -24,6 +24,9 @@ use std::ops::Range;
 use crate::block::{BlockKind, BlockWriter, JOURNAL_BLOCK_BYTES, Lineage, Stamp};
 use crate::record::Record;
 
+/// Idle blocks that are kept to be used again.
+const SPARE_BLOCKS_MAX: usize = 1024;
+
 /// The shortest ring, in blocks.
 pub const JOURNAL_UNITS_MIN: u64 = 16;
 /// The number of the first block of a journal.
@@ -196,6 +199,7 @@ impl Journal {
         let more = end.saturating_sub(self.durable_end) as usize;
         self.durable_end += more as u64;
         self.spare.extend(self.undurable.drain(..more));
+        self.spare.truncate(SPARE_BLOCKS_MAX);
     }
 
     /// Has everything written again that is not durable, since its device may have forgotten it. No write is in flight

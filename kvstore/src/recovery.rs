@@ -150,8 +150,8 @@ pub struct Recovered {
     pub blocks_behind: u64,
     /// Numbers of checkpoints that were passed over, and why. [`Void::Chain`] is a journal that ends before its end.
     pub passed_over: Vec<(u64, Void)>,
-    /// How many slots have a header, but a damaged one.
-    pub damaged_headers: usize,
+    /// Of each slot, whether it has a header, but a damaged one.
+    pub damaged_headers: [bool; 2],
     /// Whether no checkpoint was consistent: see the module. A checkpoint should be taken at once.
     pub is_inconsistent: bool,
     /// Whether blocks or checkpoints are known to be lost that were flushed once: by damage, not by a cut. Keys may then
@@ -298,8 +298,7 @@ impl<M: Media, R: Rebuild> Search<'_, M, R> {
 
     fn result(self, headers: &Headers, found: Found) -> Recovered {
         let numbers = headers.iter().flatten().map(|header| header.number);
-        let damaged_headers =
-            headers.iter().filter(|header| **header == Err(Void::Damaged)).count();
+        let damaged_headers = [0, 1].map(|slot| headers[slot] == Err(Void::Damaged));
         let Found { checkpoint, checkpoint_records, replay, is_inconsistent } = found;
         let is_gone = checkpoint.is_none() && replay.lacks_its_start();
         let mut whole = headers.iter().flatten();

@@ -1,7 +1,7 @@
 //! What goes to one device first: a queue of requests of four classes, and what of each is in flight.
 //!
 //! 1. Metadata (the journal) goes before all else, and has places of its own: it never waits for data. Nothing bounds
-//!    it but that a journal has few writes in flight.
+//!    it but that a journal has few writes in flight, and a checkpoint that everything waits for eight.
 //! 2. Reads go before writes.
 //! 3. Large reads and large writes are not mixed: a drive that reads 29 GB/s and writes 12 GB/s alone does 12 GB/s of
 //!    both together. While reads wait or are in flight, at most [`Limits::write_bytes_max`] of writes are in flight, or

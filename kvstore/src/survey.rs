@@ -219,14 +219,12 @@ pub fn of_heads(heads: &Heads, devices: &[DeviceFacts]) -> Vec<Fault> {
 
 fn of_recovery(shard: u16, recovered: &Recovered) -> Vec<Fault> {
     let mut faults = Vec::new();
-    if recovered.damaged_headers > 0 {
+    for (slot, _) in recovered.damaged_headers.iter().enumerate().filter(|(_, bad)| **bad) {
         let text = format!(
-            "shard {shard}: {} of 2 checkpoints has a damaged header; what is used is {}",
-            recovered.damaged_headers,
+            "shard {shard}: the header of checkpoint slot {slot} of 2 is damaged; what is used is {}",
             used(recovered)
         );
-        let damaged = recovered.damaged_headers as u64;
-        faults.push(Fault::new("checkpoint-header", 0, text).at(damaged));
+        faults.push(Fault::new("checkpoint-header", 0, text).at(slot as u64));
     }
     for (number, void) in &recovered.passed_over {
         let text = format!(

@@ -1,7 +1,7 @@
 //! Long arrays of zeroes: what a shard's tables are made of.
 //!
-//! An array is as long as it will ever be from the start, and gets memory from the system as it is first written: room
-//! that is not used costs none, but for the rest of a page. Large pages are asked for, where the system gives them to
+//! An array is as long as it will ever be from the start, and gets memory from the system as it is first written, by
+//! pages: room behind what is used costs none. Large pages are asked for, where the system gives them to
 //! those who ask (`/sys/kernel/mm/transparent_hugepage/enabled` says `madvise` or `always`): a table is read here and
 //! there, and of small pages there are more than a processor knows the places of.
 //!

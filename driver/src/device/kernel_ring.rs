@@ -216,10 +216,7 @@ impl<S: squeue::EntryMarker, C: cqueue::EntryMarker> Ring<S, C> {
         if self.owes {
             self.submit();
         }
-        if self.take_in(&mut done) > 0 {
-            return;
-        }
-        if self.in_kernel == 0 {
+        if self.take_in(&mut done) > 0 || self.in_kernel == 0 {
             self.forget_one();
         } else if self.may_have_more() {
             self.enter();
@@ -243,7 +240,7 @@ impl<S: squeue::EntryMarker, C: cqueue::EntryMarker> Ring<S, C> {
         self.broken.is_none()
     }
 
-    /// With nothing to do, lets go of memory that is gone.
+    /// Lets go of memory that is gone, which is looked for piece by piece.
     #[inline]
     fn forget_one(&mut self) {
         if self.late.as_mut().is_some_and(LateMemory::has_gone) {
@@ -418,7 +415,10 @@ where
     // requests, which own their buffers.
     unsafe {
         if is_sparse {
-            uring.submitter().register_buffers_update(0, &pieces, None)?;
+            // One by one: of several the kernel may take some, and says so by a number that the crate drops.
+            for (slot, piece) in (0..).zip(&pieces) {
+                uring.submitter().register_buffers_update(slot, &[*piece], None)?;
+            }
         } else {
             uring.submitter().register_buffers(&pieces)?;
         }
@@ -534,159 +534,4 @@ fn regions(buffers: &[&Buffer]) -> Vec<Arc<Region>> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::memory::allocate_for_host;
-
-    #[test]
-    fn neighbours_are_registered_as_one_and_found_only_as_a_whole() {
-        let mut first = allocate_for_host(64 << 10).expect("memory");
-        let second = first.split_off(16 << 10);
-        let other = allocate_for_host(4096).expect("memory");
-        let registered = Registered::of(&[&second, &other, &first], None);
-        assert_eq!((registered.pieces.len(), registered.keep.len()), (2, 2));
-        let at = first.pointer(0).as_ptr().addr();
-        let index = registered.find(at, 64 << 10).expect("all of it");
-        assert_eq!(registered.find(at + 4096, 4096), Some(index));
-        assert_eq!(registered.find(at, (64 << 10) + 1), None, "a byte past the end");
-        assert_eq!(registered.find(at - 1, 2), None, "a byte before");
-        let elsewhere = registered.find(other.pointer(0).as_ptr().addr(), 4096);
-        assert!(elsewhere.is_some_and(|elsewhere| elsewhere != index));
-    }
-
-    #[test]
-    fn buffers_are_registered_each_for_itself_where_asked() {
-        let mut first = allocate_for_host(64 << 10).expect("memory");
-        let second = first.split_off(16 << 10);
-        let registered = Registered::of(&[&first, &second], Some(20 << 10));
-        let sizes: Vec<usize> =
-            registered.pieces.iter().map(|piece| (piece.end - piece.start) >> 10).collect();
-        assert_eq!(sizes, [16, 20, 20, 8]);
-        assert_eq!(registered.find(first.as_ptr().addr(), 17 << 10), None, "two of them");
-    }
-
-    #[test]
-    fn a_kernel_that_refuses_a_ring_is_told_apart_from_one_that_has_none() {
-        let told = |errno| refusal("uring:/x", io::Error::from_raw_os_error(errno)).to_string();
-        assert!(told(libc::EPERM).contains("kernel.io_uring_disabled=0"));
-        assert!(told(libc::ENOSYS).contains("a kernel with io_uring"));
-        assert!(told(libc::ENOMEM).contains("ulimit -l"));
-        let error = io::Error::from_raw_os_error(libc::ENOMEM);
-        let memory = allocate_for_host(8192).expect("memory");
-        let refused = memory_refusal("uring:/x", &Registered::of(&[&memory], None), error);
-        let text = refused.to_string();
-        assert!(text.contains("register 8192 bytes") && text.contains("fixed=off"), "{text}");
-    }
-
-    /// More than 1024, which is what kernels before 5.13 stop at; more than 16384 are refused by all.
-    #[test]
-    fn all_memory_is_registered_or_none() {
-        let file = std::fs::File::open("/dev/zero").expect("a device");
-        let mut all = allocate_for_host(20_000 * 1024).expect("memory");
-        let mut pieces: Vec<Buffer> =
-            (0..20_000).rev().map(|at| all.split_off(at * 1024)).collect();
-        // With gaps between them, which are nobody's.
-        pieces.iter_mut().for_each(|piece| drop(piece.split_off(512)));
-        let ring = |count: usize| {
-            let memory: Vec<&Buffer> = pieces.iter().take(count).collect();
-            let fd = std::os::fd::AsRawFd::as_raw_fd(&file);
-            Ring::<squeue::Entry, cqueue::Entry>::new(&Shape { memory: &memory, ..one_entry(fd) })
-        };
-        // Not more than a user may lock, a page for each.
-        let some = ring(1200).expect("a ring");
-        let is_known = |piece: &Buffer| some.fixed(piece.as_ptr(), 512).is_some();
-        assert_eq!(pieces.iter().filter(|piece| is_known(piece)).count(), 1200);
-        let refused = ring(20_000).map(drop).expect_err("too many").to_string();
-        assert!(refused.contains("20000 pieces") && refused.contains("fixed=off"), "{refused}");
-    }
-
-    #[test]
-    fn a_long_piece_is_cut_into_what_can_be_registered() {
-        let long = Piece { start: 4096, end: 4096 + 2 * PIECE_BYTES_MAX + 5 };
-        let pieces: Vec<_> = cut(vec![long], PIECE_BYTES_MAX).collect();
-        assert_eq!(pieces.len(), 3);
-        assert_eq!((pieces[0].start, pieces[2].end), (long.start, long.end));
-        assert!(pieces.windows(2).all(|pair| pair[0].end == pair[1].start));
-    }
-
-    /// Processor time of this thread.
-    fn busy() -> Duration {
-        let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-        // SAFETY: the call writes its argument.
-        let result = unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) };
-        assert_eq!(result, 0);
-        Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
-    }
-
-    /// A ring that reads a byte into `memory` from a pipe: the read ends when the test writes to the other end.
-    fn reading(
-        memory: &Buffer,
-    ) -> (Ring<squeue::Entry, cqueue::Entry>, io::PipeReader, io::PipeWriter) {
-        let (pipe, other_end) = io::pipe().expect("a pipe");
-        let fd = std::os::fd::AsRawFd::as_raw_fd(&pipe);
-        let mut ring = Ring::new(&one_entry(fd)).expect("a ring");
-        let read = io_uring::opcode::Read::new(FILE, memory.pointer(0).as_ptr(), 1).build();
-        // SAFETY: the tests keep the memory until the read was seen to end.
-        unsafe { ring.push(&read) };
-        ring.submit();
-        (ring, pipe, other_end)
-    }
-
-    fn one_entry(fd: RawFd) -> Shape<'static> {
-        let (polled, learns) = (false, true);
-        Shape { device: "a test", fd, depth: 1, polled, memory: &[], piece_bytes: None, learns }
-    }
-
-    #[test]
-    fn waiting_sleeps_as_long_as_asked_and_is_woken_by_a_completion() {
-        let memory = allocate_for_host(4096).expect("memory");
-        let (mut ring, _pipe, mut other_end) = reading(&memory);
-        let (start, before) = (Instant::now(), busy());
-        let nap = Duration::from_millis(50);
-        assert!(ring.wait(nap) && start.elapsed() >= nap, "nothing comes");
-        ring.reap(|_, _| panic!("nobody wrote"));
-        let writer = std::thread::spawn(move || {
-            std::thread::sleep(nap);
-            io::Write::write_all(&mut other_end, b"x").expect("a reader");
-        });
-        let mut results = Vec::new();
-        while results.is_empty() {
-            assert!(ring.wait(Duration::from_secs(30)), "a read is in flight");
-            ring.reap(|_, result| results.push(result));
-        }
-        assert_eq!((results, memory[0]), (vec![1], b'x'));
-        assert!((2 * nap..Duration::from_secs(20)).contains(&start.elapsed()), "woken in time");
-        assert!(busy() - before < nap, "it slept meanwhile");
-        writer.join().expect("the writer");
-    }
-
-    #[test]
-    fn draining_cancels_what_would_never_end() {
-        let memory = allocate_for_host(4096).expect("memory");
-        let (mut ring, mut pipe, mut other_end) = reading(&memory);
-        let start = Instant::now();
-        assert_eq!((ring.drain(), ring.in_kernel), (0, 0));
-        assert!(start.elapsed() < DRAIN, "nobody had to wait for it");
-        io::Write::write_all(&mut other_end, b"x").expect("a reader");
-        let mut byte = [0];
-        io::Read::read_exact(&mut pipe, &mut byte).expect("nobody else reads it");
-        assert_eq!((byte, memory[0]), ([b'x'], 0));
-    }
-
-    #[test]
-    fn who_cannot_be_woken_or_cannot_stop_sleeping_does_not_sleep() {
-        let file = std::fs::File::open("/dev/zero").expect("a device");
-        let shape = one_entry(std::os::fd::AsRawFd::as_raw_fd(&file));
-        let mut ring = Ring::<squeue::Entry, cqueue::Entry>::new(&shape).expect("a ring");
-        let nop = io_uring::opcode::Nop::new().build();
-        // SAFETY: it names no memory.
-        unsafe { ring.push(&nop) };
-        ring.submit();
-        ring.sleeps = false;
-        assert!(!ring.wait(Duration::from_secs(30)), "as on a kernel before 5.11");
-        assert!(ring.check("nothing").is_ok(), "which is nobody's failure");
-        ring.sleeps = true;
-        assert!(!ring.wait(Duration::ZERO), "no time to sleep is no reason to enter the kernel");
-        assert!(ring.wait(Duration::from_secs(30)));
-    }
-}
+mod tests;

@@ -2,8 +2,8 @@
 //!
 //! - **Memory.** An object costs 50 bytes for its entry and 5 for its share of the hash table, whatever the key up to
 //!   32 bytes; with the 8 bytes of an eviction policy that is 63. Longer keys and further checksums are kept beside,
-//!   and cost what they are long. The arrays are as long as the capacity from the start (see `table`): room that is not
-//!   used costs none. While an index is loaded it has spare room, which is given back then.
+//!   and cost what they are long. The arrays are as long as the capacity from the start (see `table`): entries that
+//!   are not used cost nothing; of the hash table, which is used here and there, all is there soon. While an index is loaded it has spare room, which is given back then.
 //! - **Identity** is the full key. The hash (SipHash-1-3 under a key of the store's own) only says where to look.
 //! - **Ids** are stable while the object exists, dense from 0, and used again after a removal.
 //! - A wrong id is the store's own bug, and panics.

@@ -106,7 +106,7 @@ fn without_any_checkpoint_the_store_is_empty_and_goes_on() {
     let (state, found) = open(&mut shard.device);
     assert_eq!(
         (state, found.next, found.damaged_headers),
-        (State::default(), Mark::start(&LINEAGE), 2)
+        (State::default(), Mark::start(&LINEAGE), [true; 2])
     );
     shard.told.clear();
     assert_eq!((found.cut, found.is_flushed_lost), (Some(Void::Sequence(33)), true));

@@ -45,7 +45,8 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
             self.abandon_checkpoint();
             self.log.write_again();
             // A flush of theirs that is under way is not waited for any more.
-            self.lanes.iter_mut().for_each(|lane| lane.is_dirty = true);
+            let at_work = self.lanes.iter_mut().filter(|lane| lane.failure().is_none());
+            at_work.for_each(|lane| lane.is_dirty = true);
         }
         let old = std::mem::replace(&mut self.lanes[usize::from(device)], lane);
         // What was written before it failed may not have been flushed.

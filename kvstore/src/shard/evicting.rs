@@ -9,6 +9,7 @@ use super::log::{Answer, Event};
 use super::put::Begun;
 use super::request::{Failure, Outcome};
 use super::{Shard, Work};
+use crate::index::Index;
 use crate::key::Key;
 use crate::object::ObjectId;
 use crate::record::{Record, record_bytes};
@@ -101,22 +102,28 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
         record_bytes(self.index.key_bytes(id).len(), self.index.checksums(id).len()) as u64
     }
 
-    /// Has entries for so many new objects, and room in a checkpoint for so many bytes of records; false if they have
-    /// to be waited for.
+    /// Has entries for as many new objects as `fresh` says, and room in a checkpoint for so many bytes of records; false
+    /// if they have to be waited for.
     pub(super) fn make_entries(
         &mut self,
         now: Time,
-        fresh: usize,
+        fresh: &dyn Fn(&Index) -> usize,
         record_bytes: u64,
     ) -> Result<bool, Failure> {
+        let (mut needs, mut is_counted) = (fresh(&self.index), true);
         loop {
-            let objects = u64::from(self.index.len()) + self.coming.puts + fresh as u64;
+            let objects = u64::from(self.index.len()) + self.coming.puts + needs as u64;
             let bytes = self.record_bytes + self.coming.record_bytes + record_bytes;
             if objects <= u64::from(self.objects_max) && bytes <= self.record_bytes_max {
-                return Ok(true);
+                if is_counted {
+                    return Ok(true);
+                }
+                // What went may be of a key that is put, whose object is a new one then.
+                (needs, is_counted) = (fresh(&self.index), true);
+                continue;
             }
             match self.evict(now) {
-                Evicted::One => {}
+                Evicted::One => is_counted = false,
                 Evicted::Wait | Evicted::NotYet => return Ok(false),
                 Evicted::Nothing => return Err(Failure::Full),
             }

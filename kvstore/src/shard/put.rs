@@ -18,7 +18,7 @@ use super::request::{Decline, Failure, Outcome, Part, PutItem, PutOptions};
 use super::space::Room;
 use super::writers::{Reserving, Sealing};
 use super::{Shard, Stalled, Work};
-use crate::index;
+use crate::index::{self, Index};
 use crate::key::Key;
 use crate::layout::Layout;
 use crate::object::{LayoutId, Object};
@@ -226,11 +226,13 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
     ) -> Begun {
         let wanted: SmallVec<[Wanted<'_>; 1]> =
             puts.iter().map(|put| (put.new.object, put.devices, put.after.as_ref())).collect();
-        let is_fresh =
-            |put: &&Putting| self.index.find_hashed(put.new.hash, put.new.key.as_bytes()).is_none();
-        let fresh = puts.iter().filter(is_fresh).count();
+        let fresh = |index: &Index| {
+            let is_new =
+                |put: &&Putting| index.find_hashed(put.new.hash, put.new.key.as_bytes()).is_none();
+            puts.iter().filter(is_new).count()
+        };
         let record_bytes = puts.iter().map(|put| put.new.record_bytes()).sum();
-        let rooms = self.rooms(now, &wanted, fresh, record_bytes);
+        let rooms = self.rooms(now, &wanted, &fresh, record_bytes);
         drop(wanted);
         let rooms = match rooms {
             Ok(Some(rooms)) => rooms,
@@ -254,13 +256,13 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
         Begun::Yes
     }
 
-    /// Room for objects of these shapes, `fresh` of them with keys that are new, and for their records in the journal,
-    /// which is reserved; none yet if some has to be made first, which is begun.
+    /// Room for objects of these shapes, as many with keys that are new as `fresh` says, and for their records in the
+    /// journal, which is reserved; none yet if some has to be made first, which is begun.
     pub(super) fn rooms(
         &mut self,
         now: Time,
         wanted: &[Wanted<'_>],
-        fresh: usize,
+        fresh: &dyn Fn(&Index) -> usize,
         record_bytes: u64,
     ) -> Result<Option<Rooms>, Failure> {
         self.check_home()?;
@@ -298,7 +300,7 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
         &mut self,
         now: Time,
         wanted: &[Wanted<'_>],
-        fresh: usize,
+        fresh: &dyn Fn(&Index) -> usize,
         record_bytes: u64,
     ) -> Result<Option<Rooms>, Failure> {
         if !self.make_entries(now, fresh, record_bytes)? {

@@ -14,6 +14,7 @@ use super::parts::extract;
 use super::put::{Begun, Share, Wanted};
 use super::request::{Failure, FillItem, Outcome, Part, ReserveItem, WriterId};
 use super::{Shard, Stalled, Work};
+use crate::index::Index;
 use crate::key::Key;
 use crate::object::{LayoutId, Object};
 use crate::place::UNIT_BYTES;
@@ -81,7 +82,7 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
     pub(super) fn begin_reserves(&mut self, now: Time, tag: u64, items: Vec<Reserving>) -> Begun {
         let wanted: SmallVec<[Wanted<'_>; 1]> =
             items.iter().map(|item| (item.object, u64::MAX, item.after.as_ref())).collect();
-        let rooms = self.rooms(now, &wanted, items.len(), 0);
+        let rooms = self.rooms(now, &wanted, &|_| items.len(), 0);
         drop(wanted);
         match rooms {
             Ok(None) => return Begun::Later(Work::Reserve(items)),
@@ -197,10 +198,13 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
                 return Begun::Later(Work::Seal(sealing));
             }
             Ok(record_bytes) => {
-                let fresh = usize::from(self.is_fresh(sealing.writer));
+                let new = &self.writers[&sealing.writer].new;
+                let (hash, key) = (new.hash, new.key.clone());
+                let fresh =
+                    |index: &Index| usize::from(index.find_hashed(hash, key.as_bytes()).is_none());
                 // Whatever goes to make an entry leaves room for the object's own record.
                 self.log.reserve(record_bytes);
-                let made = self.make_entries(now, fresh, record_bytes);
+                let made = self.make_entries(now, &fresh, record_bytes);
                 self.log.unreserve(record_bytes);
                 match made {
                     Err(failure) => self.answer(tag, 0, Err(failure), AnyBuffer::None),
@@ -210,10 +214,6 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
             }
         }
         Begun::Yes
-    }
-
-    fn is_fresh(&self, id: WriterId) -> bool {
-        self.index.find(self.writers[&id].new.key.as_bytes()).is_none()
     }
 
     fn seal_now(&mut self, now: Time, tag: u64, id: WriterId) {

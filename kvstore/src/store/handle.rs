@@ -253,7 +253,8 @@ impl Store {
         pending
     }
 
-    /// Done when everything that was acknowledged before survives a power cut.
+    /// Done when everything that was acknowledged before survives a power cut. In `restart` that leaves out what a device
+    /// that failed had not flushed when it did: it may be a miss after [`Store::recover`].
     pub fn commit(&self) -> Pending<()> {
         let (reply, pending) = self.core.pair();
         let shards = self.core.set.shards();

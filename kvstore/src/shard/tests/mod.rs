@@ -220,6 +220,23 @@ fn no_more_objects_are_coming_than_there_are_entries() {
 }
 
 #[test]
+fn a_batch_has_entries_also_for_keys_of_its_own_that_went_for_it() {
+    let devices = vec![TestDevice::new("memory:0", 4 * UNITS)];
+    format(&devices, 64);
+    let mut rig = Rig::open(devices, options(Durability::Restart));
+    let most = u64::from(rig.shard.objects_max);
+    for key in 0..most {
+        assert_eq!(rig.put(key, 1), STORED);
+    }
+    // Key 0 is the first to go for the new one, and needs an entry itself then.
+    let tag = rig.submit(Time::NEVER, Action::PutMany(vec![item(0, 1), item(most, 1)]));
+    rig.turn(100);
+    assert_eq!(rig.taken(tag), [STORED, STORED]);
+    let stats = rig.shard.stats();
+    assert_eq!((stats.objects, stats.evictions), (most, 2));
+}
+
+#[test]
 fn a_batch_that_is_larger_than_the_journal_and_the_store_is_stored_bit_by_bit() {
     let mut rig = Rig::new(1, 16, options(Durability::Restart));
     let tag = rig.submit(Time::NEVER, Action::PutMany((0..400).map(|key| item(key, 1)).collect()));

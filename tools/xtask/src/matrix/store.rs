@@ -1,7 +1,7 @@
 //! The store on QEMU's controllers through VFIO: the tests of a shard that run on every path, and `adit kv` through a
 //! fill that is killed.
 
-use super::{Case, good, refused};
+use super::{Case, good, refused, usage};
 
 pub(super) const CASES: &[Case] = &[
     Case {
@@ -23,7 +23,7 @@ pub(super) const CASES: &[Case] = &[
             good("echo hello | adit kv put {0} --with {1} greeting", &[]),
             good("adit kv get {0} --with {1} greeting", &["hello"]),
             good("adit kv check {0} {1}", &[]),
-            refused("adit kv bench --store {0} --workload fill", &["of a store", "--force"]),
+            usage("adit kv bench --store {0} --workload fill", &["of a store", "--force"]),
             good(
                 "adit kv bench --store {0} --workload fill --object-bytes 64k --objects 400 --force",
                 &["put"],

@@ -77,9 +77,8 @@ fn memory_of_which_the_kernel_takes_only_some_is_refused() {
     };
     let fd = std::os::fd::AsRawFd::as_raw_fd(&file);
     let memory = [&good, &bad];
-    let ring = || {
-        Ring::<squeue::Entry, cqueue::Entry>::new(&Shape { memory: &memory, ..one_entry(fd) })
-    };
+    let ring =
+        || Ring::<squeue::Entry, cqueue::Entry>::new(&Shape { memory: &memory, ..one_entry(fd) });
     protect(libc::PROT_NONE);
     let refused = ring().map(drop);
     protect(libc::PROT_READ | libc::PROT_WRITE);

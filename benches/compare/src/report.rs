@@ -1,6 +1,6 @@
 //! From the figures of all rounds to tables: medians of rounds, the store's ratio to each, the goals.
 //!
-//! The goals are issue 6's: where the store saturates the device, at least the others' throughput, and otherwise twice as much; at most
+//! The goals are those of docs/perf.md: where the store saturates the device, at least the others' throughput, and otherwise twice as much; at most
 //! half of their p99 and half of their processor time for each GB.
 
 use std::fmt::Write;

@@ -1,7 +1,5 @@
 //! The loop: commands sent, their ends taken, and whatever that brings about.
 
-use std::time::Duration;
-
 use adit_driver::device::{CommandQueue, Operation};
 use adit_driver::memory::AnyBuffer;
 use adit_driver::spec::{Status, StatusCodeType};
@@ -55,18 +53,8 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
     }
 
     /// Commands in flight.
-    pub(crate) fn in_flight(&self) -> usize {
+    fn in_flight(&self) -> usize {
         self.lanes.iter().map(Lane::in_flight).sum()
-    }
-
-    /// Lets time pass until a command ends, or `at_most`. False, at once, unless one device alone has commands in flight
-    /// and the way to it can wake a thread.
-    pub(crate) fn wait(&mut self, at_most: Duration) -> bool {
-        let mut busy = self.lanes.iter_mut().filter(|lane| lane.in_flight() > 0);
-        match (busy.next(), busy.next()) {
-            (Some(lane), None) => lane.queue.wait(at_most),
-            _ => false,
-        }
     }
 
     /// Has the next turn look at everything: something was asked for, or let go of.

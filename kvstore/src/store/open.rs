@@ -48,8 +48,7 @@ pub struct OpenOptions {
     pub queue_depth: u32,
     /// Where the threads of a [`super::Store`] run, one each. Never more than shards. Default one, of the store's choice.
     pub cores: Cores,
-    /// When an idle thread pauses and sleeps. With commands in flight on one device that the kernel drives (`uring:`), it
-    /// spins only until the kernel has woken it once, and sleeps in the kernel from then on, 50 us at a time.
+    /// When an idle thread pauses and sleeps.
     pub idle: Idle,
     /// Requests that may wait for each thread, 1 to 65536. Default 1024.
     pub mailbox_depth: usize,

@@ -25,9 +25,6 @@ use crate::error::{Error, Result};
 use crate::place::UNIT_BYTES;
 use crate::shard::{Action, Done, Failure, GetItem, Request, Shard, Stats, Turn};
 
-/// How long a thread sleeps in the kernel at most while commands are in flight: a job that arrives waits as long.
-const WAIT_MAX: Duration = Duration::from_micros(50);
-
 /// What a thread is made of.
 pub(super) struct Worker {
     pub(super) mailbox: Arc<Mailbox<Job>>,
@@ -83,8 +80,6 @@ struct Rounds {
     worker: Worker,
     desk: Desk,
     idling: Idling,
-    /// A device ended the thread's last sleep, or would have.
-    is_woken: bool,
     waker: Waker,
     ending: Ending,
 }
@@ -115,7 +110,7 @@ impl Rounds {
     fn new(worker: Worker) -> Rounds {
         let desk = Desk { flights: Flights::default(), waiting: VecDeque::new() };
         let (idling, waker) = (Idling::new(worker.idle), wait::waker_of(thread::current()));
-        Rounds { worker, desk, idling, is_woken: false, waker, ending: Ending::No }
+        Rounds { worker, desk, idling, waker, ending: Ending::No }
     }
 
     fn run(&mut self) -> Result<Stats> {
@@ -131,11 +126,7 @@ impl Rounds {
                 self.idling.busy();
                 continue;
             }
-            let rest = self.idling.rest(now);
-            if (self.is_woken || rest != Rest::Spin) && self.wait(now, turn) {
-                continue;
-            }
-            match rest {
+            match self.idling.rest(now) {
                 Rest::Spin => std::hint::spin_loop(),
                 Rest::Pause => thread::yield_now(),
                 Rest::Sleep(nap) => self.sleep(now, nap, turn),
@@ -157,18 +148,6 @@ impl Rounds {
             all.next = all.next.min(turn.next);
         }
         all
-    }
-
-    /// Sleeps until a device ends a command, where the way to the only one that is at work can tell; true if it slept. A
-    /// way that has woken the thread once is not spun for again: that is what makes a kernel's path cheap.
-    fn wait(&mut self, now: Time, turn: Turn) -> bool {
-        let at_most = WAIT_MAX.min(turn.next.since(now));
-        let mut busy = self.worker.shards.iter_mut().filter(|shard| shard.in_flight() > 0);
-        self.is_woken = match (busy.next(), busy.next()) {
-            (Some(only), None) => only.wait(at_most),
-            _ => false,
-        };
-        self.is_woken
     }
 
     fn sleep(&self, now: Time, nap: Duration, turn: Turn) {

@@ -142,7 +142,7 @@ pub fn format<Q: CommandQueue<Load>>(
     };
     let superblocks: Vec<Superblock> =
         waiting.lanes.iter().enumerate().map(|(index, lane)| superblock(index, lane)).collect();
-    waiting.write_superblocks(&superblocks)
+    waiting.write_superblocks(&superblocks, |_| false)
 }
 
 /// The epoch of a new store, which no older store on the same devices had: blocks of that one's journal may be in place
@@ -245,10 +245,15 @@ pub(crate) fn begin_session<Q: CommandQueue<Load>>(
         ..superblock.clone()
     };
     let superblocks: Vec<Superblock> = set.superblocks.iter().map(next).collect();
-    Waiting { lanes, clock }.write_superblocks(&superblocks)
+    Waiting { lanes, clock }.write_superblocks(&superblocks, |device| set.lacks_copy_a(device))
 }
 
 impl Set {
+    /// Whether a device's copy A is damaged, so that copy B is all there is.
+    fn lacks_copy_a(&self, device: usize) -> bool {
+        self.bad.iter().any(|(index, copy, _)| usize::from(*index) == device && *copy == 'A')
+    }
+
     /// What the devices agree on once it is opened.
     pub(crate) fn next_session(&self, durability: Durability) -> Agreed {
         let is_volatile = durability == Durability::Volatile;
@@ -305,10 +310,16 @@ impl<Q: CommandQueue<Load>> Waiting<'_, Q> {
     }
 
     /// Copy B of each, durable, then copy A: one of them is whole at any time, and what was there counts until its copy A
-    /// is overwritten. Each is read back: one that went wrong on its way must be known before the other is overwritten.
-    fn write_superblocks(&mut self, superblocks: &[Superblock]) -> Result<()> {
-        for copy in [1, 0] {
+    /// is overwritten. Where `lacks_copy_a`, as a cut amid just this leaves it, copy A comes first: copy B is all there is.
+    /// Each is read back: one that went wrong on its way must be known before the other is overwritten.
+    fn write_superblocks(
+        &mut self,
+        superblocks: &[Superblock],
+        lacks_copy_a: impl Fn(usize) -> bool,
+    ) -> Result<()> {
+        for is_second in [false, true] {
             for (index, superblock) in superblocks.iter().enumerate() {
+                let copy = usize::from(lacks_copy_a(index) == is_second);
                 let mut bytes = [0; SUPERBLOCK_BYTES];
                 superblock.encode(&mut bytes);
                 let unit = superblock_units(superblock.device_units)[copy];

@@ -129,6 +129,32 @@ fn an_opening_that_is_cut_short_raises_the_session_or_not_and_the_next_is_above_
 }
 
 #[test]
+fn an_opening_that_is_cut_amid_a_write_never_tears_the_only_whole_copy() {
+    for unit in [0, UNITS - 1] {
+        let before = blank_devices();
+        format_as(&before, 1, false).expect("blank devices");
+        damage(&before[1], unit);
+        let all = cuts(&before, |devices| drop(open(devices, Durability::Restart)));
+        let kept: Vec<_> = all.into_iter().skip(1).step_by(2).map(|(_, left)| left).collect();
+        let mut torn = 0;
+        for two in kept.windows(2) {
+            for (device, next) in two[0].iter().zip(&two[1]) {
+                let at = |device: &TestDevice, unit: u64| {
+                    device.medium().bytes[(unit * UNIT_BYTES) as usize..][..4096].to_vec()
+                };
+                let written = |unit: &u64| at(device, *unit) != at(next, *unit);
+                for copy in [0, UNITS - 1].into_iter().filter(written) {
+                    damage(device, copy);
+                    torn += 1;
+                }
+            }
+            assert!(set_of(&two[0]).is_ok(), "with unit {unit} damaged before");
+        }
+        assert_eq!(torn, 2 * before.len(), "each copy was on its way once");
+    }
+}
+
+#[test]
 fn one_damaged_copy_is_named_and_repaired_and_two_are_the_end() {
     let devices = blank_devices();
     format_as(&devices, 1, false).expect("blank devices");

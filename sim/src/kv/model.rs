@@ -358,6 +358,9 @@ impl Model {
     pub(crate) fn settle(&mut self, key: usize, version: Option<Version>) -> Result<(), String> {
         let now = self.tick();
         let history = &mut self.keys[key];
+        let expires =
+            |write: &Write| write.version.is_some_and(|version| version.expires.is_some());
+        let may_have_expired = history.writes.iter().any(expires);
         let mut same = history.writes.iter_mut().filter(|write| is_same(&write.version, &version));
         let Some(write) = same.next() else { return Ok(()) };
         // A read that a fault made miss, or an object whose data a cut took, may still be listed.
@@ -368,7 +371,8 @@ impl Model {
         let (from, to) = write.window;
         let window = &mut self.windows[usize::from(history.shard)];
         let both = (window.0.max(from), window.1.min(to));
-        let is_told = version.is_some() || !self.may_evict;
+        // An object that went by itself says nothing of when it was deleted.
+        let is_told = version.is_some() || !(self.may_evict || may_have_expired);
         if self.is_excused || !is_told {
             return Ok(());
         }
@@ -550,6 +554,28 @@ mod tests {
         model.settle(0, Some(version)).expect("one moment");
         let refused = model.settle(1, Some(other)).expect_err("that was later");
         assert!(refused.contains("others of its shard"), "{refused}");
+    }
+
+    #[test]
+    fn an_object_that_may_have_expired_says_nothing_of_the_moment_of_its_delete() {
+        for expires in [None, Some(Time::from_ns(50))] {
+            let mut model = model();
+            let version = model.version(100, expires);
+            let begin = model.begin(0, Some(version));
+            model.end(0, begin, Ended::Acknowledged, expires);
+            let (old, _) = put(&mut model, 1);
+            let commit = model.tick();
+            model.committed(0, commit);
+            model.crash(Durability::Restart);
+            let commit = model.tick();
+            model.committed(0, commit);
+            put(&mut model, 1);
+            let begin = model.begin(0, None);
+            model.end(0, begin, Ended::Acknowledged, None);
+            model.crash(Durability::Restart);
+            model.settle(0, None).expect("the first");
+            assert_eq!(model.settle(1, Some(old)).is_ok(), expires.is_some());
+        }
     }
 
     #[test]

@@ -240,6 +240,11 @@ pub(crate) struct Answer {
 }
 
 impl Body<'_, '_> {
+    /// Gives the client its time from now on: until now it was the server that was not ready.
+    pub(crate) fn begin(&mut self) {
+        self.until = self.connection.until(self.left);
+    }
+
     /// Reads all of it that `into` takes.
     ///
     /// # Errors

@@ -127,6 +127,7 @@ fn put(
         Some(Err(_)) => return Err(Refusal(400, "X-Ttl-Seconds is a whole number".to_owned())),
     };
     let mut buffer = store.buffer(bytes)?;
+    body.begin();
     let cut_off = |why: std::io::Error| match why.kind() {
         ErrorKind::TimedOut => Refusal(408, "the body took too long: send it faster".to_owned()),
         _ => Refusal(400, format!("the body ended early: {why}")),

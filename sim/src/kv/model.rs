@@ -70,6 +70,8 @@ struct History {
     writes: Vec<Write>,
     /// Every version there ever was.
     ever: Vec<Version>,
+    /// A cut took the data of one of its objects, maybe: its record may have come back since, and be committed.
+    may_lack_data: bool,
 }
 
 /// A part of an object that was read.
@@ -128,7 +130,13 @@ impl Model {
     /// Of these keys, each with its shard, of which there are so many.
     pub(crate) fn new(seed: u64, shards: u16, keys: Vec<(Key, u16)>, may_evict: bool) -> Model {
         let absent = Write { version: None, begin: 0, end: Some(0), window: ALWAYS };
-        let history = |(key, shard)| History { key, shard, writes: vec![absent], ever: Vec::new() };
+        let history = |(key, shard)| History {
+            key,
+            shard,
+            writes: vec![absent],
+            ever: Vec::new(),
+            may_lack_data: false,
+        };
         let keys: Vec<History> = keys.into_iter().map(history).collect();
         let windows = vec![ALWAYS; usize::from(shards)];
         let committed = vec![0; usize::from(shards)];
@@ -333,6 +341,7 @@ impl Model {
                 _ => left(&writes, version, now),
             };
             history.writes = kept.into_iter().map(left).collect();
+            history.may_lack_data |= lost;
         }
         self.windows.fill(ALWAYS);
     }
@@ -364,7 +373,8 @@ impl Model {
         let mut same = history.writes.iter_mut().filter(|write| is_same(&write.version, &version));
         let Some(write) = same.next() else { return Ok(()) };
         // A read that a fault made miss, or an object whose data a cut took, may still be listed.
-        if version.is_none() && (self.is_excused || write.window == ALWAYS) {
+        let may_be_listed = self.is_excused || history.may_lack_data || write.window == ALWAYS;
+        if version.is_none() && may_be_listed {
             return Ok(());
         }
         (write.begin, write.end) = (now, Some(now));

@@ -47,7 +47,8 @@ const RUNS: [&[&str]; 4] = [
     // With fresh seeds on each run: a failure prints the line that repeats it.
     &["xtask", "sim", "--schedules", "100000"],
     // The store's, and a power cut at every command of a long workload in each durability.
-    &["xtask", "sim", "--store", "--schedules", "100000"],
+    // From a fixed seed: what fresh ones find is a matter for longer runs than a check.
+    &["xtask", "sim", "--store", "--schedules", "100000", "--seed", "1"],
     &["xtask", "sim", "--store", "--sweep"],
 ];
 

@@ -1,0 +1,166 @@
+// What host and device code share: the fields of a ring, a context, an I/O control block.
+//
+// gpu/src/layout.rs has the same structures; the sizes asserted here are asserted there, and a test compares offsets.
+// A field has one writer at a time, named beside it. Structures are 128-byte aligned where different warps write
+// different parts, so that they do not share a cache line.
+#pragma once
+#include "platform.h"
+
+namespace adit {
+
+// Most entries of a queue: four bits of a command identifier are left for its generation.
+constexpr u32 DEPTH_MAX = 4096;
+// Most contexts of an I/O control block.
+constexpr u32 CONTEXTS_MAX = 2048;
+
+// One command to be: 16 bytes, as the mapping table's descriptor (NVMe Base 2.0 figure 96) and the place on the device.
+//
+// place: bits 39:0 first LBA, 51:40 LBAs less one, 62:52 the region of the pool, 63 a write.
+struct Context {
+    u64 address;
+    u64 place;
+};
+static_assert(sizeof(Context) == 16, "as gpu/src/layout.rs has it");
+
+inline u64 lba_of(const Context& context) { return context.place & ((1ull << 40) - 1); }
+inline u32 lbas_z_of(const Context& context) { return static_cast<u32>(context.place >> 40) & 0xfff; }
+inline u32 region_of(const Context& context) { return static_cast<u32>(context.place >> 52) & 0x7ff; }
+inline bool is_write(const Context& context) { return context.place >> 63; }
+
+// A region of the pool as prebuilt PRP lists cover it: its first page, and two lists of all its pages, the second of
+// which is shifted by 256 entries (driver: transfer/prebuilt.rs).
+struct Region {
+    u64 address;
+    u64 lists[2];
+    u64 bytes;
+};
+static_assert(sizeof(Region) == 32, "as gpu/src/layout.rs has it");
+
+// How a command points at its data.
+enum class Form : u32 { SGL = 0, PRP = 1 };
+
+// Why a ring is out of service (Ring::poison).
+enum class Poison : u32 {
+    NONE = 0,
+    UNKNOWN_COMMAND = 1,      // a completion named a command that is not in flight
+    WRONG_QUEUE = 2,          // a completion named another submission queue
+    BAD_HEAD = 3,             // a completion gave a submission queue head that is outside the ring
+    HOST = 4,                 // the host says so
+};
+
+// A request word (Ring::requests): what a command identifier stands for.
+//
+// bits 15:0 context, 31:16 control block, 47:32 generation, 49:48 state.
+enum class State : u32 {
+    FREE = 0,
+    IN_FLIGHT = 1,
+    ABANDONED = 2,            // its control block does not wait for it any more; the device still may do it
+};
+inline u64 request_of(State state, u32 generation, u32 block, u32 context) {
+    return static_cast<u64>(state) << 48 | static_cast<u64>(generation & 0xffff) << 32 | block << 16 | context;
+}
+inline State state_of(u64 request) { return static_cast<State>(request >> 48 & 3); }
+inline u32 generation_of(u64 request) { return static_cast<u32>(request >> 32) & 0xffff; }
+inline u32 block_of(u64 request) { return static_cast<u32>(request >> 16) & 0xffff; }
+inline u32 context_of(u64 request) { return static_cast<u32>(request) & 0xffff; }
+
+// One queue pair. Positions count entries since it was made and never wrap: entry `position % depth`.
+struct alignas(128) Ring {
+    // Written by the host before the ring is used.
+    u64 sq;                   // submission entries, 64 bytes each
+    u64 cq;                   // completion entries, 16 bytes each
+    u64 sq_doorbell;          // 32-bit word: a register of the device, or memory that the doorbell proxy reads
+    u64 cq_doorbell;
+    u64 published;            // u32[depth]: low word of position + 1 once the entry at it is written
+    u64 requests;             // u64[depth - 1]: what each command identifier's slot stands for
+    u64 free_slots;           // u32[]: a bit for each slot that no command has
+    u64 reciprocal;           // 2^64 / depth, rounded down
+    u64 regions;              // Region[]: with Form::PRP
+    u32 depth;
+    u32 qid;
+    u32 nsid;
+    u32 slot_bits;            // bits of a command identifier that are its slot; the rest is its generation
+    u32 cq_interval;          // entries after which the completion doorbell is rung
+    u32 lba_shift;
+    u32 protection;           // PRINFO, in place in dword 12
+    Form form;
+    u64 reserved[2];
+
+    // Written by whoever posts, atomically.
+    alignas(128) u64 ticket;  // positions handed out
+
+    // `pending` atomically; the rest by the combiner, who is whoever raised it from zero.
+    alignas(128) u32 pending; // entries published since the combiner last looked
+    u32 reserved_pending;
+    u64 rung;                 // position that the device was told of
+    u64 sq_rings;             // times it was told
+
+    // `harvesting` atomically; the rest by the harvester, who is whoever set it, and `poison` once by anyone.
+    alignas(128) u32 harvesting;
+    u32 poison;
+    u64 head;                 // position of the next completion
+    u64 told;                 // position that the device was told of
+    u64 cq_rings;
+    u64 late;                 // completions of abandoned commands
+    u64 poison_detail;        // the completion's dwords 2 and 3
+};
+static_assert(sizeof(Ring) == 512, "as gpu/src/layout.rs has it");
+
+// An I/O control block: up to 2048 contexts that are issued and waited for together.
+struct alignas(128) Iocb {
+    // Written by the host while the block is idle.
+    u64 contexts;             // Context[count]
+    u64 statuses;             // u32[count]: how each ended (see `Ended`)
+    u64 done_host;            // u32 in host memory: a copy of `done` for the CPU; 0 for none
+    u64 timeout_ns;           // from the first command on
+    u64 total;                // commands to be issued: `count`, or a multiple of it to go round again
+    u32 count;
+    u32 first_ring;           // which rings it may use
+    u32 ring_count;
+    u32 generation;           // of this use of the block; never 0
+    u64 reserved[3];
+
+    // Written by the stream or the host when it is to be issued: `generation`.
+    alignas(128) u32 issued;
+    u32 reserved_issued;
+
+    // Written by warps, atomically.
+    alignas(128) u64 claimed; // contexts that warps took on
+    u64 started_ns;           // when the first was; 0 before
+    u64 remaining;            // commands that have not ended
+    u64 failed;               // commands that ended with anything but success
+    u64 ended_ns;             // when the last ended
+
+    // `generation` once every command has ended: what waiters look at.
+    alignas(128) u32 done;
+    u32 reserved_done;
+};
+static_assert(sizeof(Iocb) == 512, "as gpu/src/layout.rs has it");
+
+// How a context ended: the status field of its completion (Base 2.0 section 3.3.3.2.1, bits 31:17 of dword 3: 0 is
+// success), or one of these.
+namespace Ended {
+constexpr u32 TIMED_OUT = 0x10000;       // no completion before its block's deadline; the device may still do it
+constexpr u32 NOT_SENT = 0x10001;        // the deadline passed, or the rings were stopped, before it was posted
+constexpr u32 RESET = 0x10002;           // its ring went out of service
+}  // namespace Ended
+
+// All that device code works on: the argument of the kernels.
+struct alignas(128) Uring {
+    u64 rings;                // Ring[ring_count]
+    u64 iocbs;                // Iocb[iocb_count]
+    u32 ring_count;
+    u32 iocb_count;
+    u64 stop;                 // u32 in host memory: not 0 ends the persistent kernel
+    u64 alive;                // u32 in host memory: counts up while the persistent kernel looks for work; 0 for none
+    u64 reserved[11];
+};
+static_assert(sizeof(Uring) == 128, "as gpu/src/layout.rs has it");
+
+inline u64 ring_at(u64 uring_rings, u32 index) { return uring_rings + static_cast<u64>(index) * sizeof(Ring); }
+inline u64 iocb_at(u64 uring_iocbs, u32 index) { return uring_iocbs + static_cast<u64>(index) * sizeof(Iocb); }
+
+}  // namespace adit
+
+// The address of a field of a structure at an address.
+#define ADIT_FIELD(type, at, field) (reinterpret_cast<u64>(&reinterpret_cast<::adit::type*>(at)->field))

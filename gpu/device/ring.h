@@ -1,0 +1,262 @@
+// A queue pair that any number of warps fill and one at a time harvests.
+//
+// - A command identifier is a credit: there are depth - 1 of them, so the submission ring cannot overrun, and what the
+//   device says of its head is not needed. They are bits of a map; a warp takes up to 32 with one instruction.
+// - A position (`ticket`) says where in the ring an entry goes; `published` says that it is there. Positions are taken
+//   after identifiers, so an entry's place is free.
+// - Who adds to `pending` when it is zero is the combiner, and rings for all entries published in a row, its own or not;
+//   all others return at once. It leaves when nobody has added since it last looked: one atomic's order decides, so no
+//   entry is published and never rung.
+// - Who sets `harvesting` is the harvester: 32 lanes look at 32 completions at once. It looks up what each command was, writes how
+//   it ended, and frees the identifier. The device is told a few times per lap.
+// - A request that is given up is marked ABANDONED. Its identifier is freed by its completion, whenever that comes, or by
+//   the host, which makes the queue anew; nothing else may free it, since the device may still use the memory.
+//
+// A device that breaks the protocol poisons the ring: nothing is posted or harvested any more.
+#pragma once
+#include "layout.h"
+
+namespace adit {
+
+// A completion queue entry (Base 2.0 section 3.3.3.2).
+constexpr u32 CQE_BYTES = 16;
+constexpr u32 SQE_BYTES = 64;
+constexpr u32 OPCODE_WRITE = 1;
+constexpr u32 OPCODE_READ = 2;
+// PSDT: SGLs for data (Base 2.0 figure 88).
+constexpr u32 PSDT_SGL = 1u << 14;
+constexpr u64 PAGE = 4096;
+
+// A ring's constants, in registers.
+struct RingView {
+    u64 at;
+    u64 sq, cq, sq_doorbell, cq_doorbell, published, requests, free_slots, reciprocal, regions;
+    u32 depth, qid, nsid, slot_bits, cq_interval, lba_shift, protection;
+    Form form;
+};
+
+inline RingView ring_view(u64 at) {
+    const Ring* ring = reinterpret_cast<const Ring*>(at);
+    return {at, ring->sq, ring->cq, ring->sq_doorbell, ring->cq_doorbell, ring->published, ring->requests,
+            ring->free_slots, ring->reciprocal, ring->regions, ring->depth, ring->qid, ring->nsid, ring->slot_bits,
+            ring->cq_interval, ring->lba_shift, ring->protection, ring->form};
+}
+
+// Whole laps before a position: exact for every 64-bit position, by one multiplication.
+inline u64 laps_before(const RingView& ring, u64 position) {
+    u64 laps = multiply_high(position, ring.reciprocal);
+    // The reciprocal is rounded down, so this is the quotient or one less.
+    return position - laps * ring.depth >= ring.depth ? laps + 1 : laps;
+}
+
+inline u32 entry_of(const RingView& ring, u64 position) {
+    return static_cast<u32>(position - laps_before(ring, position) * ring.depth);
+}
+
+inline bool is_poisoned(const RingView& ring) {
+    return load32_relaxed_gpu(ADIT_FIELD(Ring, ring.at, poison)) != 0;
+}
+
+inline void poison(const RingView& ring, Poison why, u64 detail) {
+    store64_relaxed_gpu(ADIT_FIELD(Ring, ring.at, poison_detail), detail);
+    store32_release_gpu(ADIT_FIELD(Ring, ring.at, poison), static_cast<u32>(why));
+}
+
+// -------------------------------------------------------------------------------------------- identifiers
+
+// Slots that a warp took: lane i has slot `word * 32 + i` if bit i of `lanes` is set.
+struct Taken {
+    u32 word;
+    u32 lanes;
+};
+
+// Which of 32 words from `first` on to take from: the first that has `wanted` bits, or any.
+inline u32 choose_word(const RingView& ring, u32 first, u32 words, u32 wanted) {
+    PerLane<bool> enough, some;
+    ADIT_EACH_LANE(lane) {
+        u32 bits = lane < words ? load32_relaxed_gpu(ring.free_slots + 4 * ((first + lane) % words)) : 0;
+        enough[lane] = population(bits) >= wanted;
+        some[lane] = bits != 0;
+    }
+    u32 full = ballot(enough), any = ballot(some);
+    if (any == 0) { return words; }
+    return (first + first_lane(full != 0 ? full : any)) % words;
+}
+
+// Takes up to `wanted` identifiers, none if there are none. `hint` spreads warps over the map.
+inline Taken take_slots(const RingView& ring, u32 wanted, u32 hint) {
+    const u32 words = (ring.depth - 1 + 31) / 32;
+    for (u32 looked = 0; looked < words; looked += LANES) {
+        u32 word = choose_word(ring, (hint + looked) % words, words, wanted);
+        if (word == words) { continue; }
+        u64 at = ring.free_slots + 4ull * word;
+        u32 lanes = once([&] {
+            u32 free = load32_relaxed_gpu(at), pick = 0;
+            for (u32 left = wanted; left > 0 && free != 0; --left) {
+                pick |= free & (0u - free);
+                free &= free - 1;
+            }
+            // Another warp may have been first: what we have is what was still there.
+            return pick == 0 ? 0 : and32_acquire_gpu(at, ~pick) & pick;
+        });
+        if (lanes != 0) { return {word, lanes}; }
+    }
+    return {0, 0};
+}
+
+inline void free_slot(const RingView& ring, u32 slot) {
+    or32_release_gpu(ring.free_slots + 4ull * (slot / 32), 1u << slot % 32);
+}
+
+// -------------------------------------------------------------------------------------------- entries
+
+// PRP2 of `bytes` from `address` on: nothing, the second page, or a run of the region's prebuilt list.
+inline u64 second_prp(const RingView& ring, const Context& context, u64 bytes) {
+    u64 offset = context.address % PAGE;
+    u64 pages = (offset + bytes + PAGE - 1) / PAGE;
+    u64 second = context.address - offset + PAGE;
+    if (pages == 1) { return 0; }
+    if (pages == 2) { return second; }
+    const Region& region = reinterpret_cast<const Region*>(ring.regions)[region_of(context)];
+    // As driver/src/transfer/prebuilt.rs lays the lists out: 511 entries and a chain pointer to a page, and a list that
+    // would end on a page's last word is taken from the second table.
+    u64 entries = pages - 1;
+    u64 page = (second - region.address) / PAGE;
+    u64 word = page + page / 511;
+    u64 available = 512 - word % 512;
+    if (entries < available || (entries - available) % 511 != 0) { return region.lists[0] + word * 8; }
+    u64 shifted = page + 256;
+    return region.lists[1] + (shifted + shifted / 511) * 8;
+}
+
+// Writes the 64 bytes of a read or write (NVM Command Set 1.0 sections 3.2.4, 3.2.6).
+inline void write_entry(const RingView& ring, u64 position, u32 cid, const Context& context) {
+    const u64 lba = lba_of(context);
+    const u32 lbas_z = lbas_z_of(context);
+    const u32 bytes = (lbas_z + 1) << ring.lba_shift;
+    const bool sgl = ring.form == Form::SGL;
+    // An SGL data block is its address, its length and type 0; PRPs are two addresses (Base 2.0 figures 96, 88).
+    const u64 second = sgl ? bytes : second_prp(ring, context, bytes);
+    const u32 opcode = is_write(context) ? OPCODE_WRITE : OPCODE_READ;
+    const u64 at = ring.sq + static_cast<u64>(entry_of(ring, position)) * SQE_BYTES;
+    store128(at, opcode | (sgl ? PSDT_SGL : 0) | cid << 16, ring.nsid, 0, 0);
+    store128(at + 16, 0, 0, static_cast<u32>(context.address), static_cast<u32>(context.address >> 32));
+    store128(at + 32, static_cast<u32>(second), static_cast<u32>(second >> 32), static_cast<u32>(lba),
+             static_cast<u32>(lba >> 32));
+    // Dword 14 is the expected reference tag where there is protection information, and else reserved for zero.
+    store128(at + 48, lbas_z | ring.protection, 0, ring.protection != 0 ? static_cast<u32>(lba) : 0, 0);
+}
+
+// -------------------------------------------------------------------------------------------- posting
+
+// One past the last position that is published in a row from `from` on.
+inline u64 published_end(const RingView& ring, u64 from) {
+    u64 end = from;
+    for (;;) {
+        PerLane<bool> there;
+        ADIT_EACH_LANE(lane) {
+            u64 position = end + lane;
+            // No more can be outstanding than there are identifiers: beyond that is the lap before.
+            bool within = position - from < ring.depth;
+            u64 at = ring.published + 4ull * entry_of(ring, position);
+            there[lane] = within && load32_acquire_gpu(at) == static_cast<u32>(position + 1);
+        }
+        u32 run = trailing_ones(ballot(there));
+        end += run;
+        if (run < LANES) { return end; }
+    }
+}
+
+// Tells the device of what is published in a row, if there is any.
+inline void ring_published(const RingView& ring) {
+    u64 rung = load64_relaxed_gpu(ADIT_FIELD(Ring, ring.at, rung));
+    u64 end = published_end(ring, rung);
+    if (end == rung) { return; }
+    once([&] {
+        store64_relaxed_gpu(ADIT_FIELD(Ring, ring.at, rung), end);
+        u64 rings = ADIT_FIELD(Ring, ring.at, sq_rings);
+        store64_relaxed_gpu(rings, load64_relaxed_gpu(rings) + 1);
+        // Forbids the device to fetch an entry before it is written, whichever warp wrote it.
+        fence_system();
+        store32_mmio(ring.sq_doorbell, entry_of(ring, end));
+        return 0u;
+    });
+}
+
+// Rings for everybody until nobody has published since the last look. `seen` is what this warp added.
+inline void combine(const RingView& ring, u32 seen) {
+    for (;;) {
+        ring_published(ring);
+        u32 before = once([&] { return add32_acq_rel_gpu(ADIT_FIELD(Ring, ring.at, pending), 0u - seen); });
+        if (before == seen) { return; }
+        seen = before - seen;
+    }
+}
+
+// Posts `wanted` contexts of a control block (1 to 32) from `first` on, or as many as there are identifiers for, and
+// sees to it that the device is told. Returns how many.
+inline u32 post(const RingView& ring, u64 contexts, u32 block, u32 first, u32 wanted, u32 hint) {
+    if (is_poisoned(ring)) { return 0; }
+    const Taken taken = take_slots(ring, wanted, hint);
+    if (taken.lanes == 0) { return 0; }
+    const u32 count = population(taken.lanes);
+    const u64 ticket = once([&] { return add64_relaxed_gpu(ADIT_FIELD(Ring, ring.at, ticket), count); });
+    ADIT_EACH_LANE(lane) {
+        if ((taken.lanes >> lane & 1) == 0) { continue; }
+        const u32 rank = population(taken.lanes & lanes_below(lane));
+        const u32 slot = taken.word * 32 + lane;
+        const Context context = reinterpret_cast<const Context*>(contexts)[first + rank];
+        const u64 request = ring.requests + 8ull * slot;
+        const u32 generation = (generation_of(load64_relaxed_gpu(request)) + 1) & (0xffffu >> ring.slot_bits);
+        store64_relaxed_gpu(request, request_of(State::IN_FLIGHT, generation, block, first + rank));
+        const u64 position = ticket + rank;
+        write_entry(ring, position, generation << ring.slot_bits | slot, context);
+        store32_release_gpu(ring.published + 4ull * entry_of(ring, position), static_cast<u32>(position + 1));
+    }
+    const u32 before = once([&] { return add32_acq_rel_gpu(ADIT_FIELD(Ring, ring.at, pending), count); });
+    if (before == 0) { combine(ring, count); }
+    return count;
+}
+
+// -------------------------------------------------------------------------------------------- harvesting
+
+// A completion as a lane read it.
+struct Completion {
+    u32 head_and_queue;       // dword 2: submission queue head, submission queue identifier
+    u32 cid_and_status;       // dword 3: command identifier, phase, status
+};
+
+// What became of a request word's owner.
+struct Finished {
+    bool counts;              // whether its control block was waiting for it
+    u32 block;
+    u32 context;
+    u32 status;
+};
+
+// Takes a completion's request out of flight and frees its identifier; poisons the ring if there is none.
+inline Finished finish(const RingView& ring, const Completion& completion) {
+    const u64 detail = static_cast<u64>(completion.cid_and_status) << 32 | completion.head_and_queue;
+    const u32 cid = completion.cid_and_status & 0xffff;
+    const u32 slot = cid & ((1u << ring.slot_bits) - 1);
+    if (completion.head_and_queue >> 16 != ring.qid) {
+        poison(ring, Poison::WRONG_QUEUE, detail);
+        return {};
+    }
+    if ((completion.head_and_queue & 0xffff) >= ring.depth) {
+        poison(ring, Poison::BAD_HEAD, detail);
+        return {};
+    }
+    const u64 at = ring.requests + 8ull * slot;
+    const u64 now = slot < ring.depth - 1 ? load64_acquire_gpu(at) : 0;
+    if (state_of(now) == State::FREE || generation_of(now) != cid >> ring.slot_bits) {
+        poison(ring, Poison::UNKNOWN_COMMAND, detail);
+        return {};
+    }
+    // Between the look and this only its control block can have given it up.
+    const u64 was = exchange64_acq_rel_gpu(at, request_of(State::FREE, generation_of(now), 0, 0));
+    free_slot(ring, slot);
+    return {state_of(was) == State::IN_FLIGHT, block_of(was), context_of(was), completion.cid_and_status >> 17};
+}
+
+}  // namespace adit

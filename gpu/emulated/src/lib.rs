@@ -1,0 +1,1 @@
+//! A CUDA driver without a GPU.

@@ -1,0 +1,30 @@
+//! NVMe queue pairs that a GPU drives.
+//!
+//! Nothing of CUDA is needed to build this crate. A machine without a GPU, without its driver or with too old a one gets
+//! [`Error::Unavailable`] with the reason. `docs/gpu.md` has the map.
+
+pub mod bench;
+mod controller;
+mod cuda;
+pub mod doctor;
+mod doorbell;
+pub mod error;
+mod iocb;
+mod layout;
+mod options;
+mod outcome;
+mod paths;
+mod pool;
+mod program;
+mod proxy;
+mod queue;
+mod rings;
+pub mod selftest;
+mod staged;
+mod table;
+mod topology;
+mod transfer;
+mod uring;
+
+pub use error::{Error, Result};
+pub use options::{DoorbellChoice, EngineChoice, KernelChoice, Options, Place};

@@ -1,0 +1,101 @@
+//! How the rings of a GPU are made.
+
+use std::time::Duration;
+
+/// Where a ring or a pool lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Place {
+    /// In the GPU's memory.
+    Gpu,
+    /// In pinned host memory that the GPU reaches.
+    Host,
+    /// In the controller memory buffer: submission rings only.
+    Cmb,
+}
+
+impl Place {
+    /// As it is written in options and reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            Place::Gpu => "hbm",
+            Place::Host => "host",
+            Place::Cmb => "cmb",
+        }
+    }
+}
+
+/// How the GPU's doorbells reach the device.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum DoorbellChoice {
+    /// Mapped for the GPU if that works, by proxy otherwise.
+    #[default]
+    Auto,
+    /// Mapped for the GPU.
+    Mapped,
+    /// By a thread that writes the registers.
+    Proxy,
+}
+
+/// Who carries transfers out.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum EngineChoice {
+    /// Rings if they work, staged otherwise.
+    #[default]
+    Auto,
+    /// The GPU, through rings of its own.
+    Rings,
+    /// CPU threads, through pinned memory and asynchronous copies.
+    Staged,
+}
+
+/// How the GPU runs the rings.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum KernelChoice {
+    /// A kernel for each call of `issue_io`, which ends with its transfers.
+    #[default]
+    OneShot,
+    /// One kernel that runs as long as the rings do.
+    Persistent,
+}
+
+/// How rings are made. `Options { depth: 1024, ..Options::default() }`.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Queue pairs on each device. Default 8.
+    pub queues: u32,
+    /// Entries of each queue, 2 to 4096. Default 256.
+    pub depth: u32,
+    /// Streaming multiprocessors set aside for I/O. Default 8, the least of a partition on recent GPUs.
+    pub sms: u32,
+    /// Where submission rings lie; `None` is the best that works.
+    pub submission: Option<Place>,
+    /// Where completion rings lie; `None` is the best that works.
+    pub completion: Option<Place>,
+    /// How doorbells are rung.
+    pub doorbells: DoorbellChoice,
+    /// Who carries transfers out.
+    pub engine: EngineChoice,
+    /// How the GPU runs the rings.
+    pub kernel: KernelChoice,
+    /// I/O control blocks, each of up to 2048 contexts. Default 64.
+    pub blocks: u32,
+    /// How long the commands of a control block may take, from its first on. Default 10 s.
+    pub timeout: Duration,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Options {
+            queues: 8,
+            depth: 256,
+            sms: 8,
+            submission: None,
+            completion: None,
+            doorbells: DoorbellChoice::default(),
+            engine: EngineChoice::default(),
+            kernel: KernelChoice::default(),
+            blocks: 64,
+            timeout: Duration::from_secs(10),
+        }
+    }
+}

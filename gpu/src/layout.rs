@@ -1,1 +1,330 @@
-//! Not yet.
+//! What host and device code share, as gpu/device/layout.h has it.
+//!
+//! Sizes are asserted here and there, and a test compares every offset with what a C++ compiler says. The host writes
+//! these structures whole, while no kernel uses them, and reads copies of them; padding is spelled out, so that a
+//! structure is its bytes. What fields mean and who writes them when stands in layout.h, once.
+
+use zerocopy::{FromBytes, Immutable, IntoBytes};
+
+/// Most entries of a queue: four bits of a command identifier are left for its generation.
+pub(crate) const DEPTH_MAX: u32 = 4096;
+/// Most contexts of an I/O control block.
+pub(crate) const CONTEXTS_MAX: usize = 2048;
+/// Bits of a context's place that are its first LBA.
+pub(crate) const LBA_BITS: u32 = 40;
+/// Most LBAs of a context.
+pub(crate) const LBAS_MAX: u64 = 1 << 12;
+/// Most regions of a pool.
+pub(crate) const REGIONS_MAX: usize = 1 << 11;
+/// The size of a page of a PRP list's entries.
+pub(crate) const PAGE_BYTES: u64 = 4096;
+
+/// One command to be.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable)]
+#[repr(C)]
+pub(crate) struct Context {
+    /// Where the data lie: a device address, or an offset in the region for the staged engine.
+    pub(crate) address: u64,
+    /// See [`Context::place`].
+    pub(crate) place: u64,
+}
+
+impl Context {
+    /// A context's place: bits 39:0 first LBA, 51:40 LBAs less one, 62:52 the region, 63 a write.
+    #[inline(always)]
+    pub(crate) const fn place(lba: u64, lbas: u64, region: u16, is_write: bool) -> u64 {
+        debug_assert!(lba >> LBA_BITS == 0 && lbas >= 1 && lbas <= LBAS_MAX);
+        lba | (lbas - 1) << 40 | (region as u64) << 52 | (is_write as u64) << 63
+    }
+
+    /// Its first LBA.
+    pub(crate) const fn lba(self) -> u64 {
+        self.place & ((1 << LBA_BITS) - 1)
+    }
+
+    /// How many LBAs it is about.
+    pub(crate) const fn lbas(self) -> u32 {
+        (self.place >> 40) as u32 % LBAS_MAX as u32 + 1
+    }
+
+    /// The region of the pool.
+    pub(crate) const fn region(self) -> u16 {
+        (self.place >> 52) as u16 % REGIONS_MAX as u16
+    }
+
+    /// Whether it writes to the device.
+    pub(crate) const fn is_write(self) -> bool {
+        self.place >> 63 != 0
+    }
+}
+
+/// A region of the pool as prebuilt PRP lists cover it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable)]
+#[repr(C)]
+pub(crate) struct Region {
+    pub(crate) address: u64,
+    pub(crate) lists: [u64; 2],
+    pub(crate) bytes: u64,
+}
+
+/// How a command points at its data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub(crate) enum Form {
+    /// By an SGL data block.
+    Sgl = 0,
+    /// By two addresses, the second of which may be that of a list.
+    Prp = 1,
+}
+
+/// States of a request word.
+pub(crate) mod state {
+    /// No command has the slot.
+    pub(crate) const FREE: u64 = 0;
+}
+
+/// The state of a request word.
+pub(crate) const fn state_of(request: u64) -> u64 {
+    request >> 48 & 3
+}
+
+/// The generation of a request word: the upper bits of its command identifier.
+pub(crate) const fn generation_of(request: u64) -> u16 {
+    (request >> 32) as u16
+}
+
+/// One queue pair.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable)]
+#[repr(C, align(128))]
+pub(crate) struct Ring {
+    pub(crate) sq: u64,
+    pub(crate) cq: u64,
+    pub(crate) sq_doorbell: u64,
+    pub(crate) cq_doorbell: u64,
+    pub(crate) published: u64,
+    pub(crate) requests: u64,
+    pub(crate) free_slots: u64,
+    pub(crate) reciprocal: u64,
+    pub(crate) regions: u64,
+    pub(crate) depth: u32,
+    pub(crate) qid: u32,
+    pub(crate) nsid: u32,
+    pub(crate) slot_bits: u32,
+    pub(crate) cq_interval: u32,
+    pub(crate) lba_shift: u32,
+    pub(crate) protection: u32,
+    pub(crate) form: u32,
+    pub(crate) padding_of_constants: [u64; 3],
+
+    pub(crate) ticket: u64,
+    pub(crate) padding_of_ticket: [u64; 15],
+
+    pub(crate) pending: u32,
+    pub(crate) reserved_pending: u32,
+    pub(crate) rung: u64,
+    pub(crate) sq_rings: u64,
+    pub(crate) padding_of_pending: [u64; 13],
+
+    pub(crate) harvesting: u32,
+    pub(crate) poison: u32,
+    pub(crate) head: u64,
+    pub(crate) told: u64,
+    pub(crate) cq_rings: u64,
+    pub(crate) late: u64,
+    pub(crate) poison_detail: u64,
+    pub(crate) padding_of_harvesting: [u64; 10],
+}
+
+/// An I/O control block.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable)]
+#[repr(C, align(128))]
+pub(crate) struct Iocb {
+    pub(crate) contexts: u64,
+    pub(crate) statuses: u64,
+    pub(crate) done_host: u64,
+    pub(crate) timeout_ns: u64,
+    pub(crate) total: u64,
+    pub(crate) count: u32,
+    pub(crate) first_ring: u32,
+    pub(crate) ring_count: u32,
+    pub(crate) generation: u32,
+    pub(crate) padding_of_constants: [u64; 9],
+
+    pub(crate) issued: u32,
+    pub(crate) reserved_issued: u32,
+    pub(crate) padding_of_issued: [u64; 15],
+
+    pub(crate) claimed: u64,
+    pub(crate) started_ns: u64,
+    pub(crate) remaining: u64,
+    pub(crate) failed: u64,
+    pub(crate) ended_ns: u64,
+    pub(crate) padding_of_counters: [u64; 11],
+
+    pub(crate) done: u32,
+    pub(crate) reserved_done: u32,
+    pub(crate) padding_of_done: [u64; 15],
+}
+
+/// All that device code works on.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable)]
+#[repr(C, align(128))]
+pub(crate) struct Uring {
+    pub(crate) rings: u64,
+    pub(crate) iocbs: u64,
+    pub(crate) ring_count: u32,
+    pub(crate) iocb_count: u32,
+    pub(crate) stop: u64,
+    pub(crate) alive: u64,
+    pub(crate) reserved: [u64; 11],
+}
+
+/// The argument of `adit_issue`.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable)]
+#[repr(C)]
+pub(crate) struct IssueArguments {
+    pub(crate) uring: u64,
+    /// Address of u32[count].
+    pub(crate) blocks: u64,
+    pub(crate) count: u32,
+    pub(crate) zero: u32,
+}
+
+/// The argument of `adit_abandon`.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable)]
+#[repr(C)]
+pub(crate) struct AbandonArguments {
+    pub(crate) uring: u64,
+    /// Address of u32[count].
+    pub(crate) blocks: u64,
+    pub(crate) count: u32,
+    /// How what is given up ends: an `Ended`.
+    pub(crate) ended: u32,
+}
+
+const _: () = assert!(size_of::<Context>() == 16 && size_of::<Region>() == 32);
+const _: () =
+    assert!(size_of::<Ring>() == 512 && size_of::<Iocb>() == 512 && size_of::<Uring>() == 128);
+const _: () = assert!(size_of::<IssueArguments>() == 24 && size_of::<AbandonArguments>() == 24);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::Command;
+
+    /// `field: offset` of the named fields of a structure, as the host has it.
+    macro_rules! offsets {
+        ($structure:ident { $($field:ident),* $(,)? }) => {
+            [$((concat!(stringify!($structure), ".", stringify!($field)), std::mem::offset_of!($structure, $field))),*,
+             (stringify!($structure), size_of::<$structure>())]
+        };
+    }
+
+    fn host_offsets() -> Vec<(&'static str, usize)> {
+        let mut all = Vec::new();
+        all.extend(offsets!(Context { address, place }));
+        all.extend(offsets!(Region { address, lists, bytes }));
+        all.extend(offsets!(Ring {
+            sq,
+            cq,
+            sq_doorbell,
+            cq_doorbell,
+            published,
+            requests,
+            free_slots,
+            reciprocal,
+            regions,
+            depth,
+            qid,
+            nsid,
+            slot_bits,
+            cq_interval,
+            lba_shift,
+            protection,
+            form,
+            ticket,
+            pending,
+            rung,
+            sq_rings,
+            harvesting,
+            poison,
+            head,
+            told,
+            cq_rings,
+            late,
+            poison_detail,
+        }));
+        all.extend(offsets!(Iocb {
+            contexts,
+            statuses,
+            done_host,
+            timeout_ns,
+            total,
+            count,
+            first_ring,
+            ring_count,
+            generation,
+            issued,
+            claimed,
+            started_ns,
+            remaining,
+            failed,
+            ended_ns,
+            done,
+        }));
+        all.extend(offsets!(Uring { rings, iocbs, ring_count, iocb_count, stop, alive }));
+        all
+    }
+
+    /// A C++ program that prints the same of the device's structures.
+    fn program(names: &[(&str, usize)]) -> String {
+        let print = |name: &str| match name.split_once('.') {
+            Some((structure, field)) => format!("offsetof(adit::{structure}, {field})"),
+            None => format!("sizeof(adit::{name})"),
+        };
+        let lines = names
+            .iter()
+            .map(|(name, _)| format!("std::printf(\"{name} %zu\\n\", {});\n", print(name)));
+        let body = lines.collect::<String>();
+        format!(
+            "#include \"layout.h\"\n#include <cstddef>\n#include <cstdio>\nint main() {{\n{body}return 0;\n}}\n"
+        )
+    }
+
+    #[test]
+    fn every_offset_is_where_a_cpp_compiler_has_it() {
+        let expected = host_offsets();
+        let directory = std::env::temp_dir().join(format!("adit-layout-{}", std::process::id()));
+        std::fs::create_dir_all(&directory).expect("a directory");
+        let (source, binary) = (directory.join("offsets.cpp"), directory.join("offsets"));
+        std::fs::write(&source, program(&expected)).expect("written");
+        let compiler = std::env::var("CXX").unwrap_or_else(|_| "c++".to_owned());
+        let built = Command::new(compiler)
+            .args(["-std=c++17", "-I", concat!(env!("CARGO_MANIFEST_DIR"), "/device"), "-o"])
+            .args([&binary, &source])
+            .output()
+            .expect("a C++ compiler (Debian: g++), or its name in CXX");
+        assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
+        let printed = Command::new(&binary).output().expect("run").stdout;
+        std::fs::remove_dir_all(&directory).expect("removed");
+        let ours = expected.iter().map(|(name, at)| format!("{name} {at}\n")).collect::<String>();
+        assert_eq!(String::from_utf8(printed).expect("text"), ours);
+    }
+
+    #[test]
+    fn a_place_keeps_its_parts_at_their_limits() {
+        for (lba, lbas, region, is_write) in [
+            (0, 1, 0, false),
+            ((1 << LBA_BITS) - 1, LBAS_MAX, REGIONS_MAX as u16 - 1, true),
+            (12345, 256, 7, true),
+            (1, LBAS_MAX, 1, false),
+        ] {
+            let context =
+                Context { address: 0, place: Context::place(lba, lbas, region, is_write) };
+            assert_eq!(context.lba(), lba);
+            assert_eq!(u64::from(context.lbas()), lbas);
+            assert_eq!(context.region(), region);
+            assert_eq!(context.is_write(), is_write);
+        }
+    }
+}

@@ -1,1 +1,290 @@
-//! Not yet.
+//! What is asked of the rings: a run of LBAs to or from a place in the pool.
+//!
+//! A transfer is checked once, when it is cut into contexts ([`Cut`]): against the region it names, the namespace, and
+//! what its commands may look like. Nothing is allocated for it. What a device has is a [`Shape`].
+
+use adit_driver::spec::Lba;
+
+use crate::error::{Error, Result};
+use crate::layout::{Context, LBA_BITS, LBAS_MAX};
+
+/// Which way the data go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Direction {
+    /// From the device to the pool.
+    Read,
+    /// From the pool to the device.
+    Write,
+}
+
+/// A run of LBAs of a device, and the place of its data in the pool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Transfer {
+    /// The device, by its place in the list that the rings were made over.
+    pub device: u16,
+    /// The first LBA.
+    pub lba: Lba,
+    /// The region of the pool.
+    pub region: u16,
+    /// Where in the region, in bytes.
+    pub offset: u64,
+    /// How much, in bytes: whole LBAs, at least one.
+    pub bytes: u64,
+    /// Which way.
+    pub direction: Direction,
+}
+
+/// A region of the pool as the commands of one device address it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Span {
+    /// Address of its first byte: the device's, or 0 for the staged engine, which counts from the region's start.
+    pub(crate) address: u64,
+    /// Its size.
+    pub(crate) bytes: u64,
+}
+
+/// What a transfer to a device is checked against and cut by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Shape {
+    /// Log2 of an LBA's bytes.
+    pub(crate) lba_shift: u32,
+    /// LBAs of the namespace.
+    pub(crate) lba_count: u64,
+    /// Most bytes of a command: whole LBAs.
+    pub(crate) max_bytes: u64,
+    /// A command crosses no multiple of this many LBAs; 0 for no such boundary.
+    pub(crate) boundary_lbas: u32,
+    /// Bits that a data address must not have: 0, or 3 for addresses that are multiples of 4.
+    pub(crate) address_mask: u64,
+}
+
+impl Shape {
+    /// A shape whose commands a context can hold.
+    pub(crate) fn new(shape: Shape) -> Shape {
+        assert!((9..=16).contains(&shape.lba_shift), "LBAs of 512 bytes to 64 KiB");
+        assert!(shape.max_bytes >> shape.lba_shift >= 1, "a command holds an LBA");
+        let max_bytes = shape.max_bytes.min(LBAS_MAX << shape.lba_shift);
+        Shape { max_bytes: max_bytes >> shape.lba_shift << shape.lba_shift, ..shape }
+    }
+}
+
+/// Cuts transfers to one device into contexts.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Cut<'a> {
+    shape: Shape,
+    spans: &'a [Span],
+    lba_mask: u64,
+}
+
+impl<'a> Cut<'a> {
+    pub(crate) fn new(shape: Shape, spans: &'a [Span]) -> Cut<'a> {
+        Cut { shape, spans, lba_mask: (1 << shape.lba_shift) - 1 }
+    }
+
+    /// Hands each context of `transfer` to `put`, in order of LBAs.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] with the transfer's `position`, what about it is invalid and the limit, before any context;
+    /// what `put` refuses.
+    #[inline]
+    pub(crate) fn cut(
+        &self,
+        position: usize,
+        transfer: &Transfer,
+        mut put: impl FnMut(Context) -> Result<()>,
+    ) -> Result<()> {
+        let Some(address) = self.address_of(transfer) else {
+            return Err(self.objection(position, transfer));
+        };
+        let is_write = transfer.direction == Direction::Write;
+        if transfer.bytes <= self.shape.max_bytes && self.shape.boundary_lbas == 0 {
+            let lbas = transfer.bytes >> self.shape.lba_shift;
+            let place = Context::place(transfer.lba.0, lbas, transfer.region, is_write);
+            return put(Context { address, place });
+        }
+        self.pieces(transfer, address, is_write, put)
+    }
+
+    /// The address of a transfer's first byte; `None` for one that is not valid.
+    #[inline(always)]
+    fn address_of(&self, transfer: &Transfer) -> Option<u64> {
+        let span = self.spans.get(usize::from(transfer.region))?;
+        let in_region =
+            transfer.offset <= span.bytes && transfer.bytes <= span.bytes - transfer.offset;
+        let lbas = transfer.bytes >> self.shape.lba_shift;
+        let first = transfer.lba.0;
+        let on_device = first <= self.shape.lba_count && lbas <= self.shape.lba_count - first;
+        let whole = transfer.bytes != 0 && transfer.bytes & self.lba_mask == 0;
+        if !(in_region && on_device && whole) {
+            return None;
+        }
+        // Neither sum can overflow: both parts lie inside their wholes.
+        let address = span.address + transfer.offset;
+        let valid = address & self.shape.address_mask == 0 && first + lbas <= 1 << LBA_BITS;
+        valid.then_some(address)
+    }
+
+    /// Cuts by the size of a command and by the boundary.
+    fn pieces(
+        &self,
+        transfer: &Transfer,
+        mut address: u64,
+        is_write: bool,
+        mut put: impl FnMut(Context) -> Result<()>,
+    ) -> Result<()> {
+        let Shape { lba_shift, max_bytes, .. } = self.shape;
+        let mut lba = transfer.lba.0;
+        let mut left = transfer.bytes >> lba_shift;
+        while left > 0 {
+            let lbas = left.min(max_bytes >> lba_shift).min(self.to_boundary(lba));
+            let place = Context::place(lba, lbas, transfer.region, is_write);
+            put(Context { address, place })?;
+            address += lbas << lba_shift;
+            lba += lbas;
+            left -= lbas;
+        }
+        Ok(())
+    }
+
+    /// LBAs from `lba` to the next boundary.
+    fn to_boundary(&self, lba: u64) -> u64 {
+        match u64::from(self.shape.boundary_lbas) {
+            0 => u64::MAX,
+            boundary => boundary - lba % boundary,
+        }
+    }
+
+    /// What is wrong with a transfer that has no valid address.
+    #[cold]
+    fn objection(&self, position: usize, transfer: &Transfer) -> Error {
+        let what = format!("transfer {position} ({transfer:?})");
+        let Shape { lba_shift, lba_count, address_mask, .. } = self.shape;
+        let Some(span) = self.spans.get(usize::from(transfer.region)) else {
+            return Error::invalid(what, format!("the pool has {} regions", self.spans.len()));
+        };
+        if transfer.bytes == 0 || transfer.bytes & self.lba_mask != 0 {
+            let lba_bytes = 1u64 << lba_shift;
+            return Error::invalid(
+                what,
+                format!("its length has to be whole LBAs of {lba_bytes} bytes, at least one"),
+            );
+        }
+        if transfer.offset > span.bytes || transfer.bytes > span.bytes - transfer.offset {
+            return Error::invalid(what, format!("the region ends at {} bytes", span.bytes));
+        }
+        let lbas = transfer.bytes >> lba_shift;
+        if transfer.lba.0 > lba_count || lbas > lba_count - transfer.lba.0 {
+            return Error::invalid(what, format!("the namespace ends at LBA {lba_count}"));
+        }
+        if transfer.lba.0 + lbas > 1 << LBA_BITS {
+            return Error::invalid(
+                what,
+                format!("LBAs from 2^{LBA_BITS} on cannot be named in a context"),
+            );
+        }
+        let address = span.address + transfer.offset;
+        let align = address_mask + 1;
+        Error::invalid(
+            what,
+            format!("its data lie at {address:#x}, and the controller takes multiples of {align}"),
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const SPANS: [Span; 2] = [
+        Span { address: 0x10_0000_0000, bytes: 1 << 24 },
+        Span { address: 0x20_0000_0000, bytes: 4096 },
+    ];
+
+    fn shape() -> Shape {
+        Shape {
+            lba_shift: 9,
+            lba_count: 1 << 20,
+            max_bytes: 64 << 10,
+            boundary_lbas: 0,
+            address_mask: 3,
+        }
+    }
+
+    fn read(lba: u64, region: u16, offset: u64, bytes: u64) -> Transfer {
+        Transfer { device: 0, lba: Lba(lba), region, offset, bytes, direction: Direction::Read }
+    }
+
+    fn contexts(shape: Shape, transfer: Transfer) -> Result<Vec<Context>> {
+        let mut all = Vec::new();
+        Cut::new(Shape::new(shape), &SPANS).cut(5, &transfer, |context| {
+            all.push(context);
+            Ok(())
+        })?;
+        Ok(all)
+    }
+
+    #[test]
+    fn a_transfer_of_one_command_is_one_context() {
+        let all = contexts(shape(), read(100, 1, 512, 1024)).expect("valid");
+        let place = Context::place(100, 2, 1, false);
+        assert_eq!(all, [Context { address: SPANS[1].address + 512, place }]);
+    }
+
+    #[test]
+    fn each_limit_is_named_with_the_transfers_position() {
+        for (transfer, named) in [
+            (read(0, 2, 0, 512), "2 regions"),
+            (read(0, 1, 0, 0), "whole LBAs of 512"),
+            (read(0, 1, 0, 700), "whole LBAs of 512"),
+            (read(0, 1, 4096, 512), "ends at 4096 bytes"),
+            (read(0, 1, u64::MAX - 3, 512), "ends at 4096 bytes"),
+            (read(0, 1, 0, 8192), "ends at 4096 bytes"),
+            (read((1 << 20) - 1, 1, 0, 1024), "ends at LBA 1048576"),
+            (read(u64::MAX, 1, 0, 512), "ends at LBA 1048576"),
+            (read(0, 1, 2, 512), "multiples of 4"),
+        ] {
+            let error = contexts(shape(), transfer).expect_err(named).to_string();
+            assert!(error.contains(named) && error.contains("transfer 5"), "{error}");
+        }
+        let vast = Shape { lba_count: u64::MAX, ..shape() };
+        let error = contexts(vast, read(1 << 40, 1, 0, 512)).expect_err("too far").to_string();
+        assert!(error.contains("2^40"), "{error}");
+    }
+
+    #[test]
+    fn a_command_never_has_more_lbas_than_a_context_counts() {
+        let shape = Shape { max_bytes: 1 << 30, ..shape() };
+        let all = contexts(shape, read(7, 0, 0, 4 << 20)).expect("valid");
+        assert_eq!(all.iter().map(|context| context.lbas()).collect::<Vec<_>>(), [4096, 4096]);
+    }
+
+    proptest! {
+        #[test]
+        fn contexts_are_the_transfer_cut_at_the_limits(
+            lba in 0u64..4096, lbas in 1u64..2000, offset in 0u64..100, max_lbas in 1u64..300,
+            boundary_lbas in prop_oneof![Just(0u32), Just(8), Just(96), 1u32..500], is_write: bool,
+        ) {
+            let shape = Shape { max_bytes: max_lbas << 9, boundary_lbas, ..shape() };
+            let direction = if is_write { Direction::Write } else { Direction::Read };
+            let transfer = Transfer { direction, ..read(lba, 0, offset * 4, lbas << 9) };
+            let all = contexts(shape, transfer).expect("valid");
+            let (mut next, mut address) = (lba, SPANS[0].address + offset * 4);
+            for context in &all {
+                prop_assert_eq!((context.lba(), context.address), (next, address));
+                prop_assert_eq!((context.region(), context.is_write()), (0, is_write));
+                let count = u64::from(context.lbas());
+                prop_assert!(count <= max_lbas);
+                if boundary_lbas > 0 {
+                    let boundary = u64::from(boundary_lbas);
+                    prop_assert_eq!(next / boundary, (next + count - 1) / boundary);
+                }
+                (next, address) = (next + count, address + (count << 9));
+            }
+            prop_assert_eq!(next, lba + lbas);
+            // No more pieces than the limits ask for.
+            let bound = lbas.div_ceil(max_lbas) + if boundary_lbas > 0 { lbas.div_ceil(u64::from(boundary_lbas)) + 1 } else { 0 };
+            prop_assert!(all.len() as u64 <= bound);
+        }
+    }
+}

@@ -1,0 +1,13 @@
+// The kernels, built for the CPU: the same source that a GPU gets.
+#pragma GCC visibility push(default)
+#include "../../device/kernels.cu"
+#pragma GCC visibility pop
+
+namespace emulated {
+
+void play_warp(void (*kernel)(unsigned long long), std::uint32_t warp, std::uint32_t warps, std::uint64_t argument) {
+    adit::place() = {warp, warps};
+    kernel(argument);
+}
+
+}  // namespace emulated

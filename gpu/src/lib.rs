@@ -27,5 +27,7 @@ mod topology;
 mod transfer;
 mod uring;
 
+pub use cuda::{Attributes, Event, Gpu, GpuInfo, Priority, Stream};
 pub use error::{Error, Result};
 pub use options::{DoorbellChoice, EngineChoice, KernelChoice, Options, Place};
+pub use program::{Compiled, SOURCES, compile};

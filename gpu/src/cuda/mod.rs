@@ -1,1 +1,31 @@
-//! Not yet.
+//! CUDA, as far as this crate needs it: safe wrappers over the driver's functions. Nothing else in the crate calls CUDA.
+//!
+//! Every function is looked up once and called through a pointer ([`library`]), never through cudarc's bindings, which
+//! panic where a library or a function is missing; cudarc gives the types. A thread's current context is ours only
+//! during a call. Streams do not synchronise with the legacy default stream, and no wait blocks inside CUDA:
+//! `cuStreamSynchronize` cannot be given a deadline, and hangs behind a kernel that does not end.
+//!
+//! Addresses of GPU memory are plain `u64` in this crate. What is given to a stream (a kernel's argument, a word to
+//! write) is reached later and cannot be checked here: it lies in memory that this crate allocated or registered, or
+//! that a caller vouched for, and whoever enqueues it keeps that memory until the stream is past it.
+
+mod copier;
+mod event;
+mod gpu;
+pub(crate) mod library;
+mod memory;
+mod module;
+mod partition;
+mod registration;
+mod stream;
+#[cfg(test)]
+pub(crate) mod tests;
+
+pub use event::Event;
+pub(crate) use gpu::flush_rdma_writes;
+pub use gpu::{Attributes, Gpu, GpuInfo};
+pub(crate) use memory::{DeviceMemory, PinnedMemory};
+pub(crate) use module::{Function, Module};
+pub(crate) use partition::{Partition, PartitionKind, Partitions};
+pub(crate) use registration::Registration;
+pub use stream::{Priority, Stream};

@@ -1,0 +1,306 @@
+//! One GPU: what it is, and its primary context, which it shares with CUDA's runtime and so with every other library.
+//!
+//! Memory, streams and modules each keep their GPU open. Opening one allocates all that later small copies need: an
+//! allocation behind a kernel that does not end may wait for it.
+#![allow(unsafe_code)]
+
+use super::copier::Copier;
+use super::library::{self, Cuda, code};
+use crate::{Error, Result};
+use cudarc::driver::sys::{CUcontext, CUdevice, CUdevice_attribute as Attribute};
+use std::ffi::{CStr, c_char, c_int};
+use std::marker::PhantomData;
+use std::sync::{Arc, Mutex};
+
+/// Whether its dma-bufs can be mapped by the CPU (CUDA 13.3 knows it; a newer header has the name).
+const DMA_BUF_MMAP_SUPPORTED: u32 = 152;
+/// Hardware queues that streams share unless `CUDA_DEVICE_MAX_CONNECTIONS` says otherwise.
+const CONNECTIONS_DEFAULT: u32 = 8;
+
+/// A GPU that is open: `Gpu::open(0)`.
+#[derive(Debug)]
+pub struct Gpu {
+    cuda: &'static Cuda,
+    device: CUdevice,
+    context: CUcontext,
+    info: GpuInfo,
+    copier: Mutex<Copier>,
+}
+
+// SAFETY: the driver's functions may be called from any thread; a context is a handle.
+unsafe impl Send for Gpu {}
+// SAFETY: as above.
+unsafe impl Sync for Gpu {}
+
+/// What a GPU is.
+#[derive(Clone, Debug)]
+pub struct GpuInfo {
+    /// Its number, from 0, among those that `CUDA_VISIBLE_DEVICES` leaves.
+    pub ordinal: u32,
+    /// Such as `NVIDIA H200`.
+    pub name: String,
+    /// Major and minor: (9, 0) for Hopper.
+    pub compute_capability: (u32, u32),
+    /// The newest CUDA that the driver is for: 13000 is 13.0.
+    pub driver_version: u32,
+    /// Its streaming multiprocessors.
+    pub sm_count: u32,
+    /// Its memory.
+    pub memory_bytes: u64,
+    /// Where it is on PCIe, as sysfs writes it: `0000:3b:00.0`.
+    pub pci_address: String,
+    /// What it can do.
+    pub attributes: Attributes,
+}
+
+/// What a GPU can do, as far as this crate cares.
+#[derive(Clone, Debug)]
+pub struct Attributes {
+    /// One address space with the CPU.
+    pub unified_addressing: bool,
+    /// It reaches pinned host memory.
+    pub can_map_host_memory: bool,
+    /// Memory of others can be registered for it.
+    pub host_register: bool,
+    /// Its memory can be exported as a dma-buf.
+    pub dma_buf: bool,
+    /// The CPU can map that dma-buf; `None` where the driver does not know the question (before CUDA 13.3).
+    pub dma_buf_mmap: Option<bool>,
+    /// PCIe devices can reach its memory.
+    pub gpu_direct_rdma: bool,
+    /// Who sees what PCIe devices wrote to its memory in order: 0 nobody, 100 the GPU, 200 other GPUs as well.
+    pub rdma_writes_ordering: i32,
+    /// How such writes can be flushed: bit 0 by a call, bit 1 by a wait in a stream.
+    pub flush_writes: u32,
+    /// It reaches ordinary host memory.
+    pub pageable_memory_access: bool,
+    /// And does so by the CPU's page tables: a coherent platform, whose GPU memory the CPU reaches likewise.
+    pub host_page_tables: bool,
+    /// Memory made granule by granule can be reached by PCIe devices.
+    pub vmm_rdma: bool,
+    /// Streams can wait for a word and flush PCIe writes.
+    pub stream_flush: bool,
+    /// It has no memory of its own.
+    pub integrated: bool,
+    /// Hardware queues for streams (`CUDA_DEVICE_MAX_CONNECTIONS`, 8 unless set): with more streams than these, one may
+    /// wait behind another's kernel.
+    pub connections: u32,
+}
+
+/// Our context is current on this thread while this lives; then the one before is again.
+pub(crate) struct Bound<'a> {
+    gpu: &'a Gpu,
+    pushed: bool,
+    not_send: PhantomData<*const ()>,
+}
+
+impl Gpu {
+    /// How many GPUs there are.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Unavailable`] if there is no driver, a driver too old, or no GPU.
+    pub fn count() -> Result<u32> {
+        count(library::cuda()?)
+    }
+
+    /// Opens a GPU by its number, from 0.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Unavailable`] as [`Gpu::count`]; [`Error::Invalid`] if there are fewer; [`Error::Cuda`].
+    pub fn open(ordinal: u32) -> Result<Arc<Gpu>> {
+        let cuda = library::cuda()?;
+        let count = count(cuda)?;
+        if ordinal >= count {
+            return Err(Error::invalid(
+                format!("GPU {ordinal}"),
+                format!("there are {count}, numbered from 0"),
+            ));
+        }
+        let mut device: CUdevice = 0;
+        // SAFETY: it writes one device number.
+        let result = unsafe { (cuda.cuDeviceGet)(&mut device, ordinal as c_int) };
+        cuda.check(format_args!("open GPU {ordinal}"), "cuDeviceGet", result)?;
+        let info = info(cuda, device, ordinal)?;
+        let mut context: CUcontext = std::ptr::null_mut();
+        // SAFETY: it writes one handle, which is given back when the GPU is dropped.
+        let result = unsafe { (cuda.cuDevicePrimaryCtxRetain)(&mut context, device) };
+        cuda.check(format_args!("open GPU {ordinal}"), "cuDevicePrimaryCtxRetain", result)?;
+        let gpu = Gpu { cuda, device, context, info, copier: Mutex::new(Copier::none()) };
+        gpu.with_copier(|copier| copier.prepare(&gpu))?;
+        Ok(Arc::new(gpu))
+    }
+
+    /// What it is.
+    pub fn info(&self) -> &GpuInfo {
+        &self.info
+    }
+
+    pub(crate) fn cuda(&self) -> &'static Cuda {
+        self.cuda
+    }
+
+    pub(crate) fn device(&self) -> CUdevice {
+        self.device
+    }
+
+    /// Makes its context current on this thread, for as long as what is returned lives.
+    pub(crate) fn bind(&self) -> Result<Bound<'_>> {
+        let mut current: CUcontext = std::ptr::null_mut();
+        // SAFETY: it writes one handle.
+        let result = unsafe { (self.cuda.cuCtxGetCurrent)(&mut current) };
+        self.cuda.check("look at the current context", "cuCtxGetCurrent", result)?;
+        let pushed = current != self.context;
+        if pushed {
+            // SAFETY: the context is retained while `self` lives.
+            let result = unsafe { (self.cuda.cuCtxPushCurrent_v2)(self.context) };
+            self.cuda.check("make the GPU's context current", "cuCtxPushCurrent", result)?;
+        }
+        Ok(Bound { gpu: self, pushed, not_send: PhantomData })
+    }
+
+    /// Uses what makes small copies, one user at a time.
+    pub(super) fn with_copier<T>(&self, copy: impl FnOnce(&mut Copier) -> Result<T>) -> Result<T> {
+        // Whoever panicked in between left a copy that had not ended: the copier knows.
+        let mut copier = self.copier.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        copy(&mut copier)
+    }
+}
+
+impl Drop for Gpu {
+    fn drop(&mut self) {
+        let _ = self.with_copier(|copier| {
+            copier.release(self);
+            Ok(())
+        });
+        // SAFETY: it was retained by `open`, and nothing that used it is left: each of those kept the GPU.
+        let result = unsafe { (self.cuda.cuDevicePrimaryCtxRelease_v2)(self.device) };
+        if result != code::SUCCESS {
+            tracing::warn!(result, "cuDevicePrimaryCtxRelease");
+        }
+    }
+}
+
+impl Drop for Bound<'_> {
+    fn drop(&mut self) {
+        if self.pushed {
+            let mut popped: CUcontext = std::ptr::null_mut();
+            // SAFETY: this thread pushed it: a `Bound` stays on its thread, and they end in reverse order.
+            let result = unsafe { (self.gpu.cuda.cuCtxPopCurrent_v2)(&mut popped) };
+            debug_assert_eq!(result, code::SUCCESS, "it was pushed");
+        }
+    }
+}
+
+/// Makes what PCIe devices wrote to the GPU's memory visible to it, where the platform does not order them.
+///
+/// # Errors
+///
+/// [`Error::Unavailable`] if the driver cannot; [`Error::Cuda`].
+pub(crate) fn flush_rdma_writes(gpu: &Gpu) -> Result<()> {
+    const CURRENT_CONTEXT: u32 = 0;
+    const TO_OWNER: u32 = 100;
+    let what = "flush the writes of PCIe devices to the GPU's memory";
+    let Some(flush) = gpu.cuda.cuFlushGPUDirectRDMAWrites else {
+        return Err(Error::unavailable(
+            what,
+            "the driver has no cuFlushGPUDirectRDMAWrites",
+            "install a newer driver",
+        ));
+    };
+    let _bound = gpu.bind()?;
+    // SAFETY: it takes two numbers.
+    let result = unsafe { flush(CURRENT_CONTEXT, TO_OWNER) };
+    gpu.cuda.check(what, "cuFlushGPUDirectRDMAWrites", result)
+}
+
+fn count(cuda: &Cuda) -> Result<u32> {
+    let mut count: c_int = 0;
+    // SAFETY: it writes one int.
+    let result = unsafe { (cuda.cuDeviceGetCount)(&mut count) };
+    cuda.check("count the GPUs", "cuDeviceGetCount", result)?;
+    match u32::try_from(count) {
+        Ok(count) if count > 0 => Ok(count),
+        _ => Err(cuda.error("count the GPUs", "cuDeviceGetCount", code::NO_DEVICE)),
+    }
+}
+
+fn info(cuda: &Cuda, device: CUdevice, ordinal: u32) -> Result<GpuInfo> {
+    let ask = |which: Attribute| attribute(cuda, device, which as u32);
+    let number = |which| ask(which).map(|value| u32::try_from(value).unwrap_or(0));
+    let mut memory_bytes = 0;
+    // SAFETY: it writes one size.
+    let result = unsafe { (cuda.cuDeviceTotalMem_v2)(&mut memory_bytes, device) };
+    cuda.check("ask the size of the GPU's memory", "cuDeviceTotalMem", result)?;
+    Ok(GpuInfo {
+        ordinal,
+        name: text(cuda, device, cuda.cuDeviceGetName, "cuDeviceGetName")?,
+        compute_capability: (
+            number(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?,
+            number(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?,
+        ),
+        driver_version: cuda.driver_version()?,
+        sm_count: number(Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?,
+        memory_bytes: memory_bytes as u64,
+        pci_address: text(cuda, device, cuda.cuDeviceGetPCIBusId, "cuDeviceGetPCIBusId")?
+            .to_lowercase(),
+        attributes: attributes(cuda, device)?,
+    })
+}
+
+fn attributes(cuda: &Cuda, device: CUdevice) -> Result<Attributes> {
+    let number = |which: Attribute| attribute(cuda, device, which as u32);
+    let flag = |which| number(which).map(|value| value != 0);
+    let flush = number(Attribute::CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_FLUSH_WRITES_OPTIONS)?;
+    Ok(Attributes {
+        unified_addressing: flag(Attribute::CU_DEVICE_ATTRIBUTE_UNIFIED_ADDRESSING)?,
+        can_map_host_memory: flag(Attribute::CU_DEVICE_ATTRIBUTE_CAN_MAP_HOST_MEMORY)?,
+        host_register: flag(Attribute::CU_DEVICE_ATTRIBUTE_HOST_REGISTER_SUPPORTED)?,
+        dma_buf: flag(Attribute::CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED)?,
+        dma_buf_mmap: attribute(cuda, device, DMA_BUF_MMAP_SUPPORTED).ok().map(|value| value != 0),
+        gpu_direct_rdma: flag(Attribute::CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_SUPPORTED)?,
+        rdma_writes_ordering: number(
+            Attribute::CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WRITES_ORDERING,
+        )?,
+        flush_writes: u32::try_from(flush).unwrap_or(0),
+        pageable_memory_access: flag(Attribute::CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS)?,
+        host_page_tables: flag(
+            Attribute::CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS_USES_HOST_PAGE_TABLES,
+        )?,
+        vmm_rdma: flag(Attribute::CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED)?,
+        stream_flush: flag(Attribute::CU_DEVICE_ATTRIBUTE_CAN_FLUSH_REMOTE_WRITES)?,
+        integrated: flag(Attribute::CU_DEVICE_ATTRIBUTE_INTEGRATED)?,
+        connections: connections(std::env::var("CUDA_DEVICE_MAX_CONNECTIONS").ok().as_deref()),
+    })
+}
+
+/// The hardware queues that the driver makes for streams: 1 to 32, 8 unless its variable says otherwise.
+fn connections(variable: Option<&str>) -> u32 {
+    let number = variable.and_then(|text| text.trim().parse().ok());
+    number.filter(|number| (1..=32).contains(number)).unwrap_or(CONNECTIONS_DEFAULT)
+}
+
+fn attribute(cuda: &Cuda, device: CUdevice, which: u32) -> Result<i32> {
+    let mut value: c_int = 0;
+    // SAFETY: it writes one int; the driver refuses attributes that it does not know.
+    let result = unsafe { (cuda.cuDeviceGetAttribute)(&mut value, which, device) };
+    cuda.check(format_args!("ask attribute {which} of the GPU"), "cuDeviceGetAttribute", result)?;
+    Ok(value)
+}
+
+type TextFunction = unsafe extern "C" fn(*mut c_char, c_int, CUdevice) -> u32;
+
+fn text(
+    cuda: &Cuda,
+    device: CUdevice,
+    function: TextFunction,
+    call: &'static str,
+) -> Result<String> {
+    let mut bytes = [0u8; 256];
+    // SAFETY: it writes as many bytes as it is told at most; the last stays zero.
+    let result = unsafe { function(bytes.as_mut_ptr().cast(), bytes.len() as c_int - 1, device) };
+    cuda.check("ask what the GPU is", call, result)?;
+    let text = CStr::from_bytes_until_nul(&bytes).expect("the last byte is zero");
+    Ok(text.to_string_lossy().into_owned())
+}

@@ -1,0 +1,396 @@
+//! Memory: the GPU's, and the CPU's that is pinned for it.
+//!
+//! Freeing either waits for every kernel of the GPU: one that does not end must be stopped first. And it must not be
+//! freed while a controller may still write it: whoever maps it for one unmaps it before it drops it.
+#![allow(unsafe_code)]
+
+use super::gpu::Gpu;
+use super::library::code;
+use crate::{Error, Result};
+use cudarc::driver::sys::{
+    CUdeviceptr, CUmemAccess_flags, CUmemAccessDesc, CUmemAllocationHandleType,
+    CUmemAllocationProp, CUmemAllocationProp_st__bindgen_ty_1, CUmemAllocationType,
+    CUmemGenericAllocationHandle, CUmemLocation, CUmemLocationType,
+};
+use std::ffi::{c_int, c_void};
+use std::fs::File;
+use std::os::fd::{FromRawFd, OwnedFd};
+use std::ptr::{self, NonNull};
+use std::sync::Arc;
+use std::sync::atomic::AtomicU32;
+
+/// For `cuMemHostAlloc` and `cuMemHostRegister`: every context sees it, and the GPU has an address for it.
+pub(super) const PORTABLE: u32 = 1;
+pub(super) const DEVICE_MAP: u32 = 2;
+/// `cuPointerSetAttribute`: synchronous copies of this memory have ended when they return, also for PCIe devices.
+const SYNC_MEMOPS: u32 = 6;
+const DMA_BUF_FD: u32 = 1;
+const GRANULARITY_RECOMMENDED: u32 = 1;
+
+/// Memory of the GPU. Freed when dropped.
+#[derive(Debug)]
+pub(crate) struct DeviceMemory {
+    gpu: Arc<Gpu>,
+    address: CUdeviceptr,
+    bytes: u64,
+    kind: Kind,
+}
+
+#[derive(Debug)]
+enum Kind {
+    /// By `cuMemAlloc`.
+    Plain,
+    /// Mapped from an allocation of whole granules.
+    Granules(CUmemGenericAllocationHandle),
+}
+
+impl DeviceMemory {
+    /// Memory for the GPU alone, not zeroed.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Invalid`] for nothing; [`Error::Cuda`], `CUDA_ERROR_OUT_OF_MEMORY` among them.
+    pub(crate) fn allocate(gpu: &Arc<Gpu>, bytes: u64) -> Result<DeviceMemory> {
+        something(bytes)?;
+        let _bound = gpu.bind()?;
+        let mut address: CUdeviceptr = 0;
+        // SAFETY: it writes one address, which is freed when the memory is dropped.
+        let result = unsafe { (gpu.cuda().cuMemAlloc_v2)(&mut address, bytes as usize) };
+        gpu.cuda().check(allocating(bytes), "cuMemAlloc", result)?;
+        let memory = DeviceMemory { gpu: gpu.clone(), address, bytes, kind: Kind::Plain };
+        let yes: u32 = 1;
+        // SAFETY: the attribute is an unsigned int, which it reads.
+        let result = unsafe {
+            (gpu.cuda().cuPointerSetAttribute)((&raw const yes).cast(), SYNC_MEMOPS, address)
+        };
+        gpu.cuda().check("order copies of the GPU's memory", "cuPointerSetAttribute", result)?;
+        Ok(memory)
+    }
+
+    /// Memory that PCIe devices may be given: whole granules (2 MiB), so that few mappings cover it. Not zeroed.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Unavailable`] if the GPU has no such memory; otherwise as [`DeviceMemory::allocate`].
+    pub(crate) fn exportable(gpu: &Arc<Gpu>, bytes: u64) -> Result<DeviceMemory> {
+        something(bytes)?;
+        if !gpu.info().attributes.vmm_rdma {
+            let why = "PCIe devices cannot reach granules of this GPU (attribute 110)";
+            return Err(Error::unavailable(
+                "exportable memory of the GPU",
+                why,
+                "use pinned host memory",
+            ));
+        }
+        let _bound = gpu.bind()?;
+        let properties = properties(gpu);
+        let granule = granule(gpu, &properties)?;
+        let Some(bytes) = bytes.checked_next_multiple_of(granule) else {
+            return Err(Error::invalid(allocating(bytes), "more than there are addresses"));
+        };
+        let mut handle: CUmemGenericAllocationHandle = 0;
+        // SAFETY: it reads the properties and writes one handle.
+        let result =
+            unsafe { (gpu.cuda().cuMemCreate)(&mut handle, bytes as usize, &properties, 0) };
+        gpu.cuda().check(allocating(bytes), "cuMemCreate", result)?;
+        let mapped = map(gpu, handle, bytes, granule, &properties);
+        if mapped.is_err() {
+            // SAFETY: nothing is mapped from it.
+            unsafe { (gpu.cuda().cuMemRelease)(handle) };
+        }
+        Ok(DeviceMemory { gpu: gpu.clone(), address: mapped?, bytes, kind: Kind::Granules(handle) })
+    }
+
+    /// Where the GPU sees it.
+    pub(crate) fn address(&self) -> u64 {
+        self.address
+    }
+
+    /// How much there is: for exportable memory, up to a granule more than was asked for.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Fills it with zeroes, and returns when that is done.
+    pub(crate) fn zero(&self) -> Result<()> {
+        self.gpu.with_copier(|copier| copier.zero(&self.gpu, self.address, self.bytes))
+    }
+
+    /// Copies `bytes` to `offset`, and returns when they are there.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Invalid`] outside the memory; [`Error::TimedOut`]; [`Error::Cuda`].
+    pub(crate) fn write(&self, offset: u64, bytes: &[u8]) -> Result<()> {
+        let at = self.inside(offset, bytes.len())?;
+        self.gpu.with_copier(|copier| copier.write(&self.gpu, at, bytes))
+    }
+
+    /// Copies what is at `offset` into `bytes`.
+    ///
+    /// # Errors
+    ///
+    /// As [`DeviceMemory::write`].
+    pub(crate) fn read(&self, offset: u64, bytes: &mut [u8]) -> Result<()> {
+        let at = self.inside(offset, bytes.len())?;
+        self.gpu.with_copier(|copier| copier.read(&self.gpu, at, bytes))
+    }
+
+    /// A dma-buf of all of it, for others to map.
+    ///
+    /// # Errors
+    ///
+    /// As [`dma_buf`].
+    pub(crate) fn dma_buf(&self) -> Result<OwnedFd> {
+        dma_buf(&self.gpu, self.address, self.bytes)
+    }
+
+    fn inside(&self, offset: u64, bytes: usize) -> Result<u64> {
+        inside(offset, bytes as u64, self.bytes)?;
+        Ok(self.address + offset)
+    }
+}
+
+impl Drop for DeviceMemory {
+    fn drop(&mut self) {
+        let Ok(_bound) = self.gpu.bind() else { return };
+        let cuda = self.gpu.cuda();
+        let result = match self.kind {
+            // SAFETY: it was allocated, and only here is it freed.
+            Kind::Plain => unsafe { (cuda.cuMemFree_v2)(self.address) },
+            Kind::Granules(handle) => unmap(&self.gpu, handle, self.address, self.bytes),
+        };
+        if result != code::SUCCESS {
+            tracing::warn!(result, bytes = self.bytes, "memory of the GPU was not freed");
+        }
+    }
+}
+
+/// A dma-buf of memory of the GPU, ours or another's. Both ends lie at page boundaries.
+///
+/// # Errors
+///
+/// [`Error::Unavailable`] if the GPU or its driver cannot; [`Error::Cuda`] if this memory cannot be exported.
+pub(crate) fn dma_buf(gpu: &Gpu, address: u64, bytes: u64) -> Result<OwnedFd> {
+    let what = "a dma-buf of the GPU's memory";
+    let fix = "install the open kernel modules of driver 525 or newer, or use pinned host memory";
+    let Some(export) = gpu.cuda().cuMemGetHandleForAddressRange else {
+        return Err(Error::unavailable(
+            what,
+            "the driver has no cuMemGetHandleForAddressRange",
+            fix,
+        ));
+    };
+    if !gpu.info().attributes.dma_buf {
+        return Err(Error::unavailable(what, "the GPU cannot export it (attribute 124)", fix));
+    }
+    let _bound = gpu.bind()?;
+    let mut fd: c_int = -1;
+    // SAFETY: for this kind of handle it writes one int.
+    let result = unsafe { export((&raw mut fd).cast(), address, bytes as usize, DMA_BUF_FD, 0) };
+    gpu.cuda().check(what, "cuMemGetHandleForAddressRange", result)?;
+    if fd < 0 {
+        return Err(Error::unavailable(what, "the driver gave no file", fix));
+    }
+    // SAFETY: the driver has made it for us, and nobody else closes it.
+    Ok(unsafe { File::from_raw_fd(fd) }.into())
+}
+
+/// Pinned memory of the CPU that the GPU reaches, zeroed. Freed when dropped.
+#[derive(Debug)]
+pub(crate) struct PinnedMemory {
+    gpu: Arc<Gpu>,
+    host: NonNull<u8>,
+    address: CUdeviceptr,
+    bytes: u64,
+}
+
+// SAFETY: it is memory that belongs to this; what others do with its address is theirs to answer for.
+unsafe impl Send for PinnedMemory {}
+// SAFETY: shared access is by atomics.
+unsafe impl Sync for PinnedMemory {}
+
+impl PinnedMemory {
+    /// Cached for the CPU as any memory is: never write-combined, which the CPU reads slowly.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Invalid`] for nothing; [`Error::Cuda`].
+    pub(crate) fn allocate(gpu: &Arc<Gpu>, bytes: u64) -> Result<PinnedMemory> {
+        something(bytes)?;
+        let _bound = gpu.bind()?;
+        let cuda = gpu.cuda();
+        let mut host: *mut c_void = ptr::null_mut();
+        // SAFETY: it writes one pointer, which is freed when the memory is dropped.
+        let result =
+            unsafe { (cuda.cuMemHostAlloc)(&mut host, bytes as usize, PORTABLE | DEVICE_MAP) };
+        cuda.check(
+            format_args!("allocate {bytes} bytes of pinned memory"),
+            "cuMemHostAlloc",
+            result,
+        )?;
+        let Some(host) = NonNull::new(host.cast::<u8>()) else {
+            return Err(cuda.error(
+                "allocate pinned memory",
+                "cuMemHostAlloc",
+                code::OUT_OF_MEMORY,
+            ));
+        };
+        let mut memory = PinnedMemory { gpu: gpu.clone(), host, address: 0, bytes };
+        memory.address = device_pointer(gpu, host)?;
+        // SAFETY: so many bytes are ours, and nobody else knows of them yet.
+        unsafe { ptr::write_bytes(host.as_ptr(), 0, bytes as usize) };
+        Ok(memory)
+    }
+
+    /// Where the CPU sees it.
+    pub(crate) fn host(&self) -> NonNull<u8> {
+        self.host
+    }
+
+    /// Where the GPU sees it.
+    pub(crate) fn address(&self) -> u64 {
+        self.address
+    }
+
+    /// How much there is.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// All of it that makes whole words, which CPU and GPU share.
+    pub(crate) fn words(&self) -> &[AtomicU32] {
+        let words = self.bytes as usize / size_of::<AtomicU32>();
+        // SAFETY: it is aligned (to a page), zeroed, ours, and everyone reaches it by atomics.
+        unsafe { std::slice::from_raw_parts(self.host.as_ptr().cast(), words) }
+    }
+}
+
+impl Drop for PinnedMemory {
+    fn drop(&mut self) {
+        let Ok(_bound) = self.gpu.bind() else { return };
+        // SAFETY: it was allocated, and only here is it freed.
+        let result = unsafe { (self.gpu.cuda().cuMemFreeHost)(self.host.as_ptr().cast()) };
+        if result != code::SUCCESS {
+            tracing::warn!(result, bytes = self.bytes, "pinned memory was not freed");
+        }
+    }
+}
+
+/// Where the GPU sees pinned or registered memory.
+pub(super) fn device_pointer(gpu: &Gpu, host: NonNull<u8>) -> Result<CUdeviceptr> {
+    let mut address: CUdeviceptr = 0;
+    // SAFETY: it writes one address.
+    let result =
+        unsafe { (gpu.cuda().cuMemHostGetDevicePointer_v2)(&mut address, host.as_ptr().cast(), 0) };
+    gpu.cuda().check("ask where the GPU sees host memory", "cuMemHostGetDevicePointer", result)?;
+    Ok(address)
+}
+
+/// Whether `bytes` at `offset` lie inside `limit` bytes.
+pub(super) fn inside(offset: u64, bytes: u64, limit: u64) -> Result<()> {
+    if offset.checked_add(bytes).is_some_and(|end| end <= limit) {
+        return Ok(());
+    }
+    Err(Error::invalid(
+        format!("{bytes} bytes at offset {offset}"),
+        format!("the memory has {limit}"),
+    ))
+}
+
+fn something(bytes: u64) -> Result<()> {
+    if bytes > 0 {
+        Ok(())
+    } else {
+        Err(Error::invalid("allocate 0 bytes", "at least one is needed"))
+    }
+}
+
+fn allocating(bytes: u64) -> impl std::fmt::Display {
+    std::fmt::from_fn(move |out| write!(out, "allocate {bytes} bytes of the GPU's memory"))
+}
+
+fn location(gpu: &Gpu) -> CUmemLocation {
+    CUmemLocation { type_: CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE, id: gpu.device() }
+}
+
+fn properties(gpu: &Gpu) -> CUmemAllocationProp {
+    CUmemAllocationProp {
+        type_: CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED,
+        requestedHandleTypes: CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_NONE,
+        location: location(gpu),
+        win32HandleMetaData: ptr::null_mut(),
+        allocFlags: CUmemAllocationProp_st__bindgen_ty_1 {
+            compressionType: 0,
+            gpuDirectRDMACapable: 1,
+            usage: 0,
+            reserved: [0; 4],
+        },
+    }
+}
+
+fn granule(gpu: &Gpu, properties: &CUmemAllocationProp) -> Result<u64> {
+    let mut granule = 0;
+    // SAFETY: it reads the properties and writes one size.
+    let result = unsafe {
+        (gpu.cuda().cuMemGetAllocationGranularity)(
+            &mut granule,
+            properties,
+            GRANULARITY_RECOMMENDED,
+        )
+    };
+    gpu.cuda().check("ask the size of a granule", "cuMemGetAllocationGranularity", result)?;
+    Ok((granule as u64).max(1))
+}
+
+/// Gives an allocation an address that the GPU may read and write.
+fn map(
+    gpu: &Gpu,
+    handle: CUmemGenericAllocationHandle,
+    bytes: u64,
+    granule: u64,
+    properties: &CUmemAllocationProp,
+) -> Result<CUdeviceptr> {
+    let cuda = gpu.cuda();
+    let size = bytes as usize;
+    let mut address: CUdeviceptr = 0;
+    // SAFETY: it writes one address, of addresses that are given back below or by `unmap`.
+    let result = unsafe { (cuda.cuMemAddressReserve)(&mut address, size, granule as usize, 0, 0) };
+    cuda.check("reserve addresses of the GPU", "cuMemAddressReserve", result)?;
+    // SAFETY: the addresses are ours, and the allocation has as many bytes.
+    let result = unsafe { (cuda.cuMemMap)(address, size, 0, handle, 0) };
+    if let Err(error) = cuda.check("map the GPU's memory", "cuMemMap", result) {
+        // SAFETY: nothing is mapped there.
+        unsafe { (cuda.cuMemAddressFree)(address, size) };
+        return Err(error);
+    }
+    let access = CUmemAccessDesc {
+        location: properties.location,
+        flags: CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
+    };
+    // SAFETY: it reads one description.
+    let result = unsafe { (cuda.cuMemSetAccess)(address, size, &access, 1) };
+    if let Err(error) = cuda.check("let the GPU use its memory", "cuMemSetAccess", result) {
+        // SAFETY: it is mapped, and nobody knows of it.
+        unsafe {
+            (cuda.cuMemUnmap)(address, size);
+            (cuda.cuMemAddressFree)(address, size);
+        }
+        return Err(error);
+    }
+    Ok(address)
+}
+
+/// Undoes `map` and frees the allocation; the first result that is not success.
+fn unmap(gpu: &Gpu, handle: CUmemGenericAllocationHandle, address: CUdeviceptr, bytes: u64) -> u32 {
+    let cuda = gpu.cuda();
+    // SAFETY: it was mapped from the allocation, and nothing uses it any more.
+    let results = unsafe {
+        [
+            (cuda.cuMemUnmap)(address, bytes as usize),
+            (cuda.cuMemAddressFree)(address, bytes as usize),
+            (cuda.cuMemRelease)(handle),
+        ]
+    };
+    results.into_iter().find(|&result| result != code::SUCCESS).unwrap_or(code::SUCCESS)
+}

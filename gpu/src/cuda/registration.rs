@@ -1,0 +1,179 @@
+//! Memory of others that the GPU is let at: host memory, and the registers of a device.
+//!
+//! Registering pins nothing for registers: the mapping must stay for as long as the registration, which therefore keeps
+//! its owner.
+#![allow(unsafe_code)]
+
+use super::gpu::Gpu;
+use super::library::code;
+use super::memory::{DEVICE_MAP, PORTABLE, device_pointer};
+use crate::{Error, Result};
+use cudarc::driver::sys::CUdeviceptr;
+use std::any::Any;
+use std::fmt;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+const IO_MEMORY: u32 = 4;
+/// The driver refuses what does not begin at one.
+const PAGE_BYTES: usize = 4096;
+
+/// Registered memory. Dropping it unregisters it, and then lets its owner go.
+pub(crate) struct Registration {
+    gpu: Arc<Gpu>,
+    host: NonNull<u8>,
+    address: CUdeviceptr,
+    bytes: usize,
+    /// Dropped last, after `drop` has unregistered.
+    _owner: Box<dyn Any + Send + Sync>,
+}
+
+// SAFETY: it holds addresses, which it does not reach through, and an owner that may be sent.
+unsafe impl Send for Registration {}
+// SAFETY: as above; the owner may be shared.
+unsafe impl Sync for Registration {}
+
+impl fmt::Debug for Registration {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            out,
+            "Registration({:p}, {} bytes, for the GPU at {:#x})",
+            self.host, self.bytes, self.address
+        )
+    }
+}
+
+impl Registration {
+    /// Lets the GPU at host memory.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Cuda`] or [`Error::Refused`] with what the driver says.
+    ///
+    /// # Safety
+    ///
+    /// `bytes` at `at` are memory that stays mapped while `owner` lives, and that others write only as they would write
+    /// memory that the CPU shares by atomics.
+    pub(crate) unsafe fn memory(
+        gpu: &Arc<Gpu>,
+        at: NonNull<u8>,
+        bytes: usize,
+        owner: Box<dyn Any + Send + Sync>,
+    ) -> Result<Registration> {
+        let _bound = gpu.bind()?;
+        // SAFETY: the caller vouches for the memory.
+        let result = unsafe { register(gpu, at, bytes, 0) };
+        gpu.cuda().check("register host memory with the GPU", "cuMemHostRegister", result)?;
+        finish(gpu, at, bytes, owner)
+    }
+
+    /// Lets the GPU at a device's registers. One word of each page is read first, for the driver looks only at pages that
+    /// are there, and a mapping of registers gets its pages when they are used.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Refused`] without the right to do so, which names what gives it; [`Error::Cuda`].
+    ///
+    /// # Safety
+    ///
+    /// As [`Registration::memory`], for whole pages of registers whose first words may be read.
+    pub(crate) unsafe fn io(
+        gpu: &Arc<Gpu>,
+        at: NonNull<u8>,
+        bytes: usize,
+        owner: Box<dyn Any + Send + Sync>,
+    ) -> Result<Registration> {
+        if at.as_ptr() as usize % PAGE_BYTES != 0 || bytes == 0 || bytes % PAGE_BYTES != 0 {
+            return Err(Error::invalid(
+                "register a device's registers",
+                "they are not whole pages",
+            ));
+        }
+        let _bound = gpu.bind()?;
+        let mut result = code::UNKNOWN;
+        // The kernel may take a page away between the look and the call; once more is enough in practice.
+        for _ in 0..2 {
+            // SAFETY: the caller vouches for the pages and for reading their first words.
+            result = unsafe {
+                touch(at, bytes);
+                register(gpu, at, bytes, IO_MEMORY)
+            };
+            if result == code::SUCCESS {
+                return finish(gpu, at, bytes, owner);
+            }
+        }
+        Err(refusal(gpu, result))
+    }
+
+    /// Where the GPU sees it.
+    pub(crate) fn address(&self) -> u64 {
+        self.address
+    }
+
+    /// How much there is.
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
+    }
+}
+
+impl Drop for Registration {
+    fn drop(&mut self) {
+        let Ok(_bound) = self.gpu.bind() else { return };
+        // SAFETY: it was registered, and its memory is still mapped: the owner lives.
+        let result = unsafe { (self.gpu.cuda().cuMemHostUnregister)(self.host.as_ptr().cast()) };
+        if result != code::SUCCESS {
+            tracing::warn!(result, "memory stays registered with the GPU");
+        }
+    }
+}
+
+/// # Safety
+///
+/// As [`Registration::memory`].
+unsafe fn register(gpu: &Gpu, at: NonNull<u8>, bytes: usize, flags: u32) -> u32 {
+    let flags = PORTABLE | DEVICE_MAP | flags;
+    // SAFETY: the caller's.
+    unsafe { (gpu.cuda().cuMemHostRegister_v2)(at.as_ptr().cast(), bytes, flags) }
+}
+
+/// Reads the first word of each page.
+///
+/// # Safety
+///
+/// The pages are mapped, and reading those words has no effect.
+unsafe fn touch(at: NonNull<u8>, bytes: usize) {
+    for offset in (0..bytes).step_by(PAGE_BYTES) {
+        // SAFETY: inside the caller's pages, at a page's beginning.
+        unsafe { at.as_ptr().add(offset).cast::<u32>().read_volatile() };
+    }
+}
+
+fn finish(
+    gpu: &Arc<Gpu>,
+    at: NonNull<u8>,
+    bytes: usize,
+    owner: Box<dyn Any + Send + Sync>,
+) -> Result<Registration> {
+    let mut registration =
+        Registration { gpu: gpu.clone(), host: at, address: 0, bytes, _owner: owner };
+    registration.address = device_pointer(gpu, at)?;
+    Ok(registration)
+}
+
+/// Why the driver does not let the GPU at registers. It gives several of its reasons the same result.
+fn refusal(gpu: &Gpu, result: u32) -> Error {
+    let what = "let the GPU write a device's doorbells";
+    match gpu.cuda().error(what, "cuMemHostRegister", result) {
+        Error::Refused { what, why, .. } => {
+            let fix = "run with CAP_SYS_ADMIN, or load the module nvidia with \
+                       NVreg_RegistryDwords=\"PeerMappingOverride=1\"; without it a thread rings the doorbells";
+            Error::Refused { what, why, fix: fix.to_owned() }
+        }
+        Error::Cuda { what, call, name, code, .. } => {
+            let fix = "the driver takes no registers that it cannot map for the GPU (a page not there, no I/O mapping, \
+                       or the IOMMU of the GPU); a thread rings the doorbells instead";
+            Error::Cuda { what, call, name, code, fix: fix.to_owned() }
+        }
+        other => other,
+    }
+}

@@ -1,0 +1,333 @@
+//! Streams: work that the GPU does in order. What is enqueued is on its way when the call returns.
+//!
+//! See the module's page for who keeps the memory that enqueued work reaches.
+#![allow(unsafe_code)]
+
+use super::event::Event;
+use super::gpu::Gpu;
+use super::library::code;
+use super::memory::{PinnedMemory, inside};
+use super::module::Function;
+use super::partition::GreenContext;
+use crate::{Error, Result};
+use cudarc::driver::sys::CUstream;
+use std::ffi::c_void;
+use std::ops::Range;
+use std::ptr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Not ordered with the legacy default stream.
+pub(super) const NON_BLOCKING: u32 = 1;
+/// Looks at a stream before the thread begins to sleep between them.
+const QUICK_LOOKS: u32 = 64;
+const LOOK_INTERVAL: Duration = Duration::from_micros(50);
+
+/// Whose work goes first when several streams have some.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Priority {
+    /// Before all others.
+    High,
+    /// As streams are made otherwise.
+    #[default]
+    Normal,
+    /// After all others: the same as normal on most GPUs.
+    Low,
+}
+
+/// A queue of work for the GPU.
+#[derive(Debug)]
+pub struct Stream {
+    gpu: Arc<Gpu>,
+    raw: CUstream,
+    kind: Kind,
+}
+
+#[derive(Debug)]
+enum Kind {
+    Owned,
+    /// Of a partition, which lives as long.
+    Green {
+        _context: Arc<GreenContext>,
+    },
+    Borrowed,
+}
+
+// SAFETY: a stream is a handle that any thread may use.
+unsafe impl Send for Stream {}
+// SAFETY: as above.
+unsafe impl Sync for Stream {}
+
+impl Stream {
+    /// A stream that may use the whole GPU.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Cuda`].
+    pub fn new(gpu: &Arc<Gpu>, priority: Priority) -> Result<Stream> {
+        let _bound = gpu.bind()?;
+        let priority = priority.number(gpu)?;
+        let mut raw: CUstream = ptr::null_mut();
+        // SAFETY: it writes one handle, which is given back when the stream is dropped.
+        let result =
+            unsafe { (gpu.cuda().cuStreamCreateWithPriority)(&mut raw, NON_BLOCKING, priority) };
+        gpu.cuda().check("make a stream", "cuStreamCreateWithPriority", result)?;
+        Ok(Stream { gpu: gpu.clone(), raw, kind: Kind::Owned })
+    }
+
+    /// Another library's stream (`CUstream`, `cudaStream_t`; null is the default one), which is not destroyed with this.
+    ///
+    /// # Safety
+    ///
+    /// It is a stream of this GPU's primary context, and lives longer than this.
+    pub unsafe fn borrowed(gpu: &Arc<Gpu>, raw: *mut c_void) -> Stream {
+        Stream { gpu: gpu.clone(), raw: raw.cast(), kind: Kind::Borrowed }
+    }
+
+    /// A stream of a partition, as the partition made it.
+    pub(super) fn green(gpu: &Arc<Gpu>, raw: CUstream, context: Arc<GreenContext>) -> Stream {
+        Stream { gpu: gpu.clone(), raw, kind: Kind::Green { _context: context } }
+    }
+
+    /// Lets what is enqueued from now on wait until the event is over. An event that was never recorded is over.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Cuda`].
+    pub fn wait_event(&self, event: &Event) -> Result<()> {
+        let _bound = self.gpu.bind()?;
+        // SAFETY: stream and event are live.
+        let result = unsafe { (self.gpu.cuda().cuStreamWaitEvent)(self.raw, event.raw(), 0) };
+        self.gpu.cuda().check("let a stream wait for an event", "cuStreamWaitEvent", result)
+    }
+
+    /// An event that is over once all that was enqueued so far is done.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Cuda`].
+    pub fn record(&self) -> Result<Event> {
+        let event = Event::new(&self.gpu)?;
+        let _bound = self.gpu.bind()?;
+        // SAFETY: stream and event are live.
+        let result = unsafe { (self.gpu.cuda().cuEventRecord)(event.raw(), self.raw) };
+        self.gpu.cuda().check("record an event", "cuEventRecord", result)?;
+        Ok(event)
+    }
+
+    /// Enqueues a kernel of `blocks` blocks of `threads` threads, with the address of its arguments.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Invalid`] for no threads or parts of warps; [`Error::Cuda`].
+    pub(crate) fn launch(
+        &self,
+        function: &Function,
+        blocks: u32,
+        threads: u32,
+        mut argument: u64,
+    ) -> Result<()> {
+        let what = format!("launch {} on {blocks} blocks of {threads} threads", function.name());
+        if blocks == 0 || threads == 0 || !threads.is_multiple_of(32) {
+            return Err(Error::invalid(what, "at least one block, of whole warps of 32 threads"));
+        }
+        let _bound = self.gpu.bind()?;
+        let mut parameters = [(&raw mut argument).cast::<c_void>()];
+        // SAFETY: the kernel takes one 64-bit number, which is copied before the call returns; the function's module is
+        // loaded. What the argument points at is the caller's part (see the module's page).
+        let result = unsafe {
+            (self.gpu.cuda().cuLaunchKernel)(
+                function.raw(),
+                blocks,
+                1,
+                1,
+                threads,
+                1,
+                1,
+                0,
+                self.raw,
+                parameters.as_mut_ptr(),
+                ptr::null_mut(),
+            )
+        };
+        self.gpu.cuda().check(what, "cuLaunchKernel", result)
+    }
+
+    /// Enqueues the write of one word, after all that was enqueued before is done and seen.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Cuda`].
+    pub(crate) fn write32(&self, address: u64, value: u32) -> Result<()> {
+        let _bound = self.gpu.bind()?;
+        // SAFETY: a word of memory that the caller keeps (see the module's page); the driver refuses unknown addresses.
+        let result =
+            unsafe { (self.gpu.cuda().cuStreamWriteValue32_v2)(self.raw, address, value, 0) };
+        self.gpu.cuda().check("let a stream write a word", "cuStreamWriteValue32", result)
+    }
+
+    /// Lets what is enqueued from now on wait until the word at `address` is `value` or up to 2^31 - 1 above it,
+    /// modulo 2^32; then, with `flush`, until what PCIe devices wrote to the GPU's memory before is seen.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Unavailable`] if it cannot flush; [`Error::Cuda`].
+    pub(crate) fn wait32_at_least(&self, address: u64, value: u32, flush: bool) -> Result<()> {
+        const AT_LEAST: u32 = 0;
+        const FLUSH: u32 = 1 << 30;
+        if flush && !self.gpu.info().attributes.stream_flush {
+            let why = "this GPU cannot (attribute 98)";
+            return Err(Error::unavailable(
+                "a stream's flush of PCIe writes",
+                why,
+                "flush by a call",
+            ));
+        }
+        let _bound = self.gpu.bind()?;
+        let flags = if flush { AT_LEAST | FLUSH } else { AT_LEAST };
+        // SAFETY: a word of memory that the caller keeps (see the module's page).
+        let result =
+            unsafe { (self.gpu.cuda().cuStreamWaitValue32_v2)(self.raw, address, value, flags) };
+        self.gpu.cuda().check("let a stream wait for a word", "cuStreamWaitValue32", result)
+    }
+
+    /// Enqueues a copy of a part of pinned memory to the GPU's address `to`.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Invalid`] outside the pinned memory; [`Error::Cuda`].
+    pub(crate) fn copy_to_gpu(
+        &self,
+        to: u64,
+        from: &PinnedMemory,
+        range: Range<u64>,
+    ) -> Result<()> {
+        let bytes = range_bytes(&range, from)?;
+        // SAFETY: inside the pinned memory; both ends are the caller's to keep (see the module's page).
+        unsafe { self.copy(to, from.address() + range.start, bytes) }
+    }
+
+    /// Enqueues a copy from the GPU's address `from` to a part of pinned memory.
+    ///
+    /// # Errors
+    ///
+    /// As [`Stream::copy_to_gpu`].
+    pub(crate) fn copy_from_gpu(
+        &self,
+        to: &PinnedMemory,
+        range: Range<u64>,
+        from: u64,
+    ) -> Result<()> {
+        let bytes = range_bytes(&range, to)?;
+        // SAFETY: as above.
+        unsafe { self.copy(to.address() + range.start, from, bytes) }
+    }
+
+    /// Enqueues a copy between any two places that the GPU reaches: its memory, pinned or registered host memory.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Cuda`].
+    ///
+    /// # Safety
+    ///
+    /// Both are `bytes` of such memory, which stays until the stream is past the copy.
+    pub(crate) unsafe fn copy(&self, to: u64, from: u64, bytes: u64) -> Result<()> {
+        let _bound = self.gpu.bind()?;
+        // SAFETY: the caller's.
+        let result = unsafe { (self.gpu.cuda().cuMemcpyAsync)(to, from, bytes as usize, self.raw) };
+        self.gpu.cuda().check(format_args!("copy {bytes} bytes"), "cuMemcpyAsync", result)
+    }
+
+    /// Whether all that was enqueued is done.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Cuda`] if some of it failed.
+    pub fn is_idle(&self) -> Result<bool> {
+        let _bound = self.gpu.bind()?;
+        is_idle(&self.gpu, self.raw)
+    }
+
+    /// Waits until all that was enqueued is done.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::TimedOut`] if it is not by then, and may still come to be; [`Error::Cuda`] if some of it failed.
+    pub fn synchronize(&self, timeout: Duration) -> Result<()> {
+        let _bound = self.gpu.bind()?;
+        if poll_stream(&self.gpu, self.raw, timeout)? {
+            return Ok(());
+        }
+        Err(Error::TimedOut {
+            waited_for: "a stream's work".to_owned(),
+            after: timeout,
+            fix: "stop the kernel that does not end, or allow more time".to_owned(),
+        })
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        if matches!(self.kind, Kind::Borrowed) {
+            return;
+        }
+        let Ok(_bound) = self.gpu.bind() else { return };
+        // SAFETY: it was made by this crate; work that is enqueued is still done.
+        let result = unsafe { (self.gpu.cuda().cuStreamDestroy_v2)(self.raw) };
+        if result != code::SUCCESS {
+            tracing::warn!(result, "a stream was not destroyed");
+        }
+    }
+}
+
+impl Priority {
+    /// As the driver counts: lower numbers go first. The GPU's context is current.
+    pub(super) fn number(self, gpu: &Gpu) -> Result<i32> {
+        let (mut least, mut greatest) = (0, 0);
+        // SAFETY: it writes two ints.
+        let result = unsafe { (gpu.cuda().cuCtxGetStreamPriorityRange)(&mut least, &mut greatest) };
+        gpu.cuda().check("ask the priorities of streams", "cuCtxGetStreamPriorityRange", result)?;
+        Ok(match self {
+            Priority::High => greatest,
+            Priority::Normal => 0,
+            Priority::Low => least,
+        })
+    }
+}
+
+fn range_bytes(range: &Range<u64>, memory: &PinnedMemory) -> Result<u64> {
+    let bytes = range.end.saturating_sub(range.start);
+    inside(range.start, bytes, memory.bytes())?;
+    Ok(bytes)
+}
+
+/// Whether a stream's work is done; the GPU's context is current.
+fn is_idle(gpu: &Gpu, stream: CUstream) -> Result<bool> {
+    // SAFETY: the stream is live.
+    let result = unsafe { (gpu.cuda().cuStreamQuery)(stream) };
+    if result == code::NOT_READY {
+        return Ok(false);
+    }
+    gpu.cuda().check("do a stream's work", "cuStreamQuery", result)?;
+    Ok(true)
+}
+
+/// Looks at a stream until its work is done or the time is over: whether it is done. The GPU's context is current.
+pub(super) fn poll_stream(gpu: &Gpu, stream: CUstream, timeout: Duration) -> Result<bool> {
+    let begun = Instant::now();
+    for look in 0_u32.. {
+        if is_idle(gpu, stream)? {
+            return Ok(true);
+        }
+        if begun.elapsed() >= timeout {
+            break;
+        }
+        if look < QUICK_LOOKS {
+            std::thread::yield_now()
+        } else {
+            std::thread::sleep(LOOK_INTERVAL)
+        }
+    }
+    Ok(false)
+}

@@ -1,0 +1,1 @@
+//! The wrappers with the emulated driver.

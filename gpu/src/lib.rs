@@ -19,6 +19,7 @@ mod pool;
 mod program;
 mod proxy;
 mod queue;
+mod queues;
 mod rings;
 pub mod selftest;
 mod staged;
@@ -29,5 +30,9 @@ mod uring;
 
 pub use cuda::{Attributes, Event, Gpu, GpuInfo, Priority, Stream};
 pub use error::{Error, Result};
+pub use iocb::Iocbs;
 pub use options::{DoorbellChoice, EngineChoice, KernelChoice, Options, Place};
+pub use outcome::{Ended, Outcome};
 pub use program::{Compiled, SOURCES, compile};
+pub use transfer::{Direction, Transfer};
+pub use uring::{Description, Device, GioUring, Stats, WaitAddresses};

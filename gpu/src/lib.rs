@@ -28,5 +28,8 @@ mod uring;
 
 pub use cuda::{Attributes, Event, Gpu, GpuInfo, Priority, Stream};
 pub use error::{Error, Result};
+pub use paths::{MemoryPath, PathReport, probe};
+pub use pool::{Pool, REGIONS_MAX};
+pub use proxy::{ProxyOptions, ProxyStats};
 pub use options::{DoorbellChoice, EngineChoice, KernelChoice, Options, Place};
 pub use program::{Compiled, SOURCES, compile};

@@ -132,11 +132,20 @@ pub struct DeviceOptions {
     /// block device where the kernel uses it, as for a mounted file system. A controller reached through VFIO has one
     /// user in any case, one behind a vfio-user socket as its server says. Default false.
     pub exclusive: bool,
+    /// Whether the queues of a controller use shadow doorbells where it has them. Off where another agent drives queues
+    /// of the same controller, as a GPU does: see [`Controller::create_raw_queue_pair`]. Default true.
+    pub shadow_doorbells: bool,
 }
 
 impl Default for DeviceOptions {
     fn default() -> DeviceOptions {
-        DeviceOptions { queue_count: 1, writes: true, file_bytes: None, exclusive: false }
+        DeviceOptions {
+            queue_count: 1,
+            writes: true,
+            file_bytes: None,
+            exclusive: false,
+            shadow_doorbells: true,
+        }
     }
 }
 

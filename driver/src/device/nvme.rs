@@ -26,8 +26,11 @@ pub(super) struct NvmeDevice {
 }
 
 pub(super) fn open(target: &Target, options: &DeviceOptions) -> Result<Device> {
-    let about =
-        ControllerOptions { io_queues: options.queue_count, ..ControllerOptions::default() };
+    let about = ControllerOptions {
+        io_queues: options.queue_count,
+        shadow_doorbells: options.shadow_doorbells,
+        ..ControllerOptions::default()
+    };
     let controller = Controller::open(target, &about)?;
     let lock = if options.exclusive { lock(target)? } else { None };
     let namespace = controller.namespace_of(target)?;

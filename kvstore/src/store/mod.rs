@@ -75,4 +75,4 @@ pub use value::{Put, Read, Value};
 pub use writer::Writer;
 
 pub use crate::media::Set;
-pub use crate::plan::{Plan, Transfer};
+pub use crate::plan::{Plan, Slice, Transfer};

@@ -1,14 +1,16 @@
 //! Adit's development commands, run as `cargo xtask …`.
 //!
 //! `vm` boots a throwaway guest with emulated NVMe controllers, `test` runs every check that CI runs, `sim` searches
-//! simulated schedules for broken laws, `device` tests the GPU's code without a GPU, `demo` shows the driver at work on the
-//! software controller. Each installs what it needs through apt and says so; none of them touches
-//! a real NVMe device. This crate does not know how the driver works: it only builds and runs the `adit` binary.
+//! simulated schedules for broken laws, `demo` shows the driver at work on the software controller, `device` tests the
+//! GPU's code and `gpu` runs `adit gpu`, both without a GPU. Each installs what it needs through apt and says so; none of
+//! them touches a real NVMe device. This crate does not know how the driver works: it only builds and runs the `adit`
+//! binary.
 
 mod demo;
 mod deps;
 mod device;
 mod failure;
+mod gpu;
 mod guest;
 mod interrupt;
 mod matrix;
@@ -41,6 +43,8 @@ enum Command {
     Device,
     /// Build adit and run its demonstration on the software controller
     Demo,
+    /// Run `adit gpu` with the GPU's code on threads of this machine, which needs no GPU
+    Gpu(gpu::GpuArgs),
 }
 
 fn main() -> ExitCode {
@@ -51,6 +55,7 @@ fn main() -> ExitCode {
         Command::Sim(args) => sim::run(&args),
         Command::Device => device::run(),
         Command::Demo => demo::run(),
+        Command::Gpu(args) => gpu::run(&args),
     });
     match result {
         Ok(code) => ExitCode::from(code),

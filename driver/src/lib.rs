@@ -18,6 +18,7 @@ pub mod bus;
 pub mod controller;
 pub mod device;
 pub mod error;
+mod file_mapping;
 mod locality;
 pub mod memory;
 mod namespace;
@@ -40,6 +41,7 @@ pub use controller::{
 };
 pub use device::{Device, DeviceOptions};
 pub use error::{Error, Result};
+pub use file_mapping::FileMapping;
 pub use memory::{Buffer, IoBuffer};
 pub use namespace::Namespace;
 pub use protection::Protection;

@@ -119,7 +119,7 @@ impl Region {
     pub(crate) fn new(bus: &Arc<dyn Bus>, memory: HostMemory) -> Result<Arc<Region>> {
         let mapping = Mapping::new(bus, memory)?;
         let pages = mapping.len / PAGE_BYTES;
-        let prebuilt = if pages > 2 { Some(prebuild(bus, &mapping, pages)?) } else { None };
+        let prebuilt = if pages > 2 { Some(prebuild(bus, mapping.iova, pages)?) } else { None };
         let (at, iova, domain) = (mapping.memory().as_ptr(), mapping.iova, DomainId::of(bus));
         let memory = Held::Mapped(mapping);
         Ok(Arc::new(Region { at, iova, domain, memory, prebuilt }))
@@ -150,10 +150,15 @@ impl Region {
     }
 }
 
-fn prebuild(bus: &Arc<dyn Bus>, region: &Mapping, pages: u64) -> Result<(PrebuiltPrps, Mapping)> {
+/// PRP lists of `pages` pages at `region`, in memory of their own.
+pub(crate) fn prebuild(
+    bus: &Arc<dyn Bus>,
+    region: Iova,
+    pages: u64,
+) -> Result<(PrebuiltPrps, Mapping)> {
     let lists = Mapping::allocate(bus, PrebuiltPrps::bytes_for(pages) as usize)?;
     let words = lists.atomics();
-    let prps = PrebuiltPrps::build(region.iova, pages, lists.iova, |word, value| {
+    let prps = PrebuiltPrps::build(region, pages, lists.iova, |word, value| {
         words.words()[word].store(value.to_le(), Ordering::Relaxed);
     });
     Ok((prps, lists))
@@ -620,7 +625,7 @@ pub(crate) fn allocate_for_host(len: usize) -> Result<Buffer> {
 }
 
 /// Memory near a device, if it says where it sits.
-fn near(bus: &Arc<dyn Bus>, len: usize) -> Result<HostMemory> {
+pub(crate) fn near(bus: &Arc<dyn Bus>, len: usize) -> Result<HostMemory> {
     let locality = bus.locality();
     if locality.numa_node.is_none() {
         return HostMemory::allocate_anywhere(len, bus.backing());

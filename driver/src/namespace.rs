@@ -147,6 +147,12 @@ impl Namespace {
         self.sgl_mask
     }
 
+    /// The bits of dword 12 that a read or write has to set for the protection in use, for an agent that builds commands by itself; 0
+    /// without protection.
+    pub fn protection_control(&self) -> u32 {
+        self.prinfo.control
+    }
+
     #[inline(always)]
     pub(crate) fn prinfo(&self) -> Prinfo {
         self.prinfo

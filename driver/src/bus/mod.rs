@@ -22,7 +22,7 @@ pub mod vfio_user;
 pub(crate) use clock::Clock;
 
 use std::fmt;
-use std::os::fd::OwnedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -31,8 +31,8 @@ use crate::spec::Iova;
 use crate::sys::{Backing, HostRange, Register32, Window};
 use crate::time::Time;
 
-/// A doorbell of the device, as the bus can reach it.
-#[derive(Debug)]
+/// A doorbell of the device, as the bus can reach it. A clone is for handing it to whoever rings it from then on.
+#[derive(Clone, Debug)]
 pub enum Doorbell {
     /// Mapped into this process: ringing is one store.
     Mapped(Register32),
@@ -133,6 +133,19 @@ pub unsafe trait Bus: Send + Sync + fmt::Debug {
     /// # Errors
     /// When the system refuses; the memory must then be leaked, not freed.
     fn unmap(&self, iova: Iova, len: u64) -> Result<()>;
+
+    /// Makes `len` bytes from `offset` of `file` visible to the device and returns their address there, 4 KiB
+    /// aligned, whether this process reaches them or not: a dma-buf of another device's memory. As with
+    /// [`Bus::map`], which also says when they are given back.
+    ///
+    /// # Errors
+    /// When the bus has no such means, or the system refuses the file.
+    fn map_file(&self, file: BorrowedFd<'_>, offset: u64, len: u64) -> Result<Iova> {
+        let _ = (file, offset);
+        let what = format!("cannot map {len} bytes of a file for DMA");
+        let why = "this bus reaches only memory that is mapped into this process";
+        Err(Error::refused(self.device(), what, why, "map the file and register the mapping"))
+    }
 
     /// Sets `len` bytes of device address space aside without mapping anything there
     /// (the controller memory buffer's place). Kept for the life of the bus.

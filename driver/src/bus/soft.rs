@@ -10,14 +10,16 @@
 //! step can still be using the memory.
 #![allow(unsafe_code)]
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
-use std::os::fd::{FromRawFd, IntoRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd};
+use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use memmap2::{MmapOptions, MmapRaw};
 use vmm_sys_util::eventfd::{EFD_CLOEXEC, EFD_NONBLOCK, EventFd};
 
 use super::{Bus, BusEvent, Doorbell, Locality};
@@ -50,6 +52,8 @@ pub enum Drive {
 struct State {
     controller: Controller,
     table: DmaTable,
+    /// Files of [`Bus::map_file`] by address, as this process maps them for the controller.
+    files: BTreeMap<u64, MmapRaw>,
     iova_next: u64,
     events: VecDeque<BusEvent>,
     /// Whether [`BusEvent::Gone`] was reported since the device was last put in.
@@ -90,6 +94,7 @@ impl SoftBus {
         let state = State {
             controller,
             table: DmaTable::default(),
+            files: BTreeMap::new(),
             iova_next: IOVA_START,
             events: VecDeque::new(),
             is_gone: false,
@@ -382,10 +387,34 @@ unsafe impl Bus for SoftBus {
         Err(self.refused(&what, "the range is empty", "map at least one page"))
     }
 
+    fn map_file(&self, file: BorrowedFd<'_>, offset: u64, len: u64) -> Result<Iova> {
+        let what = format!("map {len} bytes of a file for DMA");
+        let refused = |why: &dyn fmt::Display| {
+            let fix = "give it a file that can be mapped, at a multiple of 4096";
+            Error::refused(&self.device, &what, why, fix)
+        };
+        let bytes = usize::try_from(len).map_err(|why| refused(&why))?;
+        let mapped = MmapOptions::new().offset(offset).len(bytes).map_raw(file.as_raw_fd());
+        let map = mapped.map_err(|why| refused(&why))?;
+        let at = NonNull::new(map.as_mut_ptr()).expect("a mapping is never at address zero");
+        let mut state = self.shared.lock();
+        let iova =
+            state.take_iova(len).ok_or_else(|| refused(&"no device address space is left"))?;
+        // SAFETY: the mapping stays with the table until `unmap`, and nobody has references to it.
+        if unsafe { state.table.insert(iova, at, len) } {
+            state.files.insert(iova, map);
+            return Ok(Iova(iova));
+        }
+        Err(refused(&"the range is empty"))
+    }
+
     fn unmap(&self, iova: Iova, len: u64) -> Result<()> {
-        if self.shared.lock().table.remove(iova.0, len) {
+        let mut state = self.shared.lock();
+        if state.table.remove(iova.0, len) {
+            state.files.remove(&iova.0);
             return Ok(());
         }
+        drop(state);
         let what = format!("unmap {len} bytes at {iova}");
         Err(self.refused(&what, "there is no such mapping", "unmap exactly what was mapped"))
     }

@@ -31,6 +31,7 @@ pub(crate) mod shared;
 
 use std::any::Any;
 use std::fs::File;
+use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::time::Duration;
@@ -46,6 +47,7 @@ use crate::bus::vfio::Vfio;
 use crate::bus::vfio_user::VfioUser;
 use crate::bus::{Bus, Locality};
 use crate::error::{Error, Result};
+use crate::file_mapping::FileMapping;
 use crate::memory::{self, Buffer, IoBuffer};
 use crate::namespace::{self, ControllerLimits, Namespace};
 use crate::queue_pair::CommandError;
@@ -54,6 +56,7 @@ use crate::spec::identify::{
 };
 use crate::spec::register::{Cap, Version};
 use crate::spec::{Cns, Nsid, Sqe, View};
+use crate::sys::HostMemory;
 use crate::target::{QueueMemory, Target};
 use crate::time::Time;
 use crate::transfer::{PAGE_BYTES, SglSupport};
@@ -385,6 +388,35 @@ impl Controller {
         unsafe { memory::register(self.shared.bus(), at, len, file, owner) }
     }
 
+    /// Registers `len` bytes from `offset` of a file, whether this process reaches them or not: a dma-buf of another device's
+    /// memory. Offset and length are multiples of 4096.
+    ///
+    /// # Safety
+    /// The file holds those bytes for as long as `owner` lives, and nobody but the owner's users counts on them.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] where the bus cannot map files or the system refuses this one; as [`Controller::register`].
+    #[allow(unsafe_code)]
+    pub unsafe fn register_file(
+        &self,
+        file: BorrowedFd<'_>,
+        offset: u64,
+        len: u64,
+        owner: Box<dyn Any + Send + Sync>,
+    ) -> Result<FileMapping> {
+        self.shared.check()?;
+        FileMapping::new(self.shared.bus(), file, offset, len, owner)
+    }
+
+    /// Memory of at least `len` bytes, zeroed and near the device, of a kind that can be registered with it, and with others
+    /// besides. It is not registered yet.
+    ///
+    /// # Errors
+    /// As [`Controller::allocate`].
+    pub fn host_memory(&self, len: usize) -> Result<HostMemory> {
+        memory::near(self.shared.bus(), len)
+    }
+
     /// Makes an I/O queue pair for one thread to drive.
     ///
     /// # Errors
@@ -395,6 +427,10 @@ impl Controller {
         mut options: QueuePairOptions,
     ) -> Result<QueuePair<B>> {
         let placement = std::mem::take(&mut options.placement);
+        if placement.is_remote() {
+            let what = format!("{}: a queue pair for this process to drive", self.info().device);
+            return Err(Error::invalid(what, "this process does not reach its rings"));
+        }
         QueuePair::new(self.create_rings(options.depth, placement)?, &options)
     }
 

@@ -1,5 +1,6 @@
 //! Creating and deleting I/O queues, and where their rings lie.
 
+use std::any::Any;
 use std::collections::BTreeSet;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
@@ -46,8 +47,17 @@ impl QueueIds {
 /// Ring memory with the address the device knows it by.
 #[derive(Clone, Debug)]
 pub struct RingSpace {
-    memory: Atomics,
+    memory: RingMemory,
     iova: Iova,
+}
+
+/// What a ring is made of.
+#[derive(Clone, Debug)]
+enum RingMemory {
+    /// Memory of this process.
+    Here(Atomics),
+    /// Memory of another agent's: its bytes, and what keeps it.
+    Elsewhere(usize, #[allow(dead_code, reason = "held, not read")] Arc<dyn Any + Send + Sync>),
 }
 
 impl RingSpace {
@@ -59,17 +69,49 @@ impl RingSpace {
     /// the queue made of it is dropped.
     #[allow(unsafe_code)]
     pub unsafe fn new(memory: Atomics, iova: Iova) -> RingSpace {
-        RingSpace { memory, iova }
+        RingSpace { memory: RingMemory::Here(memory), iova }
     }
 
-    /// The memory.
-    pub fn memory(&self) -> &Atomics {
-        &self.memory
+    /// `bytes` of memory that this process does not reach, such as a GPU's, kept by `owner`; for queues
+    /// that the agent which reaches it drives.
+    ///
+    /// # Safety
+    /// As [`RingSpace::new`]; and the caller has cleared it since it was last a queue's.
+    #[allow(unsafe_code)]
+    pub unsafe fn remote(bytes: usize, iova: Iova, owner: Arc<dyn Any + Send + Sync>) -> RingSpace {
+        RingSpace { memory: RingMemory::Elsewhere(bytes, owner), iova }
+    }
+
+    /// The memory, where this process reaches it.
+    pub fn memory(&self) -> Option<&Atomics> {
+        match &self.memory {
+            RingMemory::Here(memory) => Some(memory),
+            RingMemory::Elsewhere(..) => None,
+        }
+    }
+
+    /// Length in bytes.
+    pub fn bytes(&self) -> usize {
+        match &self.memory {
+            RingMemory::Here(memory) => memory.len(),
+            RingMemory::Elsewhere(bytes, _) => *bytes,
+        }
     }
 
     /// Where the device finds its first byte.
     pub fn iova(&self) -> Iova {
         self.iova
+    }
+
+    /// The memory of a queue that this process drives.
+    fn ours(&self) -> Atomics {
+        self.memory().expect("a queue pair of the CPU's has rings it reaches").clone()
+    }
+
+    fn clear(&self) {
+        if let Some(memory) = self.memory() {
+            memory.clear();
+        }
     }
 }
 
@@ -83,6 +125,14 @@ pub enum Placement {
     Cmb,
     /// In memory of the caller's: another mapping, or another device's memory.
     Supplied(SuppliedRings),
+}
+
+impl Placement {
+    /// Whether a ring lies where this process does not reach it.
+    pub(super) fn is_remote(&self) -> bool {
+        let Placement::Supplied(rings) = self else { return false };
+        rings.submission.memory().is_none() || rings.completion.memory().is_none()
+    }
 }
 
 /// Ring memory that the caller brings, and optionally other ways to the doorbells.
@@ -170,8 +220,8 @@ impl RawQueuePair {
 
     /// Creates both queues over cleared rings.
     fn create_queues(&self) -> Result<()> {
-        self.rings.submission.memory.clear();
-        self.rings.completion.memory.clear();
+        self.rings.submission.clear();
+        self.rings.completion.clear();
         let (submission, completion) = self.shared.doorbells.shadows_of(self.qid);
         for shadow in [submission, completion].iter().flatten() {
             shadow.clear();
@@ -265,6 +315,13 @@ impl RawQueuePair {
         (submission, completion)
     }
 
+    /// Deletes both queues, as dropping the pair does, and tells how it went: whether the controller can no longer touch
+    /// the rings or the memory that commands in them name. Where it can, all of that has to be leaked, as the rings are.
+    #[must_use]
+    pub fn delete(mut self) -> bool {
+        self.close()
+    }
+
     pub(crate) fn shared(&self) -> &Arc<Shared> {
         &self.shared
     }
@@ -274,8 +331,8 @@ impl RawQueuePair {
         let registers = self.doorbells.take().expect("rings are taken once");
         let (sq_bell, cq_bell) = self.shared.doorbells.bells(self.qid, registers);
         let depth = self.entries.get();
-        let sq = SubmissionRing::new(self.rings.submission.memory.clone(), depth, sq_bell);
-        (sq, CompletionRing::new(self.rings.completion.memory.clone(), depth, cq_bell))
+        let sq = SubmissionRing::new(self.rings.submission.ours(), depth, sq_bell);
+        (sq, CompletionRing::new(self.rings.completion.ours(), depth, cq_bell))
     }
 
     /// Deletes both queues. `true` once the device can no longer touch what was in flight.
@@ -348,7 +405,7 @@ fn place(
             let host = Mapping::allocate(shared.bus(), cq_bytes)?;
             let completion = ring_space(&host, 0, cq_bytes);
             let (pages, memory, iova) = lock(cmb).take(sq_bytes)?;
-            let submission = RingSpace { memory, iova };
+            let submission = RingSpace { memory: RingMemory::Here(memory), iova };
             Ok((Rings { submission, completion, cmb: Some(pages), host: Some(host) }, None))
         }
         Placement::Supplied(supplied) => {
@@ -361,7 +418,7 @@ fn place(
 
 fn ring_space(host: &Mapping, offset: usize, bytes: usize) -> RingSpace {
     RingSpace {
-        memory: host.atomics().slice(offset, bytes),
+        memory: RingMemory::Here(host.atomics().slice(offset, bytes)),
         iova: Iova(host.iova().0 + offset as u64),
     }
 }
@@ -373,13 +430,13 @@ fn check_supplied(shared: &Shared, supplied: &SuppliedRings, entries: QueueEntri
     ];
     for (name, ring, entry_bytes) in rings {
         let needed = entries.get() as usize * entry_bytes;
-        if ring.memory.len() < needed || !ring.iova.is_aligned(PAGE_BYTES) {
+        if ring.bytes() < needed || !ring.iova.is_aligned(PAGE_BYTES) {
             return Err(Error::invalid(
                 format!(
                     "{}: the {name} ring supplied at {} with {} bytes",
                     shared.bus().device(),
                     ring.iova,
-                    ring.memory.len()
+                    ring.bytes()
                 ),
                 format!("it must be 4 KiB aligned and hold {needed} bytes"),
             ));

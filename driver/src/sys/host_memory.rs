@@ -256,13 +256,15 @@ impl HostMemory {
         self.pages
     }
 
+    /// The file behind it and the offset of the first byte, where there is one: for whoever hands the memory to another
+    /// device or process.
+    pub fn file(&self) -> Option<(BorrowedFd<'_>, u64)> {
+        self.file.as_ref().map(|(file, offset)| (file.as_fd(), *offset))
+    }
+
     /// What a bus needs to map it.
     pub fn range(&self) -> HostRange<'_> {
-        HostRange {
-            at: self.at,
-            len: self.len,
-            file: self.file.as_ref().map(|(file, offset)| (file.as_fd(), *offset)),
-        }
+        HostRange { at: self.at, len: self.len, file: self.file() }
     }
 
     /// The memory as atomics, sharing ownership.

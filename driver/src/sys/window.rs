@@ -93,7 +93,7 @@ impl Window {
     pub fn register32(&self, offset: usize) -> Option<Register32> {
         let end = offset.checked_add(4)?;
         (end <= self.len && (self.offset + offset).is_multiple_of(4))
-            .then(|| Register32 { at: self.at(offset), _window: self.clone() })
+            .then(|| Register32 { at: self.at(offset), window: self.clone() })
     }
 
     /// Maps `file` from `offset` on where the window is now: every clone, slice and register of it is
@@ -145,12 +145,15 @@ impl fmt::Debug for Window {
 }
 
 /// One 32-bit register whose place was checked when this was made: a doorbell.
+///
+/// A clone is for handing the register to whoever writes it from then on: the device expects one writer at a time.
+#[derive(Clone)]
 pub struct Register32 {
     at: *mut u32,
-    _window: Window,
+    window: Window,
 }
 
-// SAFETY: the pointer is into a mapping that `_window` keeps alive and unmoved;
+// SAFETY: the pointer is into a mapping that `window` keeps alive and unmoved;
 // volatile accesses to device registers may come from any one thread.
 unsafe impl Send for Register32 {}
 
@@ -158,8 +161,13 @@ impl Register32 {
     /// Writes the register. Pair with [`super::barrier::before_doorbell`].
     #[inline(always)]
     pub fn write(&self, value: u32) {
-        // SAFETY: checked when the register was made; `_window` keeps it mapped.
+        // SAFETY: checked when the register was made; `window` keeps it mapped.
         unsafe { self.at.write_volatile(value.to_le()) };
+    }
+
+    /// The window it lies in, which keeps it mapped.
+    pub fn window(&self) -> &Window {
+        &self.window
     }
 
     /// The register's address, for another agent that rings it (a GPU).

@@ -68,6 +68,12 @@ impl PrebuiltPrps {
         PrebuiltPrps { region, tables }
     }
 
+    /// Where the two lists of all pages start, for an agent that points its own commands into them: the second is shifted by 256
+    /// entries, and [`PrebuiltPrps::list`] says which of them a transfer needs.
+    pub fn tables(&self) -> [Iova; 2] {
+        self.tables
+    }
+
     /// The list of `entries` pages from `second` on, the page after the
     /// transfer's first: the value for PRP2.
     #[inline]

@@ -150,7 +150,7 @@ fn supplied_rings_that_are_too_short_or_misaligned_are_refused() {
 
 /// Puts `sqe` at entry `at` and rings, as an agent without the driver's help would.
 fn post_by_hand(raw: &RawQueuePair, at: u32, sqe: Sqe) {
-    let words = raw.submission().memory().dwords();
+    let words = raw.submission().memory().expect("host memory").dwords();
     for (index, value) in sqe.to_dwords().into_iter().enumerate() {
         words[at as usize * 16 + index].store(value, Ordering::Relaxed);
     }
@@ -172,7 +172,7 @@ fn a_raw_queue_pair_can_be_driven_by_hand() {
             Sqe::read(Nsid(1), Lba(0), LbaCount::ONE).with_dptr(dptr).with_cid(Cid(turn as u16));
         post_by_hand(&raw, at, sqe);
         rig.settle();
-        let entry = &raw.completion().memory().dwords()[at as usize * 4..][..4];
+        let entry = &raw.completion().memory().expect("host memory").dwords()[at as usize * 4..][..4];
         let dw3 = entry[3].load(Ordering::Acquire);
         assert_eq!((dw3 & 0xffff, dw3 >> 16 & 1), (turn, u32::from(phase)));
         raw.doorbells().1.ring((at + 1) % 4);

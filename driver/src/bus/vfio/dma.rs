@@ -7,6 +7,7 @@
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
+use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use vfio_ioctls::VfioOps;
@@ -63,12 +64,7 @@ impl Dma {
     pub(super) fn map(&self, memory: HostRange<'_>) -> Result<u64> {
         let len = memory.len as u64;
         self.check_shape(memory)?;
-        let mut state = self.state();
-        if state.is_cut_off {
-            let why = "it could not be reset";
-            let fix = "close it and open it again";
-            return Err(Error::refused(&self.device, "cut off from all memory", why, fix));
-        }
+        let mut state = self.connected()?;
         let iova = self.take(&mut state, len)?;
         // SAFETY: a host range is DMA memory that its owner keeps mapped and reaches only
         // as shared memory until `unmap` succeeded, which is the contract of `Bus::map`.
@@ -77,6 +73,19 @@ impl Dma {
             state.space.free(iova, len);
             let mapped = state.live.values().sum();
             return Err(explain::map_failed(&self.device, len, mapped, &error));
+        }
+        state.live.insert(iova, len);
+        Ok(iova)
+    }
+
+    /// Maps a file; see [`crate::bus::Bus::map_file`].
+    pub(super) fn map_file(&self, file: BorrowedFd<'_>, offset: u64, len: u64) -> Result<u64> {
+        self.check_alignment("a file", offset, len)?;
+        let mut state = self.connected()?;
+        let iova = self.take(&mut state, len)?;
+        if let Err(error) = super::iommu::map_file(&*self.iommu, file, offset, len, iova) {
+            state.space.free(iova, len);
+            return Err(explain::map_file_failed(&self.device, len, &error));
         }
         state.live.insert(iova, len);
         Ok(iova)
@@ -151,15 +160,29 @@ impl Dma {
     }
 
     fn check_shape(&self, memory: HostRange<'_>) -> Result<()> {
+        self.check_alignment("memory", memory.at.addr().get() as u64, memory.len as u64)
+    }
+
+    fn check_alignment(&self, what: &str, start: u64, len: u64) -> Result<()> {
         let granule = granule(self.page_sizes);
-        let aligned = (memory.at.addr().get() as u64).is_multiple_of(granule);
-        if aligned && memory.len > 0 && (memory.len as u64).is_multiple_of(granule) {
+        if start.is_multiple_of(granule) && len > 0 && len.is_multiple_of(granule) {
             return Ok(());
         }
         Err(Error::invalid(
-            format!("mapping {} bytes at {:p}", memory.len, memory.at),
+            format!("mapping {len} bytes of {what} at {start:#x}"),
             format!("address and length must be multiples of the IOMMU's page of {granule} bytes"),
         ))
+    }
+
+    /// The state of a device that still may be given memory.
+    fn connected(&self) -> Result<MutexGuard<'_, State>> {
+        let state = self.state();
+        if state.is_cut_off {
+            let why = "it could not be reset";
+            let fix = "close it and open it again";
+            return Err(Error::refused(&self.device, "cut off from all memory", why, fix));
+        }
+        Ok(state)
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -184,6 +207,7 @@ mod tests {
     use super::*;
     use crate::sys::{Backing, HostMemory};
     use std::any::Any;
+    use std::os::fd::AsFd;
     use vfio_ioctls::VfioError;
     use vmm_sys_util::errno::Error as Errno;
 
@@ -255,6 +279,17 @@ mod tests {
         let before = dma.state().space.free_bytes();
         let error = dma.map(memory(4096).range()).expect_err("refused").to_string();
         assert!(error.contains("dma_entry_limit"), "{error}");
+        assert_eq!(dma.state().space.free_bytes(), before);
+    }
+
+    #[test]
+    fn a_container_maps_no_files_and_keeps_its_addresses() {
+        let (_, dma) = dma(Fake::default());
+        let before = dma.state().space.free_bytes();
+        let file = std::fs::File::open("/dev/null").expect("a file");
+        let error = dma.map_file(file.as_fd(), 0, 4096).expect_err("refused").to_string();
+        assert!(error.contains("iommufd"), "{error}");
+        assert!(dma.map_file(file.as_fd(), 8, 4096).is_err(), "not a page's start");
         assert_eq!(dma.state().space.free_bytes(), before);
     }
 

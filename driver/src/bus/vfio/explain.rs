@@ -154,6 +154,31 @@ pub(super) fn map_failed(device: &str, len: u64, mapped: u64, error: &VfioError)
     }
 }
 
+/// Why `len` bytes of a file could not be mapped.
+pub(super) fn map_file_failed(device: &str, len: u64, why: &io::Error) -> Error {
+    let what = format!("cannot map {len} bytes of a file for DMA");
+    match why.raw_os_error() {
+        Some(libc::EOPNOTSUPP) => Error::refused(
+            device,
+            what,
+            "this kernel's iommufd takes memory files and the dma-bufs of vfio-pci itself, not another driver's (EOPNOTSUPP)",
+            "take another way to the memory until the kernel does",
+        ),
+        Some(libc::ENOTTY | libc::EINVAL) => Error::refused(
+            device,
+            what,
+            format!("this kernel's iommufd does not map such files: {why}"),
+            "memory files need Linux 6.13, dma-bufs 6.19; take another way to the memory",
+        ),
+        _ => Error::refused(
+            device,
+            what,
+            why,
+            "see dmesg for iommufd, or take another way to the memory",
+        ),
+    }
+}
+
 fn errno(error: &VfioError) -> Option<i32> {
     match error {
         VfioError::IommuDmaMap(why) => Some(why.errno()),
@@ -203,6 +228,17 @@ mod tests {
         let text = open_failed("vfio:0000:01:00.0", group, &container).to_string();
         assert!(text.contains("/dev/vfio/vfio: permission denied"), "{text}");
         assert!(!text.contains("grant"), "a grant is of one device: {text}");
+    }
+
+    #[test]
+    fn files_that_cannot_be_mapped_say_which_kernel_could() {
+        let told = |errno| {
+            let why = io::Error::from_raw_os_error(errno);
+            map_file_failed("vfio:test", 4096, &why).to_string()
+        };
+        assert!(told(libc::EOPNOTSUPP).contains("not another driver's"));
+        assert!(told(libc::ENOTTY).contains("6.13"));
+        assert!(told(libc::EBADF).contains("dmesg"));
     }
 
     #[test]

@@ -4,6 +4,8 @@
 //! kernel has; through iommufd and the device's own file where this was built
 //! with the feature `iommufd` and the kernel offers both.
 
+use std::io;
+use std::os::fd::BorrowedFd;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -36,6 +38,27 @@ pub(super) fn open(name: &str, admitted: &Admitted) -> Result<Opened> {
         Error::refused(name, "cannot ask the IOMMU for its ranges", why, "see dmesg for vfio")
     })?;
     Ok(Opened { device, iommu, info })
+}
+
+/// Maps `len` bytes from `offset` of `file` at `iova`: iommufd alone can.
+///
+/// # Errors
+/// What the kernel says; [`io::ErrorKind::Unsupported`] without iommufd.
+pub(super) fn map_file(
+    iommu: &dyn VfioOps,
+    file: BorrowedFd<'_>,
+    offset: u64,
+    len: u64,
+    iova: u64,
+) -> io::Result<()> {
+    #[cfg(feature = "iommufd")]
+    if let Some(mapped) = super::iommufd::map_file(iommu, file, offset, len, iova) {
+        return mapped;
+    }
+    let _ = (iommu, file, offset, len, iova);
+    let why =
+        "the device was opened through a VFIO container, which maps no files; only iommufd does";
+    Err(io::Error::new(io::ErrorKind::Unsupported, why))
 }
 
 fn open_device(sysfs: &Path, iommu: &Arc<dyn VfioOps>) -> vfio_ioctls::Result<VfioDevice> {

@@ -8,11 +8,11 @@
 
 use std::io;
 use std::ops::RangeInclusive;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, BorrowedFd};
 use std::path::Path;
 use std::sync::Arc;
 
-use iommufd_ioctls::IommuFd;
+use iommufd_ioctls::{IommuFd, IommufdError};
 use vfio_ioctls::{VfioDevice, VfioError, VfioIommufd, VfioOps};
 
 use super::explain;
@@ -56,6 +56,22 @@ pub(super) fn open(name: &str, sysfs: &Path) -> Result<Opened> {
         Error::refused(name, "cannot ask the IOMMU for its ranges", why, "see dmesg for iommufd")
     })?;
     Ok(Opened { device, iommu, info })
+}
+
+/// Maps a file (`IOMMU_IOAS_MAP_FILE`, Linux 6.13); `None` where `iommu` is not an iommufd.
+pub(super) fn map_file(
+    iommu: &dyn VfioOps,
+    file: BorrowedFd<'_>,
+    offset: u64,
+    len: u64,
+    iova: u64,
+) -> Option<io::Result<()>> {
+    let space = iommu.as_any().downcast_ref::<VfioIommufd>()?.ioas();
+    let mapped = space.map_file(file.as_raw_fd(), offset, len, iova, true);
+    Some(mapped.map_err(|error| match error {
+        IommufdError::IommuIoasMapFile(why) => io::Error::from_raw_os_error(why.errno()),
+        other => io::Error::other(other),
+    }))
 }
 
 fn iova_ranges(iommufd: &IommuFd, ioas_id: u32) -> io::Result<IommuInfo> {

@@ -20,7 +20,7 @@ mod region;
 mod reset;
 
 use std::fmt;
-use std::os::fd::OwnedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -160,6 +160,10 @@ unsafe impl Bus for Vfio {
 
     fn map(&self, memory: HostRange<'_>) -> Result<Iova> {
         self.dma.map(memory).map(Iova)
+    }
+
+    fn map_file(&self, file: BorrowedFd<'_>, offset: u64, len: u64) -> Result<Iova> {
+        self.dma.map_file(file, offset, len).map(Iova)
     }
 
     fn unmap(&self, iova: Iova, len: u64) -> Result<()> {

@@ -1,0 +1,178 @@
+//! What is measured, and how long.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use crate::error::{Error, Result};
+use crate::options::Place;
+
+/// Most queues of a bench.
+pub const QUEUES_MAX: u32 = 256;
+
+/// Who serves the rings.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ControllerChoice {
+    /// Threads of this process: the driver's software controller. Rings lie in pinned host memory.
+    Cpu,
+    /// A second persistent kernel on other multiprocessors.
+    #[default]
+    Gpu,
+}
+
+impl ControllerChoice {
+    /// As it is written in options and reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            ControllerChoice::Cpu => "cpu",
+            ControllerChoice::Gpu => "gpu",
+        }
+    }
+}
+
+/// What is measured. `BenchOptions { queues: 4, ..BenchOptions::default() }`.
+#[derive(Clone, Debug)]
+pub struct BenchOptions {
+    /// Which GPU, from 0 on.
+    pub gpu: u32,
+    /// Queue pairs. Default 8.
+    pub queues: u32,
+    /// Entries of each queue. Default 1024.
+    pub depth: u32,
+    /// Multiprocessors of the I/O kernel. Default 8.
+    pub sms: u32,
+    /// Warps of the I/O kernel on each multiprocessor. Default 16.
+    pub warps: u32,
+    /// Where the rings lie: GPU memory or pinned host memory.
+    pub placement: Place,
+    /// Who serves the rings.
+    pub controller: ControllerChoice,
+    /// Bytes of each command, a multiple of 512. Default 512.
+    pub block_bytes: u32,
+    /// How long the saturated rings are measured. Default 2 s.
+    pub runtime: Duration,
+    /// Commands measured one at a time. Default 2000.
+    pub single_commands: u32,
+    /// Rounds of the compute kernel: its length. Default 64.
+    pub compute_rounds: u32,
+}
+
+impl Default for BenchOptions {
+    fn default() -> Self {
+        BenchOptions {
+            gpu: 0,
+            queues: 8,
+            depth: 1024,
+            sms: 8,
+            warps: 16,
+            placement: Place::Gpu,
+            controller: ControllerChoice::Gpu,
+            block_bytes: 512,
+            runtime: Duration::from_secs(2),
+            single_commands: 2000,
+            compute_rounds: 64,
+        }
+    }
+}
+
+impl BenchOptions {
+    /// Refuses what no machine can measure.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] names the option and its limit.
+    pub fn check(&self) -> Result<()> {
+        let counts = [
+            ("queues", self.queues, 1, QUEUES_MAX),
+            ("depth", self.depth, 2, 4096),
+            ("sms", self.sms, 1, 1024),
+            ("warps", self.warps, 1, 64),
+            ("bs", self.block_bytes, 512, 1 << 20),
+            ("single commands", self.single_commands, 1, 1_000_000),
+            ("compute rounds", self.compute_rounds, 1, 1_000_000),
+        ];
+        for (name, value, least, most) in counts {
+            if !(least..=most).contains(&value) {
+                let why = format!("{value} is outside {least} to {most}");
+                return Err(Error::invalid(format!("{name} of the GPU bench"), why));
+            }
+        }
+        if !self.block_bytes.is_multiple_of(512) {
+            let why = format!("{} is no multiple of 512", self.block_bytes);
+            return Err(Error::invalid("bs of the GPU bench", why));
+        }
+        self.check_placement()
+    }
+
+    fn check_placement(&self) -> Result<()> {
+        let why = match (self.placement, self.controller) {
+            (Place::Cmb, _) => "a software controller has no controller memory buffer on a GPU",
+            (Place::Gpu, ControllerChoice::Cpu) => {
+                "threads of the CPU do not reach rings in GPU memory; take host"
+            }
+            _ => return Ok(()),
+        };
+        Err(Error::invalid("placement of the GPU bench", why))
+    }
+}
+
+/// What a long run tells and asks meanwhile.
+pub struct Watch<'a> {
+    stop: &'a AtomicBool,
+    tell: &'a dyn Fn(&str),
+}
+
+impl<'a> Watch<'a> {
+    /// `stop` ends the run early, in bounded time; `tell` is given what is done now.
+    pub fn new(stop: &'a AtomicBool, tell: &'a dyn Fn(&str)) -> Watch<'a> {
+        Watch { stop, tell }
+    }
+
+    /// Whether to end with what there is.
+    pub fn is_stopped(&self) -> bool {
+        self.stop.load(Ordering::Relaxed)
+    }
+
+    /// Says what is done now.
+    pub(crate) fn tell(&self, what: &str) {
+        (self.tell)(what);
+    }
+}
+
+impl std::fmt::Debug for Watch<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Watch").field("stop", self.stop).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refusal(options: &BenchOptions) -> String {
+        options.check().expect_err("these options cannot be measured").to_string()
+    }
+
+    #[test]
+    fn the_defaults_can_be_measured() {
+        BenchOptions::default().check().expect("they name no limit");
+    }
+
+    #[test]
+    fn an_option_beyond_its_limit_is_named_with_the_limit() {
+        let options = BenchOptions { queues: 257, ..BenchOptions::default() };
+        assert_eq!(refusal(&options), "queues of the GPU bench: 257 is outside 1 to 256");
+        let options = BenchOptions { depth: 1, ..BenchOptions::default() };
+        assert_eq!(refusal(&options), "depth of the GPU bench: 1 is outside 2 to 4096");
+    }
+
+    #[test]
+    fn a_size_that_is_no_multiple_of_512_is_refused() {
+        let options = BenchOptions { block_bytes: 513, ..BenchOptions::default() };
+        assert_eq!(refusal(&options), "bs of the GPU bench: 513 is no multiple of 512");
+    }
+
+    #[test]
+    fn rings_in_gpu_memory_are_not_served_by_the_cpu() {
+        let options = BenchOptions { controller: ControllerChoice::Cpu, ..Default::default() };
+        assert!(refusal(&options).contains("take host"), "{}", refusal(&options));
+    }
+}

@@ -1,0 +1,151 @@
+//! One check and how it ended.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::{Duration, Instant};
+
+use crate::error::Error;
+
+/// How a check ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// As it should be; what was seen.
+    Passed(String),
+    /// Not as it should be, and what to do.
+    Failed(String),
+    /// This machine lacks what the check needs.
+    Skipped(String),
+}
+
+impl Outcome {
+    /// As it is written in reports.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Outcome::Passed(_) => "passed",
+            Outcome::Failed(_) => "failed",
+            Outcome::Skipped(_) => "skipped",
+        }
+    }
+
+    /// What was seen, or the reason.
+    pub fn detail(&self) -> &str {
+        match self {
+            Outcome::Passed(detail) | Outcome::Failed(detail) | Outcome::Skipped(detail) => detail,
+        }
+    }
+}
+
+/// A check that was made.
+#[derive(Clone, Debug)]
+pub struct Check {
+    /// What was checked, in a few words.
+    pub name: &'static str,
+    /// How it ended.
+    pub outcome: Outcome,
+    /// How long it took.
+    pub took: Duration,
+}
+
+/// What all checks come to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// Nothing failed.
+    Sound,
+    /// Something failed.
+    Failed,
+    /// There is no GPU, or nothing that drives it.
+    Unavailable,
+}
+
+/// What checks come to: a failure outweighs all, and where nothing passed there is nothing to rely on.
+pub fn verdict(checks: &[Check]) -> Verdict {
+    let any = |of: fn(&Outcome) -> bool| checks.iter().any(|check| of(&check.outcome));
+    if any(|outcome| matches!(outcome, Outcome::Failed(_))) {
+        return Verdict::Failed;
+    }
+    if any(|outcome| matches!(outcome, Outcome::Passed(_))) {
+        return Verdict::Sound;
+    }
+    Verdict::Unavailable
+}
+
+/// Why a check did not pass.
+#[derive(Debug)]
+pub(super) enum Objection {
+    /// Something is not as it should be.
+    Wrong(String),
+    /// A part of the crate says so.
+    Error(Error),
+}
+
+impl From<Error> for Objection {
+    fn from(error: Error) -> Objection {
+        Objection::Error(error)
+    }
+}
+
+impl From<adit_driver::Error> for Objection {
+    fn from(error: adit_driver::Error) -> Objection {
+        Objection::Error(Error::Driver(error))
+    }
+}
+
+/// What the body of a check returns: what was seen.
+pub(super) type Seen = Result<String, Objection>;
+
+/// That `holds`, or that it does not, in the words of `otherwise`.
+pub(super) fn expect(holds: bool, otherwise: impl FnOnce() -> String) -> Result<(), Objection> {
+    if holds { Ok(()) } else { Err(Objection::Wrong(otherwise())) }
+}
+
+/// Makes one check. A panic within it is a failure of the check, not of the list.
+pub(super) fn make(name: &'static str, body: impl FnOnce() -> Seen) -> Check {
+    let begin = Instant::now();
+    // What the body leaves behind is its own: nothing of it is looked at after a panic.
+    let outcome = match catch_unwind(AssertUnwindSafe(body)) {
+        Ok(Ok(seen)) => Outcome::Passed(seen),
+        Ok(Err(Objection::Error(error))) if error.is_unavailable() => {
+            Outcome::Skipped(error.to_string())
+        }
+        Ok(Err(Objection::Error(error))) => Outcome::Failed(error.to_string()),
+        Ok(Err(Objection::Wrong(what))) => Outcome::Failed(what),
+        Err(panic) => Outcome::Failed(format!("it panicked: {}", message_of(&*panic))),
+    };
+    Check { name, outcome, took: begin.elapsed() }
+}
+
+fn message_of(panic: &(dyn std::any::Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().map(ToString::to_string);
+    text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "no message".into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn made(body: impl FnOnce() -> Seen) -> Check {
+        make("a check", body)
+    }
+
+    #[test]
+    fn what_a_machine_lacks_is_skipped_with_the_reason() {
+        let check = made(|| Err(Error::unavailable("a GPU", "there is none", "add one").into()));
+        let reason = "a GPU is unavailable: there is none; add one";
+        assert_eq!(check.outcome, Outcome::Skipped(reason.to_owned()));
+    }
+
+    #[test]
+    fn a_panic_is_a_failure_of_its_check_alone() {
+        let check = made(|| panic!("out of paper"));
+        assert_eq!(check.outcome, Outcome::Failed("it panicked: out of paper".to_owned()));
+    }
+
+    #[test]
+    fn one_failure_outweighs_all_that_passed() {
+        let passed = made(|| Ok("fine".to_owned()));
+        let failed = made(|| expect(false, || "bent".to_owned()).map(|()| String::new()));
+        let skipped = made(|| Err(Error::unavailable("x", "y", "z").into()));
+        assert_eq!(verdict(&[passed.clone(), failed, skipped.clone()]), Verdict::Failed);
+        assert_eq!(verdict(&[skipped.clone(), passed]), Verdict::Sound);
+        assert_eq!(verdict(&[skipped]), Verdict::Unavailable);
+    }
+}

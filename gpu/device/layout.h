@@ -106,29 +106,39 @@ struct alignas(128) Ring {
 };
 static_assert(sizeof(Ring) == 512, "as gpu/src/layout.rs has it");
 
+// `claimed` and `remaining` say which use of the block they count for: bits 63:40 are the low bits of its generation. A
+// warp that comes late, with what it knew of the use before, changes nothing.
+constexpr u32 COUNT_BITS = 40;
+constexpr u64 COUNT_MAX = (1ull << COUNT_BITS) - 1;
+inline u64 counted(u32 generation, u64 count) { return static_cast<u64>(generation) << COUNT_BITS | count; }
+inline bool counts_for(u64 word, u32 generation) { return (word ^ counted(generation, 0)) >> COUNT_BITS == 0; }
+
 // An I/O control block: up to 2048 contexts that are issued and waited for together.
+//
+// The host writes a block only while it is idle: from the moment it reads the last use's generation in `done_host` (or
+// `done`, if there is no `done_host`) until it writes `issued` or launches a kernel for it. Each word is written whole.
 struct alignas(128) Iocb {
     // Written by the host while the block is idle.
     u64 contexts;             // Context[count]
-    u64 statuses;             // u32[count]: how each ended (see `Ended`)
-    u64 done_host;            // u32 in host memory: a copy of `done` for the CPU; 0 for none
-    u64 timeout_ns;           // from the first command on
-    u64 total;                // commands to be issued: `count`, or a multiple of it to go round again
+    u64 statuses;             // u32[count]: how each ended (see `Ended`); if `total` > `count`, its last failure or as it was
+    u64 done_host;            // u32 in host memory: a copy of `done` for the CPU, written after it; 0 for none
+    u64 timeout_ns;           // from the moment a warp first looks at it
+    u64 total;                // commands to be issued, 1 to COUNT_MAX - 1: `count`, or a multiple of it to go round again
     u32 count;
     u32 first_ring;           // which rings it may use
     u32 ring_count;
-    u32 generation;           // of this use of the block; never 0
+    u32 generation;           // of this use of the block: one more than that of the use before, and never 0
     u64 reserved[3];
 
-    // Written by the stream or the host when it is to be issued: `generation`.
+    // Written by the stream or the host when it is to be issued, after all else: `generation`.
     alignas(128) u32 issued;
     u32 reserved_issued;
 
-    // Written by warps, atomically.
-    alignas(128) u64 claimed; // contexts that warps took on
-    u64 started_ns;           // when the first was; 0 before
-    u64 remaining;            // commands that have not ended
-    u64 failed;               // commands that ended with anything but success
+    // Written by the host while the block is idle, and then by warps, atomically.
+    alignas(128) u64 claimed; // contexts that warps took on: counted(generation, 0) at first, all ones at last
+    u64 started_ns;           // when a warp first looked; 0 at first
+    u64 remaining;            // commands that have not ended: counted(generation, total) at first
+    u64 failed;               // commands that ended with anything but success; 0 at first
     u64 ended_ns;             // when the last ended
 
     // `generation` once every command has ended: what waiters look at.
@@ -161,6 +171,3 @@ inline u64 ring_at(u64 uring_rings, u32 index) { return uring_rings + static_cas
 inline u64 iocb_at(u64 uring_iocbs, u32 index) { return uring_iocbs + static_cast<u64>(index) * sizeof(Iocb); }
 
 }  // namespace adit
-
-// The address of a field of a structure at an address.
-#define ADIT_FIELD(type, at, field) (reinterpret_cast<u64>(&reinterpret_cast<::adit::type*>(at)->field))

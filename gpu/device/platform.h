@@ -9,7 +9,7 @@
 //
 // A warp is 32 lanes that run the same code. On a GPU each lane is a thread; in C++ one thread plays all 32 in turn:
 // PerLane<T> holds a value for each, ADIT_EACH_LANE runs its body for each, and whatever stands outside is the warp's.
-// What crosses lanes is `ballot`, `shuffle` and `once`, which all lanes must reach together.
+// What crosses lanes is `ballot`, `shuffle`, `once` and `agree`, which all lanes must reach together.
 #pragma once
 
 #if defined(__CUDACC_RTC__)
@@ -32,6 +32,9 @@ using u16 = std::uint16_t;
 using u8 = std::uint8_t;
 static_assert(sizeof(u64) == 8, "an address has 64 bits");
 #endif
+
+// The address of a field of a structure at an address.
+#define ADIT_FIELD(type, at, field) (reinterpret_cast<u64>(&reinterpret_cast<::adit::type*>(at)->field))
 
 namespace adit {
 
@@ -100,6 +103,10 @@ inline void fence_system() { asm volatile("fence.acq_rel.sys;" ::: "memory"); }
 inline void store128(u64 at, u32 a, u32 b, u32 c, u32 d) {
     asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(at), "r"(a), "r"(b), "r"(c), "r"(d) : "memory");
 }
+inline void load128(u64 at, u32* words) {
+    asm volatile("ld.global.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3]) : "l"(at) : "memory");
+}
 
 #undef ADIT_LOAD
 #undef ADIT_STORE
@@ -152,6 +159,7 @@ inline void store128(u64 at, u32 a, u32 b, u32 c, u32 d) {
     const u32 words[4] = {a, b, c, d};
     std::memcpy(pointer<u32>(at), words, sizeof words);
 }
+inline void load128(u64 at, u32* words) { std::memcpy(words, pointer<u32>(at), 16); }
 
 #undef ADIT_LOAD
 #undef ADIT_STORE
@@ -187,8 +195,12 @@ template <class F> auto once(F&& action) -> decltype(action()) {
     warp_sync();
     decltype(action()) result{};
     if (lane_index() == 0) { result = action(); }
+    // What lane 0 acquired, all have acquired: a shuffle alone does not order memory.
+    warp_sync();
     return __shfl_sync(ALL_LANES, result, 0);
 }
+// Lane 0's value, for all: a word that others write meanwhile may read differently in each lane.
+template <class T> T agree(T value) { return __shfl_sync(ALL_LANES, value, 0); }
 inline u32 population(u32 bits) { return __popc(bits); }
 // How many bits from bit 0 on are ones.
 inline u32 trailing_ones(u32 bits) { return bits == ALL_LANES ? LANES : __ffs(~bits) - 1; }
@@ -220,6 +232,7 @@ inline u32 ballot(const PerLane<bool>& values) {
 }
 template <class T> T shuffle(const PerLane<T>& values, u32 from) { return values[from]; }
 template <class F> auto once(F&& action) -> decltype(action()) { return action(); }
+template <class T> T agree(T value) { return value; }
 inline u32 population(u32 bits) { return static_cast<u32>(__builtin_popcount(bits)); }
 inline u32 trailing_ones(u32 bits) { return bits == ALL_LANES ? LANES : static_cast<u32>(__builtin_ctz(~bits)); }
 inline u64 multiply_high(u64 a, u64 b) { return static_cast<u64>((static_cast<unsigned __int128>(a) * b) >> 64); }

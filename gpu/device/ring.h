@@ -7,8 +7,7 @@
 // - Who adds to `pending` when it is zero is the combiner, and rings for all entries published in a row, its own or not;
 //   all others return at once. It leaves when nobody has added since it last looked: one atomic's order decides, so no
 //   entry is published and never rung.
-// - Who sets `harvesting` is the harvester: 32 lanes look at 32 completions at once. It looks up what each command was, writes how
-//   it ended, and frees the identifier. The device is told a few times per lap.
+// - Who sets `harvesting` is the harvester (uring.h).
 // - A request that is given up is marked ABANDONED. Its identifier is freed by its completion, whenever that comes, or by
 //   the host, which makes the queue anew; nothing else may free it, since the device may still use the memory.
 //
@@ -18,8 +17,6 @@
 
 namespace adit {
 
-// A completion queue entry (Base 2.0 section 3.3.3.2).
-constexpr u32 CQE_BYTES = 16;
 constexpr u32 SQE_BYTES = 64;
 constexpr u32 OPCODE_WRITE = 1;
 constexpr u32 OPCODE_READ = 2;
@@ -54,7 +51,7 @@ inline u32 entry_of(const RingView& ring, u64 position) {
 }
 
 inline bool is_poisoned(const RingView& ring) {
-    return load32_relaxed_gpu(ADIT_FIELD(Ring, ring.at, poison)) != 0;
+    return agree(load32_relaxed_gpu(ADIT_FIELD(Ring, ring.at, poison))) != 0;
 }
 
 inline void poison(const RingView& ring, Poison why, u64 detail) {
@@ -83,6 +80,14 @@ inline u32 choose_word(const RingView& ring, u32 first, u32 words, u32 wanted) {
     return (first + first_lane(full != 0 ? full : any)) % words;
 }
 
+// The `count` lowest bits that are set.
+inline u32 lowest_of(u32 bits, u32 count) {
+    if (population(bits) <= count) { return bits; }
+    u32 rest = bits;
+    for (; count > 0; --count) { rest &= rest - 1; }
+    return bits ^ rest;
+}
+
 // Takes up to `wanted` identifiers, none if there are none. `hint` spreads warps over the map.
 inline Taken take_slots(const RingView& ring, u32 wanted, u32 hint) {
     const u32 words = (ring.depth - 1 + 31) / 32;
@@ -91,11 +96,7 @@ inline Taken take_slots(const RingView& ring, u32 wanted, u32 hint) {
         if (word == words) { continue; }
         u64 at = ring.free_slots + 4ull * word;
         u32 lanes = once([&] {
-            u32 free = load32_relaxed_gpu(at), pick = 0;
-            for (u32 left = wanted; left > 0 && free != 0; --left) {
-                pick |= free & (0u - free);
-                free &= free - 1;
-            }
+            const u32 pick = lowest_of(load32_relaxed_gpu(at), wanted);
             // Another warp may have been first: what we have is what was still there.
             return pick == 0 ? 0 : and32_acquire_gpu(at, ~pick) & pick;
         });
@@ -104,8 +105,9 @@ inline Taken take_slots(const RingView& ring, u32 wanted, u32 hint) {
     return {0, 0};
 }
 
-inline void free_slot(const RingView& ring, u32 slot) {
-    or32_release_gpu(ring.free_slots + 4ull * (slot / 32), 1u << slot % 32);
+// Gives back slots of one word of the map.
+inline void free_slots(const RingView& ring, u32 word, u32 lanes) {
+    or32_release_gpu(ring.free_slots + 4ull * word, lanes);
 }
 
 // -------------------------------------------------------------------------------------------- entries
@@ -169,7 +171,7 @@ inline u64 published_end(const RingView& ring, u64 from) {
 
 // Tells the device of what is published in a row, if there is any.
 inline void ring_published(const RingView& ring) {
-    u64 rung = load64_relaxed_gpu(ADIT_FIELD(Ring, ring.at, rung));
+    u64 rung = agree(load64_relaxed_gpu(ADIT_FIELD(Ring, ring.at, rung)));
     u64 end = published_end(ring, rung);
     if (end == rung) { return; }
     once([&] {
@@ -193,14 +195,13 @@ inline void combine(const RingView& ring, u32 seen) {
     }
 }
 
-// Posts `wanted` contexts of a control block (1 to 32) from `first` on, or as many as there are identifiers for, and
-// sees to it that the device is told. Returns how many.
-inline u32 post(const RingView& ring, u64 contexts, u32 block, u32 first, u32 wanted, u32 hint) {
-    if (is_poisoned(ring)) { return 0; }
-    const Taken taken = take_slots(ring, wanted, hint);
-    if (taken.lanes == 0) { return 0; }
+// Posts a control block's contexts from `first` on, one for each identifier that was taken (at least one), and sees to
+// it that the device is told.
+inline void post(const RingView& ring, const Taken& taken, u64 contexts, u32 block, u32 first) {
     const u32 count = population(taken.lanes);
-    const u64 ticket = once([&] { return add64_relaxed_gpu(ADIT_FIELD(Ring, ring.at, ticket), count); });
+    // Orders the entry's last use before this one: that many identifiers can only have been taken again if the device
+    // has fetched what was here, and each taker saw that of its own.
+    const u64 ticket = once([&] { return add64_acq_rel_gpu(ADIT_FIELD(Ring, ring.at, ticket), count); });
     ADIT_EACH_LANE(lane) {
         if ((taken.lanes >> lane & 1) == 0) { continue; }
         const u32 rank = population(taken.lanes & lanes_below(lane));
@@ -215,48 +216,6 @@ inline u32 post(const RingView& ring, u64 contexts, u32 block, u32 first, u32 wa
     }
     const u32 before = once([&] { return add32_acq_rel_gpu(ADIT_FIELD(Ring, ring.at, pending), count); });
     if (before == 0) { combine(ring, count); }
-    return count;
-}
-
-// -------------------------------------------------------------------------------------------- harvesting
-
-// A completion as a lane read it.
-struct Completion {
-    u32 head_and_queue;       // dword 2: submission queue head, submission queue identifier
-    u32 cid_and_status;       // dword 3: command identifier, phase, status
-};
-
-// What became of a request word's owner.
-struct Finished {
-    bool counts;              // whether its control block was waiting for it
-    u32 block;
-    u32 context;
-    u32 status;
-};
-
-// Takes a completion's request out of flight and frees its identifier; poisons the ring if there is none.
-inline Finished finish(const RingView& ring, const Completion& completion) {
-    const u64 detail = static_cast<u64>(completion.cid_and_status) << 32 | completion.head_and_queue;
-    const u32 cid = completion.cid_and_status & 0xffff;
-    const u32 slot = cid & ((1u << ring.slot_bits) - 1);
-    if (completion.head_and_queue >> 16 != ring.qid) {
-        poison(ring, Poison::WRONG_QUEUE, detail);
-        return {};
-    }
-    if ((completion.head_and_queue & 0xffff) >= ring.depth) {
-        poison(ring, Poison::BAD_HEAD, detail);
-        return {};
-    }
-    const u64 at = ring.requests + 8ull * slot;
-    const u64 now = slot < ring.depth - 1 ? load64_acquire_gpu(at) : 0;
-    if (state_of(now) == State::FREE || generation_of(now) != cid >> ring.slot_bits) {
-        poison(ring, Poison::UNKNOWN_COMMAND, detail);
-        return {};
-    }
-    // Between the look and this only its control block can have given it up.
-    const u64 was = exchange64_acq_rel_gpu(at, request_of(State::FREE, generation_of(now), 0, 0));
-    free_slot(ring, slot);
-    return {state_of(was) == State::IN_FLIGHT, block_of(was), context_of(was), completion.cid_and_status >> 17};
 }
 
 }  // namespace adit

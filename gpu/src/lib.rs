@@ -8,6 +8,7 @@ mod controller;
 mod cuda;
 pub mod doctor;
 mod doorbell;
+mod engine;
 pub mod error;
 mod iocb;
 mod layout;

@@ -1,1 +1,169 @@
 //! A CUDA driver without a GPU.
+//!
+//! The libraries that this crate builds have the names and functions of CUDA's driver, of NVRTC and of gdrcopy. GPU memory is the
+//! host's, streams are threads, a kernel is the C++ build of the device code with a thread for each warp. Whoever loads them
+//! before anything else looks for CUDA ([`load`]), or starts a process with [`directory`] in `LD_LIBRARY_PATH`, has a GPU.
+//!
+//! It is strict where CUDA is lenient or silent: handles and memory that are no longer there are refused and counted
+//! ([`report`]). What the GPU is like and which calls fail is set at run time ([`set`]); the words are in `native/settings.h`.
+//! There is one GPU, and one set of settings, for a whole process: tests that set anything have a process of their own.
+//!
+//! It says nothing of speed, of PCIe, or of a GPU's order of memory beyond the compiler's.
+#![allow(unsafe_code)]
+
+use std::ffi::CString;
+use std::path::Path;
+use std::sync::OnceLock;
+
+use libloading::os::unix::{Library, RTLD_GLOBAL, RTLD_NOW};
+
+/// Which libraries there are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Installation {
+    /// The driver, NVRTC and gdrcopy.
+    All,
+    /// The driver alone: programs cannot be compiled.
+    DriverAlone,
+    /// A driver that has no functions for green contexts, alone.
+    OldDriver,
+}
+
+/// What is alive in the emulated driver, and what went wrong so far.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Report {
+    /// Device allocations (`cuMemAlloc`).
+    pub allocations: u64,
+    /// Bytes of GPU memory in use, of both kinds of allocation.
+    pub allocated_bytes: u64,
+    /// Pinned host allocations.
+    pub host_allocations: u64,
+    /// Registered host memory, registers of devices included.
+    pub registrations: u64,
+    /// Reserved ranges of virtual addresses.
+    pub virtual_ranges: u64,
+    /// Memory mapped into them.
+    pub mappings: u64,
+    /// Memory made for mapping (`cuMemCreate`).
+    pub physicals: u64,
+    /// Streams, without default ones.
+    pub streams: u64,
+    /// Events.
+    pub events: u64,
+    /// Loaded modules.
+    pub modules: u64,
+    /// Retained primary contexts.
+    pub contexts: u64,
+    /// Green contexts.
+    pub green_contexts: u64,
+    /// Kernels launched and not over.
+    pub kernels_running: u64,
+    /// Kernels launched so far.
+    pub launches: u64,
+    /// Calls so far with a handle or memory that was not there, or an argument that CUDA forbids.
+    pub misuses: u64,
+    /// Objects so far that were alive when their context went.
+    pub leaks: u64,
+    /// Calls so far that gave up waiting for work on the GPU.
+    pub stalls: u64,
+    /// Calls so far that CUDA may delay until all kernels end, made while one ran.
+    pub frees_behind_kernels: u64,
+    /// Ranges pinned through gdrcopy.
+    pub pinned_ranges: u64,
+}
+
+/// Where the libraries are: for `LD_LIBRARY_PATH`.
+pub fn directory() -> &'static Path {
+    directory_of(Installation::All)
+}
+
+/// Where the libraries of an installation are.
+pub fn directory_of(installation: Installation) -> &'static Path {
+    Path::new(match installation {
+        Installation::All => concat!(env!("OUT_DIR"), "/all"),
+        Installation::DriverAlone => concat!(env!("OUT_DIR"), "/driver"),
+        Installation::OldDriver => concat!(env!("OUT_DIR"), "/old"),
+    })
+}
+
+/// Loads all libraries into this process for good, so that a later search by name finds them.
+///
+/// # Panics
+/// If another installation was loaded before, or a library cannot be loaded: the build made it.
+pub fn load() {
+    load_installation(Installation::All);
+}
+
+/// As [`load`], for an installation.
+///
+/// # Panics
+/// As [`load`].
+pub fn load_installation(installation: Installation) {
+    let loaded = LOADED.get_or_init(|| Loaded::open(installation));
+    assert_eq!(loaded.installation, installation, "a process has one installation");
+}
+
+/// Replaces all settings by a comma list; an empty one restores the defaults. Loads the libraries if nothing did.
+///
+/// # Panics
+/// If the list has a word that `native/settings.h` does not.
+pub fn set(settings: &str) {
+    let list = CString::new(settings).expect("a list of settings has no zero byte");
+    for set in &loaded().set {
+        // SAFETY: the function is as declared (native/settings.h) and reads the text during the call only.
+        let result = unsafe { set(list.as_ptr()) };
+        assert_eq!(result, 0, "{settings:?} has a word that is not in gpu/emulated/native/settings.h");
+    }
+}
+
+/// What is alive now and what went wrong so far. Loads the libraries if nothing did.
+pub fn report() -> Report {
+    let mut report = Report::default();
+    // SAFETY: the function is as declared (native/state.cpp) and writes the structure, which is laid out as there.
+    unsafe { (loaded().report)(&raw mut report) };
+    report
+}
+
+type Set = unsafe extern "C" fn(*const std::ffi::c_char) -> i32;
+type Fill = unsafe extern "C" fn(*mut Report);
+
+/// The libraries, which stay for the life of the process.
+struct Loaded {
+    installation: Installation,
+    set: Vec<Set>,
+    report: Fill,
+}
+
+static LOADED: OnceLock<Loaded> = OnceLock::new();
+
+fn loaded() -> &'static Loaded {
+    LOADED.get_or_init(|| Loaded::open(Installation::All))
+}
+
+impl Loaded {
+    fn open(installation: Installation) -> Self {
+        let driver = open(installation, "libcuda.so");
+        let mut set = vec![symbol::<Set>(&driver, b"adit_emulated_set\0")];
+        let report = symbol::<Fill>(&driver, b"adit_emulated_report\0");
+        std::mem::forget(driver);
+        if installation == Installation::All {
+            let nvrtc = open(installation, "libnvrtc.so");
+            set.push(symbol::<Set>(&nvrtc, b"adit_emulated_set\0"));
+            std::mem::forget(nvrtc);
+            std::mem::forget(open(installation, "libgdrapi.so"));
+        }
+        Self { installation, set, report }
+    }
+}
+
+fn open(installation: Installation, name: &str) -> Library {
+    let path = directory_of(installation).join(name);
+    // SAFETY: the build made the library; loading it runs C++ initialisers of its own only.
+    let library = unsafe { Library::open(Some(&path), RTLD_NOW | RTLD_GLOBAL) };
+    library.unwrap_or_else(|why| panic!("{} is not a library: {why}", path.display()))
+}
+
+fn symbol<T: Copy>(library: &Library, name: &[u8]) -> T {
+    // SAFETY: the type is as the library declares it; the library is never unloaded.
+    *unsafe { library.get::<T>(name) }.expect("the emulated library has the function")
+}

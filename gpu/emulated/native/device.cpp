@@ -1,0 +1,207 @@
+// The devices and what they are: attributes follow the settings; the rest is as an H200's.
+#include <dlfcn.h>
+
+#include <cstdio>
+#include <cstring>
+
+#include "memory.h"
+
+namespace emulated {
+namespace {
+
+constexpr u32 CAPABILITY_MAJOR = 9;
+constexpr u32 FIRST_BUS = 0x17;
+// Attribute 152 exists from this driver on.
+constexpr u32 MMAP_ATTRIBUTE_DRIVER = 13030;
+
+bool is_device(int ordinal) { return ordinal >= 0 && static_cast<u32>(ordinal) < settings().gpus; }
+
+// True and a value for an attribute that does not depend on the settings.
+bool constant_attribute(u32 attribute, int& value) {
+    switch (attribute) {
+        case MAX_THREADS_PER_BLOCK: value = 1024; return true;
+        case WARP_SIZE: value = 32; return true;
+        case CLOCK_RATE: value = 1980000; return true;
+        case INTEGRATED: case MANAGED_MEMORY: value = 0; return true;
+        case PCI_DEVICE_ID: case PCI_DOMAIN_ID: value = 0; return true;
+        case MAX_THREADS_PER_MULTIPROCESSOR: value = 2048; return true;
+        case MAX_BLOCKS_PER_MULTIPROCESSOR: value = 32; return true;
+        case ASYNC_ENGINE_COUNT: value = 3; return true;
+        case COMPUTE_CAPABILITY_MAJOR: value = CAPABILITY_MAJOR; return true;
+        case COMPUTE_CAPABILITY_MINOR: value = 0; return true;
+        case CAN_MAP_HOST_MEMORY: case CONCURRENT_KERNELS: case ECC_ENABLED: case UNIFIED_ADDRESSING:
+        case STREAM_PRIORITIES_SUPPORTED: case CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM: case CAN_USE_STREAM_MEM_OPS:
+        case CAN_USE_64_BIT_STREAM_MEM_OPS: case HANDLE_TYPE_POSIX_FD: case READ_ONLY_HOST_REGISTER:
+        case MEMORY_POOLS:
+            value = 1;
+            return true;
+        default: return false;
+    }
+}
+
+Result set_attribute(u32 attribute, int ordinal, int& value) {
+    if (constant_attribute(attribute, value)) { return SUCCESS; }
+    const Settings now = settings();
+    switch (attribute) {
+        case MULTIPROCESSOR_COUNT: value = static_cast<int>(now.sms); return SUCCESS;
+        case PCI_BUS_ID: value = static_cast<int>(FIRST_BUS) + ordinal; return SUCCESS;
+        case PAGEABLE_MEMORY_ACCESS: case PAGEABLE_USES_HOST_PAGE_TABLES: value = now.coherent; return SUCCESS;
+        case HOST_REGISTER_SUPPORTED: value = now.host_register == "ok"; return SUCCESS;
+        case VIRTUAL_ADDRESS_MANAGEMENT: value = now.vmm; return SUCCESS;
+        case RDMA_WITH_CUDA_VMM: value = now.vmm && now.rdma; return SUCCESS;
+        case GPU_DIRECT_RDMA: case CAN_FLUSH_REMOTE_WRITES: value = now.rdma; return SUCCESS;
+        // Bit 0 the host's call, bit 1 stream operations.
+        case RDMA_FLUSH_WRITES_OPTIONS: value = now.rdma ? 3 : 0; return SUCCESS;
+        case RDMA_WRITES_ORDERING: value = now.rdma ? now.ordering : 0; return SUCCESS;
+        case DMA_BUF_SUPPORTED: value = now.dma_buf; return SUCCESS;
+        case DMA_BUF_MMAP_SUPPORTED:
+            if (now.driver < MMAP_ATTRIBUTE_DRIVER) { return INVALID_VALUE; }
+            value = now.dma_buf && now.dma_buf_mmap;
+            return SUCCESS;
+        default: return misuse(INVALID_VALUE);
+    }
+}
+
+struct Code {
+    u32 code;
+    const char* name;
+    const char* text;
+};
+
+constexpr Code CODES[] = {
+    {SUCCESS, "CUDA_SUCCESS", "no error"},
+    {INVALID_VALUE, "CUDA_ERROR_INVALID_VALUE", "invalid argument"},
+    {OUT_OF_MEMORY, "CUDA_ERROR_OUT_OF_MEMORY", "out of memory"},
+    {NOT_INITIALIZED, "CUDA_ERROR_NOT_INITIALIZED", "initialization error"},
+    {NO_DEVICE, "CUDA_ERROR_NO_DEVICE", "no CUDA-capable device is detected"},
+    {INVALID_DEVICE, "CUDA_ERROR_INVALID_DEVICE", "invalid device ordinal"},
+    {INVALID_IMAGE, "CUDA_ERROR_INVALID_IMAGE", "device kernel image is invalid"},
+    {INVALID_CONTEXT, "CUDA_ERROR_INVALID_CONTEXT", "invalid device context"},
+    {NO_BINARY_FOR_GPU, "CUDA_ERROR_NO_BINARY_FOR_GPU", "no kernel image is available for execution on the device"},
+    {INVALID_HANDLE, "CUDA_ERROR_INVALID_HANDLE", "invalid resource handle"},
+    {NOT_FOUND, "CUDA_ERROR_NOT_FOUND", "named symbol not found"},
+    {NOT_READY, "CUDA_ERROR_NOT_READY", "device not ready"},
+    {ILLEGAL_ADDRESS, "CUDA_ERROR_ILLEGAL_ADDRESS", "an illegal memory access was encountered"},
+    {LAUNCH_OUT_OF_RESOURCES, "CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES", "too many resources requested for launch"},
+    {LAUNCH_TIMEOUT, "CUDA_ERROR_LAUNCH_TIMEOUT", "the launch timed out and was terminated"},
+    {CONTEXT_IS_DESTROYED, "CUDA_ERROR_CONTEXT_IS_DESTROYED", "context is destroyed"},
+    {HOST_MEMORY_ALREADY_REGISTERED, "CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED",
+     "part or all of the requested memory range is already mapped"},
+    {HOST_MEMORY_NOT_REGISTERED, "CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED",
+     "pointer does not correspond to a registered memory region"},
+    {LAUNCH_FAILED, "CUDA_ERROR_LAUNCH_FAILED", "unspecified launch failure"},
+    {NOT_PERMITTED, "CUDA_ERROR_NOT_PERMITTED", "operation not permitted"},
+    {NOT_SUPPORTED, "CUDA_ERROR_NOT_SUPPORTED", "operation not supported"},
+};
+
+const Code* find_code(u32 code) {
+    for (const Code& known : CODES) {
+        if (known.code == code) { return &known; }
+    }
+    return nullptr;
+}
+
+}  // namespace
+}  // namespace emulated
+
+using namespace emulated;
+
+ADIT_CUDA cuDriverGetVersion(int* version) {
+    if (const u32 code = injected_failure(__func__)) { return static_cast<Result>(code); }
+    if (version == nullptr) { return misuse(INVALID_VALUE); }
+    *version = static_cast<int>(settings().driver);
+    return SUCCESS;
+}
+
+ADIT_CUDA cuDeviceGetCount(int* count) {
+    ADIT_ENTER();
+    if (count == nullptr) { return misuse(INVALID_VALUE); }
+    *count = static_cast<int>(settings().gpus);
+    return SUCCESS;
+}
+
+ADIT_CUDA cuDeviceGet(int* device, int ordinal) {
+    ADIT_ENTER();
+    if (device == nullptr) { return misuse(INVALID_VALUE); }
+    if (!is_device(ordinal)) { return INVALID_DEVICE; }
+    *device = ordinal;
+    return SUCCESS;
+}
+
+ADIT_CUDA cuDeviceGetName(char* name, int bytes, int ordinal) {
+    ADIT_ENTER();
+    if (!is_device(ordinal)) { return misuse(INVALID_DEVICE); }
+    if (name == nullptr || bytes <= 0) { return misuse(INVALID_VALUE); }
+    std::snprintf(name, static_cast<std::size_t>(bytes), "Emulated GPU %d", ordinal);
+    return SUCCESS;
+}
+
+ADIT_CUDA cuDeviceGetAttribute(int* value, u32 attribute, int ordinal) {
+    ADIT_ENTER();
+    if (!is_device(ordinal)) { return misuse(INVALID_DEVICE); }
+    if (value == nullptr) { return misuse(INVALID_VALUE); }
+    return set_attribute(attribute, ordinal, *value);
+}
+
+ADIT_CUDA cuDeviceTotalMem_v2(std::size_t* bytes, int ordinal) {
+    ADIT_ENTER();
+    if (!is_device(ordinal)) { return misuse(INVALID_DEVICE); }
+    if (bytes == nullptr) { return misuse(INVALID_VALUE); }
+    *bytes = settings().memory_bytes;
+    return SUCCESS;
+}
+
+ADIT_CUDA cuDeviceGetPCIBusId(char* text, int bytes, int ordinal) {
+    ADIT_ENTER();
+    if (!is_device(ordinal)) { return misuse(INVALID_DEVICE); }
+    if (text == nullptr || bytes < 13) { return misuse(INVALID_VALUE); }
+    std::snprintf(text, static_cast<std::size_t>(bytes), "0000:%02X:00.0", FIRST_BUS + static_cast<u32>(ordinal));
+    return SUCCESS;
+}
+
+ADIT_CUDA cuDeviceGetUuid_v2(u8* uuid, int ordinal) {
+    ADIT_ENTER();
+    if (!is_device(ordinal)) { return misuse(INVALID_DEVICE); }
+    if (uuid == nullptr) { return misuse(INVALID_VALUE); }
+    std::memset(uuid, 0xAD, 16);
+    uuid[15] = static_cast<u8>(ordinal);
+    return SUCCESS;
+}
+
+ADIT_CUDA cuFlushGPUDirectRDMAWrites(u32 target, u32 scope) {
+    ADIT_ENTER_CONTEXT();
+    if (!settings().rdma) { return NOT_SUPPORTED; }
+    const bool is_scope = scope == 100 || scope == 200;
+    return target == 0 && is_scope ? SUCCESS : misuse(INVALID_VALUE);
+}
+
+ADIT_CUDA cuGetErrorName(u32 code, const char** name) {
+    const Code* known = find_code(code);
+    if (name == nullptr) { return INVALID_VALUE; }
+    *name = known == nullptr ? nullptr : known->name;
+    return known == nullptr ? INVALID_VALUE : SUCCESS;
+}
+
+ADIT_CUDA cuGetErrorString(u32 code, const char** text) {
+    const Code* known = find_code(code);
+    if (text == nullptr) { return INVALID_VALUE; }
+    *text = known == nullptr ? nullptr : known->text;
+    return known == nullptr ? INVALID_VALUE : SUCCESS;
+}
+
+ADIT_CUDA cuGetProcAddress_v2(const char* symbol, void** function, int, u64, u32* status) {
+    if (symbol == nullptr || function == nullptr) { return INVALID_VALUE; }
+    // The newest variant of a name is what a caller of this version gets.
+    const std::string name = symbol;
+    Dl_info own;
+    void* found = nullptr;
+    if (dladdr(reinterpret_cast<void*>(&find_code), &own) != 0) {
+        void* library = dlopen(own.dli_fname, RTLD_LAZY | RTLD_NOLOAD);
+        found = library == nullptr ? nullptr : dlsym(library, (name + "_v2").c_str());
+        if (library != nullptr && found == nullptr) { found = dlsym(library, symbol); }
+        if (library != nullptr) { dlclose(library); }
+    }
+    *function = found;
+    if (status != nullptr) { *status = found == nullptr ? 1 : 0; }
+    return found == nullptr ? NOT_FOUND : SUCCESS;
+}

@@ -1,0 +1,104 @@
+// Events: a record is a mark that the stream sets when it gets there; who waits, waits for the record of that moment.
+#include "stream.h"
+
+namespace emulated {
+namespace {
+
+// The event, and its last record (null for none), of a handle.
+std::shared_ptr<Event> find_event(Handle handle, std::shared_ptr<Mark>& recorded) {
+    std::lock_guard<std::mutex> held(state().lock);
+    auto event = state().events.find(handle);
+    if (event != nullptr) { recorded = event->recorded; }
+    return event;
+}
+
+Result elapsed(float* milliseconds, Handle start, Handle end) {
+    std::shared_ptr<Mark> from, to;
+    const auto first = find_event(start, from), second = find_event(end, to);
+    if (first == nullptr || second == nullptr) { return misuse(INVALID_HANDLE); }
+    if (milliseconds == nullptr) { return misuse(INVALID_VALUE); }
+    const bool is_timed = ((first->flags | second->flags) & EVENT_DISABLE_TIMING) == 0;
+    if (from == nullptr || to == nullptr || !is_timed) { return misuse(INVALID_HANDLE); }
+    if (!from->is_set() || !to->is_set()) { return NOT_READY; }
+    *milliseconds = static_cast<float>(static_cast<double>(static_cast<std::int64_t>(to->time_ns - from->time_ns)) / 1e6);
+    return SUCCESS;
+}
+
+}  // namespace
+}  // namespace emulated
+
+using namespace emulated;
+
+ADIT_CUDA cuEventCreate(Handle* handle, u32 flags) {
+    ADIT_ENTER_CONTEXT();
+    if (handle == nullptr || flags > 7) { return misuse(INVALID_VALUE); }
+    auto event = std::make_shared<Event>();
+    event->flags = flags;
+    event->context = current_handle();
+    std::lock_guard<std::mutex> held(state().lock);
+    *handle = state().events.add(event);
+    return SUCCESS;
+}
+
+ADIT_CUDA cuEventDestroy_v2(Handle handle) {
+    ADIT_ENTER();
+    std::lock_guard<std::mutex> held(state().lock);
+    return state().events.remove(handle) ? SUCCESS : misuse(INVALID_HANDLE);
+}
+
+ADIT_CUDA cuEventRecord(Handle handle, Handle stream_handle) {
+    ADIT_ENTER();
+    std::shared_ptr<Mark> before;
+    const auto event = find_event(handle, before);
+    const auto stream = stream_of(stream_handle);
+    if (event == nullptr || stream == nullptr) { return misuse(INVALID_HANDLE); }
+    auto mark = std::make_shared<Mark>();
+    append(stream, [mark] { mark->set(); });
+    std::lock_guard<std::mutex> held(state().lock);
+    event->recorded = mark;
+    return SUCCESS;
+}
+
+ADIT_CUDA cuEventQuery(Handle handle) {
+    ADIT_ENTER();
+    std::shared_ptr<Mark> mark;
+    const auto event = find_event(handle, mark);
+    if (event == nullptr) { return misuse(INVALID_HANDLE); }
+    if (mark != nullptr && !mark->is_set()) { return NOT_READY; }
+    const auto context = context_of(event->context);
+    return context == nullptr ? SUCCESS : static_cast<Result>(context->error.load());
+}
+
+ADIT_CUDA cuEventSynchronize(Handle handle) {
+    ADIT_ENTER();
+    std::shared_ptr<Mark> mark;
+    if (find_event(handle, mark) == nullptr) { return misuse(INVALID_HANDLE); }
+    if (mark == nullptr || mark->wait(settings().patience_ms)) { return SUCCESS; }
+    state().stalls += 1;
+    return LAUNCH_TIMEOUT;
+}
+
+ADIT_CUDA cuEventElapsedTime(float* milliseconds, Handle start, Handle end) {
+    ADIT_ENTER();
+    return elapsed(milliseconds, start, end);
+}
+
+ADIT_CUDA cuEventElapsedTime_v2(float* milliseconds, Handle start, Handle end) {
+    ADIT_ENTER();
+    return elapsed(milliseconds, start, end);
+}
+
+ADIT_CUDA cuStreamWaitEvent(Handle stream_handle, Handle handle, u32 flags) {
+    ADIT_ENTER();
+    std::shared_ptr<Mark> mark;
+    const auto event = find_event(handle, mark);
+    const auto stream = stream_of(stream_handle);
+    if (event == nullptr || stream == nullptr) { return misuse(INVALID_HANDLE); }
+    if (flags > 1) { return misuse(INVALID_VALUE); }
+    if (mark == nullptr) { return SUCCESS; }
+    append(stream, [mark] {
+        std::unique_lock<std::mutex> held(mark->lock);
+        mark->changed.wait(held, [&] { return mark->is_done; });
+    });
+    return SUCCESS;
+}

@@ -1,0 +1,29 @@
+// What the emulated gdrcopy asks of the emulated driver, and the structure of its interface.
+#pragma once
+#include "abi.h"
+
+namespace emulated {
+
+enum class GdrState : u32 { OK, ABSENT, REFUSED };
+
+// gdr_info_v2_t.
+struct GdrInfo {
+    u64 address;
+    u64 mapped_bytes;
+    u32 page_bytes;
+    u64 cycles;
+    u32 cycles_per_ms;
+    unsigned is_mapped : 1;
+    unsigned is_write_combined : 1;
+    u32 mapping_type;       // 0 none, 1 write-combining
+};
+static_assert(sizeof(GdrInfo) == 48, "gdr_info_v2_t");
+
+}  // namespace emulated
+
+// The settings for gdrcopy, and how much it may map.
+ADIT_EXPORT emulated::GdrState adit_emulated_gdr(emulated::u64* bar1_bytes);
+// The file behind live GPU memory, not the caller's to close, and where in it; -1 if there is none.
+ADIT_EXPORT int adit_emulated_backing(emulated::Address address, emulated::u64 bytes, emulated::u64* offset);
+// How many more ranges are pinned.
+ADIT_EXPORT void adit_emulated_count_pins(int more);

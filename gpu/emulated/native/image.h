@@ -1,0 +1,9 @@
+// How a compiled program of the emulated NVRTC begins; module.cpp reads it, nvrtc.cpp writes it.
+#pragma once
+
+namespace emulated {
+
+constexpr const char* IMAGE_CUBIN = "emulated-cubin";
+constexpr const char* IMAGE_PTX = "emulated-ptx";
+
+}  // namespace emulated

@@ -1,0 +1,194 @@
+// Modules and kernels: an image is the text that the emulated NVRTC made of a program, and a kernel the C++ build of the
+// function of that name.
+//
+// An image begins with a line that names the format and the architecture; each line after it is a kernel that the program
+// has. So a module knows only kernels of its program, and only those that were built into this library can be run.
+// A grid is one thread for each warp, all at once: device code waits for other warps, so none may wait for a thread.
+#include <dlfcn.h>
+
+#include <cstring>
+#include <sstream>
+#include <system_error>
+#include <thread>
+
+#include "image.h"
+#include "stream.h"
+
+namespace emulated {
+
+// Runs a kernel as one warp of a grid, to its end (kernels.cpp).
+void play_warp(Kernel kernel, u32 warp, u32 warps, u64 argument);
+
+namespace {
+
+constexpr u32 LANES = 32;
+constexpr u32 WARPS_MAX = 256;
+constexpr u32 THREADS_MAX = 1024;
+constexpr u32 THREADS_PER_SM = 2048;
+constexpr u32 BLOCKS_PER_SM = 32;
+
+Result load(Handle* handle, const char* image) {
+    if (handle == nullptr || image == nullptr) { return misuse(INVALID_VALUE); }
+    std::istringstream text{image};
+    std::string format, architecture, kernel;
+    text >> format >> architecture;
+    const bool is_binary = format == IMAGE_CUBIN;
+    if (!is_binary && format != IMAGE_PTX) { return INVALID_IMAGE; }
+    // PTX is for any GPU of its architecture or a later one; a CUBIN for its own.
+    const std::string own = "sm_90";
+    if (is_binary ? architecture.substr(0, 5) != own : architecture > "sm_90a") { return NO_BINARY_FOR_GPU; }
+    auto module = std::make_shared<Module>();
+    module->context = current_handle();
+    while (text >> kernel) { module->kernels.insert(kernel); }
+    std::lock_guard<std::mutex> held(state().lock);
+    *handle = state().modules.add(module);
+    return SUCCESS;
+}
+
+// The kernel of a name, if it was built in.
+Kernel built_in(const char* name) {
+    Dl_info own;
+    if (dladdr(reinterpret_cast<void*>(&load), &own) == 0) { return nullptr; }
+    void* library = dlopen(own.dli_fname, RTLD_LAZY | RTLD_NOLOAD);
+    if (library == nullptr) { return nullptr; }
+    void* found = dlsym(library, name);
+    dlclose(library);
+    return reinterpret_cast<Kernel>(found);
+}
+
+bool start_warps(Kernel kernel, u32 warps, u64 argument, std::vector<std::thread>& threads) {
+    try {
+        for (u32 warp = 0; warp < warps; ++warp) {
+            threads.emplace_back([=] { play_warp(kernel, warp, warps, argument); });
+        }
+    } catch (const std::system_error&) {
+        return false;
+    }
+    return true;
+}
+
+void run_grid(Context& context, Kernel kernel, u32 warps, u64 argument) {
+    if (context.error != 0) { return; }
+    if (const u32 code = injected_failure("kernel")) {
+        context.error = code;
+        return;
+    }
+    std::vector<std::thread> threads;
+    threads.reserve(warps);
+    if (!start_warps(kernel, warps, argument, threads)) { context.error = LAUNCH_FAILED; }
+    for (std::thread& thread : threads) { thread.join(); }
+}
+
+Result launch(const Function& function, u32 blocks, u32 threads, Handle handle, u64 argument) {
+    const auto stream = stream_of(handle);
+    if (stream == nullptr) { return misuse(INVALID_HANDLE); }
+    // Device code counts on whole warps.
+    if (blocks == 0 || threads == 0 || threads > THREADS_MAX || threads % LANES != 0) { return misuse(INVALID_VALUE); }
+    const u64 warps = static_cast<u64>(blocks) * threads / LANES;
+    if (warps > WARPS_MAX) { return LAUNCH_OUT_OF_RESOURCES; }
+    const auto context = context_of(stream->context);
+    if (context == nullptr) { return misuse(CONTEXT_IS_DESTROYED); }
+    context->kernels_running += 1;
+    state().launches += 1;
+    append(stream, [=] {
+        run_grid(*context, function.kernel, static_cast<u32>(warps), argument);
+        context->kernels_running -= 1;
+    });
+    return SUCCESS;
+}
+
+// The one 64-bit argument: from the array of pointers, or from the buffer that `extra` names.
+bool read_argument(void** parameters, void** extra, u64& argument) {
+    if (parameters != nullptr) {
+        std::memcpy(&argument, parameters[0], sizeof argument);
+        return true;
+    }
+    // CU_LAUNCH_PARAM_BUFFER_POINTER is 1, _BUFFER_SIZE 2, _END 0; each is followed by its value.
+    const void* buffer = nullptr;
+    std::size_t bytes = 0;
+    for (void** at = extra; at != nullptr && *at != nullptr; at += 2) {
+        if (*at == reinterpret_cast<void*>(1)) { buffer = at[1]; }
+        if (*at == reinterpret_cast<void*>(2)) { bytes = *static_cast<std::size_t*>(at[1]); }
+    }
+    if (buffer == nullptr || bytes != sizeof argument) { return false; }
+    std::memcpy(&argument, buffer, sizeof argument);
+    return true;
+}
+
+std::shared_ptr<Function> find_function(Handle handle) {
+    std::lock_guard<std::mutex> held(state().lock);
+    return state().functions.find(handle);
+}
+
+}  // namespace
+}  // namespace emulated
+
+using namespace emulated;
+
+ADIT_CUDA cuModuleLoadData(Handle* handle, const void* image) {
+    ADIT_ENTER_CONTEXT();
+    return load(handle, static_cast<const char*>(image));
+}
+
+ADIT_CUDA cuModuleLoadDataEx(Handle* handle, const void* image, u32, u32*, void**) {
+    ADIT_ENTER_CONTEXT();
+    return load(handle, static_cast<const char*>(image));
+}
+
+ADIT_CUDA cuModuleUnload(Handle handle) {
+    ADIT_ENTER_CONTEXT();
+    if (Result why = before_free()) { return why; }
+    State& all = state();
+    std::lock_guard<std::mutex> held(all.lock);
+    const auto module = all.modules.find(handle);
+    if (module == nullptr) { return misuse(INVALID_HANDLE); }
+    for (const Handle function : module->functions) { all.functions.remove(function); }
+    all.modules.remove(handle);
+    return SUCCESS;
+}
+
+ADIT_CUDA cuModuleGetFunction(Handle* handle, Handle module_handle, const char* name) {
+    ADIT_ENTER_CONTEXT();
+    if (handle == nullptr || name == nullptr) { return misuse(INVALID_VALUE); }
+    State& all = state();
+    std::lock_guard<std::mutex> held(all.lock);
+    const auto module = all.modules.find(module_handle);
+    if (module == nullptr) { return misuse(INVALID_HANDLE); }
+    const Kernel kernel = module->kernels.count(name) == 0 ? nullptr : built_in(name);
+    if (kernel == nullptr) { return NOT_FOUND; }
+    auto function = std::make_shared<Function>();
+    function->kernel = kernel;
+    *handle = all.functions.add(function);
+    module->functions.push_back(*handle);
+    return SUCCESS;
+}
+
+ADIT_CUDA cuFuncGetAttribute(int* value, u32 attribute, Handle handle) {
+    ADIT_ENTER();
+    if (find_function(handle) == nullptr) { return misuse(INVALID_HANDLE); }
+    if (value == nullptr || attribute > 9) { return misuse(INVALID_VALUE); }
+    // Threads per block, shared, constant and local bytes, registers, PTX and binary version, and the caches.
+    constexpr int VALUES[] = {THREADS_MAX, 0, 0, 0, 64, 90, 90, 0, 49152, -1};
+    *value = VALUES[attribute];
+    return SUCCESS;
+}
+
+ADIT_CUDA cuOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, Handle handle, int threads, std::size_t) {
+    ADIT_ENTER_CONTEXT();
+    if (find_function(handle) == nullptr) { return misuse(INVALID_HANDLE); }
+    if (blocks == nullptr || threads <= 0 || static_cast<u32>(threads) > THREADS_MAX) { return misuse(INVALID_VALUE); }
+    const u32 most = THREADS_PER_SM / static_cast<u32>(threads);
+    *blocks = static_cast<int>(most < BLOCKS_PER_SM ? most : BLOCKS_PER_SM);
+    return SUCCESS;
+}
+
+ADIT_CUDA cuLaunchKernel(Handle handle, u32 blocks, u32 blocks_y, u32 blocks_z, u32 threads, u32 threads_y, u32 threads_z,
+                         u32 shared_bytes, Handle stream, void** parameters, void** extra) {
+    ADIT_ENTER_CONTEXT();
+    const auto function = find_function(handle);
+    if (function == nullptr) { return misuse(INVALID_HANDLE); }
+    u64 argument = 0;
+    const bool is_flat = blocks_y == 1 && blocks_z == 1 && threads_y == 1 && threads_z == 1 && shared_bytes == 0;
+    if (!is_flat || !read_argument(parameters, extra, argument)) { return misuse(INVALID_VALUE); }
+    return launch(*function, blocks, threads, stream, argument);
+}

@@ -1,0 +1,189 @@
+// Host memory made known to the GPU, registers of devices included, and what is asked of pointers.
+//
+// CUDA takes I/O memory only where the pages are in the page table already, and only if the process may; the settings play
+// both, and a registration whose stores go nowhere.
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cstring>
+
+#include "memory.h"
+
+namespace emulated {
+namespace {
+
+constexpr u64 PAGE_PRESENT = 1ull << 63;
+
+// Whether all pages are in this process's page table, as /proc/self/pagemap has it; true where it cannot be read.
+bool is_present(Address at, u64 bytes) {
+    const int file = open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC);
+    if (file < 0) { return true; }
+    bool all = true;
+    for (Address page = at; all && page < at + bytes; page += HOST_PAGE_BYTES) {
+        u64 entry = PAGE_PRESENT;
+        const auto offset = static_cast<off_t>(page / HOST_PAGE_BYTES * sizeof entry);
+        if (pread(file, &entry, sizeof entry, offset) != sizeof entry) { break; }
+        all = (entry & PAGE_PRESENT) != 0;
+    }
+    close(file);
+    return all;
+}
+
+Result check_io(Address at, u64 bytes, const std::string& how) {
+    if (at % HOST_PAGE_BYTES != 0 || bytes % HOST_PAGE_BYTES != 0) { return misuse(INVALID_VALUE); }
+    if (how == "not-permitted") { return NOT_PERMITTED; }
+    return how == "needs-touch" && !is_present(at, bytes) ? INVALID_VALUE : SUCCESS;
+}
+
+bool overlaps(State& all, Address host, u64 bytes) {
+    for (const auto& entry : all.ranges) {
+        const Range& range = entry.second;
+        if (host < range.host + range.bytes && range.host < host + bytes) { return true; }
+    }
+    return false;
+}
+
+// Pages that take the place of registers that stores do not reach.
+Address substitute(State& all, u64 bytes) {
+    const Address at = take_addresses(all, bytes, HOST_PAGE_BYTES);
+    if (at == 0) { return 0; }
+    void* made = mmap(reinterpret_cast<void*>(at), bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+    return made == MAP_FAILED ? 0 : at;
+}
+
+Result add_registration(Address host, u64 bytes, bool is_io, bool is_lost) {
+    Range range;
+    range.sort = Range::Sort::REGISTERED;
+    range.bytes = bytes;
+    range.host = host;
+    range.is_io = is_io;
+    range.context = current_handle();
+    range.ordinal = current_context()->ordinal;
+    State& all = state();
+    std::lock_guard<std::mutex> held(all.lock);
+    if (overlaps(all, host, bytes)) { return HOST_MEMORY_ALREADY_REGISTERED; }
+    const Address address = is_lost ? substitute(all, bytes) : host;
+    if (address == 0) { return OUT_OF_MEMORY; }
+    range.identity = ++all.identities;
+    all.ranges[address] = range;
+    return SUCCESS;
+}
+
+// The GPU's address of registered or pinned memory; 0 for none. With the lock held.
+Address address_of(State& all, Address host) {
+    for (const auto& [address, range] : all.ranges) {
+        const bool is_host = range.sort == Range::Sort::PINNED || range.sort == Range::Sort::REGISTERED;
+        if (is_host && host >= range.host && host - range.host < range.bytes) { return address + (host - range.host); }
+    }
+    return 0;
+}
+
+}  // namespace
+}  // namespace emulated
+
+using namespace emulated;
+
+ADIT_CUDA cuMemHostRegister_v2(void* pointer, std::size_t bytes, u32 flags) {
+    ADIT_ENTER_CONTEXT();
+    const Address host = reinterpret_cast<Address>(pointer);
+    if (pointer == nullptr || bytes == 0 || flags > 15 || host + bytes < host) { return misuse(INVALID_VALUE); }
+    const Settings now = settings();
+    const bool is_io = (flags & HOST_REGISTER_IOMEMORY) != 0;
+    if (!is_io && now.host_register == "refused") { return NOT_SUPPORTED; }
+    if (is_io) {
+        if (Result why = check_io(host, bytes, now.io_register)) { return why; }
+    }
+    return add_registration(host, bytes, is_io, is_io && now.io_register == "lost");
+}
+
+ADIT_CUDA cuMemHostUnregister(void* pointer) {
+    ADIT_ENTER_CONTEXT();
+    if (Result why = before_free()) { return why; }
+    const Address host = reinterpret_cast<Address>(pointer);
+    Address address;
+    {
+        std::lock_guard<std::mutex> held(state().lock);
+        address = address_of(state(), host);
+    }
+    Range range;
+    if (Result why = withdraw(address, Range::Sort::REGISTERED, HOST_MEMORY_NOT_REGISTERED, range)) { return why; }
+    if (address != host) {
+        mmap(reinterpret_cast<void*>(address), range.bytes, PROT_NONE,
+             MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+    }
+    return SUCCESS;
+}
+
+ADIT_CUDA cuMemHostGetDevicePointer_v2(Address* address, void* host, u32 flags) {
+    ADIT_ENTER_CONTEXT();
+    if (address == nullptr || flags != 0) { return misuse(INVALID_VALUE); }
+    std::lock_guard<std::mutex> held(state().lock);
+    *address = address_of(state(), reinterpret_cast<Address>(host));
+    return *address == 0 ? misuse(INVALID_VALUE) : SUCCESS;
+}
+
+namespace emulated {
+namespace {
+
+template <class T> void put(void* data, T value) { std::memcpy(data, &value, sizeof value); }
+
+// With the lock held; `base` is the range's first address.
+Result pointer_attribute(void* data, u32 attribute, const Range& range, Address base, Address at) {
+    const bool is_device = range.sort == Range::Sort::DEVICE || range.sort == Range::Sort::VIRTUAL;
+    switch (attribute) {
+        case POINTER_CONTEXT: put<Handle>(data, range.context); return SUCCESS;
+        case POINTER_MEMORY_TYPE: put<u32>(data, is_device ? MEMORY_TYPE_DEVICE : MEMORY_TYPE_HOST); return SUCCESS;
+        case POINTER_DEVICE_POINTER: put<Address>(data, at); return SUCCESS;
+        case POINTER_HOST_POINTER:
+            if (is_device) { return INVALID_VALUE; }
+            put<Address>(data, range.host + (at - base));
+            return SUCCESS;
+        case POINTER_SYNC_MEMOPS: put<u32>(data, range.sync_memops); return SUCCESS;
+        case POINTER_BUFFER_ID: put<u64>(data, range.identity); return SUCCESS;
+        case POINTER_IS_MANAGED: put<u32>(data, 0); return SUCCESS;
+        case POINTER_DEVICE_ORDINAL: put<int>(data, range.ordinal); return SUCCESS;
+        case POINTER_RANGE_START: put<Address>(data, base); return SUCCESS;
+        case POINTER_RANGE_SIZE: put<std::size_t>(data, range.bytes); return SUCCESS;
+        case POINTER_MAPPED: put<u32>(data, 1); return SUCCESS;
+        case POINTER_IS_GPU_DIRECT_RDMA_CAPABLE: put<u32>(data, is_device && range.rdma); return SUCCESS;
+        default: return misuse(INVALID_VALUE);
+    }
+}
+
+}  // namespace
+}  // namespace emulated
+
+ADIT_CUDA cuPointerGetAttribute(void* data, u32 attribute, Address at) {
+    ADIT_ENTER_CONTEXT();
+    State& all = state();
+    std::lock_guard<std::mutex> held(all.lock);
+    const Range* range = find_range(all, at);
+    if (data == nullptr || range == nullptr) { return INVALID_VALUE; }
+    return pointer_attribute(data, attribute, *range, std::prev(all.ranges.upper_bound(at))->first, at);
+}
+
+ADIT_CUDA cuPointerSetAttribute(const void* value, u32 attribute, Address at) {
+    ADIT_ENTER_CONTEXT();
+    State& all = state();
+    std::lock_guard<std::mutex> held(all.lock);
+    Range* range = find_range(all, at);
+    if (value == nullptr || range == nullptr || attribute != POINTER_SYNC_MEMOPS) { return misuse(INVALID_VALUE); }
+    const bool is_device = range->sort == Range::Sort::DEVICE || range->sort == Range::Sort::VIRTUAL;
+    if (!is_device) { return misuse(INVALID_VALUE); }
+    u32 set;
+    std::memcpy(&set, value, sizeof set);
+    range->sync_memops = set != 0;
+    return SUCCESS;
+}
+
+ADIT_CUDA cuMemGetAddressRange_v2(Address* base, std::size_t* bytes, Address at) {
+    ADIT_ENTER_CONTEXT();
+    State& all = state();
+    std::lock_guard<std::mutex> held(all.lock);
+    const Range* range = find_range(all, at);
+    if (range == nullptr) { return NOT_FOUND; }
+    if (base != nullptr) { *base = std::prev(all.ranges.upper_bound(at))->first; }
+    if (bytes != nullptr) { *bytes = range->bytes; }
+    return SUCCESS;
+}

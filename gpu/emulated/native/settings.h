@@ -1,0 +1,57 @@
+// What an emulated GPU is like and which calls fail: a comma list, read at load from ADIT_EMULATED_GPU and set at run time.
+//
+// gpus=N driver=N sms=N memory=BYTES bar1=BYTES ordering=N    numbers; the defaults are below
+// no-green no-dma-buf no-rdma no-vmm coherent free-waits      what it lacks or has
+// dma-buf-mmap=on|off   host-register=ok|refused   io-register=ok|needs-touch|not-permitted|lost
+// nvrtc=ok|error   gdr=ok|absent|refused   patience=MS
+// fail=FUNCTION:CODE[:NTH]    each call of FUNCTION fails with CODE, or only the NTH from now; `kernel` is a launched kernel
+//
+// A list replaces all of the list before. An unknown word is refused as a whole and changes nothing.
+#pragma once
+#include <string>
+#include <vector>
+
+#include "abi.h"
+
+namespace emulated {
+
+// A function that fails.
+struct Failure {
+    std::string function;
+    u32 code;
+    u32 nth;        // 0: each call
+    u32 calls;
+};
+
+struct Settings {
+    u32 gpus = 1;
+    u32 driver = 13000;                 // 1000 * major + 10 * minor
+    u32 sms = 132;
+    u64 memory_bytes = 16ull << 30;
+    u64 bar1_bytes = 32ull << 30;
+    int ordering = 0;                   // attribute 118: 0 none, 100 owner, 200 all devices
+    bool green = true;
+    bool dma_buf = true;
+    bool dma_buf_mmap = true;
+    bool rdma = true;
+    bool vmm = true;
+    bool coherent = false;
+    bool free_waits = false;            // freeing memory waits for all kernels, as CUDA may
+    u32 patience_ms = 30000;            // longest a call waits for work before it fails with LAUNCH_TIMEOUT
+    std::string host_register = "ok";
+    std::string io_register = "ok";
+    std::string nvrtc = "ok";
+    std::string gdr = "ok";
+    std::vector<Failure> failures;
+};
+
+// A copy of what is set now.
+Settings settings();
+
+// The code that this call of a function is to fail with, or 0.
+u32 injected_failure(const char* function);
+
+}  // namespace emulated
+
+// Replaces the settings: 0, or -1 if a word is not known, with nothing changed.
+ADIT_EXPORT int adit_emulated_set(const char* list);

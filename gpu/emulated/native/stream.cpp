@@ -1,0 +1,309 @@
+// Stream queues and the functions of streams. See stream.h for their order.
+#include "stream.h"
+
+#include <algorithm>
+#include <chrono>
+#include <thread>
+#include <type_traits>
+
+#include "memory.h"
+
+namespace emulated {
+namespace {
+
+void work(const std::shared_ptr<Stream>& stream) {
+    std::unique_lock<std::mutex> held(stream->lock);
+    for (;;) {
+        stream->changed.wait(held, [&] { return !stream->queue.empty() || stream->is_closing; });
+        if (stream->queue.empty()) { return; }
+        Operation operation = std::move(stream->queue.front());
+        stream->queue.pop_front();
+        held.unlock();
+        operation();
+        operation = nullptr;
+        held.lock();
+        stream->finished += 1;
+        stream->changed.notify_all();
+    }
+}
+
+// What an operation waits for besides its own stream: a stream, and how many of its operations.
+using Before = std::vector<std::pair<std::shared_ptr<Stream>, u64>>;
+
+void add_before(Before& before, const std::shared_ptr<Stream>& other) {
+    std::lock_guard<std::mutex> held(other->lock);
+    if (other->finished < other->enqueued) { before.emplace_back(other, other->enqueued); }
+}
+
+Before legacy_order(const std::shared_ptr<Stream>& stream) {
+    Before before;
+    if (stream->flags & STREAM_NON_BLOCKING) { return before; }
+    std::lock_guard<std::mutex> held(state().lock);
+    if (!stream->is_legacy) {
+        const auto context = state().contexts.find(stream->context);
+        if (context != nullptr && context->legacy != nullptr) { add_before(before, context->legacy); }
+        return before;
+    }
+    for (const auto& entry : state().streams.items()) {
+        const auto& other = entry.second;
+        if (other->context == stream->context && !(other->flags & STREAM_NON_BLOCKING)) { add_before(before, other); }
+    }
+    return before;
+}
+
+}  // namespace
+
+bool Stream::is_idle() {
+    std::lock_guard<std::mutex> held(lock);
+    return finished == enqueued;
+}
+
+bool Stream::wait(u64 position, u32 timeout_ms) {
+    std::unique_lock<std::mutex> held(lock);
+    return changed.wait_for(held, std::chrono::milliseconds(timeout_ms), [&] { return finished >= position; });
+}
+
+void Stream::wait(u64 position) {
+    std::unique_lock<std::mutex> held(lock);
+    changed.wait(held, [&] { return finished >= position; });
+}
+
+std::shared_ptr<Stream> start_stream(Handle context, u32 flags, int priority, bool is_legacy) {
+    auto stream = std::make_shared<Stream>();
+    stream->context = context;
+    stream->flags = flags;
+    stream->priority = priority;
+    stream->is_legacy = is_legacy;
+    std::thread([stream] { work(stream); }).detach();
+    return stream;
+}
+
+void close_stream(const std::shared_ptr<Stream>& stream) {
+    {
+        std::lock_guard<std::mutex> held(stream->lock);
+        stream->is_closing = true;
+    }
+    stream->changed.notify_all();
+}
+
+std::shared_ptr<Stream> stream_of(Handle handle) {
+    std::lock_guard<std::mutex> held(state().lock);
+    if (handle > 2) { return state().streams.find(handle); }
+    const Handle here = current_handle();
+    const auto context = state().contexts.find(here);
+    if (context == nullptr) { return nullptr; }
+    if (context->legacy == nullptr) { context->legacy = start_stream(here, 0, 0, true); }
+    return context->legacy;
+}
+
+u64 append(const std::shared_ptr<Stream>& stream, Operation operation) {
+    Before before = legacy_order(stream);
+    auto ordered = [before = std::move(before), operation = std::move(operation)] {
+        for (const auto& [other, position] : before) { other->wait(position); }
+        operation();
+    };
+    u64 position;
+    {
+        std::lock_guard<std::mutex> held(stream->lock);
+        stream->queue.emplace_back(std::move(ordered));
+        position = ++stream->enqueued;
+    }
+    stream->changed.notify_all();
+    return position;
+}
+
+namespace {
+
+Result wait_for(const std::shared_ptr<Stream>& stream, u64 position) {
+    if (stream->wait(position, settings().patience_ms)) { return SUCCESS; }
+    state().stalls += 1;
+    return LAUNCH_TIMEOUT;
+}
+
+Result sticky(Handle handle) {
+    const auto context = context_of(handle);
+    return context == nullptr ? SUCCESS : static_cast<Result>(context->error.load());
+}
+
+u64 tail(const std::shared_ptr<Stream>& stream) {
+    std::lock_guard<std::mutex> held(stream->lock);
+    return stream->enqueued;
+}
+
+}  // namespace
+
+Result run(const std::shared_ptr<Stream>& stream, Operation operation) {
+    return wait_for(stream, append(stream, std::move(operation)));
+}
+
+Result synchronize(Handle context) {
+    std::vector<std::shared_ptr<Stream>> streams;
+    {
+        State& all = state();
+        std::lock_guard<std::mutex> held(all.lock);
+        auto is_within = [&](Handle handle) {
+            const auto found = all.contexts.find(handle);
+            return handle == context || (found != nullptr && found->parent == context);
+        };
+        for (const auto& entry : all.streams.items()) {
+            if (is_within(entry.second->context)) { streams.push_back(entry.second); }
+        }
+        for (const auto& entry : all.contexts.items()) {
+            if (is_within(entry.first) && entry.second->legacy) { streams.push_back(entry.second->legacy); }
+        }
+    }
+    for (const auto& stream : streams) {
+        if (Result why = wait_for(stream, tail(stream))) { return why; }
+    }
+    return sticky(context);
+}
+
+namespace {
+
+Result make_stream(Handle* handle, Handle context, u32 flags, int priority) {
+    if (handle == nullptr || (flags & ~STREAM_NON_BLOCKING) != 0) { return misuse(INVALID_VALUE); }
+    auto stream = start_stream(context, flags, std::max(-5, std::min(0, priority)), false);
+    std::lock_guard<std::mutex> held(state().lock);
+    *handle = state().streams.add(stream);
+    return SUCCESS;
+}
+
+// Appends what waits until `holds` is true of memory that others write.
+template <class F> Result append_polling(Handle handle, F holds) {
+    const auto stream = stream_of(handle);
+    if (stream == nullptr) { return misuse(INVALID_HANDLE); }
+    append(stream, [holds] {
+        while (!holds()) { std::this_thread::sleep_for(std::chrono::microseconds(20)); }
+    });
+    return SUCCESS;
+}
+
+template <class T> bool is_reached(T now, T value, u32 how) {
+    switch (how) {
+        case WAIT_GEQ: return static_cast<std::make_signed_t<T>>(now - value) >= 0;
+        case WAIT_EQ: return now == value;
+        case WAIT_AND: return (now & value) != 0;
+        default: return static_cast<T>(~(now | value)) != 0;
+    }
+}
+
+template <class T> Result wait_value(Handle handle, Address at, T value, u32 flags) {
+    const u32 how = flags & ~WAIT_FLUSH;
+    const bool flushes = (flags & WAIT_FLUSH) != 0;
+    if (how > WAIT_NOR || at % sizeof(T) != 0 || !is_reachable(at, sizeof(T))) { return misuse(INVALID_VALUE); }
+    if (flushes && !settings().rdma) { return NOT_SUPPORTED; }
+    const T* word = reinterpret_cast<const T*>(at);
+    return append_polling(handle, [=] { return is_reached(__atomic_load_n(word, __ATOMIC_ACQUIRE), value, how); });
+}
+
+template <class T> Result write_value(Handle handle, Address at, T value, u32 flags) {
+    if (flags > 1 || at % sizeof(T) != 0 || !is_reachable(at, sizeof(T))) { return misuse(INVALID_VALUE); }
+    const auto stream = stream_of(handle);
+    if (stream == nullptr) { return misuse(INVALID_HANDLE); }
+    append(stream, [=] { __atomic_store_n(reinterpret_cast<T*>(at), value, __ATOMIC_RELEASE); });
+    return SUCCESS;
+}
+
+}  // namespace
+}  // namespace emulated
+
+using namespace emulated;
+
+ADIT_CUDA cuStreamCreate(Handle* handle, u32 flags) {
+    ADIT_ENTER_CONTEXT();
+    return make_stream(handle, current_handle(), flags, 0);
+}
+
+ADIT_CUDA cuStreamCreateWithPriority(Handle* handle, u32 flags, int priority) {
+    ADIT_ENTER_CONTEXT();
+    return make_stream(handle, current_handle(), flags, priority);
+}
+
+ADIT_CUDA cuGreenCtxStreamCreate(Handle* handle, Handle green, u32 flags, int priority) {
+    ADIT_ENTER();
+    Handle view = 0;
+    {
+        std::lock_guard<std::mutex> held(state().lock);
+        for (const auto& [context, of] : state().green_views) {
+            if (of == green) { view = context; }
+        }
+    }
+    if (view == 0) { return misuse(INVALID_HANDLE); }
+    // A stream of a green context never takes part in the order of the default stream.
+    if ((flags & STREAM_NON_BLOCKING) == 0) { return misuse(INVALID_VALUE); }
+    return make_stream(handle, view, flags, priority);
+}
+
+ADIT_CUDA cuStreamDestroy_v2(Handle handle) {
+    ADIT_ENTER();
+    std::shared_ptr<Stream> stream;
+    {
+        std::lock_guard<std::mutex> held(state().lock);
+        stream = state().streams.find(handle);
+        state().streams.remove(handle);
+    }
+    if (stream == nullptr) { return misuse(INVALID_HANDLE); }
+    close_stream(stream);
+    return SUCCESS;
+}
+
+ADIT_CUDA cuStreamQuery(Handle handle) {
+    ADIT_ENTER();
+    const auto stream = stream_of(handle);
+    if (stream == nullptr) { return misuse(INVALID_HANDLE); }
+    if (!stream->is_idle()) { return NOT_READY; }
+    return sticky(stream->context);
+}
+
+ADIT_CUDA cuStreamSynchronize(Handle handle) {
+    ADIT_ENTER();
+    const auto stream = stream_of(handle);
+    if (stream == nullptr) { return misuse(INVALID_HANDLE); }
+    if (Result why = wait_for(stream, tail(stream))) { return why; }
+    return sticky(stream->context);
+}
+
+ADIT_CUDA cuStreamGetPriority(Handle handle, int* priority) {
+    ADIT_ENTER();
+    const auto stream = stream_of(handle);
+    if (stream == nullptr || priority == nullptr) { return misuse(INVALID_HANDLE); }
+    *priority = stream->priority;
+    return SUCCESS;
+}
+
+ADIT_CUDA cuStreamGetCtx(Handle handle, Handle* context) {
+    ADIT_ENTER();
+    const auto stream = stream_of(handle);
+    if (stream == nullptr || context == nullptr) { return misuse(INVALID_HANDLE); }
+    *context = stream->context;
+    return SUCCESS;
+}
+
+ADIT_CUDA cuStreamWaitValue32_v2(Handle handle, Address at, u32 value, u32 flags) {
+    ADIT_ENTER();
+    return wait_value<u32>(handle, at, value, flags);
+}
+
+ADIT_CUDA cuStreamWriteValue32_v2(Handle handle, Address at, u32 value, u32 flags) {
+    ADIT_ENTER();
+    return write_value<u32>(handle, at, value, flags);
+}
+
+ADIT_CUDA cuStreamWaitValue64_v2(Handle handle, Address at, u64 value, u32 flags) {
+    ADIT_ENTER();
+    return wait_value<u64>(handle, at, value, flags);
+}
+
+ADIT_CUDA cuStreamWriteValue64_v2(Handle handle, Address at, u64 value, u32 flags) {
+    ADIT_ENTER();
+    return write_value<u64>(handle, at, value, flags);
+}
+
+ADIT_CUDA cuLaunchHostFunc(Handle handle, void (*function)(void*), void* data) {
+    ADIT_ENTER();
+    const auto stream = stream_of(handle);
+    if (stream == nullptr) { return misuse(INVALID_HANDLE); }
+    if (function == nullptr) { return misuse(INVALID_VALUE); }
+    append(stream, [=] { function(data); });
+    return SUCCESS;
+}

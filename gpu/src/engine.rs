@@ -69,6 +69,7 @@ pub(crate) struct Parts<'a> {
     pub(crate) gpu: &'a Arc<Gpu>,
     /// For messages.
     pub(crate) name: String,
+    pub(crate) program: Arc<Program>,
     pub(crate) blocks: &'a Blocks,
     pub(crate) tables: &'a [&'a MappingTable],
     /// The controllers of the devices that are reset with their queues.
@@ -82,8 +83,7 @@ impl RingEngine {
     /// # Errors
     /// What keeps the device code from being compiled, the queues from being made, or CUDA from working.
     pub(crate) fn new(parts: Parts<'_>, options: &Options) -> Result<RingEngine> {
-        let Parts { gpu, name, blocks, tables, controllers, make_queues } = parts;
-        let program = Program::load(gpu)?;
+        let Parts { gpu, name, program, blocks, tables, controllers, make_queues } = parts;
         let partitions = gpu.partition(options.sms);
         let stream = |_| partitions.io.stream(Priority::High);
         let streams = (0..STREAMS).map(stream).collect::<Result<Vec<_>>>()?;

@@ -71,8 +71,10 @@ pub(crate) enum Way {
     Persistent,
     /// CPU threads.
     Staged(Arc<Progress>),
-    /// Nobody any more: it was not issued whole.
+    /// Nobody any more: it may have been begun, and is free again after a recovery.
     Lost,
+    /// Nobody: it was refused before anything was begun.
+    Unbegun,
 }
 
 /// A block in use.
@@ -135,6 +137,11 @@ impl Blocks {
         self.header_address(index) + std::mem::offset_of!(Iocb, issued) as u64
     }
 
+    /// Where the statuses of a block lie.
+    pub(crate) fn statuses_address(&self, index: u32) -> u64 {
+        self.statuses.address() + u64::from(index) * STATUSES
+    }
+
     /// Where a block's live header lies.
     pub(crate) fn header_address(&self, index: u32) -> u64 {
         assert!(index < self.count);
@@ -186,6 +193,7 @@ impl Blocks {
         match way {
             Way::Staged(progress) => progress.done() == generation,
             Way::Kernel(_) | Way::Persistent | Way::Lost => self.done(index) == generation,
+            Way::Unbegun => true,
         }
     }
 
@@ -249,7 +257,7 @@ impl Blocks {
         let before = generation.wrapping_sub(1);
         let header = Iocb {
             contexts: self.address(index, 0),
-            statuses: self.statuses.address() + u64::from(index) * STATUSES,
+            statuses: self.statuses_address(index),
             done_host: self.address(index, DONE),
             timeout_ns: self.timeout.as_nanos().min(u128::from(u64::MAX / 2)) as u64,
             total,
@@ -278,7 +286,6 @@ impl Blocks {
     /// Writes the argument of a kernel that is launched for `uses`, and gives its address. It lies with the first.
     pub(crate) fn prepare_issue(&self, uring: u64, uses: &[Use]) -> u64 {
         let first = uses[0].index;
-        self.write_lists(first, uses);
         let (blocks, generations) = self.lists(uses);
         let arguments = IssueArguments { uring, blocks, generations, count: uses.len() as u32, zero: 0 };
         self.write(first, ARGUMENTS, arguments.as_bytes());
@@ -292,8 +299,8 @@ impl Blocks {
     }
 
     /// Writes the indices and the generations of `uses`, which kernels read.
-    fn write_lists(&self, first: u32, uses: &[Use]) {
-        let start = (self.at(first) + LISTS) / 4;
+    fn write_lists(&self, uses: &[Use]) {
+        let start = (self.at(uses[0].index) + LISTS) / 4;
         let words = &self.pinned.words()[start..start + 2 * self.count as usize];
         let (blocks, generations) = words.split_at(self.count as usize);
         for ((block, generation), held) in blocks.iter().zip(generations).zip(uses) {
@@ -315,7 +322,7 @@ impl Blocks {
                 let words = (0..held.count as usize).map(|context| progress.status(context));
                 outcome.failed.extend(held.failures(words));
             }
-            Some(Way::Lost) | None => outcome.failed.extend(held.failures(iter::repeat(NOT_SENT))),
+            Some(Way::Lost | Way::Unbegun) | None => outcome.failed.extend(held.failures(iter::repeat(NOT_SENT))),
         }
         Ok(())
     }
@@ -374,7 +381,7 @@ fn next_generation(generation: u32) -> u32 {
 pub struct Iocbs {
     blocks: Arc<Blocks>,
     uses: Vec<Use>,
-    after: Option<Event>,
+    after: Option<Arc<Event>>,
     is_issued: AtomicBool,
 }
 
@@ -394,7 +401,7 @@ impl Iocbs {
     }
 
     /// What they wait for before they begin.
-    pub(crate) fn after(&self) -> Option<&Event> {
+    pub(crate) fn after(&self) -> Option<&Arc<Event>> {
         self.after.as_ref()
     }
 
@@ -485,12 +492,15 @@ impl<'a> Filling<'a> {
     }
 
     /// What was filled, to be issued behind `after`.
-    pub(crate) fn finish(mut self, after: Option<Event>) -> Iocbs {
+    pub(crate) fn finish(mut self, after: Option<Arc<Event>>) -> Iocbs {
         let blocks = Arc::clone(self.lanes[0].sink.blocks);
         let mut uses = Vec::new();
         for lane in &mut self.lanes {
             lane.sink.close();
             uses.append(&mut lane.sink.filled);
+        }
+        if !uses.is_empty() {
+            blocks.write_lists(&uses);
         }
         Iocbs { blocks, uses, after, is_issued: AtomicBool::new(false) }
     }

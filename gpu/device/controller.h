@@ -62,7 +62,11 @@ struct alignas(128) ControllerQueue {
     u64 sq_head;              // position of the next command
     u64 cq_tail;              // position of the next completion
     u64 cq_head;              // position that the host has read up to
-    u64 reserved[6];
+    u32 sq_seen;              // the submission doorbell as it was last
+    u32 cq_seen;
+    u32 tail;                 // the last submission tail inside the queue
+    u32 reserved_tail;
+    u64 reserved[4];
 
     // Written by the queue's warp: counts since the host zeroed them.
     alignas(128) u64 commands;
@@ -137,7 +141,7 @@ inline QueueState load_state(u64 at) {
             queue.commands, queue.completions, queue.sq_rings, queue.cq_rings, queue.faults,
             queue.sq_head, queue.cq_tail, queue.cq_head, queue.depth, queue.qid,
             sq_entry, static_cast<u32>(queue.cq_tail - laps * queue.depth), static_cast<u32>(~laps & 1),
-            static_cast<u32>(queue.delayed_count), sq_entry, static_cast<u32>(queue.cq_head % queue.depth), sq_entry};
+            static_cast<u32>(queue.delayed_count), queue.sq_seen, queue.cq_seen, queue.tail};
 }
 
 inline void store_state(const QueueState& state) {
@@ -151,6 +155,9 @@ inline void store_state(const QueueState& state) {
         store64_relaxed_gpu(ADIT_FIELD(ControllerQueue, state.at, cq_tail), state.cq_tail);
         store64_relaxed_gpu(ADIT_FIELD(ControllerQueue, state.at, cq_head), state.cq_head);
         store64_relaxed_gpu(ADIT_FIELD(ControllerQueue, state.at, delayed_count), state.delayed);
+        store32_relaxed_gpu(ADIT_FIELD(ControllerQueue, state.at, sq_seen), state.sq_seen);
+        store32_relaxed_gpu(ADIT_FIELD(ControllerQueue, state.at, cq_seen), state.cq_seen);
+        store32_relaxed_gpu(ADIT_FIELD(ControllerQueue, state.at, tail), state.tail);
         return 0u;
     });
 }

@@ -1,1 +1,441 @@
-//! Not yet.
+//! An NVMe controller in device code: a persistent kernel that serves rings in memory, for tests and for measuring.
+//!
+//! It runs in a partition of its own, and is started before whatever posts to it. It checks every field of every command
+//! and counts the bad ones; data are moved only where it was given media. It has no admin queue: its queues exist when it
+//! is made, and a queue that it took a fault from is made anew with the whole controller.
+//!
+//! Dropping it stops it in bounded time. If the kernel does not end, its memory is kept for good, and a warning says so.
+
+mod layout;
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use zerocopy::{FromBytes, FromZeros, IntoBytes};
+
+use crate::cuda::{DeviceMemory, Gpu, Partition, PinnedMemory, Priority, Stream};
+use crate::error::{Error, Result};
+use crate::layout::{Form, LBAS_MAX};
+use crate::options::Place;
+use crate::program::{Kernel, Program};
+
+use layout::{BAD_KINDS, ControllerArguments, ControllerQueue, ControllerRange, IN_FLIGHT_BYTES};
+
+/// Most queues of a controller.
+pub(crate) const QUEUES_MAX: u32 = 256;
+/// Most ranges that commands may point at.
+const RANGES_MAX: usize = 16;
+/// How long the kernel may take to start, and to stop.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// Between two doorbells: none shares a cache line with another.
+const DOORBELL_BYTES: u64 = 128;
+const PAGE_BYTES: u64 = 4096;
+
+/// What the controller is.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Shape {
+    pub(crate) queues: u32,
+    /// Entries of each queue.
+    pub(crate) depth: u32,
+    /// Where the rings and doorbells lie: [`Place::Gpu`] or [`Place::Host`].
+    pub(crate) place: Place,
+    pub(crate) lba_shift: u32,
+    /// Size of its namespace, 1.
+    pub(crate) lbas: u64,
+    pub(crate) form: Form,
+    /// Whether data are kept, in GPU memory as large as the namespace.
+    pub(crate) media: bool,
+    pub(crate) faults: Faults,
+}
+
+/// What the controller does wrong, and to which commands of each queue.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Faults {
+    pub(crate) kind: Fault,
+    /// Every how many commands; not 0.
+    pub(crate) every: u32,
+    /// How many go before the first that it may hit.
+    pub(crate) first: u32,
+    /// Of [`Fault::Delayed`].
+    pub(crate) delay: Duration,
+}
+
+impl Faults {
+    /// All goes right.
+    pub(crate) const NONE: Faults =
+        Faults { kind: Fault::None, every: 1, first: 0, delay: Duration::ZERO };
+}
+
+/// What can go wrong (controller.h, `Fault`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub(crate) enum Fault {
+    /// Nothing.
+    None = 0,
+    /// Unrecovered Read Error.
+    Status = 1,
+    /// No completion.
+    Lost = 2,
+    /// A late completion.
+    Delayed = 3,
+    /// Two completions.
+    Twice = 4,
+    /// A completion of a command that is not in flight.
+    WrongCommand = 5,
+}
+
+/// A queue pair as it is given to rings: addresses as the GPU sees them.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Pair {
+    pub(crate) sq: u64,
+    pub(crate) cq: u64,
+    pub(crate) sq_doorbell: u64,
+    pub(crate) cq_doorbell: u64,
+    pub(crate) qid: u16,
+}
+
+/// What the controller saw since it was made, over all its queues.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Counters {
+    pub(crate) commands: u64,
+    pub(crate) completions: u64,
+    /// Changes of the submission doorbells that it saw: rings that follow at once are seen as one.
+    pub(crate) sq_rings: u64,
+    pub(crate) cq_rings: u64,
+    pub(crate) faults: u64,
+    /// Commands and doorbells that it found a fault with.
+    pub(crate) bad: u64,
+}
+
+/// Memory that both sides reach, and where the GPU sees it.
+#[derive(Debug)]
+enum RingMemory {
+    Gpu(DeviceMemory),
+    Host(PinnedMemory),
+}
+
+impl RingMemory {
+    /// Zeroed memory.
+    fn allocate(gpu: &Arc<Gpu>, place: Place, bytes: u64) -> Result<RingMemory> {
+        match place {
+            Place::Gpu => {
+                let memory = DeviceMemory::allocate(gpu, bytes)?;
+                memory.zero()?;
+                Ok(RingMemory::Gpu(memory))
+            }
+            Place::Host => PinnedMemory::allocate(gpu, bytes).map(RingMemory::Host),
+            Place::Cmb => {
+                let why = "a controller in device code has no controller memory buffer";
+                Err(Error::invalid("rings of a controller in device code", why))
+            }
+        }
+    }
+
+    fn address(&self) -> u64 {
+        match self {
+            RingMemory::Gpu(memory) => memory.address(),
+            RingMemory::Host(memory) => memory.address(),
+        }
+    }
+}
+
+/// All that the kernel reaches.
+#[derive(Debug)]
+struct Memory {
+    /// Per queue: the submission ring, the completion ring, two doorbells.
+    rings: RingMemory,
+    queues: DeviceMemory,
+    in_flight: DeviceMemory,
+    /// The arguments, and the ranges behind them.
+    arguments: DeviceMemory,
+    media: Option<DeviceMemory>,
+    /// Two words: stop, alive.
+    words: PinnedMemory,
+}
+
+/// A controller that was made, and may be running.
+#[derive(Debug)]
+pub(crate) struct GpuController {
+    shape: Shape,
+    stream: Stream,
+    program: Arc<Program>,
+    /// None once it was given up because the kernel did not end.
+    memory: Option<Memory>,
+    is_running: bool,
+}
+
+impl GpuController {
+    /// Makes a controller that will run in `partition`. All its memory is allocated here: once kernels run that do not
+    /// end, allocating may have to wait for them.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for a shape that cannot be; [`Error::Cuda`].
+    pub(crate) fn new(
+        gpu: &Arc<Gpu>,
+        program: &Arc<Program>,
+        partition: &Partition,
+        shape: &Shape,
+    ) -> Result<GpuController> {
+        check(shape)?;
+        let count = u64::from(shape.queues);
+        let zeroed = |bytes| -> Result<DeviceMemory> {
+            let memory = DeviceMemory::allocate(gpu, bytes)?;
+            memory.zero()?;
+            Ok(memory)
+        };
+        let memory = Memory {
+            rings: RingMemory::allocate(gpu, shape.place, count * pair_bytes(shape.depth))?,
+            queues: zeroed(count * size_of::<ControllerQueue>() as u64)?,
+            in_flight: zeroed(count * IN_FLIGHT_BYTES)?,
+            arguments: zeroed(PAGE_BYTES)?,
+            media: shape.media.then(|| zeroed(shape.lbas << shape.lba_shift)).transpose()?,
+            words: PinnedMemory::allocate(gpu, 8)?,
+        };
+        let stream = partition.stream(Priority::High)?;
+        let controller = GpuController {
+            shape: *shape,
+            stream,
+            program: Arc::clone(program),
+            memory: Some(memory),
+            is_running: false,
+        };
+        controller.write_queues()?;
+        Ok(controller)
+    }
+
+    /// Starts it. Commands may point at `ranges` (address, bytes), and nowhere else.
+    ///
+    /// # Errors
+    /// [`Error::TimedOut`] if the kernel does not come to life; [`Error::Cuda`].
+    pub(crate) fn start(&mut self, ranges: &[(u64, u64)]) -> Result<()> {
+        assert!(!self.is_running, "it is started once at a time");
+        assert!(ranges.len() <= RANGES_MAX, "{} ranges of commands' data", ranges.len());
+        let memory = self.memory.as_ref().ok_or_else(given_up)?;
+        let [stop, alive] = [0, 1].map(|word| &memory.words.words()[word]);
+        stop.store(0, Ordering::Release);
+        let before = alive.load(Ordering::Acquire);
+        let base = size_of::<ControllerArguments>() as u64;
+        let listed: Vec<ControllerRange> = ranges
+            .iter()
+            .map(|&(address, bytes)| ControllerRange { address, bytes })
+            .collect();
+        memory.arguments.write(base, listed.as_slice().as_bytes())?;
+        memory.arguments.write(0, self.arguments(memory, ranges.len() as u32).as_bytes())?;
+        // A warp for each queue, on multiprocessors of their own as far as there are any.
+        let kernel = self.program.function(Kernel::Controller);
+        self.stream.launch(kernel, self.shape.queues, 32, memory.arguments.address())?;
+        self.is_running = true;
+        let begin = Instant::now();
+        while alive.load(Ordering::Acquire) == before {
+            if begin.elapsed() >= PATIENCE {
+                return Err(Error::TimedOut {
+                    waited_for: "the controller in device code to start".to_owned(),
+                    after: PATIENCE,
+                    fix: "end other kernels that do not end, or take fewer multiprocessors".into(),
+                });
+            }
+            std::thread::yield_now();
+        }
+        Ok(())
+    }
+
+    fn arguments(&self, memory: &Memory, range_count: u32) -> ControllerArguments {
+        let Shape { faults, lbas, lba_shift, form, queues, .. } = self.shape;
+        ControllerArguments {
+            queues: memory.queues.address(),
+            ranges: memory.arguments.address() + size_of::<ControllerArguments>() as u64,
+            stop: memory.words.address(),
+            alive: memory.words.address() + 4,
+            media: memory.media.as_ref().map_or(0, DeviceMemory::address),
+            lbas,
+            delay_ns: faults.delay.as_nanos() as u64,
+            queue_count: queues,
+            range_count,
+            nsid: 1,
+            lba_shift,
+            lbas_max: LBAS_MAX as u32,
+            form: form as u32,
+            fault: faults.kind as u32,
+            fault_every: faults.every,
+            fault_first: faults.first,
+            reserved: 0,
+        }
+    }
+
+    /// What goes wrong from the next start on.
+    pub(crate) fn set_faults(&mut self, faults: Faults) {
+        assert!(!self.is_running && faults.every > 0, "faults change while it is stopped");
+        self.shape.faults = faults;
+    }
+
+    /// Its queue pairs, in order of their identifiers.
+    pub(crate) fn pairs(&self) -> Vec<Pair> {
+        let Some(memory) = &self.memory else { return Vec::new() };
+        (0..self.shape.queues).map(|index| pair(memory.rings.address(), &self.shape, index)).collect()
+    }
+
+    fn write_queues(&self) -> Result<()> {
+        let Some(memory) = &self.memory else { return Err(given_up()) };
+        for (index, pair) in self.pairs().iter().enumerate() {
+            let mut queue = ControllerQueue::new_zeroed();
+            queue.sq = pair.sq;
+            queue.cq = pair.cq;
+            queue.sq_doorbell = pair.sq_doorbell;
+            queue.cq_doorbell = pair.cq_doorbell;
+            queue.in_flight = memory.in_flight.address() + index as u64 * IN_FLIGHT_BYTES;
+            queue.depth = self.shape.depth;
+            queue.qid = u32::from(pair.qid);
+            let at = index * size_of::<ControllerQueue>();
+            memory.queues.write(at as u64, queue.as_bytes())?;
+        }
+        Ok(())
+    }
+
+    /// What it saw. Exact once it is stopped.
+    ///
+    /// # Errors
+    /// [`Error::Cuda`] if its memory cannot be read.
+    pub(crate) fn counters(&self) -> Result<Counters> {
+        let memory = self.memory.as_ref().ok_or_else(given_up)?;
+        let mut bytes = [0; size_of::<ControllerQueue>()];
+        let mut all = Counters::default();
+        for index in 0..u64::from(self.shape.queues) {
+            memory.queues.read(index * bytes.len() as u64, &mut bytes)?;
+            let queue = ControllerQueue::read_from_bytes(&bytes).expect("as many bytes as it has");
+            all.commands += queue.commands;
+            all.completions += queue.completions;
+            all.sq_rings += queue.sq_rings;
+            all.cq_rings += queue.cq_rings;
+            all.faults += queue.faults;
+            all.bad += queue.bad.iter().sum::<u64>();
+        }
+        Ok(all)
+    }
+
+    /// Reads what the namespace holds from byte `offset` on.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] where there is no media or it ends before; [`Error::Cuda`].
+    pub(crate) fn read_media(&self, offset: u64, bytes: &mut [u8]) -> Result<()> {
+        let media = self.memory.as_ref().and_then(|memory| memory.media.as_ref());
+        let none = || Error::invalid("read a controller's media", "it was made without");
+        media.ok_or_else(none)?.read(offset, bytes)
+    }
+
+    /// Stops it, if it runs. It goes on where it was when it is started again.
+    ///
+    /// # Errors
+    /// [`Error::TimedOut`] if the kernel does not end; its memory is then kept for good.
+    pub(crate) fn stop(&mut self) -> Result<()> {
+        let Some(memory) = &self.memory else { return Ok(()) };
+        if !self.is_running {
+            return Ok(());
+        }
+        memory.words.words()[0].store(1, Ordering::Release);
+        let ended = self.stream.synchronize(PATIENCE);
+        self.is_running = false;
+        if ended.is_err() {
+            tracing::warn!("a controller in device code does not end; its memory is not freed");
+            std::mem::forget(self.memory.take());
+        }
+        ended
+    }
+}
+
+impl Drop for GpuController {
+    fn drop(&mut self) {
+        // What went wrong is in the log.
+        drop(self.stop());
+    }
+}
+
+fn given_up() -> Error {
+    Error::OutOfService {
+        device: "the controller in device code".to_owned(),
+        reason: "its kernel did not end".to_owned(),
+    }
+}
+
+fn check(shape: &Shape) -> Result<()> {
+    let what = "a controller in device code";
+    if !(1..=QUEUES_MAX).contains(&shape.queues) {
+        let why = format!("{} queues; it has 1 to {QUEUES_MAX}", shape.queues);
+        return Err(Error::invalid(what, why));
+    }
+    if !(2..=65535).contains(&shape.depth) {
+        return Err(Error::invalid(what, format!("{} entries; 2 to 65535", shape.depth)));
+    }
+    if !(9..=16).contains(&shape.lba_shift) || shape.lbas == 0 || shape.lbas >> 40 != 0 {
+        let why = format!("{} LBAs of 2^{} bytes", shape.lbas, shape.lba_shift);
+        return Err(Error::invalid(what, why));
+    }
+    assert!(shape.faults.every > 0, "a fault hits every so many commands");
+    Ok(())
+}
+
+/// Bytes of a queue pair: both rings in whole pages, and the doorbells.
+fn pair_bytes(depth: u32) -> u64 {
+    let depth = u64::from(depth);
+    (depth * 64).next_multiple_of(PAGE_BYTES)
+        + (depth * 16 + 2 * DOORBELL_BYTES).next_multiple_of(PAGE_BYTES)
+}
+
+fn pair(base: u64, shape: &Shape, index: u32) -> Pair {
+    let depth = u64::from(shape.depth);
+    let sq = base + u64::from(index) * pair_bytes(shape.depth);
+    let cq = sq + (depth * 64).next_multiple_of(PAGE_BYTES);
+    // The doorbells lie at the end of the last page, each on lines of its own.
+    let end = sq + pair_bytes(shape.depth);
+    Pair {
+        sq,
+        cq,
+        sq_doorbell: end - 2 * DOORBELL_BYTES,
+        cq_doorbell: end - DOORBELL_BYTES,
+        qid: index as u16 + 1,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shape(queues: u32, depth: u32) -> Shape {
+        Shape {
+            queues,
+            depth,
+            place: Place::Gpu,
+            lba_shift: 9,
+            lbas: 1 << 20,
+            form: Form::Sgl,
+            media: false,
+            faults: Faults::NONE,
+        }
+    }
+
+    #[test]
+    fn the_parts_of_queue_pairs_do_not_overlap() {
+        for depth in [2, 3, 64, 100, 1000, 4096, 65535] {
+            let shape = shape(3, depth);
+            let mut from = 1 << 20;
+            for index in 0..3 {
+                let pair = pair(1 << 20, &shape, index);
+                assert!(pair.sq >= from && pair.sq % PAGE_BYTES == 0, "{depth}: {pair:?}");
+                assert!(pair.cq >= pair.sq + u64::from(depth) * 64, "{depth}: {pair:?}");
+                assert!(pair.sq_doorbell >= pair.cq + u64::from(depth) * 16, "{depth}: {pair:?}");
+                assert!(pair.cq_doorbell >= pair.sq_doorbell + DOORBELL_BYTES, "{depth}: {pair:?}");
+                assert_eq!(u32::from(pair.qid), index + 1);
+                from = pair.cq_doorbell + DOORBELL_BYTES;
+            }
+        }
+    }
+
+    #[test]
+    fn a_shape_that_cannot_be_is_refused_with_its_limit() {
+        let refusal = check(&shape(257, 64)).expect_err("there is no warp for so many").to_string();
+        assert!(refusal.ends_with("257 queues; it has 1 to 256"), "{refusal}");
+        assert!(check(&shape(1, 1)).is_err());
+        assert!(check(&Shape { lbas: 0, ..shape(1, 64) }).is_err());
+        check(&shape(256, 65535)).expect("the limits themselves are allowed");
+    }
+}

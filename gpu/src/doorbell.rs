@@ -1,1 +1,258 @@
-//! Not yet.
+//! How the GPU rings doorbells: registers mapped for it, or words that a thread turns into register writes.
+//!
+//! Mapped registers are whole pages of the device's BAR, registered with CUDA. Whether a GPU's store then arrives at the device is
+//! for no attribute to say (it may have to pass a root complex, an IOMMU, a virtual machine): so one command is sent through a
+//! queue of its own with the GPU ringing ([`self_test`]). Where it does not come back, the proxy rings, and the reason is kept.
+#![allow(unsafe_code)]
+
+mod self_test;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::ptr::NonNull;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+use adit_driver::bus::Doorbell;
+use adit_driver::controller::RawQueuePair;
+use adit_driver::sys::{Register32, Window};
+use adit_driver::{Controller, Namespace};
+
+use crate::cuda::{Gpu, Registration};
+use crate::error::{Error, Result};
+use crate::options::DoorbellChoice;
+use crate::program::Program;
+use crate::proxy::{ProxyThread, Slot};
+
+const PAGE_BYTES: usize = 4096;
+const WHAT: &str = "doorbells mapped for the GPU";
+
+/// How doorbells are rung, for the queues of one controller.
+#[derive(Clone, Debug)]
+pub(crate) enum Doorbells {
+    /// By the GPU's stores to the registers.
+    Mapped(Arc<MappedPages>),
+    /// By a thread.
+    Proxy(Arc<ProxyThread>),
+}
+
+/// The doorbells of one queue, as the GPU finds them; they work as long as this lives.
+#[derive(Debug)]
+pub(crate) struct Bells {
+    /// The submission queue's tail.
+    pub(crate) sq: u64,
+    /// The completion queue's head.
+    pub(crate) cq: u64,
+    _held: Held,
+}
+
+#[derive(Debug)]
+enum Held {
+    /// The pages that the two registers are in.
+    Pages([Arc<Page>; 2]),
+    /// The proxy's words.
+    Slot(Slot),
+}
+
+/// What [`Doorbells::choose`] found.
+#[derive(Clone, Debug)]
+pub(crate) struct Chosen {
+    /// How they are rung.
+    pub(crate) doorbells: Doorbells,
+    /// Why not by the GPU itself, where that was tried.
+    pub(crate) why_not_mapped: Option<String>,
+}
+
+impl Doorbells {
+    /// Registers mapped for the GPU, page by page as queues need them.
+    pub(crate) fn mapped(gpu: &Arc<Gpu>) -> Doorbells {
+        Doorbells::mapped_where(gpu, is_device_memory)
+    }
+
+    /// The same, with another word on which pages are a device's.
+    fn mapped_where(gpu: &Arc<Gpu>, is_device: fn(usize) -> bool) -> Doorbells {
+        let (gpu, pages) = (Arc::clone(gpu), Mutex::new(BTreeMap::new()));
+        Doorbells::Mapped(Arc::new(MappedPages { gpu, is_device, pages }))
+    }
+
+    /// The doorbells of a controller's queues as `choice` has it: with [`DoorbellChoice::Auto`] mapped if the self-test
+    /// passes, and by `proxy` otherwise, which is called only then.
+    ///
+    /// # Errors
+    /// With [`DoorbellChoice::Mapped`], why that does not work; the proxy's; the driver's where the controller does not even
+    /// answer the CPU.
+    pub(crate) fn choose(
+        gpu: &Arc<Gpu>,
+        program: &Program,
+        (controller, namespace): (&Arc<Controller>, &Namespace),
+        choice: DoorbellChoice,
+        proxy: impl FnOnce() -> Result<Arc<ProxyThread>>,
+    ) -> Result<Chosen> {
+        if choice == DoorbellChoice::Proxy {
+            return Ok(Chosen { doorbells: Doorbells::Proxy(proxy()?), why_not_mapped: None });
+        }
+        Doorbells::mapped(gpu).or_proxy(gpu, program, (controller, namespace), choice, proxy)
+    }
+
+    /// These if they pass the self-test, else as `choice` has it.
+    fn or_proxy(
+        self,
+        gpu: &Arc<Gpu>,
+        program: &Program,
+        (controller, namespace): (&Arc<Controller>, &Namespace),
+        choice: DoorbellChoice,
+        proxy: impl FnOnce() -> Result<Arc<ProxyThread>>,
+    ) -> Result<Chosen> {
+        match self_test::run(gpu, program, controller, namespace, &self) {
+            Ok(()) => Ok(Chosen { doorbells: self, why_not_mapped: None }),
+            Err(error) if choice == DoorbellChoice::Mapped || controller.check().is_err() => {
+                Err(error)
+            }
+            Err(error) => {
+                let why_not_mapped = Some(error.to_string());
+                Ok(Chosen { doorbells: Doorbells::Proxy(proxy()?), why_not_mapped })
+            }
+        }
+    }
+
+    /// Makes the doorbells of a queue work.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`] for registers that no store reaches; CUDA's refusal of their page; the proxy's where it is full.
+    pub(crate) fn attach(&self, raw: &RawQueuePair) -> Result<Bells> {
+        let (sq, cq) = raw.doorbells();
+        match self {
+            Doorbells::Proxy(proxy) => {
+                let slot = proxy.add([sq.clone(), cq.clone()], raw.entries())?;
+                let [sq, cq] = slot.addresses();
+                Ok(Bells { sq, cq, _held: Held::Slot(slot) })
+            }
+            Doorbells::Mapped(pages) => {
+                let ((sq, first), (cq, second)) = (pages.map(sq)?, pages.map(cq)?);
+                Ok(Bells { sq, cq, _held: Held::Pages([first, second]) })
+            }
+        }
+    }
+
+    /// As it is written in reports.
+    pub(crate) fn name(&self) -> &'static str {
+        match self {
+            Doorbells::Mapped(_) => "mapped",
+            Doorbells::Proxy(_) => "proxy",
+        }
+    }
+}
+
+/// Pages of registers that the GPU was let at, each for as long as a queue uses it.
+#[derive(Debug)]
+pub(crate) struct MappedPages {
+    gpu: Arc<Gpu>,
+    /// Whether a page is a device's registers, or memory that is shared with a controller in software.
+    is_device: fn(usize) -> bool,
+    /// By their address in this process.
+    pages: Mutex<BTreeMap<usize, Weak<Page>>>,
+}
+
+/// One page of registers.
+#[derive(Debug)]
+struct Page {
+    at: usize,
+    registration: Registration,
+}
+
+impl MappedPages {
+    /// Where the GPU finds a register, and the page that keeps it.
+    fn map(&self, doorbell: &Doorbell) -> Result<(u64, Arc<Page>)> {
+        let Doorbell::Mapped(register) = doorbell else {
+            let why = "this controller's doorbells are rung by messages to another process, not by stores";
+            return Err(Error::unavailable(WHAT, why, "let the proxy ring them"));
+        };
+        let at = register.as_ptr().addr();
+        let page = self.page(at & !(PAGE_BYTES - 1), register)?;
+        Ok((page.registration.address() + (at - page.at) as u64, page))
+    }
+
+    fn page(&self, at: usize, register: &Register32) -> Result<Arc<Page>> {
+        let mut pages = self.pages.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(page) = pages.get(&at).and_then(Weak::upgrade) {
+            return Ok(page);
+        }
+        let registration = self.register(at, register.window())?;
+        let page = Arc::new(Page { at, registration });
+        pages.insert(at, Arc::downgrade(&page));
+        Ok(page)
+    }
+
+    /// Lets the GPU at the page at `at`, which a register of `window` is in.
+    fn register(&self, at: usize, window: &Window) -> Result<Registration> {
+        let inside = at.checked_sub(window.as_ptr().addr());
+        let Some(page) = inside.and_then(|inside| window.slice(inside, PAGE_BYTES)) else {
+            let why = "the device's registers are not mapped by whole pages";
+            return Err(Error::unavailable(WHAT, why, "let the proxy ring them"));
+        };
+        let first = NonNull::new(page.as_ptr()).expect("a mapping is not at address zero");
+        let owner = Box::new(page);
+        if (self.is_device)(at) {
+            // SAFETY: `owner` keeps the mapping; reading a doorbell has no effect (NVMe Base 2.0 section 3.1.3).
+            unsafe { Registration::io(&self.gpu, first, PAGE_BYTES, owner) }
+        } else {
+            // SAFETY: `owner` keeps the mapping: memory that is shared with whoever serves the controller.
+            unsafe { Registration::memory(&self.gpu, first, PAGE_BYTES, owner) }
+        }
+    }
+}
+
+/// Whether a device is behind the page at `at`, not memory: what the kernel says of the mapping it is in (proc(5),
+/// `VmFlags`). Memory where it says nothing.
+pub(crate) fn is_device_memory(at: usize) -> bool {
+    let Ok(maps) = fs::read_to_string("/proc/self/smaps") else { return false };
+    flags_of(&maps, at)
+        .is_some_and(|flags| flags.split(' ').any(|flag| flag == "io" || flag == "pf"))
+}
+
+/// The flags of the mapping that `at` is in.
+fn flags_of(maps: &str, at: usize) -> Option<&str> {
+    let mut lines = maps.lines();
+    lines.find(|line| range_of(line).is_some_and(|(start, end)| (start..end).contains(&at)))?;
+    let mut of_this = lines.take_while(|line| range_of(line).is_none());
+    of_this.find_map(|line| line.strip_prefix("VmFlags:")).map(str::trim)
+}
+
+/// The addresses in the first line of a mapping: `7f00-7f10 rw-s ...`.
+fn range_of(line: &str) -> Option<(usize, usize)> {
+    let (start, end) = line.split(' ').next()?.split_once('-')?;
+    let hex = |text| usize::from_str_radix(text, 16).ok();
+    Some((hex(start)?, hex(end)?))
+}
+
+#[cfg(test)]
+mod tests;
+
+#[cfg(test)]
+mod flag_tests {
+    use super::*;
+
+    const MAPS: &str = "\
+7f0000000000-7f0000004000 rw-s 00000000 00:0e 1 anon_inode:[vfio-device]
+Size:                 16 kB
+VmFlags: rd wr sh mr mw me ms pf io de dd
+7f0000004000-7f0000005000 rw-p 00000000 00:00 0
+Size:                  4 kB
+VmFlags: rd wr mr mw me ac
+7f0000006000-7f0000007000 rw-p 00000000 00:00 0
+";
+
+    #[test]
+    fn a_mapping_of_a_device_is_told_from_memory() {
+        assert_eq!(flags_of(MAPS, 0x7f00_0000_1000), Some("rd wr sh mr mw me ms pf io de dd"));
+        assert_eq!(flags_of(MAPS, 0x7f00_0000_4000), Some("rd wr mr mw me ac"));
+        assert_eq!(flags_of(MAPS, 0x7f00_0000_5000), None, "between two mappings");
+        assert_eq!(flags_of(MAPS, 0x7f00_0000_6000), None, "an older kernel says nothing");
+    }
+
+    #[test]
+    fn memory_of_this_process_is_no_device() {
+        let word = 0u64;
+        assert!(!is_device_memory((&raw const word).addr()));
+        assert!(!is_device_memory(0));
+    }
+}

@@ -166,6 +166,16 @@ pub(crate) struct Iocb {
     pub(crate) padding_of_done: [u64; 15],
 }
 
+/// Bits of a counter that count; the rest say which use of its block it counts for.
+const COUNT_BITS: u32 = 40;
+
+impl Iocb {
+    /// A counter at `count` for a use of the block: the low bits of its generation lie above.
+    pub(crate) const fn counted(generation: u32, count: u64) -> u64 {
+        (generation as u64) << COUNT_BITS | count
+    }
+}
+
 /// All that device code works on.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable)]
 #[repr(C, align(128))]
@@ -184,8 +194,10 @@ pub(crate) struct Uring {
 #[repr(C)]
 pub(crate) struct IssueArguments {
     pub(crate) uring: u64,
-    /// Address of u32[count].
+    /// Address of u32[count]: indices of blocks.
     pub(crate) blocks: u64,
+    /// Address of u32[count]: the uses of them.
+    pub(crate) generations: u64,
     pub(crate) count: u32,
     pub(crate) zero: u32,
 }
@@ -205,7 +217,7 @@ pub(crate) struct AbandonArguments {
 const _: () = assert!(size_of::<Context>() == 16 && size_of::<Region>() == 32);
 const _: () =
     assert!(size_of::<Ring>() == 512 && size_of::<Iocb>() == 512 && size_of::<Uring>() == 128);
-const _: () = assert!(size_of::<IssueArguments>() == 24 && size_of::<AbandonArguments>() == 24);
+const _: () = assert!(size_of::<IssueArguments>() == 32 && size_of::<AbandonArguments>() == 24);
 
 #[cfg(test)]
 mod tests {

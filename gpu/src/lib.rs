@@ -3,11 +3,14 @@
 //! Nothing of CUDA is needed to build this crate. A machine without a GPU, without its driver or with too old a one gets
 //! [`Error::Unavailable`] with the reason. `docs/gpu.md` has the map.
 
+#[cfg(test)]
+mod alone;
 pub mod bench;
 mod controller;
 mod cuda;
 pub mod doctor;
 mod doorbell;
+mod engine;
 pub mod error;
 mod iocb;
 mod layout;
@@ -18,6 +21,7 @@ mod pool;
 mod program;
 mod proxy;
 mod queue;
+mod queues;
 mod rings;
 pub mod selftest;
 mod staged;
@@ -28,5 +32,12 @@ mod uring;
 
 pub use cuda::{Attributes, Event, Gpu, GpuInfo, Priority, Stream};
 pub use error::{Error, Result};
+pub use iocb::Iocbs;
+pub use paths::{MemoryPath, PathReport, probe};
+pub use pool::{Pool, REGIONS_MAX};
+pub use proxy::{ProxyOptions, ProxyStats};
 pub use options::{DoorbellChoice, EngineChoice, KernelChoice, Options, Place};
+pub use outcome::{Ended, Outcome};
 pub use program::{Compiled, SOURCES, compile};
+pub use transfer::{Direction, Transfer};
+pub use uring::{Description, Device, GioUring, Stats, WaitAddresses};

@@ -17,18 +17,20 @@ pub const SOURCES: &[(&str, &str)] = &[
     ("platform.h", include_str!("../device/platform.h")),
     ("layout.h", include_str!("../device/layout.h")),
     ("ring.h", include_str!("../device/ring.h")),
+    ("uring.h", include_str!("../device/uring.h")),
+    ("controller.h", include_str!("../device/controller.h")),
 ];
 /// The file with the kernels, which includes the others.
-const KERNELS: &str = "#include \"ring.h\"\n";
+const KERNELS: &str = include_str!("../device/kernels.cu");
 
 /// Device code that was compiled for an architecture.
 #[derive(Clone, Debug)]
 pub struct Compiled {
     /// Text for the driver to compile, of all that was asked for.
     pub ptx: String,
-    /// Machine code, for one major architecture.
+    /// Machine code, for one major architecture; empty for an architecture that is only text, such as `compute_90`.
     pub cubin: Vec<u8>,
-    /// What the compiler had to say.
+    /// What the compiler had to say: its warnings, and each kernel's registers and spills.
     pub log: String,
 }
 

@@ -1,1 +1,265 @@
-//! Not yet.
+//! A queue pair of a controller whose rings and doorbells the GPU reaches.
+//!
+//! Rings lie in the GPU's memory, in pinned host memory, or (submission rings) in the controller memory buffer. Dropping a
+//! queue takes its doorbells from the proxy, deletes it on the controller, and only then lets its memory go; memory that a
+//! controller may still write is leaked, the rings' as what [`Queue::keep`] was given (law 3). Whoever drops a queue has
+//! stopped the kernels that ring it.
+#![allow(unsafe_code)]
+
+use std::any::Any;
+use std::sync::Arc;
+
+use adit_driver::controller::{RawQueuePair, RingSpace, SuppliedRings};
+use adit_driver::sys::Atomics;
+use adit_driver::transfer::SglSupport;
+use adit_driver::{Controller, Namespace, Placement};
+
+use crate::cuda::{Gpu, Registration};
+use crate::doorbell::{Bells, Doorbells};
+use crate::error::{Error, Result};
+use crate::layout::Form;
+use crate::options::Place;
+use crate::paths::{self, Block, HostBlock, Mapped};
+
+const SQE_BYTES: u64 = 64;
+const CQE_BYTES: u64 = 16;
+const PAGE_BYTES: u64 = 4096;
+
+/// What the memory of a queue, and of the transfers through it, is kept by.
+pub(crate) type Keeper = Arc<dyn Any + Send + Sync>;
+
+/// A queue pair for the GPU to drive. Addresses are the GPU's.
+#[derive(Debug)]
+pub(crate) struct Queue {
+    /// The controller's; `None` for a queue of the controller in device code.
+    pub(crate) raw: Option<RawQueuePair>,
+    /// Submission entries.
+    pub(crate) sq: u64,
+    /// Completion entries.
+    pub(crate) cq: u64,
+    /// The submission queue's tail: a register, or a word of the proxy's.
+    pub(crate) sq_doorbell: u64,
+    /// The completion queue's head.
+    pub(crate) cq_doorbell: u64,
+    /// Entries of each ring.
+    pub(crate) depth: u32,
+    /// Its identifier.
+    pub(crate) qid: u16,
+    /// The namespace of its commands.
+    pub(crate) nsid: u32,
+    /// Binary logarithm of the bytes of an LBA.
+    pub(crate) lba_shift: u32,
+    /// PRINFO, in place in dword 12.
+    pub(crate) protection: u32,
+    /// How commands point at their data.
+    pub(crate) form: Form,
+    /// What makes the doorbells work.
+    pub(crate) bells: Option<Bells>,
+    /// What is let go after the queue is deleted.
+    pub(crate) keeps: Vec<Keeper>,
+}
+
+impl Queue {
+    /// Creates a queue pair of `depth` entries, its submission ring in one place and its completion ring in another.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`] where no way leads to GPU memory, with each way's reason; [`Error::Invalid`] for places that do not
+    /// go together; the driver's and CUDA's.
+    pub(crate) fn attach(
+        gpu: &Arc<Gpu>,
+        controller: &Arc<Controller>,
+        namespace: &Namespace,
+        depth: u32,
+        (submission, completion): (Place, Place),
+        doorbells: &Doorbells,
+    ) -> Result<Queue> {
+        let rings = match (submission, completion) {
+            (Place::Cmb, Place::Host) => {
+                return in_cmb(gpu, controller, namespace, depth, doorbells);
+            }
+            (Place::Cmb, _) => {
+                let why = "with the submission ring in the controller memory buffer, the completion ring lies in host memory";
+                return Err(Error::invalid("the places of a queue's rings", why));
+            }
+            (_, Place::Cmb) => {
+                let why = "a completion ring lies in the GPU's or the host's memory";
+                return Err(Error::invalid("the places of a queue's rings", why));
+            }
+            places => Rings::allocate(gpu, controller, depth, places)?,
+        };
+        let addresses = (rings.submission.address(), rings.completion.address());
+        // SAFETY: the rings are fresh; device code puts commands there that name the pool's memory.
+        let raw = unsafe { controller.create_raw_queue_pair(depth, rings.placement())? };
+        let keeps: Vec<Keeper> = vec![Arc::new(rings)];
+        finish(controller, namespace, raw, addresses, doorbells, keeps)
+    }
+
+    /// Keeps `what` until the queue is deleted: memory that its commands name. Leaked if it cannot be.
+    pub(crate) fn keep(&mut self, what: Keeper) {
+        self.keeps.push(what);
+    }
+}
+
+impl Drop for Queue {
+    fn drop(&mut self) {
+        // First: a doorbell that the proxy writes late would be the next queue's of this identifier.
+        let doorbells = self.bells.take();
+        drop(doorbells);
+        let Some(raw) = self.raw.take() else { return };
+        let qid = self.qid;
+        if !raw.delete() {
+            tracing::error!(
+                "queue {qid} could not be deleted: leaking the memory it may still write"
+            );
+            std::mem::forget(std::mem::take(&mut self.keeps));
+        }
+    }
+}
+
+/// The memory of both rings.
+#[derive(Debug)]
+struct Rings {
+    submission: Ring,
+    completion: Ring,
+}
+
+/// The memory of one ring; taken from the device before it is let go.
+#[derive(Debug)]
+struct Ring {
+    mapped: Mapped,
+    block: Block,
+    bytes: usize,
+}
+
+impl Rings {
+    fn allocate(
+        gpu: &Arc<Gpu>,
+        controller: &Arc<Controller>,
+        depth: u32,
+        (submission, completion): (Place, Place),
+    ) -> Result<Rings> {
+        let bytes =
+            |entry_bytes: u64| (u64::from(depth) * entry_bytes).next_multiple_of(PAGE_BYTES);
+        Ok(Rings {
+            submission: Ring::allocate(gpu, controller, bytes(SQE_BYTES), submission)?,
+            completion: Ring::allocate(gpu, controller, bytes(CQE_BYTES), completion)?,
+        })
+    }
+
+    fn placement(&self) -> Placement {
+        let (submission, completion) = (self.submission.space(), self.completion.space());
+        Placement::Supplied(SuppliedRings { submission, completion, doorbells: None })
+    }
+}
+
+impl Ring {
+    /// Zeroed memory, mapped for the device.
+    fn allocate(
+        gpu: &Arc<Gpu>,
+        controller: &Arc<Controller>,
+        bytes: u64,
+        place: Place,
+    ) -> Result<Ring> {
+        let controllers = std::slice::from_ref(controller);
+        let len = usize::try_from(bytes).map_err(|why| Error::invalid("a ring", why))?;
+        if place == Place::Host {
+            let block = Block::Host(HostBlock::allocate(gpu, controllers, bytes)?);
+            return Ok(Ring { mapped: block.map(controller)?, block, bytes: len });
+        }
+        let (found, reports) = paths::first_to_gpu(gpu, controllers, |path| {
+            let block = paths::block(path, gpu, controllers, bytes)?;
+            if let Block::Gpu(exposed) = &block {
+                exposed.memory().zero()?;
+            }
+            Ok(Ring { mapped: block.map(controller)?, block, bytes: len })
+        });
+        found.map(|(_, ring)| ring).ok_or_else(|| paths::no_way(&reports))
+    }
+
+    fn address(&self) -> u64 {
+        self.block.address()
+    }
+
+    fn space(&self) -> RingSpace {
+        match &self.block {
+            Block::Host(host) => {
+                let memory = host.atomics().slice(0, self.bytes);
+                // SAFETY: mapped at that address until after the queue's end (`Queue::keeps`).
+                unsafe { RingSpace::new(memory, self.mapped.iova()) }
+            }
+            Block::Gpu(_) => {
+                // SAFETY: as above, and it was zeroed when it was allocated, for this queue alone.
+                unsafe { RingSpace::remote(self.bytes, self.mapped.iova(), self.block.keeper()) }
+            }
+        }
+    }
+}
+
+/// A queue whose submission ring is in the controller memory buffer, and whose completion ring is the driver's.
+fn in_cmb(
+    gpu: &Arc<Gpu>,
+    controller: &Arc<Controller>,
+    namespace: &Namespace,
+    depth: u32,
+    doorbells: &Doorbells,
+) -> Result<Queue> {
+    // SAFETY: device code puts commands there that name the pool's memory.
+    let raw = unsafe { controller.create_raw_queue_pair(depth, Placement::Cmb)? };
+    let register = |ring: &RingSpace, what| {
+        let memory =
+            ring.memory().ok_or_else(|| Error::invalid(what, "the CPU does not reach it"))?;
+        register_ring(gpu, memory)
+    };
+    let submission =
+        register(raw.submission(), "a submission ring in the controller memory buffer")?;
+    let completion = register(raw.completion(), "a completion ring beside it")?;
+    let addresses = (submission.address(), completion.address());
+    let keeps: Vec<Keeper> = vec![Arc::new(submission), Arc::new(completion)];
+    finish(controller, namespace, raw, addresses, doorbells, keeps)
+}
+
+/// Lets the GPU at a ring of the driver's.
+fn register_ring(gpu: &Arc<Gpu>, memory: &Atomics) -> Result<Registration> {
+    let at = std::ptr::NonNull::new(memory.as_ptr()).expect("a ring is not at address zero");
+    let owner = Box::new(memory.clone());
+    if crate::doorbell::is_device_memory(at.addr().get()) {
+        // SAFETY: `owner` keeps the mapping of the controller memory buffer, whose words may be read.
+        unsafe { Registration::io(gpu, at, memory.len(), owner) }
+    } else {
+        // SAFETY: `owner` keeps the memory, which is only reached as atomics.
+        unsafe { Registration::memory(gpu, at, memory.len(), owner) }
+    }
+}
+
+/// Attaches the doorbells to a queue that was created.
+fn finish(
+    controller: &Controller,
+    namespace: &Namespace,
+    raw: RawQueuePair,
+    (sq, cq): (u64, u64),
+    doorbells: &Doorbells,
+    keeps: Vec<Keeper>,
+) -> Result<Queue> {
+    let sgl = controller.info().sgl != SglSupport::None;
+    let mut queue = Queue {
+        sq,
+        cq,
+        sq_doorbell: 0,
+        cq_doorbell: 0,
+        depth: raw.entries(),
+        qid: raw.qid().0,
+        nsid: namespace.nsid().0,
+        lba_shift: namespace.limits().lba_shift,
+        protection: namespace.protection_control(),
+        form: if sgl { Form::Sgl } else { Form::Prp },
+        bells: None,
+        raw: None,
+        keeps,
+    };
+    // From here on dropping the queue deletes it first.
+    let raw = queue.raw.insert(raw);
+    let bells = doorbells.attach(raw)?;
+    (queue.sq_doorbell, queue.cq_doorbell) = (bells.sq, bells.cq);
+    queue.bells = Some(bells);
+    Ok(queue)
+}

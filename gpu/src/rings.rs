@@ -1,1 +1,412 @@
-//! Not yet.
+//! The rings as device code has them: their structures and tables in GPU memory, over queues that others made.
+//!
+//! One allocation holds the argument of the kernels (`Uring`), a `Ring` for each queue, its words of publication, requests
+//! and free identifiers, and the regions' lists for devices that take PRPs. It is written whole by [`Rings::reset`], while
+//! no kernel runs. The control words (stop, signs of life) lie in pinned memory.
+//!
+//! The queues go first when this is dropped: until then devices write to memory that their commands name.
+#![allow(unsafe_code)]
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use adit_driver::spec::{Cid, Qid};
+use zerocopy::{FromZeros, IntoBytes};
+
+use crate::cuda::{DeviceMemory, Gpu, PinnedMemory};
+use crate::error::{Error, Result};
+use crate::layout::{
+    AbandonArguments, DEPTH_MAX, Region, Ring, Uring, generation_of, state, state_of,
+};
+use crate::queue::Queue;
+use crate::table::MappingTable;
+
+/// Where the control words lie in their memory, in bytes: each in a cache line pair of its own.
+const STOP: usize = 0;
+const ALIVE: usize = 128;
+const ABANDON: usize = 256;
+const BLOCKS: usize = 512;
+/// Where the rings lie behind their `Uring`.
+const RINGS: u64 = 512;
+/// Tables are this far apart at least, so that warps of different rings share no cache line.
+const LINE: u64 = 128;
+
+/// Pinned memory as 64-bit words that CPU and GPU share.
+pub(crate) fn quads(memory: &PinnedMemory) -> &[AtomicU64] {
+    let words = memory.bytes() as usize / size_of::<AtomicU64>();
+    // SAFETY: page aligned, initialised, kept by `memory`, and everyone reaches it by atomics.
+    unsafe { std::slice::from_raw_parts(memory.host().as_ptr().cast(), words) }
+}
+
+/// The rings of all devices.
+#[derive(Debug)]
+pub(crate) struct Rings {
+    queues: Vec<Queue>,
+    /// The rings of each device.
+    ranges: Vec<Range<u32>>,
+    plan: Plan,
+    memory: DeviceMemory,
+    control: PinnedMemory,
+    iocbs: u64,
+    iocb_count: u32,
+}
+
+/// Where the tables of each ring, and the regions of each device, lie in the memory.
+#[derive(Debug)]
+struct Plan {
+    tables: Vec<Tables>,
+    regions: Vec<u64>,
+    bytes: u64,
+}
+
+/// Offsets of a ring's tables.
+#[derive(Clone, Copy, Debug)]
+struct Tables {
+    published: u64,
+    requests: u64,
+    free_slots: u64,
+}
+
+impl Plan {
+    fn new(depths: &[u32], regions: impl Iterator<Item = usize>) -> Plan {
+        let mut bytes = RINGS + (depths.len() * size_of::<Ring>()) as u64;
+        let mut take = |count: u64| {
+            let at = bytes;
+            bytes += count.next_multiple_of(LINE);
+            at
+        };
+        let mut tables = Vec::new();
+        for depth in depths.iter().map(|depth| u64::from(*depth)) {
+            let slots = depth - 1;
+            let (published, requests) = (take(depth * 4), take(slots * 8));
+            tables.push(Tables { published, requests, free_slots: take(slots.div_ceil(32) * 4) });
+        }
+        let regions = regions.map(|count| take((count * size_of::<Region>()) as u64)).collect();
+        Plan { tables, regions, bytes }
+    }
+}
+
+/// What all rings have counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Counters {
+    pub(crate) commands: u64,
+    pub(crate) sq_rings: u64,
+    pub(crate) cq_rings: u64,
+    pub(crate) late: u64,
+}
+
+impl Rings {
+    /// Rings over `queues`, which lie in order of the devices that have so many each, for `iocb_count` blocks whose headers
+    /// lie at `iocbs`.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for queues that device code cannot drive; what refuses memory.
+    pub(crate) fn new(
+        gpu: &Arc<Gpu>,
+        queues: Vec<Vec<Queue>>,
+        tables: &[&MappingTable],
+        (iocbs, iocb_count): (u64, u32),
+    ) -> Result<Rings> {
+        let (mut ranges, mut all) = (Vec::new(), Vec::new());
+        for of_device in queues {
+            let first = all.len() as u32;
+            all.extend(of_device);
+            ranges.push(first..all.len() as u32);
+        }
+        all.iter().try_for_each(check)?;
+        let depths = all.iter().map(|queue| queue.depth).collect::<Vec<_>>();
+        let plan = Plan::new(&depths, tables.iter().map(|table| table.regions().len()));
+        let rings = Rings {
+            queues: all,
+            ranges,
+            memory: DeviceMemory::allocate(gpu, plan.bytes)?,
+            control: PinnedMemory::allocate(gpu, (BLOCKS + 4 * iocb_count as usize) as u64)?,
+            plan,
+            iocbs,
+            iocb_count,
+        };
+        rings.reset(tables)?;
+        Ok(rings)
+    }
+
+    /// Where the argument of the kernels lies.
+    pub(crate) fn uring(&self) -> u64 {
+        self.memory.address()
+    }
+
+    /// The rings of a device: the first and how many.
+    pub(crate) fn of_device(&self, device: u16) -> (u32, u32) {
+        let range = &self.ranges[usize::from(device)];
+        (range.start, range.len() as u32)
+    }
+
+    /// How many there are.
+    pub(crate) fn count(&self) -> u32 {
+        self.queues.len() as u32
+    }
+
+    /// The queues of all rings.
+    pub(crate) fn queues(&self) -> &[Queue] {
+        &self.queues
+    }
+
+    /// Takes the queues away, device by device, to make them anew.
+    pub(crate) fn take_queues(&mut self) -> Vec<Queue> {
+        std::mem::take(&mut self.queues)
+    }
+
+    /// Puts queues like those before in their place.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if there are not as many, or not as deep, or device code cannot drive them.
+    pub(crate) fn replace(
+        &mut self,
+        queues: Vec<Vec<Queue>>,
+        tables: &[&MappingTable],
+    ) -> Result<()> {
+        let as_before = queues.iter().map(Vec::len).eq(self.ranges.iter().map(|range| range.len()));
+        let queues = queues.into_iter().flatten().collect::<Vec<_>>();
+        queues.iter().try_for_each(check)?;
+        let depths = queues.iter().map(|queue| queue.depth).collect::<Vec<_>>();
+        let plan = Plan::new(&depths, tables.iter().map(|table| table.regions().len()));
+        if !as_before || plan.bytes != self.plan.bytes {
+            return Err(Error::invalid(
+                "recover",
+                "the queues are not as many or as deep as they were",
+            ));
+        }
+        self.queues = queues;
+        self.plan = plan;
+        self.reset(tables)
+    }
+
+    /// Writes everything as it is before the first command. No kernel runs.
+    fn reset(&self, tables: &[&MappingTable]) -> Result<()> {
+        let mut image = vec![0u8; self.plan.bytes as usize];
+        let mut put =
+            |at: u64, bytes: &[u8]| image[at as usize..][..bytes.len()].copy_from_slice(bytes);
+        put(0, self.uring_structure().as_bytes());
+        for (device, (range, table)) in self.ranges.iter().zip(tables).enumerate() {
+            put(self.plan.regions[device], table.regions().as_bytes());
+            for index in range.clone() {
+                let (ring, free) = self.ring(index as usize, device, table);
+                put(RINGS + u64::from(index) * size_of::<Ring>() as u64, ring.as_bytes());
+                put(self.plan.tables[index as usize].free_slots, free.as_bytes());
+            }
+        }
+        self.set_stop(false);
+        self.memory.write(0, &image)
+    }
+
+    fn uring_structure(&self) -> Uring {
+        Uring {
+            rings: self.memory.address() + RINGS,
+            iocbs: self.iocbs,
+            ring_count: self.queues.len() as u32,
+            iocb_count: self.iocb_count,
+            stop: self.control.address() + STOP as u64,
+            alive: self.control.address() + ALIVE as u64,
+            reserved: [0; 11],
+        }
+    }
+
+    /// A ring that was never used, and its map of free identifiers.
+    fn ring(&self, index: usize, device: usize, table: &MappingTable) -> (Ring, Vec<u32>) {
+        let queue = &self.queues[index];
+        let (tables, base) = (self.plan.tables[index], self.memory.address());
+        let ring = Ring {
+            sq: queue.sq,
+            cq: queue.cq,
+            sq_doorbell: queue.sq_doorbell,
+            cq_doorbell: queue.cq_doorbell,
+            published: base + tables.published,
+            requests: base + tables.requests,
+            free_slots: base + tables.free_slots,
+            reciprocal: reciprocal(queue.depth),
+            regions: base + self.plan.regions[device],
+            depth: queue.depth,
+            qid: u32::from(queue.qid),
+            nsid: queue.nsid,
+            slot_bits: slot_bits(queue.depth),
+            cq_interval: queue.depth.div_ceil(4),
+            lba_shift: queue.lba_shift,
+            protection: queue.protection,
+            form: table.form() as u32,
+            ..Ring::new_zeroed()
+        };
+        (ring, free_map(queue.depth))
+    }
+
+    fn device_of(&self, ring: usize) -> usize {
+        let holds = |range: &Range<u32>| range.contains(&(ring as u32));
+        self.ranges.iter().position(holds).expect("every ring is a device's")
+    }
+
+    /// Asks the kernels to end, or lets them run.
+    pub(crate) fn set_stop(&self, stop: bool) {
+        self.control.words()[STOP / 4].store(u32::from(stop), Ordering::Release);
+    }
+
+    /// Counts up while the persistent kernel looks for work.
+    pub(crate) fn alive(&self) -> u32 {
+        self.control.words()[ALIVE / 4].load(Ordering::Relaxed)
+    }
+
+    /// Writes the argument of the kernel that gives `blocks` up, whose commands then end as `ended`.
+    pub(crate) fn prepare_abandon(&self, blocks: &[u32], ended: u32) -> u64 {
+        let words = self.control.words();
+        for (word, block) in words[BLOCKS / 4..][..self.iocb_count as usize].iter().zip(blocks) {
+            word.store(*block, Ordering::Relaxed);
+        }
+        let list = self.control.address() + BLOCKS as u64;
+        let arguments = AbandonArguments {
+            uring: self.uring(),
+            blocks: list,
+            count: blocks.len() as u32,
+            ended,
+        };
+        for (word, bytes) in
+            words[ABANDON / 4..].iter().zip(arguments.as_bytes().as_chunks::<4>().0)
+        {
+            word.store(u32::from_le_bytes(*bytes), Ordering::Relaxed);
+        }
+        self.control.address() + ABANDON as u64
+    }
+
+    /// The rings as they are now.
+    fn read(&self) -> Result<Vec<Ring>> {
+        let mut rings = vec![Ring::new_zeroed(); self.plan.tables.len()];
+        self.memory.read(RINGS, rings.as_mut_bytes())?;
+        Ok(rings)
+    }
+
+    /// What they have counted.
+    pub(crate) fn counters(&self) -> Result<Counters> {
+        let mut sum = Counters::default();
+        for ring in self.read()? {
+            sum.commands += ring.ticket;
+            sum.sq_rings += ring.sq_rings;
+            sum.cq_rings += ring.cq_rings;
+            sum.late += ring.late;
+        }
+        Ok(sum)
+    }
+
+    /// Why a ring is out of service, if one is.
+    pub(crate) fn poison(&self) -> Result<Option<String>> {
+        let rings = self.read()?;
+        let poisoned = rings.iter().find(|ring| ring.poison != 0);
+        Ok(poisoned.map(|ring| {
+            let (why, detail) = (poison_name(ring.poison), ring.poison_detail);
+            format!(
+                "queue {}: {why} (completion dwords 2 and 3: {:#010x} {:#010x})",
+                ring.qid,
+                detail as u32,
+                detail >> 32
+            )
+        }))
+    }
+
+    /// The commands whose identifiers are out: their devices, and what these know them by.
+    pub(crate) fn outstanding(&self) -> Result<Vec<(usize, Qid, Cid)>> {
+        let mut all = Vec::new();
+        for (index, queue) in self.queues.iter().enumerate() {
+            let mut requests = vec![0u64; queue.depth as usize - 1];
+            self.memory.read(self.plan.tables[index].requests, requests.as_mut_bytes())?;
+            for (slot, request) in requests.into_iter().enumerate() {
+                if state_of(request) != state::FREE {
+                    let cid = generation_of(request) << slot_bits(queue.depth) | slot as u16;
+                    all.push((self.device_of(index), Qid(queue.qid), Cid(cid)));
+                }
+            }
+        }
+        Ok(all)
+    }
+}
+
+fn check(queue: &Queue) -> Result<()> {
+    if (2..=DEPTH_MAX).contains(&queue.depth) {
+        return Ok(());
+    }
+    let what = format!("a queue of {} entries", queue.depth);
+    Err(Error::invalid(what, format!("rings have 2 to {DEPTH_MAX}; choose another Options::depth")))
+}
+
+/// Bits of a command identifier that are its slot: one value is left over, so that no identifier is FFFFh, which the
+/// specification keeps for other things (Base 2.0 section 3.3.3.1).
+fn slot_bits(depth: u32) -> u32 {
+    u32::BITS - (depth - 1).leading_zeros()
+}
+
+/// 2^64 / depth, rounded down.
+fn reciprocal(depth: u32) -> u64 {
+    ((1u128 << 64) / u128::from(depth)) as u64
+}
+
+/// A map with a bit for each of depth - 1 identifiers.
+fn free_map(depth: u32) -> Vec<u32> {
+    let slots = depth - 1;
+    (0..slots.div_ceil(32)).map(|word| u32::MAX >> (32 - (slots - word * 32).min(32))).collect()
+}
+
+/// `Poison` of layout.h, in words.
+fn poison_name(poison: u32) -> &'static str {
+    match poison {
+        1 => "a completion named a command that is not in flight",
+        2 => "a completion named another submission queue",
+        3 => "a completion gave a submission queue head outside the ring",
+        4 => "the host took it out of service",
+        _ => "for a reason that device code does not give",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn identifiers_are_as_many_as_entries_less_one_and_never_all_ones() {
+        for depth in [2, 3, 4, 5, 32, 33, 34, 64, 65, 100, 1000, 1024, 1025, 4096] {
+            let free = free_map(depth);
+            assert_eq!(
+                free.iter().map(|word| word.count_ones()).sum::<u32>(),
+                depth - 1,
+                "depth {depth}"
+            );
+            let last = depth - 2;
+            assert_eq!(free[last as usize / 32] >> (last % 32), 1, "depth {depth}");
+            assert!(last < (1 << slot_bits(depth)) - 1 && slot_bits(depth) <= 12, "depth {depth}");
+        }
+    }
+
+    #[test]
+    fn a_position_is_divided_by_the_depth_with_one_multiplication() {
+        for depth in [2u32, 3, 7, 100, 4095, 4096] {
+            for position in [0u64, 1, 99, 100, (1 << 32) - 1, 1 << 32, (1 << 48) + 7, u64::MAX] {
+                let laps = ((u128::from(position) * u128::from(reciprocal(depth))) >> 64) as u64;
+                let exact = position / u64::from(depth);
+                assert!(laps == exact || laps + 1 == exact, "{position} / {depth}");
+            }
+        }
+    }
+
+    #[test]
+    fn tables_do_not_overlap() {
+        let depths = [2, 33, 100, 4096];
+        let plan = Plan::new(&depths, [3, 0].into_iter());
+        let mut runs = vec![(0, RINGS + 4 * 512)];
+        for (tables, depth) in plan.tables.iter().zip(depths) {
+            let slots = u64::from(depth) - 1;
+            runs.push((tables.published, u64::from(depth) * 4));
+            runs.push((tables.requests, slots * 8));
+            runs.push((tables.free_slots, slots.div_ceil(32) * 4));
+        }
+        runs.push((plan.regions[0], 3 * 32));
+        runs.sort();
+        for pair in runs.windows(2) {
+            assert!(pair[0].0 + pair[0].1 <= pair[1].0 && pair[1].0 % LINE == 0, "{pair:?}");
+        }
+        assert!(runs.last().is_some_and(|last| last.0 + last.1 <= plan.bytes));
+    }
+}

@@ -1,14 +1,10 @@
 //! The mapping table: how the commands of one device address the pool.
 //!
 //! With SGLs a region is one descriptor: its address, from which any run of it follows by addition. Without them a
-//! region has PRP lists of all its pages, built once (adit_driver::transfer::prebuilt), into which commands point. No
-//! list is ever built for a command. The table knows nothing of what goes on in the rings.
+//! region has PRP lists of all its pages, built once when it was mapped (adit_driver::transfer::prebuilt), into which
+//! commands point. No list is ever built for a command. The table owns no memory that a device reads.
 
-use std::time::{Duration, Instant};
-
-use adit_driver::spec::Iova;
 use adit_driver::transfer::prebuilt::PrebuiltPrps;
-use adit_driver::{Buffer, Controller};
 
 use crate::error::{Error, Result};
 use crate::layout::{Form, PAGE_BYTES, REGIONS_MAX, Region};
@@ -16,6 +12,8 @@ use crate::transfer::{Cut, Shape, Span};
 
 /// Bytes of an SGL data block descriptor (NVMe Base 2.0 figure 96).
 const DESCRIPTOR_BYTES: u64 = 16;
+/// PRP entries are Dword aligned (NVMe Base 2.0 section 4.1.1).
+const PRP_MASK: u64 = 3;
 
 /// A device's view of the pool.
 #[derive(Debug)]
@@ -24,8 +22,6 @@ pub(crate) struct MappingTable {
     spans: Vec<Span>,
     form: Form,
     regions: Vec<Region>,
-    lists: Vec<Buffer>,
-    took: Duration,
 }
 
 impl MappingTable {
@@ -34,39 +30,25 @@ impl MappingTable {
     /// # Errors
     /// [`Error::Invalid`] for more regions than a context can name.
     pub(crate) fn sgl(shape: Shape, spans: Vec<Span>) -> Result<MappingTable> {
-        let started = Instant::now();
         check(&spans)?;
-        let shape = Shape::new(shape);
-        Ok(MappingTable {
-            shape,
-            spans,
-            form: Form::Sgl,
-            regions: Vec::new(),
-            lists: Vec::new(),
-            took: started.elapsed(),
-        })
+        Ok(MappingTable { shape: Shape::new(shape), spans, form: Form::Sgl, regions: Vec::new() })
     }
 
-    /// A table of regions with prebuilt PRP lists, in memory that `controller` reads.
+    /// A table of regions with prebuilt PRP lists: `lists` gives the addresses of both lists of a region, and nothing for
+    /// one of two pages or fewer, which needs none.
     ///
     /// # Errors
-    /// As [`MappingTable::sgl`]; what refuses memory for the lists.
+    /// As [`MappingTable::sgl`], and for a region without lists or one that begins inside a page.
     pub(crate) fn prp(
         shape: Shape,
         spans: Vec<Span>,
-        controller: &Controller,
+        lists: impl Fn(usize) -> Option<[u64; 2]>,
     ) -> Result<MappingTable> {
-        let started = Instant::now();
         check(&spans)?;
-        // PRP entries are Dword aligned (NVMe Base 2.0 section 4.1.1).
-        let shape = Shape::new(Shape { address_mask: shape.address_mask | 3, ..shape });
-        let (mut regions, mut lists) = (Vec::new(), Vec::new());
-        for span in &spans {
-            let (region, buffer) = build_lists(*span, controller)?;
-            regions.push(region);
-            lists.push(buffer);
-        }
-        Ok(MappingTable { shape, spans, form: Form::Prp, regions, lists, took: started.elapsed() })
+        let shape = Shape::new(Shape { address_mask: shape.address_mask | PRP_MASK, ..shape });
+        let region = |(index, span): (usize, &Span)| region(index, *span, lists(index));
+        let regions = spans.iter().enumerate().map(region).collect::<Result<_>>()?;
+        Ok(MappingTable { shape, spans, form: Form::Prp, regions })
     }
 
     /// Cuts transfers to this device; `lba_count` is the namespace's size now.
@@ -84,27 +66,17 @@ impl MappingTable {
         &self.regions
     }
 
-    /// What the table is made of.
-    pub(crate) fn report(&self) -> TableReport {
-        let bytes = match self.form {
+    /// Memory that addressing the pool takes, in bytes: descriptors or lists.
+    pub(crate) fn bytes(&self) -> u64 {
+        match self.form {
             Form::Sgl => self.spans.len() as u64 * DESCRIPTOR_BYTES,
-            Form::Prp => self.lists.iter().map(|list| list.len() as u64).sum(),
-        };
-        TableReport { form: self.form, regions: self.spans.len(), bytes, took: self.took }
+            Form::Prp => self.spans.iter().map(|span| PrebuiltPrps::bytes_for(pages(*span))).sum(),
+        }
     }
 }
 
-/// What a mapping table is made of.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct TableReport {
-    /// How commands point at data.
-    pub(crate) form: Form,
-    /// Regions of the pool.
-    pub(crate) regions: usize,
-    /// Memory for the descriptors or lists, in bytes.
-    pub(crate) bytes: u64,
-    /// How long it took to build.
-    pub(crate) took: Duration,
+fn pages(span: Span) -> u64 {
+    span.bytes.div_ceil(PAGE_BYTES)
 }
 
 fn check(spans: &[Span]) -> Result<()> {
@@ -115,27 +87,29 @@ fn check(spans: &[Span]) -> Result<()> {
     Err(Error::invalid(format!("a pool of {} regions", spans.len()), why))
 }
 
-/// The lists of all pages that a region touches.
-fn build_lists(span: Span, controller: &Controller) -> Result<(Region, Buffer)> {
-    let first = span.address / PAGE_BYTES * PAGE_BYTES;
-    let pages = (span.address + span.bytes).div_ceil(PAGE_BYTES) - first / PAGE_BYTES;
-    let mut buffer = controller.allocate(PrebuiltPrps::bytes_for(pages) as usize)?;
-    let prps = PrebuiltPrps::build(Iova(first), pages, buffer.iova(), |word, value| {
-        buffer[word * 8..][..8].copy_from_slice(&value.to_le_bytes());
-    });
-    Ok((Region { address: first, lists: starts(&prps, first), bytes: pages * PAGE_BYTES }, buffer))
-}
-
-/// Where both lists of a region start, by two lists from its first page on: of one entry, which lies in the first, and
-/// of a full page's, which lies in the second behind the 256 entries that it is shifted by.
-fn starts(prps: &PrebuiltPrps, first: u64) -> [u64; 2] {
-    [prps.list(Iova(first), 1).0, prps.list(Iova(first), 512).0 - 256 * 8]
+fn region(index: usize, span: Span, lists: Option<[u64; 2]>) -> Result<Region> {
+    let what = || format!("region {index} of {} bytes at {:#x}", span.bytes, span.address);
+    if !span.address.is_multiple_of(PAGE_BYTES) {
+        return Err(Error::invalid(what(), "with PRPs a region begins at a page"));
+    }
+    let lists = match lists {
+        None if pages(span) > 2 => {
+            return Err(Error::invalid(
+                what(),
+                "it has no PRP lists, and the controller takes no SGLs",
+            ));
+        }
+        lists => lists.unwrap_or_default(),
+    };
+    Ok(Region { address: span.address, lists, bytes: pages(span) * PAGE_BYTES })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use adit_driver::ControllerOptions;
+    use adit_driver::spec::Iova;
+
+    const LISTS: u64 = 1 << 40;
 
     fn shape() -> Shape {
         Shape {
@@ -147,19 +121,14 @@ mod tests {
         }
     }
 
-    fn controller() -> Controller {
-        let target = "soft:null,sgl=off,dbbuf=off".parse().expect("a target");
-        Controller::open(&target, &ControllerOptions::default()).expect("a controller")
-    }
-
     #[test]
     fn sgl_costs_16_bytes_a_region_and_prp_16_bytes_a_page() {
         let spans = vec![Span { address: 1 << 32, bytes: 511 * 64 * 4096 }; 3];
-        let sgl = MappingTable::sgl(shape(), spans.clone()).expect("table").report();
-        assert_eq!((sgl.form, sgl.regions, sgl.bytes), (Form::Sgl, 3, 48));
-        let prp = MappingTable::prp(shape(), spans, &controller()).expect("table").report();
+        let sgl = MappingTable::sgl(shape(), spans.clone()).expect("table");
+        assert_eq!((sgl.form(), sgl.bytes()), (Form::Sgl, 48));
+        let prp = MappingTable::prp(shape(), spans, |_| Some([LISTS, LISTS])).expect("table");
         // 64 pages for each list of a region, and one for its shift.
-        assert_eq!((prp.form, prp.bytes), (Form::Prp, 3 * (64 + 65) * 4096));
+        assert_eq!((prp.form(), prp.bytes()), (Form::Prp, 3 * (64 + 65) * 4096));
     }
 
     /// Device code finds a list by the sum that ring.h has (`second_prp`).
@@ -176,13 +145,11 @@ mod tests {
 
     #[test]
     fn device_code_finds_the_lists_where_the_driver_does() {
-        let controller = controller();
-        let span = Span { address: (1 << 32) + 512, bytes: 1500 * 4096 };
-        let table = MappingTable::prp(shape(), vec![span], &controller).expect("table");
+        let span = Span { address: 1 << 32, bytes: 1500 * 4096 };
+        let prps = PrebuiltPrps::build(Iova(span.address), 1500, Iova(LISTS), |_, _| ());
+        let lists = prps.tables().map(|table| table.0);
+        let table = MappingTable::prp(shape(), vec![span], |_| Some(lists)).expect("table");
         let region = table.regions()[0];
-        assert_eq!((region.address, region.bytes), (1 << 32, 1501 * 4096));
-        let lists = table.lists[0].iova();
-        let prps = PrebuiltPrps::build(Iova(region.address), 1501, lists, |_, _| ());
         for page in [0, 1, 254, 255, 256, 257, 510, 511, 512, 1000] {
             for entries in [2, 255, 256, 257, 500] {
                 let second = region.address + page * PAGE_BYTES;
@@ -194,6 +161,19 @@ mod tests {
                 );
             }
         }
+    }
+
+    #[test]
+    fn a_region_that_prps_cannot_cover_is_refused() {
+        let spans = |address, bytes| vec![Span { address, bytes }];
+        let error =
+            MappingTable::prp(shape(), spans(512, 4096), |_| None).expect_err("inside a page");
+        assert!(error.to_string().contains("begins at a page"), "{error}");
+        let error =
+            MappingTable::prp(shape(), spans(4096, 3 * 4096), |_| None).expect_err("no lists");
+        assert!(error.to_string().contains("no PRP lists"), "{error}");
+        MappingTable::prp(shape(), spans(4096, 2 * 4096), |_| None)
+            .expect("two pages need no list");
     }
 
     #[test]

@@ -1,1 +1,626 @@
-//! Not yet.
+//! gio_uring: transfers between devices and the pool, prepared by the CPU, carried out by the GPU, waited for by streams.
+//!
+//! ```text
+//! init_queue   queues, rings, control blocks, the partition of the GPU                       once
+//! get_iocb     transfers are cut into the contexts of control blocks, behind an event        CPU, once a layer
+//! issue_io     a kernel on the I/O partition works through the blocks                        GPU
+//! wait_cqe     a stream waits for the blocks' words; the CPU has no part                     GPU
+//! ```
+//!
+//! Blocks begin in the order in which they were issued, one stream's behind each other: issue blocks that others'
+//! events depend on first. Where the GPU cannot drive the devices' queues, CPU threads carry blocks out behind the same
+//! functions (`staged`), and [`GioUring::description`] says why.
+//!
+//! Dropping it stops the kernels, deletes the queues, and then frees memory; what a kernel that does not stop could
+//! still reach is leaked, and logged.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use adit_driver::transfer::SglSupport;
+use adit_driver::{Controller, Namespace};
+
+use crate::cuda::{Event, Gpu, Partitions, Priority, Stream, flush_rdma_writes};
+use crate::engine::{MakeQueues, Parts, RingEngine};
+use crate::error::{Error, Result};
+use crate::iocb::{Blocks, Filling, Iocbs, Use, Way};
+use crate::layout::Form;
+use crate::options::{EngineChoice, Options, Place};
+use crate::outcome::{Ended, Outcome};
+use crate::paths::no_way;
+use crate::pool::Pool;
+use crate::program::Program;
+use crate::queues::QueueMaker;
+use crate::staged::{Area, Progress, Staged, StagedOptions, Work};
+use crate::table::MappingTable;
+use crate::transfer::{Shape, Span, Transfer};
+
+/// Who sees writes of PCIe devices in order: the GPU that they go to (`rdma_writes_ordering`).
+const ORDERED_FOR_OWNER: i32 = 100;
+/// Looks at a block before the thread begins to sleep between them.
+const QUICK_LOOKS: u32 = 256;
+const LOOK_EVERY: Duration = Duration::from_micros(50);
+
+/// A device to transfer to and from.
+#[derive(Clone, Debug)]
+pub struct Device {
+    /// Its controller. For rings, opened without shadow doorbells.
+    pub controller: Arc<Controller>,
+    /// One of the controller's namespaces.
+    pub namespace: Namespace,
+}
+
+/// A device as the rings see it.
+pub(crate) struct Member {
+    pub(crate) table: MappingTable,
+    /// LBAs of its namespace, or the namespace, which knows how many there are now.
+    pub(crate) size: Size,
+    /// Whom to recover when its queues fail.
+    pub(crate) controller: Option<Arc<Controller>>,
+}
+
+/// How many LBAs there are.
+pub(crate) enum Size {
+    Fixed(u64),
+    Of(Namespace),
+}
+
+impl Size {
+    fn lba_count(&self) -> u64 {
+        match self {
+            Size::Fixed(lbas) => *lbas,
+            Size::Of(namespace) => namespace.lba_count(),
+        }
+    }
+}
+
+/// What has been counted since it was made, or since queues were last made anew.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stats {
+    /// Commands that were sent.
+    pub commands: u64,
+    /// Times that devices were told of commands.
+    pub sq_rings: u64,
+    /// Times that devices were told of completions seen.
+    pub cq_rings: u64,
+    /// Completions of commands that had been given up.
+    pub late: u64,
+}
+
+/// What was chosen, and why.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Description {
+    /// Who carries transfers out: never [`EngineChoice::Auto`].
+    pub engine: EngineChoice,
+    /// Why not the rings, where these were possible by the options.
+    pub why_staged: Option<String>,
+    /// Why the I/O kernels have no multiprocessors of their own, if they have none.
+    pub no_partition: Option<String>,
+    /// Multiprocessors for I/O; 0 with the staged engine.
+    pub sms: u32,
+    /// Where submission and completion rings lie; none with the staged engine.
+    pub places: Option<(Place, Place)>,
+    /// How doorbells are rung, and why not mapped where that was tried.
+    pub doorbells: Option<(&'static str, Option<String>)>,
+    /// Queues of all devices.
+    pub queues: usize,
+    /// Memory that addressing the pool takes, in bytes: 16 for a region, or prebuilt PRP lists.
+    pub table_bytes: u64,
+}
+
+/// What a kernel of one's own needs to wait for control blocks (`wait_blocks` of gpu/device/uring.h), as long as the
+/// [`Iocbs`] live.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WaitAddresses {
+    /// `iocbs`: the control blocks.
+    pub iocbs: u64,
+    /// `blocks`: which of them.
+    pub blocks: u64,
+    /// `generations`: which uses of them.
+    pub generations: u64,
+    /// `count`: how many.
+    pub count: u32,
+}
+
+/// See the module.
+pub struct GioUring {
+    /// There until it is dropped.
+    core: Option<Core>,
+}
+
+/// What goes in this order: queues, then tables and blocks, then the pool.
+struct Core {
+    engine: Engine,
+    members: Vec<Member>,
+    blocks: Arc<Blocks>,
+    pool: Pool,
+    gpu: Arc<Gpu>,
+    /// Where events of others are waited for, to be ours from then on.
+    gate: Stream,
+    /// Why waiting is not enough to see the data, and whether it is not.
+    needs_flush: bool,
+    description: Description,
+}
+
+enum Engine {
+    Rings(RingEngine),
+    Staged(Staged),
+}
+
+impl GioUring {
+    /// Makes queues on each device, rings over them and control blocks. The pool was made for the controllers of the
+    /// same devices, in the same order.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for options or a pool that do not fit; with [`EngineChoice::Rings`] whatever keeps the GPU from
+    /// driving the queues; what keeps the staged engine from working.
+    pub fn init_queue(
+        gpu: &Arc<Gpu>,
+        devices: Vec<Device>,
+        pool: Pool,
+        options: &Options,
+    ) -> Result<GioUring> {
+        check(&devices, &pool, options)?;
+        let why = match options.engine {
+            EngineChoice::Staged => None,
+            EngineChoice::Rings => return with_rings(gpu, &devices, pool, options),
+            EngineChoice::Auto => match with_rings(gpu, &devices, pool.clone(), options) {
+                Ok(uring) => return Ok(uring),
+                Err(error) => Some(error.to_string()),
+            },
+        };
+        staged(gpu, &devices, pool, options, why)
+    }
+
+    /// Rings over queues that `make_queues` makes, of whatever device.
+    pub(crate) fn over(
+        gpu: &Arc<Gpu>,
+        program: Arc<Program>,
+        pool: Pool,
+        members: Vec<Member>,
+        make_queues: MakeQueues,
+        options: &Options,
+    ) -> Result<GioUring> {
+        let blocks = Arc::new(Blocks::new(gpu, options.blocks, options.timeout)?);
+        let tables = members.iter().map(|member| &member.table).collect::<Vec<_>>();
+        let controllers =
+            members.iter().map(|member| member.controller.clone()).collect::<Vec<_>>();
+        let name = controllers.iter().flatten().map(|controller| controller.info().device.clone());
+        let name = name.collect::<Vec<_>>().join(", ");
+        let parts = Parts {
+            gpu,
+            name,
+            program,
+            blocks: &blocks,
+            tables: &tables,
+            controllers,
+            make_queues,
+        };
+        let engine = RingEngine::new(parts, options)?;
+        let description = Description {
+            engine: EngineChoice::Rings,
+            why_staged: None,
+            no_partition: engine.no_partition().map(str::to_owned),
+            sms: engine.partitions().io.sms(),
+            places: None,
+            doorbells: None,
+            queues: engine.with_queues(<[_]>::len),
+            table_bytes: tables.iter().map(|table| table.bytes()).sum(),
+        };
+        Core::finish(gpu, Engine::Rings(engine), members, blocks, pool, description)
+    }
+
+    fn core(&self) -> &Core {
+        self.core.as_ref().expect("there until it is dropped")
+    }
+
+    /// The pool that transfers go to and from.
+    pub fn pool(&self) -> &Pool {
+        &self.core().pool
+    }
+
+    /// What was chosen, and why.
+    pub fn description(&self) -> &Description {
+        &self.core().description
+    }
+
+    /// The GPU's partitions, with rings.
+    pub(crate) fn partitions(&self) -> Option<&Partitions> {
+        match &self.core().engine {
+            Engine::Rings(engine) => Some(engine.partitions()),
+            Engine::Staged(_) => None,
+        }
+    }
+
+    /// How often the persistent kernel has looked for work: it counts up while that runs.
+    pub(crate) fn alive(&self) -> u32 {
+        match &self.core().engine {
+            Engine::Rings(engine) => engine.alive(),
+            Engine::Staged(_) => 0,
+        }
+    }
+
+    /// A stream for compute kernels: on the multiprocessors that I/O leaves, where these are set apart.
+    ///
+    /// # Errors
+    /// [`Error::Cuda`].
+    pub fn compute_stream(&self, priority: Priority) -> Result<Stream> {
+        match self.partitions() {
+            Some(partitions) => partitions.compute.stream(priority),
+            None => Stream::new(&self.core().gpu, priority),
+        }
+    }
+
+    /// Cuts transfers into the contexts of free control blocks, on the CPU. Once issued, they begin when `after`, as
+    /// it was last recorded, is over.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] with the position of a transfer that cannot be, and the limit it exceeds; [`Error::Refused`]
+    /// while too few blocks are free: wait for earlier ones. Nothing is taken then.
+    pub fn get_iocb(
+        &self,
+        transfers: impl IntoIterator<Item = Transfer>,
+        after: Option<&Event>,
+    ) -> Result<Iocbs> {
+        let core = self.core();
+        let cuts = core.members.iter().map(|member| member.table.cut(member.size.lba_count()));
+        let mut filling = Filling::new(&core.blocks, cuts);
+        for (position, transfer) in transfers.into_iter().enumerate() {
+            filling.add(position, &transfer)?;
+        }
+        Ok(filling.finish(after.map(|event| core.own(event)).transpose()?))
+    }
+
+    /// Lets the GPU carry blocks out on at most `sms` multiprocessors of the I/O partition (0 and what exceeds it: all
+    /// of it); the persistent kernel has its own already. Returns at once.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for blocks that were issued before; [`Error::OutOfService`] after a failure, until
+    /// [`GioUring::recover`]; [`Error::Cuda`].
+    pub fn issue_io(&self, iocbs: &Iocbs, sms: u32) -> Result<()> {
+        let core = self.core();
+        match &core.engine {
+            Engine::Rings(engine) => {
+                engine.issue(&core.blocks, iocbs, if sms == 0 { u32::MAX } else { sms })
+            }
+            Engine::Staged(staged) => core.issue_staged(staged, iocbs),
+        }
+    }
+
+    /// Lets what is enqueued in `stream` from now on wait until all commands of the blocks have ended, well or not. The
+    /// CPU has no part in it. A block that is never issued makes it wait for ever.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`] where the data would have to be flushed and the stream cannot; [`Error::Cuda`].
+    pub fn wait_cqe(&self, iocbs: &Iocbs, stream: &Stream) -> Result<()> {
+        let core = self.core();
+        for held in iocbs.uses() {
+            let address = core.blocks.done_address(held.index);
+            stream.wait32_at_least(address, held.generation, core.needs_flush)?;
+        }
+        Ok(())
+    }
+
+    /// What a kernel of one's own needs to wait for the blocks.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`] where the word that a kernel waits for does not say that it sees the data.
+    pub fn wait_addresses(&self, iocbs: &Iocbs) -> Result<WaitAddresses> {
+        let core = self.core();
+        if core.needs_flush {
+            return Err(Error::unavailable(
+                "waiting for transfers in a kernel",
+                "completions lie in host memory and data in the GPU's, which may arrive later (rdma_writes_ordering)",
+                "put completion rings into the GPU's memory, or let the stream wait (wait_cqe), which flushes",
+            ));
+        }
+        let (iocbs_at, uses) = (core.blocks.iocbs(), iocbs.uses());
+        let lists = if uses.is_empty() { (0, 0) } else { core.blocks.lists(uses) };
+        Ok(WaitAddresses {
+            iocbs: iocbs_at,
+            blocks: lists.0,
+            generations: lists.1,
+            count: uses.len() as u32,
+        })
+    }
+
+    /// Whether all commands of the blocks have ended.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if they were not issued.
+    pub fn poll(&self, iocbs: &Iocbs) -> Result<bool> {
+        iocbs.is_done()
+    }
+
+    /// Waits on the CPU until all commands have ended, and tells how.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if they were not issued; [`Error::TimedOut`]: their blocks are used again once they have ended
+    /// after all; what keeps the GPU's memory from being read.
+    pub fn wait(&self, iocbs: Iocbs, timeout: Duration) -> Result<Outcome> {
+        let core = self.core();
+        let started = Instant::now();
+        for look in 0u32.. {
+            if iocbs.is_done()? {
+                break;
+            }
+            if started.elapsed() >= timeout {
+                let waited_for =
+                    format!("{} commands in {} control blocks", iocbs.commands(), iocbs.blocks());
+                let fix = "allow more time, look at the event they wait for, or recover the rings"
+                    .to_owned();
+                return Err(Error::TimedOut { waited_for, after: timeout, fix });
+            }
+            if look < QUICK_LOOKS {
+                std::thread::yield_now()
+            } else {
+                std::thread::sleep(LOOK_EVERY)
+            }
+        }
+        if core.needs_flush {
+            flush_rdma_writes(&core.gpu)?;
+        }
+        let outcome = iocbs.outcome()?;
+        if let Engine::Rings(engine) = &core.engine
+            && outcome.failed.iter().any(|(_, ended)| *ended == Ended::Reset)
+        {
+            engine.look_for_poison()?;
+        }
+        Ok(outcome)
+    }
+
+    /// Stops the kernels and ends all commands, as for an interrupt of the user's; nothing is issued until
+    /// [`GioUring::recover`]. The staged engine ends what it has when it is dropped, and goes on until then.
+    ///
+    /// # Errors
+    /// [`Error::TimedOut`] if a kernel does not stop, or blocks wait for an event that is not over.
+    pub fn stop(&self) -> Result<()> {
+        let core = self.core();
+        match &core.engine {
+            Engine::Rings(engine) => engine.stop(&core.blocks),
+            Engine::Staged(_) => Ok(()),
+        }
+    }
+
+    /// Brings everything back into service after a failure: stops the kernels, ends all commands that are under way,
+    /// asks the devices to abort what is in flight, recovers controllers that failed, and makes queues anew where
+    /// commands are still out.
+    ///
+    /// # Errors
+    /// What stands in the way; it is out of service then, and this can be tried again.
+    pub fn recover(&self) -> Result<()> {
+        let core = self.core();
+        match &core.engine {
+            Engine::Rings(engine) => {
+                let tables = core.members.iter().map(|member| &member.table).collect::<Vec<_>>();
+                engine.recover(&core.blocks, &tables)
+            }
+            Engine::Staged(staged) => staged.recover(),
+        }
+    }
+
+    /// What has been counted.
+    ///
+    /// # Errors
+    /// What keeps the GPU's memory from being read.
+    pub fn stats(&self) -> Result<Stats> {
+        Ok(match &self.core().engine {
+            Engine::Rings(engine) => {
+                let counters = engine.counters()?;
+                Stats {
+                    commands: counters.commands,
+                    sq_rings: counters.sq_rings,
+                    cq_rings: counters.cq_rings,
+                    late: counters.late,
+                }
+            }
+            Engine::Staged(staged) => {
+                let stats = staged.stats();
+                Stats {
+                    commands: stats.contexts,
+                    sq_rings: stats.rings,
+                    cq_rings: 0,
+                    late: stats.late,
+                }
+            }
+        })
+    }
+}
+
+impl Core {
+    fn finish(
+        gpu: &Arc<Gpu>,
+        engine: Engine,
+        members: Vec<Member>,
+        blocks: Arc<Blocks>,
+        pool: Pool,
+        description: Description,
+    ) -> Result<GioUring> {
+        let gate = Stream::new(gpu, Priority::High)?;
+        let gpu = Arc::clone(gpu);
+        let core =
+            Core { engine, members, blocks, pool, gpu, gate, needs_flush: false, description };
+        Ok(GioUring { core: Some(core) })
+    }
+
+    /// An event of ours that is over when the user's is, as it was last recorded.
+    fn own(&self, event: &Event) -> Result<Arc<Event>> {
+        self.gate.wait_event(event)?;
+        Ok(Arc::new(self.gate.record()?))
+    }
+
+    fn issue_staged(&self, staged: &Staged, iocbs: &Iocbs) -> Result<()> {
+        iocbs.claim()?;
+        let mut issued = Ok(());
+        for held in iocbs.uses() {
+            let progress = Arc::new(Progress::new(held.count as usize));
+            if issued.is_ok() {
+                issued = staged.issue(self.work(held, iocbs.after(), &progress));
+            }
+            held.set_way(if issued.is_ok() { Way::Staged(progress) } else { Way::Unbegun });
+        }
+        issued
+    }
+
+    fn work(
+        &self,
+        held: &Use,
+        after: Option<&Arc<Event>>,
+        progress: &Arc<Progress>,
+    ) -> Work<Arc<Event>> {
+        self.blocks.note_issue(held);
+        Work {
+            device: usize::from(held.device),
+            generation: held.generation,
+            contexts: self.blocks.contexts(held).collect(),
+            after: after.cloned(),
+            done: self.blocks.done_address(held.index),
+            statuses: self.blocks.statuses_address(held.index),
+            timeout: self.blocks.timeout(),
+            progress: Arc::clone(progress),
+        }
+    }
+}
+
+impl Drop for GioUring {
+    fn drop(&mut self) {
+        let Some(core) = self.core.take() else { return };
+        if let Engine::Rings(engine) = &core.engine
+            && let Err(error) = engine.stop(&core.blocks)
+        {
+            tracing::error!(
+                "leaking the rings, their queues and the pool, which a kernel may still use: {error}"
+            );
+            std::mem::forget(core);
+        }
+    }
+}
+
+fn check(devices: &[Device], pool: &Pool, options: &Options) -> Result<()> {
+    let invalid = |what: String, why: String| Err(Error::invalid(what, why));
+    if devices.is_empty() || devices.len() > usize::from(u16::MAX) {
+        return invalid(
+            format!("rings over {} devices", devices.len()),
+            "1 to 65535 are possible".to_owned(),
+        );
+    }
+    if pool.device_count() != devices.len() {
+        let what = format!("a pool for {} controllers", pool.device_count());
+        return invalid(
+            what,
+            format!(
+                "the rings are over {} devices; make the pool for their controllers",
+                devices.len()
+            ),
+        );
+    }
+    if options.queues == 0 {
+        return invalid("0 queues on each device".to_owned(), "at least one is needed".to_owned());
+    }
+    Ok(())
+}
+
+fn shape(namespace: &Namespace, address_mask: u64) -> Shape {
+    let limits = namespace.limits();
+    Shape {
+        lba_shift: limits.lba_shift,
+        lba_count: namespace.lba_count(),
+        max_bytes: limits.max_bytes,
+        boundary_lbas: limits.boundary_lbas,
+        address_mask,
+    }
+}
+
+/// A device whose queues the GPU drives.
+fn ring_member(index: usize, device: &Device, pool: &Pool) -> Result<Member> {
+    let span =
+        |region| Some(Span { address: pool.iova(index, region)?.0, bytes: pool.bytes(region) });
+    let spans = (0..pool.region_count()).map(span).collect::<Option<Vec<_>>>();
+    let spans = spans.ok_or_else(|| no_way(pool.reports()))?;
+    let form = match device.controller.info().sgl {
+        SglSupport::None => Form::Prp,
+        SglSupport::Byte | SglSupport::Dword => Form::Sgl,
+    };
+    let mask = if device.controller.info().sgl == SglSupport::Dword { 3 } else { 0 };
+    let shape = shape(&device.namespace, mask);
+    let table = match form {
+        Form::Sgl => MappingTable::sgl(shape, spans)?,
+        Form::Prp => MappingTable::prp(shape, spans, |region| {
+            pool.prp_lists(index, region).map(|lists| lists.lists)
+        })?,
+    };
+    let controller = Some(Arc::clone(&device.controller));
+    Ok(Member { table, size: Size::Of(device.namespace.clone()), controller })
+}
+
+fn with_rings(
+    gpu: &Arc<Gpu>,
+    devices: &[Device],
+    pool: Pool,
+    options: &Options,
+) -> Result<GioUring> {
+    let member = |(index, device)| ring_member(index, device, &pool);
+    let members = devices.iter().enumerate().map(member).collect::<Result<Vec<_>>>()?;
+    let program = Program::load(gpu)?;
+    let maker = Arc::new(QueueMaker::new(gpu, &program, devices, &pool, options)?);
+    let (places, doorbells) = (maker.places(), maker.doorbells());
+    let place = pool.place();
+    let make_queues: MakeQueues = Box::new(move |device| maker.make(device));
+    let mut uring = GioUring::over(gpu, program, pool, members, make_queues, options)?;
+    let core = uring.core.as_mut().expect("just made");
+    core.needs_flush = place == Place::Gpu
+        && places.1 == Place::Host
+        && gpu.info().attributes.rdma_writes_ordering < ORDERED_FOR_OWNER;
+    core.description.places = Some(places);
+    core.description.doorbells = Some(doorbells);
+    Ok(uring)
+}
+
+fn staged(
+    gpu: &Arc<Gpu>,
+    devices: &[Device],
+    pool: Pool,
+    options: &Options,
+    why_staged: Option<String>,
+) -> Result<GioUring> {
+    // Contexts name offsets in regions, which chunks of pinned memory are copied to and from.
+    let spans = |_| {
+        (0..pool.region_count())
+            .map(|region| Span { address: 0, bytes: pool.bytes(region) })
+            .collect()
+    };
+    let member = |device: &Device| {
+        let table = MappingTable::sgl(shape(&device.namespace, 0), spans(()))?;
+        Ok(Member {
+            table,
+            size: Size::Of(device.namespace.clone()),
+            controller: Some(Arc::clone(&device.controller)),
+        })
+    };
+    let members = devices.iter().map(member).collect::<Result<Vec<_>>>()?;
+    let blocks = Arc::new(Blocks::new(gpu, options.blocks, options.timeout)?);
+    let areas = (0..pool.region_count())
+        .map(|region| Area { address: pool.address(region), bytes: pool.bytes(region) });
+    let areas = areas.collect::<Vec<_>>();
+    let pairs =
+        devices.iter().map(|device| (Arc::clone(&device.controller), device.namespace.clone()));
+    let pairs = pairs.collect::<Vec<_>>();
+    let staged_options = StagedOptions {
+        depth: options.depth,
+        timeout: options.timeout,
+        ..StagedOptions::default()
+    };
+    let keep: Arc<dyn std::any::Any + Send + Sync> = Arc::new((pool.clone(), Arc::clone(&blocks)));
+    let staged = Staged::new(gpu, &pairs, &areas, &keep, &staged_options)?;
+    let description = Description {
+        engine: EngineChoice::Staged,
+        why_staged,
+        no_partition: None,
+        sms: 0,
+        places: None,
+        doorbells: None,
+        queues: 0,
+        table_bytes: members.iter().map(|member| member.table.bytes()).sum(),
+    };
+    Core::finish(gpu, Engine::Staged(staged), members, blocks, pool, description)
+}

@@ -42,6 +42,8 @@ enum Kind {
     Plain,
     /// Mapped from an allocation of whole granules.
     Granules(CUmemGenericAllocationHandle),
+    /// Another's, who frees it.
+    Borrowed,
 }
 
 impl DeviceMemory {
@@ -101,6 +103,15 @@ impl DeviceMemory {
         Ok(DeviceMemory { gpu: gpu.clone(), address: mapped?, bytes, kind: Kind::Granules(handle) })
     }
 
+    /// Memory that another allocated, and frees.
+    ///
+    /// # Safety
+    ///
+    /// `bytes` at `address` are memory of this GPU's for as long as this lives.
+    pub(crate) unsafe fn borrowed(gpu: &Arc<Gpu>, address: u64, bytes: u64) -> DeviceMemory {
+        DeviceMemory { gpu: gpu.clone(), address, bytes, kind: Kind::Borrowed }
+    }
+
     /// Where the GPU sees it.
     pub(crate) fn address(&self) -> u64 {
         self.address
@@ -158,6 +169,7 @@ impl Drop for DeviceMemory {
         let result = match self.kind {
             // SAFETY: it was allocated, and only here is it freed.
             Kind::Plain => unsafe { (cuda.cuMemFree_v2)(self.address) },
+            Kind::Borrowed => code::SUCCESS,
             Kind::Granules(handle) => unmap(&self.gpu, handle, self.address, self.bytes),
         };
         if result != code::SUCCESS {

@@ -66,7 +66,9 @@ pub(super) fn compile(
     let nvrtc = nvrtc()?;
     let program = Source::new(nvrtc, source, headers)?;
     let architecture = format!("--gpu-architecture={architecture}");
-    let options = [architecture.as_str(), "-std=c++17", "-default-device"].map(zero_ended);
+    // The last makes the log tell registers and spills.
+    let options =
+        [&architecture, "-std=c++17", "-default-device", "--ptxas-options=-v"].map(zero_ended);
     let options = options.each_ref().map(|option| option.as_ptr());
     // SAFETY: as many texts as it is told, which end with zeroes and live until it returns.
     let result = unsafe {

@@ -1,88 +1,420 @@
-//! One control block on its way: what was asked, how far it is, how it ended.
+//! One control block on its way.
 //!
-//! A context is in one place at a time: not handed out yet, on the device, being copied, put off until a retry is due,
-//! or over. A job is over when every context is, and only then is `done` told: behind the last copy on the job's own
-//! line, so that whoever sees it sees the data and nobody touches the data any more.
+//! A context is in one place at a time: not handed out yet, being copied, on the device (or put off until a retry is
+//! due), or over. `owed` counts those whose last word the device has not spoken. When it has come to 0, the failed
+//! statuses and `done` go behind the last copy on the job's own line: whoever sees `done` sees the data, and nobody
+//! touches the data any more. The CPU is told when that has happened.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
-use adit_driver::{Buffer, Time};
+use adit_driver::{Buffer, CommandError, Time};
 
 use super::copies::Copies;
+use super::means::{Later, Means, Posted, Tag, word_of};
+use super::work::Work;
+use crate::error::Result;
 use crate::layout::Context;
-use crate::outcome::NOT_SENT;
+use crate::outcome::{NOT_SENT, RESET, TIMED_OUT};
 
-/// A control block to be carried out. Every context is of one device.
-pub(crate) struct Work<E> {
-    /// Which device, by its place in the list that the engine was made over.
-    pub(crate) device: usize,
-    /// What `done` becomes; never 0.
-    pub(crate) generation: u32,
-    /// The commands; their address is the offset in the region.
-    pub(crate) contexts: Arc<[Context]>,
-    /// GPU memory is neither read nor written before this has happened.
-    pub(crate) after: Option<E>,
-    /// Address of a word of GPU memory that becomes `generation` when all is over.
-    pub(crate) done: u64,
-    /// Address of a word of GPU memory for each context. The engine writes those of contexts that fail, before `done`;
-    /// whoever issues sets them to 0.
-    pub(crate) statuses: u64,
-    /// From the first command on, and not before `after` has happened.
-    pub(crate) timeout: Duration,
-    /// How far it is, for the CPU.
-    pub(crate) progress: Arc<Progress>,
+/// Most copies before a mark: what a second stage may wait for.
+const BATCH: usize = 4;
+
+/// See the module.
+pub(super) struct Job<C: Copies> {
+    pub(super) serial: u64,
+    work: Work<C::Event>,
+    line: C::Line,
+    /// How each context ended, or would end if the deadline came now.
+    statuses: Vec<u32>,
+    /// The next context to be handed out.
+    next: usize,
+    /// Contexts that the device still owes an answer to, those not handed out included.
+    owed: usize,
+    /// Chunks and their contexts, in the order of their copies.
+    copying: VecDeque<(Buffer, usize)>,
+    /// Marks on the line, and how many copies each ends.
+    marks: VecDeque<(C::Mark, usize)>,
+    /// Copies behind the last mark.
+    unmarked: usize,
+    /// Chunks that were copied from the GPU and that no queue has yet.
+    copied: VecDeque<(Buffer, usize)>,
+    /// Whether the event before it has not been seen to happen.
+    waits: bool,
+    started: Option<Time>,
+    deadline: Time,
+    /// Behind `done`.
+    conclusion: Option<C::Mark>,
 }
 
-/// How a control block ended, as the CPU sees it.
-#[derive(Debug)]
-pub(crate) struct Progress {
-    done: AtomicU32,
-    failed: AtomicU32,
-    took_ns: AtomicU64,
-    statuses: Box<[AtomicU32]>,
-}
+impl<C: Copies> Job<C> {
+    /// A job that has not begun.
+    ///
+    /// # Errors
+    /// The GPU's, where it has no line for it; the work is then over.
+    pub(super) fn new(serial: u64, work: Work<C::Event>, means: &mut Means<C>) -> Result<Job<C>> {
+        let line = match means.lines.pop() {
+            Some(line) => line,
+            None => means.copies.line()?,
+        };
+        if let Some(event) = &work.after {
+            means.copies.wait(&line, event)?;
+        }
+        let count = work.contexts.len();
+        Ok(Job {
+            serial,
+            line,
+            statuses: vec![NOT_SENT; count],
+            next: 0,
+            owed: count,
+            copying: VecDeque::new(),
+            marks: VecDeque::new(),
+            unmarked: 0,
+            copied: VecDeque::new(),
+            waits: work.after.is_some(),
+            started: None,
+            deadline: Time::NEVER,
+            conclusion: None,
+            work,
+        })
+    }
 
-impl Progress {
-    /// Of a control block of so many contexts.
-    pub(crate) fn new(contexts: usize) -> Progress {
-        Progress {
-            done: AtomicU32::new(0),
-            failed: AtomicU32::new(0),
-            took_ns: AtomicU64::new(0),
-            statuses: (0..contexts).map(|_| AtomicU32::new(NOT_SENT)).collect(),
+    /// One step of everything that can go on. Returns how much moved.
+    ///
+    /// # Errors
+    /// The GPU's; the job cannot go on.
+    pub(super) fn turn(&mut self, means: &mut Means<C>, now: Time) -> Result<usize> {
+        if self.conclusion.is_some() {
+            return Ok(0);
+        }
+        let mut moved = self.settle(means)?;
+        self.look_at_event(means, now)?;
+        if now >= self.deadline {
+            self.expire(means);
+        }
+        moved += self.send_copied(means, now);
+        moved += self.start(means, now)?;
+        if self.owed == 0 {
+            self.conclude(means)?;
+        } else if self.unmarked > 0 {
+            self.mark(means)?;
+        }
+        Ok(moved)
+    }
+
+    /// Takes back the chunks of copies that are over.
+    fn settle(&mut self, means: &mut Means<C>) -> Result<usize> {
+        let mut settled = 0;
+        while let Some((mark, count)) = self.marks.front()
+            && means.copies.is_over(mark)?
+        {
+            for (chunk, context) in self.copying.drain(..*count) {
+                match self.work.contexts[context].is_write() {
+                    true => self.copied.push_back((chunk, context)),
+                    false => means.chunks.put(chunk),
+                }
+            }
+            settled += count;
+            self.marks.pop_front();
+        }
+        Ok(settled)
+    }
+
+    /// The deadline runs from the first moment that something may be done.
+    fn look_at_event(&mut self, means: &mut Means<C>, now: Time) -> Result<()> {
+        if self.waits
+            && let Some(event) = &self.work.after
+        {
+            self.waits = !means.copies.has_happened(event)?;
+        }
+        if !self.waits && self.deadline == Time::NEVER {
+            self.deadline = now + self.work.timeout;
+        }
+        Ok(())
+    }
+
+    /// Hands out contexts while there are chunks, and room in the queue.
+    fn start(&mut self, means: &mut Means<C>, now: Time) -> Result<usize> {
+        let first = self.next;
+        while self.next < self.work.contexts.len() {
+            let Some(chunk) = means.chunks.take(self.waits) else { break };
+            let index = self.next;
+            let context = self.work.contexts[index];
+            if context.is_write() {
+                self.copy_from_gpu(means, index, context, chunk)?;
+            } else if !self.post(means, now, index, chunk) {
+                break;
+            }
+            self.started.get_or_insert(now);
+            self.next = index + 1;
+        }
+        Ok(self.next - first)
+    }
+
+    fn copy_from_gpu(
+        &mut self,
+        means: &mut Means<C>,
+        index: usize,
+        context: Context,
+        mut chunk: Buffer,
+    ) -> Result<()> {
+        let (from, bytes) = (means.address_of(context), means.bytes_of(context));
+        let copied = means.copies.from_gpu(&self.line, &mut chunk, from, bytes);
+        means.in_first += 1;
+        self.copying.push_back((chunk, index));
+        copied?;
+        means.stats.copies += 1;
+        self.unmarked += 1;
+        if self.unmarked == BATCH { self.mark(means) } else { Ok(()) }
+    }
+
+    fn mark(&mut self, means: &mut Means<C>) -> Result<()> {
+        let mark = means.copies.mark(&self.line)?;
+        means.stats.marks += 1;
+        self.marks.push_back((mark, std::mem::take(&mut self.unmarked)));
+        Ok(())
+    }
+
+    /// Sends what was copied from the GPU to the device.
+    fn send_copied(&mut self, means: &mut Means<C>, now: Time) -> usize {
+        let mut sent = 0;
+        while let Some((chunk, index)) = self.copied.pop_front() {
+            if !self.post(means, now, index, chunk) {
+                break;
+            }
+            sent += 1;
+        }
+        sent
+    }
+
+    /// Posts the command of a context; `false` if there is no room. A chunk that was copied is kept, another is free
+    /// again.
+    fn post(&mut self, means: &mut Means<C>, now: Time, index: usize, chunk: Buffer) -> bool {
+        let context = self.work.contexts[index];
+        let tag = Tag {
+            serial: self.serial,
+            context: index as u32,
+            is_write: context.is_write(),
+            was_sent_before: false,
+        };
+        match means.post(now, context, chunk, tag) {
+            Posted::Yes => {
+                self.statuses[index] = TIMED_OUT;
+                match context.is_write() {
+                    true => means.count_second_stage(),
+                    false => means.in_first += 1,
+                }
+                true
+            }
+            Posted::Full(chunk) => {
+                match context.is_write() {
+                    true => self.copied.push_front((chunk, index)),
+                    false => means.chunks.put(chunk),
+                }
+                false
+            }
+            Posted::Refused(chunk, status) => {
+                means.in_first -= usize::from(context.is_write());
+                means.chunks.put(chunk);
+                self.end(index, status);
+                true
+            }
         }
     }
 
-    /// The generation that is over: 0 before. What else there is to ask is there once it is.
-    pub(crate) fn done(&self) -> u32 {
-        self.done.load(Ordering::Acquire)
+    /// Takes in how a command ended that is owed.
+    ///
+    /// # Errors
+    /// The GPU's; the job cannot go on.
+    pub(super) fn land(
+        &mut self,
+        means: &mut Means<C>,
+        now: Time,
+        (chunk, tag): (Buffer, Tag),
+        result: Result<u32, CommandError>,
+    ) -> Result<()> {
+        let index = tag.context as usize;
+        let status = match result {
+            Ok(_) if tag.is_write => 0,
+            Ok(_) => return self.copy_to_gpu(means, index, chunk),
+            Err(error) => {
+                if let Some(due) = self.next_try(means, now, tag, &error) {
+                    means.later.push(Later {
+                        due,
+                        chunk,
+                        tag: Tag { was_sent_before: true, ..tag },
+                    });
+                    return Ok(());
+                }
+                word_of(&error)
+            }
+        };
+        means.in_first -= usize::from(!tag.is_write);
+        means.chunks.put(chunk);
+        self.end(index, status);
+        Ok(())
     }
 
-    /// Contexts that ended with anything but success.
-    pub(crate) fn failed(&self) -> u32 {
-        self.failed.load(Ordering::Relaxed)
-    }
-
-    /// From the first command to the end of the last, in nanoseconds.
-    pub(crate) fn took_ns(&self) -> u64 {
-        self.took_ns.load(Ordering::Relaxed)
-    }
-
-    /// How a context ended ([`crate::outcome::Ended::of`] reads it).
-    pub(crate) fn status(&self, context: usize) -> u32 {
-        self.statuses[context].load(Ordering::Relaxed)
-    }
-
-    fn finish(&self, generation: u32, statuses: &[u32], took: Duration) {
-        for (word, status) in self.statuses.iter().zip(statuses) {
-            word.store(*status, Ordering::Relaxed);
+    /// When a command that failed is sent again: once, if its controller thinks that worth it.
+    fn next_try(
+        &self,
+        means: &Means<C>,
+        now: Time,
+        tag: Tag,
+        error: &CommandError,
+    ) -> Option<Time> {
+        if tag.was_sent_before {
+            return None;
         }
-        let failed = statuses.iter().filter(|status| **status != 0).count();
-        self.failed.store(failed as u32, Ordering::Relaxed);
-        self.took_ns.store(took.as_nanos() as u64, Ordering::Relaxed);
-        self.done.store(generation, Ordering::Release);
+        let due = now + means.controller.retry_delay(error)?;
+        (due < self.deadline).then_some(due)
+    }
+
+    fn copy_to_gpu(&mut self, means: &mut Means<C>, index: usize, chunk: Buffer) -> Result<()> {
+        let context = self.work.contexts[index];
+        let (to, bytes) = (means.address_of(context), means.bytes_of(context));
+        means.count_second_stage();
+        let copied = means.copies.to_gpu(&self.line, to, &chunk, bytes);
+        self.copying.push_back((chunk, index));
+        self.end(index, 0);
+        copied?;
+        means.stats.copies += 1;
+        self.unmarked += 1;
+        if self.unmarked == BATCH { self.mark(means) } else { Ok(()) }
+    }
+
+    /// Whether the device owes nothing more: what it still says of this job comes too late.
+    pub(super) fn is_settled_with_the_device(&self) -> bool {
+        self.owed == 0
+    }
+
+    /// The command that is to be sent again.
+    pub(super) fn context_of(&self, tag: Tag) -> Context {
+        self.work.contexts[tag.context as usize]
+    }
+
+    /// Ends a context that was on the device or put off, whose chunk is free again.
+    pub(super) fn end_put_off(&mut self, means: &mut Means<C>, tag: Tag, status: u32) {
+        means.in_first -= usize::from(!tag.is_write);
+        self.end(tag.context as usize, status);
+    }
+
+    /// Ends what no queue has.
+    pub(super) fn give_up_unsent(&mut self, means: &mut Means<C>, status: u32) {
+        for index in std::mem::replace(&mut self.next, self.statuses.len())..self.statuses.len() {
+            self.end(index, status);
+        }
+        while let Some((chunk, index)) = self.copied.pop_front() {
+            means.in_first -= 1;
+            means.chunks.put(chunk);
+            self.end(index, status);
+        }
+    }
+
+    /// Ends everything, because the deadline has come. The device may still carry out what it has; its chunks come back
+    /// with its answers.
+    fn expire(&mut self, means: &mut Means<C>) {
+        self.give_up_unsent(means, NOT_SENT);
+        if self.owed > 0 && means.controller.check().is_err() {
+            self.reset_unanswered();
+        }
+        self.owed = 0;
+    }
+
+    fn reset_unanswered(&mut self) {
+        for status in self.statuses.iter_mut().filter(|status| **status == TIMED_OUT) {
+            *status = RESET;
+        }
+    }
+
+    fn end(&mut self, index: usize, status: u32) {
+        assert!(self.owed > 0, "a context ends once");
+        self.statuses[index] = status;
+        self.owed -= 1;
+    }
+
+    /// Tells `done`, behind everything that was copied.
+    fn conclude(&mut self, means: &mut Means<C>) -> Result<()> {
+        self.tell(means)?;
+        self.conclusion = Some(means.copies.mark(&self.line)?);
+        means.stats.marks += 1;
+        Ok(())
+    }
+
+    fn tell(&self, means: &mut Means<C>) -> Result<()> {
+        for (index, status) in self.statuses.iter().enumerate().filter(|(_, status)| **status != 0)
+        {
+            let at = self.work.statuses + 4 * index as u64;
+            means.copies.write_word(&self.line, at, *status)?;
+        }
+        means.copies.write_word(&self.line, self.work.done, self.work.generation)
+    }
+
+    /// Whether `done` has been told.
+    ///
+    /// # Errors
+    /// The GPU's; the job cannot go on.
+    pub(super) fn is_told(&self, means: &mut Means<C>) -> Result<bool> {
+        match &self.conclusion {
+            Some(mark) => means.copies.is_over(mark),
+            None => Ok(false),
+        }
+    }
+
+    /// Tells the CPU how it ended; its copies are over.
+    pub(super) fn finish(mut self, means: &mut Means<C>, now: Time) {
+        self.count(means);
+        for (chunk, context) in self.copying.drain(..) {
+            means.in_first -= usize::from(self.work.contexts[context].is_write());
+            means.chunks.put(chunk);
+        }
+        self.report(now);
+        means.lines.push(self.line);
+    }
+
+    /// Ends a job whose copies the GPU refuses or that is in nobody's hands any more. The chunks that a copy may still
+    /// use are lost to the lane, and their memory stays where it is.
+    pub(super) fn abandon(mut self, means: &mut Means<C>, now: Time) {
+        self.give_up_unsent(means, RESET);
+        self.reset_unanswered();
+        self.count(means);
+        for (chunk, index) in self.copying.drain(..) {
+            means.in_first -= usize::from(self.work.contexts[index].is_write());
+            self.statuses[index] = RESET;
+            means.chunks.lose(chunk);
+        }
+        // Whoever waits on the GPU is told if it still can be; the CPU is told in any case.
+        if let Err(error) = self.tell(means) {
+            tracing::error!("nobody on the GPU learns that a control block is over: {error}");
+        }
+        self.report(now);
+    }
+
+    /// Ends the job without waiting for the device. Waits up to `at_most` for its copies.
+    pub(super) fn stop(mut self, means: &mut Means<C>, now: Time, at_most: Duration) {
+        self.give_up_unsent(means, NOT_SENT);
+        self.reset_unanswered();
+        self.owed = 0;
+        let is_told = self.conclusion.is_some() || self.tell(means).is_ok();
+        if is_told && means.copies.drain(&self.line, at_most) {
+            self.finish(means, now);
+        } else {
+            self.abandon(means, now);
+        }
+    }
+
+    fn count(&self, means: &mut Means<C>) {
+        means.stats.blocks += 1;
+        means.stats.contexts += self.statuses.len() as u64;
+        let succeeded = self.statuses.iter().zip(self.work.contexts.iter());
+        means.stats.bytes += succeeded
+            .filter(|(status, _)| **status == 0)
+            .map(|(_, context)| means.bytes_of(*context) as u64)
+            .sum::<u64>();
+    }
+
+    fn report(&self, now: Time) {
+        let took = self.started.map(|started| now.since(started)).unwrap_or_default();
+        self.work.progress.finish(self.work.generation, &self.statuses, took);
     }
 }

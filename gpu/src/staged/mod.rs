@@ -10,14 +10,256 @@
 //!
 //! | file | holds |
 //! |---|---|
+//! | `work` | a control block as it is handed over, and how it ended |
 //! | `job` | one control block on its way |
-//! | `lane` | the state machine of one device's queue pair: no thread, no clock |
-//! | `buffers` | the pinned chunks of a lane |
-//! | `copies` | what a lane asks of a GPU |
+//! | `lane` | one device's queue pair and its jobs: no thread, no clock |
+//! | `means`, `chunks` | what the jobs of a lane share; its pinned memory |
+//! | `copies`, `on_gpu` | what a lane asks of a GPU; a GPU |
+//! | `thread` | who turns the lanes |
 //!
 //! The engine needs no memory that devices can reach but its own chunks, and no raw queues: shadow doorbells may be on.
+//! It does not cut transfers: a context is one command, and no larger than a chunk.
 
+mod chunks;
 mod copies;
 mod job;
+mod lane;
+mod means;
+mod on_gpu;
+mod stats;
+#[cfg(test)]
+mod tests;
+mod thread;
+mod work;
 
-pub(crate) use job::{Progress, Work};
+use std::any::Any;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{Sender, channel};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use adit_driver::{Controller, Namespace};
+
+use crate::cuda::{Event, Gpu};
+use crate::error::{Error, Result};
+use crate::layout::LBAS_MAX;
+
+pub(crate) use means::Area;
+pub(crate) use stats::Stats;
+pub(crate) use work::{Progress, Work};
+
+use lane::{Lane, LaneOptions};
+use on_gpu::OnGpu;
+use thread::{Shared, Worker};
+
+/// Longer than a driver takes to delete its queues, with every controller ill.
+const STOP_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// How the engine is made.
+#[derive(Clone, Debug)]
+pub(crate) struct StagedOptions {
+    /// Threads, each with a queue pair on each device. Default 2.
+    pub(crate) threads: usize,
+    /// The core of each thread; a thread beyond the list runs where the system puts it. Default none.
+    pub(crate) cores: Vec<usize>,
+    /// Entries of each queue pair. Default 256.
+    pub(crate) depth: u32,
+    /// Most pinned bytes of each queue pair; at least four chunks are made. Default 16 MiB.
+    pub(crate) pinned_bytes: usize,
+    /// How long a command may take before the driver aborts it. Default 10 s.
+    pub(crate) timeout: Duration,
+}
+
+impl Default for StagedOptions {
+    fn default() -> Self {
+        StagedOptions {
+            threads: 2,
+            cores: Vec::new(),
+            depth: 256,
+            pinned_bytes: 16 << 20,
+            timeout: Duration::from_secs(10),
+        }
+    }
+}
+
+/// Bytes of the largest context of a namespace.
+pub(crate) fn context_bytes_max(namespace: &Namespace) -> u64 {
+    namespace.limits().max_bytes.min(LBAS_MAX << namespace.limits().lba_shift)
+}
+
+/// See the module.
+pub(crate) struct Staged {
+    devices: Vec<(Arc<Controller>, Namespace)>,
+    areas: Arc<[Area]>,
+    threads: Vec<Thread>,
+    next: AtomicUsize,
+}
+
+struct Thread {
+    /// Nothing once the engine is being dropped.
+    work: Option<Sender<Work<Arc<Event>>>>,
+    shared: Arc<Shared>,
+    handle: Option<JoinHandle<()>>,
+}
+
+impl Staged {
+    /// Starts the threads. `areas` are the regions of the pool; `keep` keeps them, and the words that are told that
+    /// blocks are done, for as long as a copy may reach them.
+    ///
+    /// # Errors
+    /// The driver's and the GPU's where there are no queues or no memory, [`Error::Refused`] where there is no thread.
+    pub(crate) fn new(
+        gpu: &Arc<Gpu>,
+        devices: &[(Arc<Controller>, Namespace)],
+        areas: &[Area],
+        keep: &Arc<dyn Any + Send + Sync>,
+        options: &StagedOptions,
+    ) -> Result<Staged> {
+        let areas: Arc<[Area]> = areas.into();
+        let mut staged = Staged {
+            devices: devices.to_vec(),
+            areas: Arc::clone(&areas),
+            threads: Vec::new(),
+            next: AtomicUsize::new(0),
+        };
+        for number in 0..options.threads.max(1) {
+            let lane = |(controller, namespace): &(Arc<Controller>, Namespace)| {
+                let options = lane_options(namespace, options);
+                Lane::new(controller, namespace, OnGpu::new(gpu), &areas, &options)
+            };
+            let lanes = devices.iter().map(lane).collect::<Result<Vec<_>>>()?;
+            let core = options.cores.get(number).copied();
+            staged.threads.push(Thread::start(number, core, lanes, Arc::clone(keep))?);
+        }
+        Ok(staged)
+    }
+
+    /// Hands a control block to one of the threads. Never waits.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for a context outside its region or larger than a command; the driver's for a controller that
+    /// is out of service; [`Error::OutOfService`] where a thread is gone. The block was not begun.
+    pub(crate) fn issue(&self, work: Work<Arc<Event>>) -> Result<()> {
+        let (controller, _) = self.check(&work)?;
+        controller.check()?;
+        let number = self.next.fetch_add(1, Ordering::Relaxed) % self.threads.len();
+        let sender = self.threads[number].work.as_ref().expect("there until the engine is dropped");
+        sender.send(work).map_err(|_| Error::OutOfService {
+            device: controller.info().device.clone(),
+            reason: format!("thread {number} of the staged engine has ended"),
+        })
+    }
+
+    fn check(&self, work: &Work<Arc<Event>>) -> Result<&(Arc<Controller>, Namespace)> {
+        let count = self.devices.len();
+        let invalid = |why: String| Error::invalid("a control block of the staged engine", why);
+        let device = self.devices.get(work.device);
+        let device = device.ok_or_else(|| invalid(format!("there are {count} devices")))?;
+        let most = context_bytes_max(&device.1);
+        for (position, context) in work.contexts.iter().enumerate() {
+            let bytes = u64::from(context.lbas()) * u64::from(device.1.lba_bytes());
+            let area = self.areas.get(usize::from(context.region()));
+            let end = context.address.checked_add(bytes);
+            if bytes > most || area.zip(end).is_none_or(|(area, end)| end > area.bytes) {
+                return Err(invalid(format!(
+                    "context {position} is {bytes} bytes at {} of region {}: outside it, or more than {most}",
+                    context.address,
+                    context.region(),
+                )));
+            }
+        }
+        Ok(device)
+    }
+
+    /// Brings every controller back that is out of service. What was in flight has ended by then or ends with the
+    /// threads' next turns.
+    ///
+    /// # Errors
+    /// The first that a controller has; the others are still tried.
+    pub(crate) fn recover(&self) -> Result<()> {
+        let recovered = self.devices.iter().map(|(controller, _)| controller.recover());
+        recovered.collect::<Vec<_>>().into_iter().collect::<Result<(), _>>().map_err(Error::from)
+    }
+
+    /// What all threads have counted.
+    pub(crate) fn stats(&self) -> Stats {
+        let mut sum = Stats::default();
+        for thread in &self.threads {
+            sum += thread.shared.stats();
+        }
+        sum
+    }
+}
+
+/// A lane's share of what was asked for.
+fn lane_options(namespace: &Namespace, options: &StagedOptions) -> LaneOptions {
+    const CHUNKS_MIN: usize = 4;
+    let chunk_bytes = context_bytes_max(namespace) as usize;
+    let chunks = (options.pinned_bytes / chunk_bytes).min(options.depth as usize).max(CHUNKS_MIN);
+    LaneOptions { depth: options.depth, chunks, chunk_bytes, timeout: options.timeout }
+}
+
+impl Thread {
+    fn start(
+        number: usize,
+        core: Option<usize>,
+        lanes: Vec<Lane<OnGpu>>,
+        keep: Arc<dyn Any + Send + Sync>,
+    ) -> Result<Thread> {
+        let shared = Arc::new(Shared::default());
+        let (sender, work) = channel();
+        let worker = Worker { lanes, work, shared: Arc::clone(&shared), _keep: keep };
+        let body = move || {
+            if let Some(id) = core
+                && !core_affinity::set_for_current(core_affinity::CoreId { id })
+            {
+                tracing::warn!("thread {number} of the staged engine is not pinned to core {id}");
+            }
+            worker.run();
+        };
+        let handle = std::thread::Builder::new()
+            .name(format!("adit-staged-{number}"))
+            .spawn(body)
+            .map_err(|error| {
+                Error::refused(
+                    "a thread of the staged engine",
+                    error,
+                    "raise the limit (ulimit -u)",
+                )
+            })?;
+        Ok(Thread { work: Some(sender), shared, handle: Some(handle) })
+    }
+
+    /// Waits until the thread has ended, or leaves it alone with all it uses.
+    fn join(&mut self, end: Instant) {
+        let Some(handle) = self.handle.take() else { return };
+        while !handle.is_finished() {
+            if Instant::now() >= end {
+                tracing::error!(
+                    "a thread of the staged engine does not end; it is left with its memory"
+                );
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        if handle.join().is_err() {
+            tracing::error!("a thread of the staged engine panicked");
+        }
+    }
+}
+
+impl Drop for Staged {
+    /// Ends what is in flight. Bounded: by the copies' and the driver's own limits, and at last by leaving threads
+    /// alone.
+    fn drop(&mut self) {
+        for thread in &mut self.threads {
+            thread.shared.stop.store(true, Ordering::Relaxed);
+            thread.work = None;
+        }
+        let end = Instant::now() + STOP_TIMEOUT;
+        for thread in &mut self.threads {
+            thread.join(end);
+        }
+    }
+}

@@ -28,6 +28,10 @@ pub(crate) const PKG_CONFIG: Need =
 pub(crate) const HWLOC: Need = Need { package: "libhwloc-dev", probe: Probe::Library("hwloc") };
 pub(crate) const UDEV: Need = Need { package: "libudev-dev", probe: Probe::Library("libudev") };
 pub(crate) const C_COMPILER: Need = Need { package: "gcc", probe: Probe::Program("cc") };
+/// What the emulated driver and the tests of the device code are built with.
+pub(crate) const CPP_COMPILER: Need = Need { package: "g++", probe: Probe::Program("c++") };
+/// What fetches NVRTC.
+pub(crate) const PIP: Need = Need { package: "python3-pip", probe: Probe::Program("pip3") };
 pub(crate) const C_LIBRARY: Need = Need { package: "libc6-dev", probe: Probe::Program("ldd") };
 pub(crate) const VALGRIND: Need = Need { package: "valgrind", probe: Probe::Program("valgrind") };
 /// What our benchmark is compared with, and what its reports are read against.
@@ -37,7 +41,7 @@ pub(crate) const WIPEFS: Need = Need { package: "util-linux", probe: Probe::Prog
 pub(crate) const STRACE: Need = Need { package: "strace", probe: Probe::Program("strace") };
 
 /// What building `adit` takes besides Rust.
-pub(crate) const TO_BUILD: [Need; 5] = [C_COMPILER, C_LIBRARY, PKG_CONFIG, HWLOC, UDEV];
+pub(crate) const TO_BUILD: [Need; 6] = [C_COMPILER, CPP_COMPILER, C_LIBRARY, PKG_CONFIG, HWLOC, UDEV];
 
 impl Need {
     fn is_met(&self) -> bool {

@@ -1,12 +1,14 @@
 //! Adit's development commands, run as `cargo xtask …`.
 //!
 //! `vm` boots a throwaway guest with emulated NVMe controllers, `test` runs every check that CI runs, `sim` searches
-//! simulated schedules for broken laws, `demo` shows the driver at work on the software controller, `gpu` runs `adit gpu`
-//! without a GPU. Each installs what it needs through apt and says so; none of them touches a real NVMe device. This
-//! crate does not know how the driver works: it only builds and runs the `adit` binary.
+//! simulated schedules for broken laws, `demo` shows the driver at work on the software controller, `device` tests the
+//! GPU's code and `gpu` runs `adit gpu`, both without a GPU. Each installs what it needs through apt and says so; none of
+//! them touches a real NVMe device. This crate does not know how the driver works: it only builds and runs the `adit`
+//! binary.
 
 mod demo;
 mod deps;
+mod device;
 mod failure;
 mod gpu;
 mod guest;
@@ -37,6 +39,8 @@ enum Command {
     Test(test::TestArgs),
     /// Run the driver through simulated schedules full of faults, and check its laws
     Sim(sim::SimArgs),
+    /// Test the GPU's code without a GPU: as C++ on threads, and as NVRTC compiles it
+    Device,
     /// Build adit and run its demonstration on the software controller
     Demo,
     /// Run `adit gpu` with the GPU's code on threads of this machine, which needs no GPU
@@ -49,6 +53,7 @@ fn main() -> ExitCode {
         Command::Vm(args) => vm::run(&args),
         Command::Test(args) => test::run(&args),
         Command::Sim(args) => sim::run(&args),
+        Command::Device => device::run(),
         Command::Demo => demo::run(),
         Command::Gpu(args) => gpu::run(&args),
     });

@@ -42,8 +42,10 @@ const LOOKS: [&[&str]; 3] = [
 const BUILD_TESTS: &[&str] = &["test", "--quiet", "--workspace", "--no-run"];
 
 /// What is run, with nothing beside it.
-const RUNS: [&[&str]; 4] = [
+const RUNS: [&[&str]; 5] = [
     &["test", "--quiet", "--workspace"],
+    // The GPU's code, as far as it goes without a GPU.
+    &["xtask", "device"],
     // With fresh seeds on each run: a failure prints the line that repeats it.
     &["xtask", "sim", "--schedules", "100000"],
     // The store's, and a power cut at every command of a long workload in each durability.

@@ -47,6 +47,12 @@ pub(crate) fn build_example(name: &str) -> Result<PathBuf> {
     build(name, &arguments, &format!("debug/examples/{name}"))
 }
 
+/// Builds an example of the GPU crate and returns its path.
+pub(crate) fn build_gpu_example(name: &str) -> Result<PathBuf> {
+    let arguments = ["--package", "adit-gpu", "--example", name];
+    build(name, &arguments, &format!("debug/examples/{name}"))
+}
+
 /// Builds an integration test, fast and with every assertion as the simulation is, and returns its path.
 pub(crate) fn build_test(package: &str, name: &str) -> Result<PathBuf> {
     once(&format!("the test {name} of {package}"), || build_test_anew(package, name))

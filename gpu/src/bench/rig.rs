@@ -1,0 +1,174 @@
+//! Rings, who serves them, and what they carry: all that is measured or checked, in the order it has to be made in.
+//!
+//! All memory is allocated before a kernel runs that does not end; the controller starts before what posts to it; and it is
+//! stopped before anything is freed.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::load::{Load, Round};
+use super::server::Server;
+use crate::controller::Shape;
+use crate::cuda::{Gpu, Partition, Priority, Stream};
+use crate::error::{Error, Result};
+use crate::layout::{Context, Iocb};
+use crate::program::{Kernel, Program};
+use crate::rings::Rings;
+use crate::table::MappingTable;
+use crate::transfer::{self, Span};
+
+/// Contexts of each block.
+pub(crate) const CONTEXTS: u32 = 2048;
+/// How long a kernel may take once all its commands had to be over.
+const GRACE: Duration = Duration::from_secs(5);
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Rig {
+    pub(crate) server: Server,
+    pub(crate) rings: Rings,
+    pub(crate) load: Load,
+    stream: Stream,
+    program: Arc<Program>,
+    spans: Vec<Span>,
+    /// Of each device: its first ring, and how many.
+    ranges: Vec<(u32, u32)>,
+}
+
+impl Rig {
+    /// Rings of `shape` served by `server`, for kernels in `partition`, with `blocks` blocks.
+    ///
+    /// # Errors
+    /// CUDA's and the driver's, of making queues and memory.
+    pub(crate) fn new(
+        gpu: &Arc<Gpu>,
+        program: &Arc<Program>,
+        partition: &Partition,
+        server: Server,
+        (shape, blocks): (&Shape, u32),
+    ) -> Result<Rig> {
+        let load = Load::new(gpu, blocks, CONTEXTS)?;
+        let spans = server.spans();
+        let limits = transfer::Shape {
+            lba_shift: shape.lba_shift,
+            lba_count: shape.lbas,
+            max_bytes: 1 << 20,
+            boundary_lbas: 0,
+            address_mask: 0,
+        };
+        let table = |span: &Span| MappingTable::of_form(shape.form, limits, vec![*span]);
+        let tables = spans.iter().map(table).collect::<Result<Vec<_>>>()?;
+        let queues = server.queues(gpu, shape)?;
+        let tables: Vec<&MappingTable> = tables.iter().collect();
+        let rings = Rings::new(gpu, queues, &tables, load.iocbs())?;
+        let ranges = (0..spans.len()).map(|device| rings.of_device(device as u16)).collect();
+        let stream = partition.stream(Priority::High)?;
+        Ok(Rig { server, rings, load, stream, program: Arc::clone(program), spans, ranges })
+    }
+
+    /// The device whose ring this is.
+    pub(crate) fn device_of(&self, ring: u32) -> usize {
+        let is_its = |(first, count): &(u32, u32)| (*first..first + count).contains(&ring);
+        self.ranges.iter().position(is_its).expect("every ring is a device's")
+    }
+
+    /// Where a device's commands find the data.
+    pub(crate) fn span(&self, device: usize) -> Span {
+        self.spans[device]
+    }
+
+    /// Fills a block with reads of `lbas` LBAs each through a ring, one after the other over namespace and data.
+    ///
+    /// # Errors
+    /// [`Error::Cuda`].
+    pub(crate) fn fill_reads(&self, block: u32, ring: u32, shape: &Shape, lbas: u64) -> Result<()> {
+        let span = self.span(self.device_of(ring));
+        let bytes = lbas << shape.lba_shift;
+        let (slots, runs) = (span.bytes / bytes, shape.lbas / lbas);
+        assert!(slots > 0 && runs > 0, "a command fits the data and the namespace");
+        let context = |index: u64| Context {
+            address: span.address + index % slots * bytes,
+            place: Context::place(index % runs * lbas, lbas, 0, false),
+        };
+        let first = u64::from(block) * u64::from(CONTEXTS);
+        let contexts: Vec<Context> = (first..first + u64::from(CONTEXTS)).map(context).collect();
+        self.load.fill(block, &contexts)
+    }
+
+    /// Enqueues a kernel of `grid` blocks of `threads` threads for prepared uses of `blocks`.
+    ///
+    /// # Errors
+    /// [`Error::Cuda`].
+    pub(crate) fn launch(&self, blocks: Range<u32>, (grid, threads): (u32, u32)) -> Result<()> {
+        let argument = self.load.argument(self.rings.uring(), blocks)?;
+        self.stream.launch(self.program.function(Kernel::Issue), grid, threads, argument)
+    }
+
+    /// Starts the persistent kernel.
+    ///
+    /// # Errors
+    /// [`Error::Cuda`].
+    pub(crate) fn persist(&self, (grid, threads): (u32, u32)) -> Result<()> {
+        self.rings.set_stop(false);
+        let kernel = self.program.function(Kernel::Persist);
+        self.stream.launch(kernel, grid, threads, self.rings.uring())
+    }
+
+    /// Stops the persistent kernel.
+    ///
+    /// # Errors
+    /// [`Error::TimedOut`] if it does not end.
+    pub(crate) fn unpersist(&self) -> Result<()> {
+        self.rings.set_stop(true);
+        self.wait(Duration::ZERO)
+    }
+
+    /// Waits until all kernels that were enqueued ended, whose commands had `timeout`.
+    ///
+    /// # Errors
+    /// [`Error::TimedOut`] if they did not.
+    pub(crate) fn wait(&self, timeout: Duration) -> Result<()> {
+        self.stream.synchronize(timeout + GRACE)
+    }
+
+    /// Prepares one round for each block from `first` on, lets a kernel do them, and returns their headers.
+    ///
+    /// # Errors
+    /// [`Error::Cuda`]; [`Error::TimedOut`] if the kernel does not end.
+    pub(crate) fn go(
+        &mut self,
+        first: u32,
+        rounds: &[Round],
+        grid: (u32, u32),
+    ) -> Result<Vec<Iocb>> {
+        let blocks = first..first + rounds.len() as u32;
+        self.load.prepare(first, rounds)?;
+        self.launch(blocks.clone(), grid)?;
+        let longest = rounds.iter().map(|round| round.timeout).max().unwrap_or_default();
+        self.wait(longest)?;
+        self.load.headers(blocks)
+    }
+
+    /// Fails if a ring is out of service.
+    ///
+    /// # Errors
+    /// [`Error::OutOfService`] says why.
+    pub(crate) fn check(&self) -> Result<()> {
+        match self.rings.poison()? {
+            None => Ok(()),
+            Some(reason) => {
+                Err(Error::OutOfService { device: "software controller".to_owned(), reason })
+            }
+        }
+    }
+}
+
+impl Drop for Rig {
+    fn drop(&mut self) {
+        // Freeing memory waits for kernels: those that do not end by themselves are stopped first.
+        if let Err(error) = self.unpersist().and_then(|()| self.server.stop()) {
+            tracing::warn!("{error}");
+        }
+    }
+}

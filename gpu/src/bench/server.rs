@@ -1,0 +1,185 @@
+//! Who serves the rings: a kernel of the GPU, or software controllers of the driver, each on a thread of its own.
+
+use std::sync::Arc;
+
+use adit_driver::{Controller, ControllerOptions, Target};
+
+use super::options::{BenchOptions, ControllerChoice};
+use crate::controller::{Counters, GpuController, Shape};
+use crate::cuda::{DeviceMemory, Gpu, Partition};
+use crate::doorbell::Doorbells;
+use crate::error::Result;
+use crate::options::Place;
+use crate::pool::Pool;
+use crate::program::Program;
+use crate::queue::Queue;
+use crate::transfer::Span;
+
+/// Size of a CPU controller's namespace.
+const TARGET: &str = "soft:null,size=1G,dbbuf=off";
+/// Most threads that serve rings.
+const CONTROLLERS_MAX: usize = 16;
+
+/// Who serves.
+#[derive(Debug)]
+pub(crate) enum Server {
+    /// A kernel; commands point at memory of the GPU's.
+    Gpu(GpuController, DeviceMemory),
+    /// Threads; commands point at a pool in host memory.
+    Cpu(Vec<Arc<Controller>>, Pool),
+}
+
+impl Server {
+    /// A controller in device code, in `partition`, whose commands may point at `data_bytes` of GPU memory.
+    ///
+    /// # Errors
+    /// As [`GpuController::new`].
+    pub(crate) fn gpu(
+        gpu: &Arc<Gpu>,
+        program: &Arc<Program>,
+        partition: &Partition,
+        shape: &Shape,
+        data_bytes: u64,
+    ) -> Result<Server> {
+        let data = DeviceMemory::allocate(gpu, data_bytes)?;
+        data.zero()?;
+        Ok(Server::Gpu(GpuController::new(gpu, program, partition, shape)?, data))
+    }
+
+    /// Controllers of this process, as many as there are processors to run them beside all else, or queues.
+    ///
+    /// # Errors
+    /// The driver's; CUDA's for the pool.
+    pub(crate) fn cpu(gpu: &Arc<Gpu>, options: &BenchOptions, data_bytes: u64) -> Result<Server> {
+        let processors = std::thread::available_parallelism().map_or(1, usize::from);
+        let count = (processors / 2).clamp(1, CONTROLLERS_MAX).min(options.queues as usize);
+        let target: Target = TARGET.parse()?;
+        let settings = ControllerOptions { shadow_doorbells: false, ..Default::default() };
+        let open = |_| Controller::open(&target, &settings).map(Arc::new);
+        let controllers = (0..count).map(open).collect::<Result<Vec<_>, _>>()?;
+        let pool = Pool::allocate(gpu, &controllers, &[data_bytes], Some(Place::Host))?;
+        Ok(Server::Cpu(controllers, pool))
+    }
+
+    /// Which of its controllers each queue is of.
+    pub(crate) fn device_of(&self, queue: u32) -> usize {
+        match self {
+            Server::Gpu(..) => 0,
+            Server::Cpu(controllers, _) => queue as usize % controllers.len(),
+        }
+    }
+
+    /// The queues of each of its controllers.
+    ///
+    /// # Errors
+    /// The driver's and CUDA's, of making them.
+    pub(crate) fn queues(
+        &self,
+        gpu: &Arc<Gpu>,
+        shape: &Shape,
+    ) -> Result<Vec<Vec<Queue>>> {
+        match self {
+            Server::Gpu(controller, _) => Ok(vec![device_queues(controller, shape)]),
+            Server::Cpu(controllers, _) => {
+                let doorbells = Doorbells::mapped(gpu);
+                let mut all: Vec<Vec<Queue>> = controllers.iter().map(|_| Vec::new()).collect();
+                for index in 0..shape.queues {
+                    let device = self.device_of(index);
+                    let controller = &controllers[device];
+                    let namespace = controller.namespace(adit_driver::spec::Nsid(1))?;
+                    let places = (Place::Host, Place::Host);
+                    let queue =
+                        Queue::attach(gpu, controller, &namespace, shape.depth, places, &doorbells)?;
+                    all[device].push(queue);
+                }
+                Ok(all)
+            }
+        }
+    }
+
+    /// Where each controller's commands find the data.
+    ///
+    /// # Panics
+    /// If the pool cannot be reached, which a pool in host memory can.
+    pub(crate) fn spans(&self) -> Vec<Span> {
+        match self {
+            Server::Gpu(_, data) => vec![Span { address: data.address(), bytes: data.bytes() }],
+            Server::Cpu(controllers, pool) => (0..controllers.len())
+                .map(|device| {
+                    let iova = pool.iova(device, 0).expect("host memory is reached by all controllers");
+                    Span { address: iova.0, bytes: pool.bytes(0) }
+                })
+                .collect(),
+        }
+    }
+
+    /// Starts what has to be started before the first command.
+    ///
+    /// # Errors
+    /// As [`GpuController::start`].
+    pub(crate) fn start(&mut self) -> Result<()> {
+        match self {
+            Server::Gpu(controller, data) => controller.start(&[(data.address(), data.bytes())]),
+            Server::Cpu(..) => Ok(()),
+        }
+    }
+
+    /// Stops what was started.
+    ///
+    /// # Errors
+    /// As [`GpuController::stop`].
+    pub(crate) fn stop(&mut self) -> Result<()> {
+        match self {
+            Server::Gpu(controller, _) => controller.stop(),
+            Server::Cpu(..) => Ok(()),
+        }
+    }
+
+    /// What the kernel saw; `None` for threads, which count nothing.
+    ///
+    /// # Errors
+    /// As [`GpuController::counters`].
+    pub(crate) fn counters(&self) -> Result<Option<Counters>> {
+        match self {
+            Server::Gpu(controller, _) => controller.counters().map(Some),
+            Server::Cpu(..) => Ok(None),
+        }
+    }
+}
+
+/// The queues of a controller in device code, for rings.
+pub(crate) fn device_queues(controller: &GpuController, shape: &Shape) -> Vec<Queue> {
+    let queue = |pair: crate::controller::Pair| Queue {
+        raw: None,
+        sq: pair.sq,
+        cq: pair.cq,
+        sq_doorbell: pair.sq_doorbell,
+        cq_doorbell: pair.cq_doorbell,
+        depth: shape.depth,
+        qid: pair.qid,
+        nsid: 1,
+        lba_shift: shape.lba_shift,
+        protection: 0,
+        form: shape.form,
+        bells: None,
+        keeps: Vec::new(),
+    };
+    controller.pairs().into_iter().map(queue).collect()
+}
+
+/// Who serves, as `options` choose.
+///
+/// # Errors
+/// As [`Server::gpu`] and [`Server::cpu`].
+pub(crate) fn choose(
+    gpu: &Arc<Gpu>,
+    program: &Arc<Program>,
+    partition: &Partition,
+    options: &BenchOptions,
+    (shape, data_bytes): (&Shape, u64),
+) -> Result<Server> {
+    match options.controller {
+        ControllerChoice::Gpu => Server::gpu(gpu, program, partition, shape, data_bytes),
+        ControllerChoice::Cpu => Server::cpu(gpu, options, data_bytes),
+    }
+}

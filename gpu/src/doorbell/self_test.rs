@@ -1,0 +1,118 @@
+//! Whether the GPU's stores to a doorbell arrive: one command through a queue of its own, which the GPU rings.
+//!
+//! The rings are in host memory and the CPU looks for the completion, so that nothing is tested but the doorbell. If nothing comes,
+//! the CPU rings the same tail: what comes then says that the doorbell's mapping is at fault, and silence that the controller is.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use adit_driver::spec::{Cid, DataPointer, Iova, Lba, LbaCount, Sqe};
+use adit_driver::sys::Atomics;
+use adit_driver::{Controller, Namespace};
+
+use super::{Doorbells, WHAT};
+use crate::cuda::{Gpu, PinnedMemory, Priority, Stream};
+use crate::error::{Error, Result};
+use crate::options::Place;
+use crate::paths::HostBlock;
+use crate::program::{Kernel, Program};
+use crate::queue::Queue;
+
+/// Entries of the queue.
+const DEPTH: u32 = 4;
+/// Bytes that the command reads at most: one LBA.
+const DATA_BYTES: u64 = 4096;
+/// How long the GPU may take to write one word, and the controller to answer each time it is rung.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// DW3 bit 16 of a completion in the first lap.
+const PHASE: u32 = 1 << 16;
+
+/// Sends one read through a new queue, rung by the GPU.
+///
+/// # Errors
+/// [`Error::Unavailable`] or [`Error::Refused`] where the GPU's store does not arrive, with what is known; the driver's where the
+/// controller does not answer the CPU's either.
+pub(super) fn run(
+    gpu: &Arc<Gpu>,
+    program: &Program,
+    controller: &Arc<Controller>,
+    namespace: &Namespace,
+    doorbells: &Doorbells,
+) -> Result<()> {
+    let places = (Place::Host, Place::Host);
+    let mut queue = Queue::attach(gpu, controller, namespace, DEPTH, places, doorbells)?;
+    let data = HostBlock::allocate(gpu, std::slice::from_ref(controller), DATA_BYTES)?;
+    let block = crate::paths::Block::Host(data);
+    let mapped = Arc::new(block.map(controller)?);
+    queue.keep(Arc::<crate::paths::Mapped>::clone(&mapped));
+    post_read(&queue, namespace, mapped.iova());
+    let poked = poke(gpu, program, queue.sq_doorbell, 1);
+    if poked.is_ok() && is_answered(&queue, controller) {
+        return Ok(());
+    }
+    let raw = queue.raw.as_ref().expect("a queue of a controller's has one");
+    raw.doorbells().0.ring(1);
+    if !is_answered(&queue, controller) {
+        return Err(Error::TimedOut {
+            waited_for: format!("{} to read one LBA, rung by the CPU", controller.info().device),
+            after: PATIENCE,
+            fix: "reset the controller, or use another one".to_owned(),
+        });
+    }
+    poked?;
+    let why = "the GPU's store was made, and the controller took no notice until the CPU rang";
+    let fix = "let the proxy ring them; check that the GPU and the device are under one root, and ACS and IOMMU settings between them";
+    Err(Error::unavailable(WHAT, why, fix))
+}
+
+/// Puts a read of the first LBA at the first entry.
+fn post_read(queue: &Queue, namespace: &Namespace, data: Iova) {
+    let dptr = DataPointer::Prp { prp1: data, prp2: Iova(0) };
+    let sqe = Sqe::read(namespace.nsid(), Lba(0), LbaCount::ONE).with_dptr(dptr).with_cid(Cid(1));
+    let mut dwords = sqe.to_dwords();
+    dwords[12] |= namespace.protection_control();
+    for (word, value) in ring(queue, 0).dwords().iter().zip(dwords) {
+        word.store(value.to_le(), Ordering::Relaxed);
+    }
+    std::sync::atomic::fence(Ordering::Release);
+}
+
+/// The submission ring, or with 1 the completion ring.
+fn ring(queue: &Queue, which: usize) -> &Atomics {
+    let raw = queue.raw.as_ref().expect("a queue of a controller's has one");
+    let space = [raw.submission(), raw.completion()][which];
+    space.memory().expect("rings in host memory are reached")
+}
+
+/// Has the GPU write a word as it rings a doorbell, and waits until it has.
+fn poke(gpu: &Arc<Gpu>, program: &Program, address: u64, value: u32) -> Result<()> {
+    let arguments = PinnedMemory::allocate(gpu, 16)?;
+    let [low, high, third, fourth] = [address as u32, (address >> 32) as u32, value, 0];
+    for (word, value) in arguments.words().iter().zip([low, high, third, fourth]) {
+        AtomicU32::store(word, value, Ordering::Relaxed);
+    }
+    let stream = Stream::new(gpu, Priority::High)?;
+    stream.launch(program.function(Kernel::Poke), 1, 32, arguments.address())?;
+    let done = stream.synchronize(PATIENCE);
+    if done.is_err() {
+        // The kernel may still read them.
+        std::mem::forget(arguments);
+    }
+    done
+}
+
+/// Whether the command's completion comes in time, whatever its status.
+fn is_answered(queue: &Queue, controller: &Controller) -> bool {
+    let deadline = Instant::now() + PATIENCE;
+    let status = &ring(queue, 1).dwords()[3];
+    loop {
+        if u32::from_le(status.load(Ordering::Acquire)) & PHASE != 0 {
+            return true;
+        }
+        if Instant::now() >= deadline || controller.check().is_err() {
+            return false;
+        }
+        controller.pause(Duration::from_micros(20));
+    }
+}

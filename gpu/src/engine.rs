@@ -1,0 +1,374 @@
+//! The ring engine: kernels that work on the rings, in streams of the I/O partition.
+//!
+//! One-shot: each call of `issue` launches a kernel that ends with its blocks. Persistent: one kernel runs as long as the
+//! engine, and `issue` writes the word that it looks at. Either way headers are copied to the GPU in a stream, behind the
+//! event that the blocks wait for, and before anything that makes them begin.
+//!
+//! The engine is in service until something is found wrong with it; `recover` stops the kernels, ends every command and
+//! makes queues anew that still have some outstanding. Kernels are stopped within a bounded time or said not to be: then
+//! nothing they reach may be freed, which is the caller's part.
+#![allow(unsafe_code)]
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::time::{Duration, Instant};
+
+use adit_driver::Controller;
+use adit_driver::spec::{Cid, Qid, Sqe};
+
+use crate::cuda::{Gpu, PartitionKind, Partitions, Priority, Stream};
+use crate::error::{Error, Result};
+use crate::iocb::{Blocks, Iocbs, Way};
+use crate::options::{KernelChoice, Options};
+use crate::outcome::RESET;
+use crate::program::{Kernel, Program};
+use crate::queue::Queue;
+use crate::rings::{Counters, Rings};
+use crate::table::MappingTable;
+
+/// Streams that blocks are issued in, in turn: few enough that each has a hardware queue of its own.
+const STREAMS: usize = 4;
+/// Warps of a kernel on each multiprocessor.
+const WARPS_PER_SM: u32 = 8;
+const LANES: u32 = 32;
+/// How long a kernel that was told to stop may take.
+const STOP_WITHIN: Duration = Duration::from_secs(5);
+/// How long completions of aborted commands may take.
+const ABORTED_WITHIN: Duration = Duration::from_millis(200);
+/// Most commands that are aborted one by one; the queue's deletion ends all others.
+const ABORTS_MAX: usize = 64;
+const LOOK_EVERY: Duration = Duration::from_micros(100);
+
+/// Makes the queues of a device, again after a failure.
+pub(crate) type MakeQueues = Box<dyn Fn(usize) -> Result<Vec<Queue>> + Send + Sync>;
+
+/// See the module.
+pub(crate) struct RingEngine {
+    // The queues go first, then what kernels run in.
+    running: RwLock<Running>,
+    name: String,
+    streams: Vec<Stream>,
+    next_stream: AtomicUsize,
+    control: Stream,
+    program: Arc<Program>,
+    partitions: Partitions,
+    kernel: KernelChoice,
+    controllers: Vec<Option<Arc<Controller>>>,
+    make_queues: MakeQueues,
+}
+
+/// What changes in a recovery.
+struct Running {
+    rings: Rings,
+    /// Why nothing can be issued, until a recovery.
+    out_of_service: Option<String>,
+}
+
+/// What a ring engine is made of, besides the options.
+pub(crate) struct Parts<'a> {
+    pub(crate) gpu: &'a Arc<Gpu>,
+    /// For messages.
+    pub(crate) name: String,
+    pub(crate) program: Arc<Program>,
+    pub(crate) blocks: &'a Blocks,
+    pub(crate) tables: &'a [&'a MappingTable],
+    /// The controllers of the devices that are reset with their queues.
+    pub(crate) controllers: Vec<Option<Arc<Controller>>>,
+    pub(crate) make_queues: MakeQueues,
+}
+
+impl RingEngine {
+    /// Makes queues and rings, and starts the persistent kernel if there is to be one.
+    ///
+    /// # Errors
+    /// What keeps the device code from being compiled, the queues from being made, or CUDA from working.
+    pub(crate) fn new(parts: Parts<'_>, options: &Options) -> Result<RingEngine> {
+        let Parts { gpu, name, program, blocks, tables, controllers, make_queues } = parts;
+        let partitions = gpu.partition(options.sms);
+        let stream = |_| partitions.io.stream(Priority::High);
+        let streams = (0..STREAMS).map(stream).collect::<Result<Vec<_>>>()?;
+        let control = partitions.io.stream(Priority::High)?;
+        let queues = (0..tables.len()).map(&make_queues).collect::<Result<Vec<_>>>()?;
+        let rings = Rings::new(gpu, queues, tables, (blocks.iocbs(), blocks.count()))?;
+        let engine = RingEngine {
+            running: RwLock::new(Running { rings, out_of_service: None }),
+            name,
+            streams,
+            next_stream: AtomicUsize::new(0),
+            control,
+            program,
+            partitions,
+            kernel: options.kernel,
+            controllers,
+            make_queues,
+        };
+        engine.start(&engine.read().rings)?;
+        Ok(engine)
+    }
+
+    fn read(&self) -> RwLockReadGuard<'_, Running> {
+        self.running.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn write(&self) -> RwLockWriteGuard<'_, Running> {
+        self.running.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Lets the persistent kernel run, if that is the kind.
+    fn start(&self, rings: &Rings) -> Result<()> {
+        rings.set_stop(false);
+        match self.kernel {
+            KernelChoice::OneShot => Ok(()),
+            KernelChoice::Persistent => self.launch_persistent(rings, self.partitions.io.sms()),
+        }
+    }
+
+    fn launch_persistent(&self, rings: &Rings, sms: u32) -> Result<()> {
+        let function = self.program.function(Kernel::Persist);
+        self.control.launch(function, sms, WARPS_PER_SM * LANES, rings.uring())
+    }
+
+    /// The partitions of the GPU.
+    pub(crate) fn partitions(&self) -> &Partitions {
+        &self.partitions
+    }
+
+    /// Why the I/O kernels have no multiprocessors of their own, if they have none.
+    pub(crate) fn no_partition(&self) -> Option<&str> {
+        match &self.partitions.kind {
+            PartitionKind::Green => None,
+            PartitionKind::Priority { why } => Some(why),
+        }
+    }
+
+    /// What the queues of all rings are, as `each` sees them.
+    pub(crate) fn with_queues<T>(&self, each: impl FnOnce(&[Queue]) -> T) -> T {
+        each(self.read().rings.queues())
+    }
+
+    /// Where the argument of the kernels lies.
+    pub(crate) fn uring(&self) -> u64 {
+        self.read().rings.uring()
+    }
+
+    /// What the rings have counted since they were made.
+    pub(crate) fn counters(&self) -> Result<Counters> {
+        self.read().rings.counters()
+    }
+
+    /// How often the persistent kernel has looked for work.
+    pub(crate) fn alive(&self) -> u32 {
+        self.read().rings.alive()
+    }
+
+    /// Carries blocks out on at most `sms` multiprocessors, behind what they wait for.
+    ///
+    /// # Errors
+    /// [`Error::OutOfService`] after an earlier failure; [`Error::Cuda`], which takes the engine out of service.
+    pub(crate) fn issue(&self, blocks: &Blocks, iocbs: &Iocbs, sms: u32) -> Result<()> {
+        let running = self.read();
+        if let Some(reason) = &running.out_of_service {
+            return Err(Error::OutOfService { device: self.name.clone(), reason: reason.clone() });
+        }
+        iocbs.claim()?;
+        if iocbs.uses().is_empty() {
+            return Ok(());
+        }
+        let issued = self.enqueue(&running.rings, blocks, iocbs, sms);
+        drop(running);
+        issued.inspect_err(|error| self.take_out_of_service(&error.to_string()))
+    }
+
+    fn enqueue(&self, rings: &Rings, blocks: &Blocks, iocbs: &Iocbs, sms: u32) -> Result<()> {
+        let stream = &self.streams[self.next_stream.fetch_add(1, Ordering::Relaxed) % STREAMS];
+        for held in iocbs.uses() {
+            let (first, count) = rings.of_device(held.device);
+            blocks.prepare(held, first, count);
+            blocks.note_issue(held);
+        }
+        let argument = blocks.prepare_issue(rings.uring(), iocbs.uses());
+        let way = self.begin(stream, blocks, iocbs, sms, argument);
+        for held in iocbs.uses() {
+            held.set_way(way.as_ref().map_or(Way::Lost, Way::clone));
+        }
+        way.map(drop)
+    }
+
+    /// Puts everything into the stream that makes blocks begin.
+    fn begin(
+        &self,
+        stream: &Stream,
+        blocks: &Blocks,
+        iocbs: &Iocbs,
+        sms: u32,
+        argument: u64,
+    ) -> Result<Way> {
+        if let Some(event) = iocbs.after() {
+            stream.wait_event(event)?;
+        }
+        for held in iocbs.uses() {
+            let (pinned, range) = blocks.prepared_header(held.index);
+            stream.copy_to_gpu(blocks.header_address(held.index), pinned, range)?;
+        }
+        if self.kernel == KernelChoice::Persistent {
+            for held in iocbs.uses() {
+                stream.write32(blocks.issued_address(held.index), held.generation)?;
+            }
+            return Ok(Way::Persistent);
+        }
+        let (grid, threads) = shape(iocbs.commands(), sms.min(self.partitions.io.sms()));
+        stream.launch(self.program.function(Kernel::Issue), grid, threads, argument)?;
+        Ok(Way::Kernel(Arc::new(stream.record()?)))
+    }
+
+    /// Nothing is issued any more, until a recovery. The first reason stays.
+    pub(crate) fn take_out_of_service(&self, reason: &str) {
+        let mut running = self.write();
+        if running.out_of_service.is_none() {
+            tracing::warn!(device = self.name, reason, "the GPU's rings are out of service");
+            running.out_of_service = Some(reason.to_owned());
+        }
+    }
+
+    /// Looks for a ring that is out of service, and takes the engine out with it.
+    pub(crate) fn look_for_poison(&self) -> Result<()> {
+        let reason = self.read().rings.poison()?;
+        if let Some(reason) = reason {
+            self.take_out_of_service(&reason);
+        }
+        Ok(())
+    }
+
+    /// Stops all kernels and ends all commands that wait for them; nothing is issued until a recovery.
+    ///
+    /// # Errors
+    /// [`Error::TimedOut`] if a kernel, or an event that blocks wait for, does not end; [`Error::Cuda`].
+    pub(crate) fn stop(&self, blocks: &Blocks) -> Result<()> {
+        self.take_out_of_service("they were stopped");
+        self.stop_kernels(&self.write().rings, blocks)
+    }
+
+    fn stop_kernels(&self, rings: &Rings, blocks: &Blocks) -> Result<()> {
+        rings.set_stop(true);
+        if self.kernel == KernelChoice::Persistent {
+            self.control.synchronize(STOP_WITHIN)?;
+        }
+        let under_way = blocks.under_way();
+        if !under_way.is_empty() {
+            let argument = rings.prepare_abandon(&under_way, RESET);
+            self.control.launch(self.program.function(Kernel::Abandon), 1, LANES, argument)?;
+        }
+        for stream in self.streams.iter().chain([&self.control]) {
+            stream.synchronize(STOP_WITHIN)?;
+        }
+        Ok(())
+    }
+
+    /// Brings the engine back into service. All commands that were under way end, those in flight as reset.
+    ///
+    /// # Errors
+    /// [`Error::TimedOut`] if a kernel does not stop; what keeps controllers from being recovered or queues from being
+    /// made. The engine is then out of service as before.
+    pub(crate) fn recover(&self, blocks: &Blocks, tables: &[&MappingTable]) -> Result<()> {
+        self.take_out_of_service("they are being recovered");
+        let mut running = self.write();
+        self.stop_kernels(&running.rings, blocks)?;
+        blocks.end_all();
+        self.abort_outstanding(&running.rings)?;
+        self.drain(&running.rings)?;
+        if self.needs_queues(&running.rings)? {
+            self.make_queues_anew(&mut running.rings, tables)?;
+        }
+        self.start(&running.rings)?;
+        running.out_of_service = None;
+        Ok(())
+    }
+
+    /// Asks controllers to end commands whose completions have not come.
+    fn abort_outstanding(&self, rings: &Rings) -> Result<()> {
+        for (device, qid, cid) in rings.outstanding()?.into_iter().take(ABORTS_MAX) {
+            let Some(controller) = &self.controllers[device] else { continue };
+            if let Err(error) = abort(controller, qid, cid) {
+                tracing::info!(
+                    device = self.name,
+                    qid = qid.0,
+                    cid = cid.0,
+                    "an abort failed: {error}"
+                );
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Lets a kernel harvest what still completes.
+    fn drain(&self, rings: &Rings) -> Result<()> {
+        if rings.outstanding()?.is_empty() {
+            return Ok(());
+        }
+        rings.set_stop(false);
+        self.launch_persistent(rings, 1)?;
+        let started = Instant::now();
+        while !rings.outstanding()?.is_empty() && started.elapsed() < ABORTED_WITHIN {
+            std::thread::sleep(LOOK_EVERY);
+        }
+        rings.set_stop(true);
+        self.control.synchronize(STOP_WITHIN)
+    }
+
+    /// Whether queues cannot be gone on with.
+    fn needs_queues(&self, rings: &Rings) -> Result<bool> {
+        let controllers = self.controllers.iter().flatten();
+        let has_failed = controllers.into_iter().any(|controller| controller.check().is_err());
+        let is_whole = rings.count() > 0;
+        Ok(!is_whole || has_failed || rings.poison()?.is_some() || !rings.outstanding()?.is_empty())
+    }
+
+    /// Deletes all queues, brings controllers that failed back, and makes queues again.
+    fn make_queues_anew(&self, rings: &mut Rings, tables: &[&MappingTable]) -> Result<()> {
+        for controller in self.controllers.iter().flatten() {
+            if controller.check().is_err() {
+                controller.recover()?;
+            }
+        }
+        drop(rings.take_queues());
+        let queues = (0..tables.len()).map(&self.make_queues).collect::<Result<Vec<_>>>()?;
+        rings.replace(queues, tables)
+    }
+}
+
+fn abort(controller: &Controller, qid: Qid, cid: Cid) -> Result<()> {
+    // SAFETY: Abort transfers nothing, names no memory, and the queue is not one that the driver drives.
+    unsafe { controller.admin("Abort", Sqe::abort(qid, cid), None) }?;
+    Ok(())
+}
+
+/// Blocks and threads of a kernel for so many commands: warps enough for all of them, spread over the multiprocessors.
+fn shape(commands: u64, sms: u32) -> (u32, u32) {
+    let sms = sms.max(1);
+    let wanted = commands.div_ceil(u64::from(LANES)).min(u64::from(sms * WARPS_PER_SM)) as u32;
+    let each = wanted.div_ceil(sms).max(1);
+    (wanted.div_ceil(each).max(1), each * LANES)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_kernel_has_no_more_warps_than_chunks_of_commands() {
+        assert_eq!(shape(1, 8), (1, 32));
+        assert_eq!(shape(32, 8), (1, 32));
+        assert_eq!(shape(33, 8), (2, 32));
+        assert_eq!(shape(2048, 8), (8, 256));
+        assert_eq!(shape(1 << 20, 8), (8, 256));
+        assert_eq!(shape(2048, 1), (1, 256));
+        assert_eq!(shape(300, 0), (1, 256));
+        for commands in 1..2048 {
+            let (blocks, threads) = shape(commands, 4);
+            assert!(
+                u64::from(blocks * threads) >= commands.min(1024) && blocks <= 4 && threads <= 256
+            );
+        }
+    }
+}

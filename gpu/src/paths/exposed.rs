@@ -1,0 +1,151 @@
+//! GPU memory that is exposed by one of the ways, so that devices can be given it.
+#![allow(unsafe_code)]
+
+use std::fs::File;
+use std::os::fd::{AsFd, OwnedFd};
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use adit_driver::Controller;
+use memmap2::MmapRaw;
+
+use super::gdr::GdrMapping;
+use super::{Mapped, MemoryPath, coherent, dma_buf};
+use crate::cuda::{DeviceMemory, Gpu};
+use crate::error::{Error, Result};
+
+/// GPU memory with the view of it that devices are given. The view goes before the memory.
+#[derive(Debug)]
+pub(crate) struct Exposed {
+    view: View,
+    path: MemoryPath,
+    memory: DeviceMemory,
+}
+
+/// What of the memory a device is given.
+#[derive(Debug)]
+pub(super) enum View {
+    /// The memory at its own address.
+    Own(Address),
+    /// Its dma-buf, by the file alone.
+    File(OwnedFd),
+    /// Its dma-buf mapped into this process, and the file for a device that is reached through another process.
+    Mapping(MmapRaw, OwnedFd),
+    /// A mapping that gdrdrv made.
+    Gdr(GdrMapping),
+}
+
+/// An address in this process, of memory that is never reached through references.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Address(pub(super) NonNull<u8>);
+
+// SAFETY: only an address; whoever reaches the memory behind it says why it may.
+unsafe impl Send for Address {}
+// SAFETY: as above.
+unsafe impl Sync for Address {}
+
+impl Exposed {
+    /// Allocates at least `bytes` in the GPU and exposes them.
+    ///
+    /// # Errors
+    /// What the way lacks on this machine, before anything is allocated where that can be known.
+    pub(crate) fn allocate(gpu: &Arc<Gpu>, bytes: u64, path: MemoryPath) -> Result<Arc<Exposed>> {
+        check(path, gpu)?;
+        let memory = match path {
+            // Granules of virtual memory are in the CPU's page tables only where somebody asks for that.
+            MemoryPath::Coherent => DeviceMemory::allocate(gpu, whole_granules(bytes)),
+            MemoryPath::Gdrdrv if !gpu.info().attributes.vmm_rdma => {
+                DeviceMemory::allocate(gpu, whole_granules(bytes))
+            }
+            _ => DeviceMemory::exportable(gpu, bytes),
+        }?;
+        Exposed::new(memory, path)
+    }
+
+    /// Exposes memory that the caller allocated.
+    ///
+    /// # Errors
+    /// As [`Exposed::allocate`].
+    pub(crate) fn adopt(
+        gpu: &Arc<Gpu>,
+        memory: DeviceMemory,
+        path: MemoryPath,
+    ) -> Result<Arc<Exposed>> {
+        check(path, gpu)?;
+        Exposed::new(memory, path)
+    }
+
+    fn new(memory: DeviceMemory, path: MemoryPath) -> Result<Arc<Exposed>> {
+        let view = match path {
+            MemoryPath::Coherent => View::Own(coherent::address(&memory)?),
+            MemoryPath::DmaBufIommufd => View::File(memory.dma_buf()?),
+            MemoryPath::DmaBufMmap => {
+                let file = memory.dma_buf()?;
+                View::Mapping(dma_buf::map(&file, memory.bytes())?, file)
+            }
+            MemoryPath::Gdrdrv => View::Gdr(GdrMapping::new(memory.address(), memory.bytes())?),
+            MemoryPath::PinnedHost | MemoryPath::CpuOnly => {
+                return Err(Error::invalid(path.name(), "no GPU memory is exposed by it"));
+            }
+        };
+        Ok(Arc::new(Exposed { view, path, memory }))
+    }
+
+    /// The memory itself.
+    pub(crate) fn memory(&self) -> &DeviceMemory {
+        &self.memory
+    }
+
+    /// The way by which it is exposed.
+    pub(crate) fn path(&self) -> MemoryPath {
+        self.path
+    }
+
+    /// Gives it to a device; see [`super::Block::map`].
+    pub(super) fn map(self: &Arc<Exposed>, controller: &Controller) -> Result<Mapped> {
+        let bytes = self.memory.bytes();
+        let at = match &self.view {
+            View::File(file) => {
+                let owner = Box::new(Arc::clone(self));
+                // SAFETY: the file is the memory's dma-buf, as long as the memory, which `owner` keeps.
+                let mapped = unsafe { controller.register_file(file.as_fd(), 0, bytes, owner) };
+                return Ok(Mapped::File(mapped?));
+            }
+            View::Own(address) => address.0,
+            View::Mapping(map, _) => {
+                NonNull::new(map.as_mut_ptr()).expect("a mapping is never at address zero")
+            }
+            View::Gdr(mapping) => mapping.at(),
+        };
+        let len = usize::try_from(bytes).expect("what is mapped here has its length in a word");
+        let owner = Box::new(Arc::clone(self));
+        // SAFETY: the view is `bytes` long and stays as long as `owner`; no reference to it is ever made.
+        let buffer = unsafe { controller.register(at, len, self.file()?, owner) };
+        Ok(Mapped::Here(buffer?))
+    }
+
+    /// The file behind the view in this process, for a device that another process serves.
+    fn file(&self) -> Result<Option<(File, u64)>> {
+        let View::Mapping(_, file) = &self.view else { return Ok(None) };
+        let copy = file.try_clone().map_err(|why| {
+            Error::refused("a copy of the dma-buf's descriptor", why, "raise the limit (ulimit -n)")
+        })?;
+        Ok(Some((File::from(copy), 0)))
+    }
+}
+
+/// What is known to be missing for a way before anything is tried.
+fn check(path: MemoryPath, gpu: &Gpu) -> Result<()> {
+    let attributes = &gpu.info().attributes;
+    match path {
+        MemoryPath::Coherent => coherent::check(attributes),
+        MemoryPath::DmaBufIommufd => dma_buf::check(attributes),
+        MemoryPath::DmaBufMmap => dma_buf::check_mapping(attributes),
+        _ => Ok(()),
+    }
+}
+
+/// Whole large pages: CUDA packs smaller allocations, which then begin anywhere in a page.
+fn whole_granules(bytes: u64) -> u64 {
+    bytes.next_multiple_of(2 << 20)
+}

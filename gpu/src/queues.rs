@@ -1,0 +1,122 @@
+//! Makes the queues of devices: where their rings lie and how their doorbells are rung is found out once, with the first.
+//!
+//! Where the options leave it open, rings lie beside the pool if that works, and in host memory otherwise.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use crate::cuda::Gpu;
+use crate::doorbell::Doorbells;
+use crate::error::{Error, Result};
+use crate::options::{DoorbellChoice, Options, Place};
+use crate::pool::Pool;
+use crate::program::Program;
+use crate::proxy::{ProxyOptions, ProxyThread};
+use crate::queue::Queue;
+use crate::uring::Device;
+
+/// See the module.
+pub(crate) struct QueueMaker {
+    gpu: Arc<Gpu>,
+    devices: Vec<Device>,
+    doorbells: Vec<Doorbells>,
+    why_not_mapped: Option<String>,
+    places: (Place, Place),
+    pool: Pool,
+    queues: u32,
+    depth: u32,
+}
+
+impl QueueMaker {
+    /// Finds out how queues on these devices can be made.
+    ///
+    /// # Errors
+    /// What the options ask for and does not work; what works in no way.
+    pub(crate) fn new(
+        gpu: &Arc<Gpu>,
+        program: &Program,
+        devices: &[Device],
+        pool: &Pool,
+        options: &Options,
+    ) -> Result<QueueMaker> {
+        let proxy = Mutex::new(None);
+        let mut maker = QueueMaker {
+            gpu: Arc::clone(gpu),
+            devices: devices.to_vec(),
+            doorbells: Vec::new(),
+            why_not_mapped: None,
+            places: (Place::Host, Place::Host),
+            pool: pool.clone(),
+            queues: options.queues,
+            depth: options.depth,
+        };
+        for device in devices {
+            let pair = (&device.controller, &device.namespace);
+            let start = || shared_proxy(gpu, &proxy);
+            let chosen = Doorbells::choose(gpu, program, pair, options.doorbells, start)?;
+            maker.doorbells.push(chosen.doorbells);
+            maker.why_not_mapped = maker.why_not_mapped.or(chosen.why_not_mapped);
+        }
+        maker.places = maker.find_places(options)?;
+        Ok(maker)
+    }
+
+    /// The best places of those that the options allow, by making a queue there.
+    fn find_places(&self, options: &Options) -> Result<(Place, Place)> {
+        let beside = |chosen: Option<Place>| match (chosen, self.pool.place()) {
+            (Some(place), _) => vec![place],
+            (None, Place::Gpu) => vec![Place::Gpu, Place::Host],
+            (None, _) => vec![Place::Host],
+        };
+        let mut refusal = None;
+        for submission in beside(options.submission) {
+            for completion in beside(options.completion) {
+                match self.queue(0, (submission, completion)) {
+                    Ok(_) => return Ok((submission, completion)),
+                    Err(error) => refusal = refusal.or(Some(error)),
+                }
+            }
+        }
+        Err(refusal.expect("some place is possible"))
+    }
+
+    fn queue(&self, device: usize, places: (Place, Place)) -> Result<Queue> {
+        let Device { controller, namespace } = &self.devices[device];
+        let doorbells = &self.doorbells[device];
+        let mut queue =
+            Queue::attach(&self.gpu, controller, namespace, self.depth, places, doorbells)?;
+        // Its commands name the pool's memory.
+        queue.keep(self.pool.keeper());
+        Ok(queue)
+    }
+
+    /// Makes the queues of a device.
+    ///
+    /// # Errors
+    /// The driver's, with how many there were.
+    pub(crate) fn make(&self, device: usize) -> Result<Vec<Queue>> {
+        (0..self.queues).map(|_| self.queue(device, self.places)).collect()
+    }
+
+    /// Where submission and completion rings lie.
+    pub(crate) fn places(&self) -> (Place, Place) {
+        self.places
+    }
+
+    /// How doorbells are rung, and why not mapped where that was tried.
+    pub(crate) fn doorbells(&self) -> (&'static str, Option<String>) {
+        (self.doorbells[0].name(), self.why_not_mapped.clone())
+    }
+}
+
+/// One proxy for all devices, started when the first needs it.
+fn shared_proxy(
+    gpu: &Arc<Gpu>,
+    proxy: &Mutex<Option<Arc<ProxyThread>>>,
+) -> Result<Arc<ProxyThread>> {
+    let mut proxy = proxy.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(proxy) = &*proxy {
+        return Ok(Arc::clone(proxy));
+    }
+    let started = ProxyThread::start(gpu, &ProxyOptions::default())?;
+    Ok(Arc::clone(proxy.insert(started)))
+}

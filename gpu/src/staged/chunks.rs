@@ -1,0 +1,74 @@
+//! The pinned chunks of a lane: memory that its controller and the GPU both reach, one chunk for each command.
+//!
+//! A bounded number, made once. A chunk is in one place: here, in the queue pair with a command, or in a job with a
+//! copy. The last of what holds the memory is the registration's owner, so the GPU forgets it before it is unmapped.
+
+use adit_driver::{Buffer, Controller};
+
+use super::copies::Copies;
+use crate::error::Result;
+
+/// What a chunk is a multiple of: pages of the host, which is what is registered.
+const PAGE_BYTES: usize = 4096;
+
+/// See the module.
+pub(super) struct Chunks<R> {
+    free: Vec<Buffer>,
+    count: usize,
+    registration: Option<R>,
+}
+
+impl<R> Chunks<R> {
+    /// `count` chunks of `bytes` each, rounded up to pages.
+    ///
+    /// # Errors
+    /// The driver's where there is no such memory, and the GPU's where it cannot be registered.
+    pub(super) fn new<C: Copies<Registration = R>>(
+        copies: &mut C,
+        controller: &Controller,
+        bytes: usize,
+        count: usize,
+    ) -> Result<Chunks<R>> {
+        assert!(bytes > 0 && count > 0, "a lane has chunks");
+        let bytes = bytes.next_multiple_of(PAGE_BYTES);
+        let mut owner = controller.allocate(bytes * count)?;
+        // What is left of the first buffer is empty and keeps the memory mapped.
+        let mut rest = owner.split_off(0);
+        let registration = copies.register(&mut rest, owner)?;
+        let mut free = Vec::with_capacity(count);
+        for _ in 1..count {
+            let tail = rest.split_off(bytes);
+            free.push(std::mem::replace(&mut rest, tail));
+        }
+        free.push(rest);
+        Ok(Chunks { free, count, registration: Some(registration) })
+    }
+
+    /// A chunk for a job. One that `waits` for something leaves half of them to others, who may be what it waits for.
+    pub(super) fn take(&mut self, waits: bool) -> Option<Buffer> {
+        let reserved = if waits { self.count / 2 } else { 0 };
+        if self.free.len() > reserved { self.free.pop() } else { None }
+    }
+
+    /// Gives a chunk back.
+    pub(super) fn put(&mut self, chunk: Buffer) {
+        assert!(self.free.len() < self.count, "a chunk comes back once");
+        self.free.push(chunk);
+    }
+
+    /// Never gives out a chunk again that a copy may still use. The memory stays registered for good.
+    pub(super) fn lose(&mut self, chunk: Buffer) {
+        drop(chunk);
+        self.leak();
+    }
+
+    /// Chunks that nobody has.
+    pub(super) fn free(&self) -> usize {
+        self.free.len()
+    }
+
+    /// Leaves the memory registered for good: a copy may still go on that nobody could wait for.
+    pub(super) fn leak(&mut self) {
+        std::mem::forget(self.registration.take());
+    }
+}

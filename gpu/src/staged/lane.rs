@@ -1,0 +1,255 @@
+//! One device's queue pair in the hands of one thread: what it does, turn by turn.
+//!
+//! A lane has no thread and reads no clock. Each turn takes completions in, sends what is due again, and lets every job
+//! do one step, the oldest first. Nothing waits: what a turn cannot do is left to the next.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use adit_driver::{
+    Buffer, CommandError, Completion, Controller, Namespace, QueuePairOptions, Time,
+};
+
+use super::chunks::Chunks;
+use super::copies::Copies;
+use super::job::Job;
+use super::means::{Area, Later, Means, Posted, Tag};
+use super::stats::Stats;
+use super::work::Work;
+use crate::error::{Error, Result};
+use crate::outcome::RESET;
+
+/// How long the copies under way may take when a lane is dropped.
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// What a lane is made with.
+#[derive(Clone, Debug)]
+pub(super) struct LaneOptions {
+    /// Entries of the queue pair.
+    pub(super) depth: u32,
+    /// Chunks, each of one command.
+    pub(super) chunks: usize,
+    /// Bytes of a chunk: of the largest context.
+    pub(super) chunk_bytes: usize,
+    /// How long a command may take before the driver aborts it.
+    pub(super) timeout: Duration,
+}
+
+/// How a command ended.
+type Landed = (Buffer, Tag, Result<u32, CommandError>);
+
+/// See the module.
+pub(super) struct Lane<C: Copies> {
+    jobs: VecDeque<Job<C>>,
+    means: Means<C>,
+    next_serial: u64,
+    /// Scratch; keeps its capacity.
+    landed: Vec<Landed>,
+}
+
+impl<C: Copies> Lane<C> {
+    /// A lane with a queue pair and chunks of its own.
+    ///
+    /// # Errors
+    /// The driver's and the GPU's.
+    pub(super) fn new(
+        controller: &Arc<Controller>,
+        namespace: &Namespace,
+        mut copies: C,
+        areas: &Arc<[Area]>,
+        options: &LaneOptions,
+    ) -> Result<Lane<C>> {
+        let chunks = Chunks::new(&mut copies, controller, options.chunk_bytes, options.chunks)?;
+        let queue = controller.create_queue_pair(QueuePairOptions {
+            depth: options.depth,
+            timeout: options.timeout,
+            ..QueuePairOptions::default()
+        })?;
+        let means = Means {
+            queue,
+            chunks,
+            copies,
+            controller: Arc::clone(controller),
+            namespace: namespace.clone(),
+            areas: Arc::clone(areas),
+            lines: Vec::new(),
+            later: Vec::new(),
+            stats: Stats::default(),
+            in_first: 0,
+            has_posted: false,
+        };
+        Ok(Lane { jobs: VecDeque::new(), means, next_serial: 0, landed: Vec::new() })
+    }
+
+    /// Takes a control block on.
+    pub(super) fn add(&mut self, work: Work<C::Event>) {
+        let (generation, progress) = (work.generation, Arc::clone(&work.progress));
+        let serial = self.next_serial;
+        self.next_serial += 1;
+        match Job::new(serial, work, &mut self.means) {
+            Ok(job) => self.jobs.push_back(job),
+            Err(error) => {
+                self.say(&error);
+                progress.fail(generation, RESET);
+            }
+        }
+    }
+
+    /// Whether there is nothing to do until something is added.
+    pub(super) fn is_idle(&self) -> bool {
+        self.jobs.is_empty() && self.means.queue.in_flight() == 0
+    }
+
+    /// What was counted.
+    pub(super) fn stats(&self) -> Stats {
+        self.means.stats
+    }
+
+    /// The present, on the controller's clock.
+    pub(super) fn now(&self) -> Time {
+        self.means.controller.now()
+    }
+
+    /// One step of everything. Returns how much moved: with 0, time has to pass or a device has to answer.
+    pub(super) fn turn(&mut self, now: Time) -> usize {
+        let mut moved = self.reap(now);
+        moved += self.send_again(now);
+        if self.means.controller.check().is_err() {
+            self.give_up_unsent();
+        }
+        moved += self.turn_jobs(now);
+        self.means.ring();
+        moved
+    }
+
+    /// Takes completions in.
+    fn reap(&mut self, now: Time) -> usize {
+        let landed = &mut self.landed;
+        self.means.queue.poll(now, |Completion { buffer: (chunk, tag), result }| {
+            landed.push((chunk.into_buffer(), tag, result));
+        });
+        let count = self.landed.len();
+        let mut landed = std::mem::take(&mut self.landed);
+        for one in landed.drain(..) {
+            self.land(now, one);
+        }
+        self.landed = landed;
+        count
+    }
+
+    fn land(&mut self, now: Time, (chunk, tag, result): Landed) {
+        let Some(position) = self.waiting(tag) else {
+            self.means.stats.late += 1;
+            self.means.in_first -= usize::from(!tag.is_write);
+            return self.means.chunks.put(chunk);
+        };
+        if let Err(error) = self.jobs[position].land(&mut self.means, now, (chunk, tag), result) {
+            self.abandon(position, now, &error);
+        }
+    }
+
+    /// The place of the job that waits for this command.
+    fn waiting(&self, tag: Tag) -> Option<usize> {
+        let position = self.jobs.binary_search_by_key(&tag.serial, |job| job.serial).ok()?;
+        (!self.jobs[position].is_settled_with_the_device()).then_some(position)
+    }
+
+    /// Sends the commands again whose time has come.
+    fn send_again(&mut self, now: Time) -> usize {
+        let mut sent = 0;
+        for later in std::mem::take(&mut self.means.later) {
+            match self.waiting(later.tag) {
+                Some(_) if now < later.due => self.means.later.push(later),
+                Some(position) => {
+                    sent += 1;
+                    self.send_one_again(now, position, later);
+                }
+                None => {
+                    self.means.in_first -= usize::from(!later.tag.is_write);
+                    self.means.chunks.put(later.chunk);
+                }
+            }
+        }
+        sent
+    }
+
+    fn send_one_again(&mut self, now: Time, position: usize, later: Later) {
+        let Later { due, chunk, tag } = later;
+        let (means, job) = (&mut self.means, &mut self.jobs[position]);
+        match means.post(now, job.context_of(tag), chunk, tag) {
+            Posted::Yes => means.stats.retries += 1,
+            Posted::Full(chunk) => means.later.push(Later { due, chunk, tag }),
+            Posted::Refused(chunk, status) => {
+                means.chunks.put(chunk);
+                job.end_put_off(means, tag, status);
+            }
+        }
+    }
+
+    /// A controller that is out of service is sent nothing more. What it has comes back through its queue.
+    fn give_up_unsent(&mut self) {
+        for later in std::mem::take(&mut self.means.later) {
+            let position = self.waiting(later.tag);
+            self.means.chunks.put(later.chunk);
+            match position {
+                Some(position) => {
+                    self.jobs[position].end_put_off(&mut self.means, later.tag, RESET);
+                }
+                None => self.means.in_first -= usize::from(!later.tag.is_write),
+            }
+        }
+        for job in self.jobs.iter_mut().filter(|job| !job.is_settled_with_the_device()) {
+            job.give_up_unsent(&mut self.means, RESET);
+        }
+    }
+
+    fn turn_jobs(&mut self, now: Time) -> usize {
+        let (mut moved, mut position) = (0, 0);
+        while position < self.jobs.len() {
+            let job = &mut self.jobs[position];
+            let turned = job.turn(&mut self.means, now);
+            match turned.and_then(|moved| Ok((moved, job.is_told(&mut self.means)?))) {
+                Ok((steps, false)) => {
+                    moved += steps;
+                    position += 1;
+                }
+                Ok((_, true)) => {
+                    let job = self.jobs.remove(position).expect("it is there");
+                    job.finish(&mut self.means, now);
+                    moved += 1;
+                }
+                Err(error) => self.abandon(position, now, &error),
+            }
+        }
+        moved
+    }
+
+    fn abandon(&mut self, position: usize, now: Time, error: &Error) {
+        self.say(error);
+        let job = self.jobs.remove(position).expect("whoever failed is there");
+        job.abandon(&mut self.means, now);
+    }
+
+    fn say(&self, error: &Error) {
+        let device = &self.means.controller.info().device;
+        tracing::error!("{device}: a control block of the staged engine is given up: {error}");
+    }
+
+    /// Ends everything there is, whatever the device does. Waits up to `at_most` for copies that are under way; what
+    /// they use stays where it is if that is not enough.
+    fn close(&mut self, at_most: Duration) {
+        let end = self.now() + at_most;
+        while let Some(job) = self.jobs.pop_front() {
+            let now = self.now();
+            job.stop(&mut self.means, now, end.since(now));
+        }
+    }
+}
+
+impl<C: Copies> Drop for Lane<C> {
+    /// Then the queue pair goes, and with it what is in flight.
+    fn drop(&mut self) {
+        self.close(DRAIN_TIMEOUT);
+    }
+}

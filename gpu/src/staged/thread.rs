@@ -1,0 +1,110 @@
+//! A thread of the staged engine: a lane for each device, turned as long as there is something to do.
+//!
+//! With nothing to do for a while the thread sleeps until it is given work.
+
+use std::any::Any;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use super::copies::Copies;
+use super::lane::Lane;
+use super::stats::Stats;
+use super::work::Work;
+use crate::outcome::NOT_SENT;
+
+/// Turns without anything to do before the thread sleeps.
+const IDLE_TURNS: u32 = 4096;
+/// Turns in which nothing moved before others may have the core for a moment.
+const PATIENT_TURNS: u32 = 64;
+/// How long it sleeps at most, which bounds how late it sees that it should stop.
+const SLEEP: Duration = Duration::from_millis(50);
+
+/// What a thread shares with its engine.
+#[derive(Default)]
+pub(super) struct Shared {
+    pub(super) stop: AtomicBool,
+    stats: Mutex<Stats>,
+}
+
+impl Shared {
+    /// What the thread's lanes had counted when it last looked.
+    pub(super) fn stats(&self) -> Stats {
+        *self.stats.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// See the module.
+pub(super) struct Worker<C: Copies> {
+    pub(super) lanes: Vec<Lane<C>>,
+    pub(super) work: Receiver<Work<C::Event>>,
+    pub(super) shared: Arc<Shared>,
+    /// Dropped after the lanes: the memory that their copies reach.
+    pub(super) _keep: Arc<dyn Any + Send + Sync>,
+}
+
+impl<C: Copies> Worker<C> {
+    /// Runs until it is told to stop, or its engine is gone.
+    pub(super) fn run(mut self) {
+        let mut idle_turns = 0;
+        while !self.shared.stop.load(Ordering::Relaxed) {
+            if self.turn() > 0 {
+                idle_turns = 0;
+                continue;
+            }
+            idle_turns += 1;
+            let is_idle = self.lanes.iter().all(Lane::is_idle);
+            if is_idle && idle_turns > IDLE_TURNS {
+                if !self.sleep() {
+                    break;
+                }
+                idle_turns = 0;
+            } else if idle_turns > PATIENT_TURNS {
+                std::thread::yield_now();
+            }
+        }
+        while let Ok(work) = self.work.try_recv() {
+            work.progress.fail(work.generation, NOT_SENT);
+        }
+    }
+
+    /// One turn of every lane. Returns how much moved.
+    fn turn(&mut self) -> usize {
+        let mut moved = 0;
+        while let Ok(work) = self.work.try_recv() {
+            self.add(work);
+            moved += 1;
+        }
+        for lane in &mut self.lanes {
+            let now = lane.now();
+            moved += lane.turn(now);
+        }
+        if moved > 0 {
+            self.publish();
+        }
+        moved
+    }
+
+    fn add(&mut self, work: Work<C::Event>) {
+        self.lanes[work.device].add(work);
+    }
+
+    fn publish(&self) {
+        let mut sum = Stats::default();
+        for lane in &self.lanes {
+            sum += lane.stats();
+        }
+        *self.shared.stats.lock().unwrap_or_else(PoisonError::into_inner) = sum;
+    }
+
+    /// Sleeps until there is work or it is time to look around. `false` once nobody can send any.
+    fn sleep(&mut self) -> bool {
+        match self.work.recv_timeout(SLEEP) {
+            Ok(work) => self.add(work),
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => return false,
+        }
+        true
+    }
+}

@@ -1,0 +1,33 @@
+//! `cargo xtask device`: what can be known of the GPU's code on a machine without a GPU.
+//!
+//! Its C++ build is run on threads, plain and under the sanitizers, and its builds with a known fault must fail. NVRTC
+//! compiles it for several architectures, and what comes out must have its fences and keep everything in registers.
+
+mod nvrtc;
+mod programs;
+mod ptx;
+
+use crate::deps::{self, PIP};
+use crate::failure::Result;
+use crate::test::Tally;
+use std::time::Instant;
+
+/// Looks at the device code; returns 0 when nothing is wrong.
+pub(crate) fn run() -> Result<u8> {
+    let begun = Instant::now();
+    deps::ensure(deps::TO_BUILD.iter().chain([&PIP]))?;
+    let mut tally = programs::run()?;
+    count(&mut tally, nvrtc::run()?);
+    let verdict = if tally.failed == 0 { "ok" } else { "FAILED" };
+    let elapsed_s = begun.elapsed().as_secs_f64();
+    println!(
+        "device code: {verdict}. {} passed, {} failed; finished in {elapsed_s:.1} s",
+        tally.passed, tally.failed
+    );
+    Ok(u8::from(tally.failed > 0))
+}
+
+fn count(tally: &mut Tally, more: Tally) {
+    tally.passed += more.passed;
+    tally.failed += more.failed;
+}

@@ -114,7 +114,21 @@ inline void load128(u64 at, u32* words) {
 
 #else
 
-template <class T> T* pointer(u64 at) { return reinterpret_cast<T*>(static_cast<std::uintptr_t>(at)); }
+#if defined(ADIT_YIELDS)
+// Now and then lets another warp run before an access, so that tests see many schedules; ADIT_YIELDS is the seed.
+inline void disturb() {
+    static thread_local u64 state = ADIT_YIELDS * 2 + reinterpret_cast<std::uintptr_t>(&state) * 2 + 1;
+    state = state * 6364136223846793005ull + 1442695040888963407ull;
+    if (state >> 59 == 0) { sched_yield(); }
+}
+#else
+inline void disturb() {}
+#endif
+
+template <class T> T* pointer(u64 at) {
+    disturb();
+    return reinterpret_cast<T*>(static_cast<std::uintptr_t>(at));
+}
 
 #define ADIT_LOAD(name, type, order) \
     inline type name(u64 at) { return __atomic_load_n(pointer<type>(at), order); }

@@ -1,22 +1,24 @@
 //! Builds the emulated libraries from `native/` and `../device/` with the C++ compiler of the machine.
 //!
 //! Each library goes to a directory of `OUT_DIR` under every name by which it is looked for: `all` has the driver, NVRTC and
-//! gdrcopy, `driver` the driver alone, `old` a driver without green contexts. Names are the same file where a loader may take any of
-//! them; its soname is the one that is tried first.
+//! gdrcopy, `driver` the driver alone, `old` a driver without green contexts. Each name is the same file; its soname is the name
+//! that a program tries first, so that a library that is loaded already is found by it.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// Sources of the driver, in `native/`.
 const DRIVER: [&str; 12] = [
-    "context", "copy", "device", "event", "kernels", "memory", "module", "register", "settings", "state", "stream", "virtual",
+    "context", "copy", "device", "event", "kernels", "memory", "module", "register", "settings",
+    "state", "stream", "virtual",
 ];
 
 const FLAGS: [&str; 8] =
     ["-std=c++17", "-O2", "-g1", "-fPIC", "-fvisibility=hidden", "-Wall", "-Wextra", "-Werror"];
 
 /// What a driver of CUDA 12.3 does not have.
-const NOT_IN_OLD: [&str; 4] = ["cuGreenCtx*", "cuCtxFromGreenCtx", "cuDevResource*", "cuDevSmResource*"];
+const NOT_IN_OLD: [&str; 4] =
+    ["cuGreenCtx*", "cuCtxFromGreenCtx", "cuDevResource*", "cuDevSmResource*"];
 
 fn main() {
     let output = PathBuf::from(std::env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
@@ -32,7 +34,8 @@ fn main() {
         link(&output.join(directory), &["libcuda.so", "libcuda.so.1"], &driver, &[]);
     }
     let hidden = output.join("old.map");
-    std::fs::write(&hidden, format!("{{ local: {}; }};\n", NOT_IN_OLD.join("; "))).expect("OUT_DIR can be written");
+    std::fs::write(&hidden, format!("{{ local: {}; }};\n", NOT_IN_OLD.join("; ")))
+        .expect("OUT_DIR can be written");
     let script = format!("-Wl,--version-script={}", hidden.display());
     link(&output.join("old"), &["libcuda.so", "libcuda.so.1"], &driver, &[&script]);
     let nvrtc = [object(&output, "nvrtc"), object(&output, "settings")];
@@ -40,7 +43,7 @@ fn main() {
     let search = format!("-L{}", output.join("all").display());
     let gdrapi = [object(&output, "gdrapi")];
     let beside = [search.as_str(), "-lcuda", "-Wl,-rpath,$ORIGIN"];
-    link(&output.join("all"), &["libgdrapi.so", "libgdrapi.so.2"], &gdrapi, &beside);
+    link(&output.join("all"), &["libgdrapi.so.2", "libgdrapi.so"], &gdrapi, &beside);
 }
 
 fn object(output: &Path, name: &str) -> PathBuf {
@@ -70,7 +73,13 @@ fn compile(output: &Path, name: &str) {
 fn link(directory: &Path, names: &[&str], objects: &[PathBuf], more: &[&str]) {
     let soname = format!("-Wl,-soname,{}", names[0]);
     let library = directory.join(names[0]);
-    run(compiler().args(["-shared", "-pthread", &soname, "-Wl,-z,defs"]).arg("-o").arg(&library).args(objects).args(more).arg("-ldl"));
+    run(compiler()
+        .args(["-shared", "-pthread", &soname, "-Wl,-z,defs"])
+        .arg("-o")
+        .arg(&library)
+        .args(objects)
+        .args(more)
+        .arg("-ldl"));
     for name in &names[1..] {
         let other = directory.join(name);
         let _ = std::fs::remove_file(&other);

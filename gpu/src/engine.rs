@@ -195,7 +195,14 @@ impl RingEngine {
     }
 
     /// Puts everything into the stream that makes blocks begin.
-    fn begin(&self, stream: &Stream, blocks: &Blocks, iocbs: &Iocbs, sms: u32, argument: u64) -> Result<Way> {
+    fn begin(
+        &self,
+        stream: &Stream,
+        blocks: &Blocks,
+        iocbs: &Iocbs,
+        sms: u32,
+        argument: u64,
+    ) -> Result<Way> {
         if let Some(event) = iocbs.after() {
             stream.wait_event(event)?;
         }
@@ -282,7 +289,12 @@ impl RingEngine {
         for (device, qid, cid) in rings.outstanding()?.into_iter().take(ABORTS_MAX) {
             let Some(controller) = &self.controllers[device] else { continue };
             if let Err(error) = abort(controller, qid, cid) {
-                tracing::info!(device = self.name, qid = qid.0, cid = cid.0, "an abort failed: {error}");
+                tracing::info!(
+                    device = self.name,
+                    qid = qid.0,
+                    cid = cid.0,
+                    "an abort failed: {error}"
+                );
                 break;
             }
         }
@@ -354,7 +366,9 @@ mod tests {
         assert_eq!(shape(300, 0), (1, 256));
         for commands in 1..2048 {
             let (blocks, threads) = shape(commands, 4);
-            assert!(u64::from(blocks * threads) >= commands.min(1024) && blocks <= 4 && threads <= 256);
+            assert!(
+                u64::from(blocks * threads) >= commands.min(1024) && blocks <= 4 && threads <= 256
+            );
         }
     }
 }

@@ -95,7 +95,10 @@ impl Blocks {
     /// [`Error::Invalid`] for no blocks or too many; what refuses memory.
     pub(crate) fn new(gpu: &Arc<Gpu>, count: u32, timeout: Duration) -> Result<Blocks> {
         if !(1..=BLOCKS_MAX).contains(&count) {
-            return Err(Error::invalid(format!("{count} I/O control blocks"), format!("1 to {BLOCKS_MAX} are possible")));
+            return Err(Error::invalid(
+                format!("{count} I/O control blocks"),
+                format!("1 to {BLOCKS_MAX} are possible"),
+            ));
         }
         let stride = (LISTS + 8 * count as usize).next_multiple_of(4096);
         let iocbs = DeviceMemory::allocate(gpu, u64::from(count) * size_of::<Iocb>() as u64)?;
@@ -210,7 +213,11 @@ impl Blocks {
         let mut free = (0..self.count).zip(slots.iter_mut());
         let Some((index, slot)) = free.find(|(index, slot)| self.is_free(*index, slot)) else {
             let what = format!("all {} I/O control blocks are in use", self.count);
-            return Err(Error::refused("get_iocb", what, "wait for earlier ones, or raise Options::blocks"));
+            return Err(Error::refused(
+                "get_iocb",
+                what,
+                "wait for earlier ones, or raise Options::blocks",
+            ));
         };
         slot.state = State::Held;
         let generation = next_generation(slot.generation);
@@ -251,7 +258,10 @@ impl Blocks {
     /// Writes a block's header for the GPU to take over.
     pub(crate) fn prepare(&self, held: &Use, first_ring: u32, ring_count: u32) {
         let total = u64::from(held.count);
-        assert!((1..=CONTEXTS_MAX as u64).contains(&total), "a block is taken for its first context");
+        assert!(
+            (1..=CONTEXTS_MAX as u64).contains(&total),
+            "a block is taken for its first context"
+        );
         let Use { index, generation, .. } = *held;
         // Until it is issued it looks as the last use left it.
         let before = generation.wrapping_sub(1);
@@ -287,7 +297,8 @@ impl Blocks {
     pub(crate) fn prepare_issue(&self, uring: u64, uses: &[Use]) -> u64 {
         let first = uses[0].index;
         let (blocks, generations) = self.lists(uses);
-        let arguments = IssueArguments { uring, blocks, generations, count: uses.len() as u32, zero: 0 };
+        let arguments =
+            IssueArguments { uring, blocks, generations, count: uses.len() as u32, zero: 0 };
         self.write(first, ARGUMENTS, arguments.as_bytes());
         self.address(first, ARGUMENTS)
     }
@@ -322,7 +333,9 @@ impl Blocks {
                 let words = (0..held.count as usize).map(|context| progress.status(context));
                 outcome.failed.extend(held.failures(words));
             }
-            Some(Way::Lost | Way::Unbegun) | None => outcome.failed.extend(held.failures(iter::repeat(NOT_SENT))),
+            Some(Way::Lost | Way::Unbegun) | None => {
+                outcome.failed.extend(held.failures(iter::repeat(NOT_SENT)))
+            }
         }
         Ok(())
     }
@@ -345,13 +358,16 @@ impl Blocks {
     pub(crate) fn under_way(&self) -> Vec<u32> {
         let slots = self.lock();
         let all = (0..self.count).zip(slots.iter());
-        all.filter(|(index, slot)| self.done(*index) != slot.generation).map(|(index, _)| index).collect()
+        all.filter(|(index, slot)| self.done(*index) != slot.generation)
+            .map(|(index, _)| index)
+            .collect()
     }
 
     /// Says of every block that is under way that it ended: there is nobody left to say so. Its statuses are as they are.
     pub(crate) fn end_all(&self) {
         for (index, slot) in (0..self.count).zip(self.lock().iter()) {
-            self.pinned.words()[(self.at(index) + DONE) / 4].store(slot.generation, Ordering::Release);
+            self.pinned.words()[(self.at(index) + DONE) / 4]
+                .store(slot.generation, Ordering::Release);
         }
     }
 }
@@ -364,7 +380,8 @@ impl Use {
 
     /// Each failed command's transfer and end.
     fn failures(&self, words: impl Iterator<Item = u32>) -> impl Iterator<Item = (usize, Ended)> {
-        let positions = self.positions[..self.count as usize].iter().map(|position| *position as usize);
+        let positions =
+            self.positions[..self.count as usize].iter().map(|position| *position as usize);
         words.zip(positions).filter_map(|(word, position)| Some((position, Ended::of(word)?)))
     }
 }
@@ -411,7 +428,10 @@ impl Iocbs {
     /// [`Error::Invalid`] if they were.
     pub(crate) fn claim(&self) -> Result<()> {
         if self.is_issued.swap(true, Ordering::Relaxed) {
-            return Err(Error::invalid("issue_io", "these control blocks were issued; get others with get_iocb"));
+            return Err(Error::invalid(
+                "issue_io",
+                "these control blocks were issued; get others with get_iocb",
+            ));
         }
         Ok(())
     }
@@ -422,7 +442,10 @@ impl Iocbs {
     /// [`Error::Invalid`] if they were not issued.
     pub(crate) fn is_done(&self) -> Result<bool> {
         if !self.uses.is_empty() && !self.is_issued.load(Ordering::Relaxed) {
-            return Err(Error::invalid("wait for control blocks", "they were not issued; call issue_io first"));
+            return Err(Error::invalid(
+                "wait for control blocks",
+                "they were not issued; call issue_io first",
+            ));
         }
         Ok(self.uses.iter().all(|held| self.blocks.is_done(held)))
     }
@@ -486,7 +509,10 @@ impl<'a> Filling<'a> {
         let devices = self.lanes.len();
         let Some(lane) = self.lanes.get_mut(usize::from(transfer.device)) else {
             let what = format!("transfer {position} ({transfer:?})");
-            return Err(Error::invalid(what, format!("the rings were made over {devices} devices")));
+            return Err(Error::invalid(
+                what,
+                format!("the rings were made over {devices} devices"),
+            ));
         };
         lane.cut.cut(position, transfer, |context| lane.sink.put(position, context))
     }

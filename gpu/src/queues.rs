@@ -82,7 +82,8 @@ impl QueueMaker {
     fn queue(&self, device: usize, places: (Place, Place)) -> Result<Queue> {
         let Device { controller, namespace } = &self.devices[device];
         let doorbells = &self.doorbells[device];
-        let mut queue = Queue::attach(&self.gpu, controller, namespace, self.depth, places, doorbells)?;
+        let mut queue =
+            Queue::attach(&self.gpu, controller, namespace, self.depth, places, doorbells)?;
         // Its commands name the pool's memory.
         queue.keep(self.pool.keeper());
         Ok(queue)
@@ -108,7 +109,10 @@ impl QueueMaker {
 }
 
 /// One proxy for all devices, started when the first needs it.
-fn shared_proxy(gpu: &Arc<Gpu>, proxy: &Mutex<Option<Arc<ProxyThread>>>) -> Result<Arc<ProxyThread>> {
+fn shared_proxy(
+    gpu: &Arc<Gpu>,
+    proxy: &Mutex<Option<Arc<ProxyThread>>>,
+) -> Result<Arc<ProxyThread>> {
     let mut proxy = proxy.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(proxy) = &*proxy {
         return Ok(Arc::clone(proxy));

@@ -16,7 +16,9 @@ use zerocopy::{FromZeros, IntoBytes};
 
 use crate::cuda::{DeviceMemory, Gpu, PinnedMemory};
 use crate::error::{Error, Result};
-use crate::layout::{AbandonArguments, DEPTH_MAX, Region, Ring, Uring, generation_of, state, state_of};
+use crate::layout::{
+    AbandonArguments, DEPTH_MAX, Region, Ring, Uring, generation_of, state, state_of,
+};
 use crate::queue::Queue;
 use crate::table::MappingTable;
 
@@ -158,14 +160,21 @@ impl Rings {
     ///
     /// # Errors
     /// [`Error::Invalid`] if there are not as many, or not as deep, or device code cannot drive them.
-    pub(crate) fn replace(&mut self, queues: Vec<Vec<Queue>>, tables: &[&MappingTable]) -> Result<()> {
+    pub(crate) fn replace(
+        &mut self,
+        queues: Vec<Vec<Queue>>,
+        tables: &[&MappingTable],
+    ) -> Result<()> {
         let as_before = queues.iter().map(Vec::len).eq(self.ranges.iter().map(|range| range.len()));
         let queues = queues.into_iter().flatten().collect::<Vec<_>>();
         queues.iter().try_for_each(check)?;
         let depths = queues.iter().map(|queue| queue.depth).collect::<Vec<_>>();
         let plan = Plan::new(&depths, tables.iter().map(|table| table.regions().len()));
         if !as_before || plan.bytes != self.plan.bytes {
-            return Err(Error::invalid("recover", "the queues are not as many or as deep as they were"));
+            return Err(Error::invalid(
+                "recover",
+                "the queues are not as many or as deep as they were",
+            ));
         }
         self.queues = queues;
         self.plan = plan;
@@ -175,7 +184,8 @@ impl Rings {
     /// Writes everything as it is before the first command. No kernel runs.
     fn reset(&self, tables: &[&MappingTable]) -> Result<()> {
         let mut image = vec![0u8; self.plan.bytes as usize];
-        let mut put = |at: u64, bytes: &[u8]| image[at as usize..][..bytes.len()].copy_from_slice(bytes);
+        let mut put =
+            |at: u64, bytes: &[u8]| image[at as usize..][..bytes.len()].copy_from_slice(bytes);
         put(0, self.uring_structure().as_bytes());
         for (device, (range, table)) in self.ranges.iter().zip(tables).enumerate() {
             put(self.plan.regions[device], table.regions().as_bytes());
@@ -250,8 +260,15 @@ impl Rings {
             word.store(*block, Ordering::Relaxed);
         }
         let list = self.control.address() + BLOCKS as u64;
-        let arguments = AbandonArguments { uring: self.uring(), blocks: list, count: blocks.len() as u32, ended };
-        for (word, bytes) in words[ABANDON / 4..].iter().zip(arguments.as_bytes().as_chunks::<4>().0) {
+        let arguments = AbandonArguments {
+            uring: self.uring(),
+            blocks: list,
+            count: blocks.len() as u32,
+            ended,
+        };
+        for (word, bytes) in
+            words[ABANDON / 4..].iter().zip(arguments.as_bytes().as_chunks::<4>().0)
+        {
             word.store(u32::from_le_bytes(*bytes), Ordering::Relaxed);
         }
         self.control.address() + ABANDON as u64
@@ -282,7 +299,12 @@ impl Rings {
         let poisoned = rings.iter().find(|ring| ring.poison != 0);
         Ok(poisoned.map(|ring| {
             let (why, detail) = (poison_name(ring.poison), ring.poison_detail);
-            format!("queue {}: {why} (completion dwords 2 and 3: {:#010x} {:#010x})", ring.qid, detail as u32, detail >> 32)
+            format!(
+                "queue {}: {why} (completion dwords 2 and 3: {:#010x} {:#010x})",
+                ring.qid,
+                detail as u32,
+                detail >> 32
+            )
         }))
     }
 
@@ -347,7 +369,11 @@ mod tests {
     fn identifiers_are_as_many_as_entries_less_one_and_never_all_ones() {
         for depth in [2, 3, 4, 5, 32, 33, 34, 64, 65, 100, 1000, 1024, 1025, 4096] {
             let free = free_map(depth);
-            assert_eq!(free.iter().map(|word| word.count_ones()).sum::<u32>(), depth - 1, "depth {depth}");
+            assert_eq!(
+                free.iter().map(|word| word.count_ones()).sum::<u32>(),
+                depth - 1,
+                "depth {depth}"
+            );
             let last = depth - 2;
             assert_eq!(free[last as usize / 32] >> (last % 32), 1, "depth {depth}");
             assert!(last < (1 << slot_bits(depth)) - 1 && slot_bits(depth) <= 12, "depth {depth}");

@@ -110,7 +110,10 @@ fn region(index: usize, span: Span, lists: Option<[u64; 2]>) -> Result<Region> {
     }
     let lists = match lists {
         None if pages(span) > 2 => {
-            return Err(Error::invalid(what(), "it has no PRP lists, and the controller takes no SGLs"));
+            return Err(Error::invalid(
+                what(),
+                "it has no PRP lists, and the controller takes no SGLs",
+            ));
         }
         lists => lists.unwrap_or_default(),
     };
@@ -125,7 +128,13 @@ mod tests {
     const LISTS: u64 = 1 << 40;
 
     fn shape() -> Shape {
-        Shape { lba_shift: 12, lba_count: 1 << 20, max_bytes: 128 << 10, boundary_lbas: 0, address_mask: 0 }
+        Shape {
+            lba_shift: 12,
+            lba_count: 1 << 20,
+            max_bytes: 128 << 10,
+            boundary_lbas: 0,
+            address_mask: 0,
+        }
     }
 
     #[test]
@@ -161,7 +170,11 @@ mod tests {
             for entries in [2, 255, 256, 257, 500] {
                 let second = region.address + page * PAGE_BYTES;
                 let expected = prps.list(Iova(second), entries).0;
-                assert_eq!(list_of(&region, second, entries), expected, "{entries} pages from {page}");
+                assert_eq!(
+                    list_of(&region, second, entries),
+                    expected,
+                    "{entries} pages from {page}"
+                );
             }
         }
     }
@@ -169,11 +182,14 @@ mod tests {
     #[test]
     fn a_region_that_prps_cannot_cover_is_refused() {
         let spans = |address, bytes| vec![Span { address, bytes }];
-        let error = MappingTable::prp(shape(), spans(512, 4096), |_| None).expect_err("inside a page");
+        let error =
+            MappingTable::prp(shape(), spans(512, 4096), |_| None).expect_err("inside a page");
         assert!(error.to_string().contains("begins at a page"), "{error}");
-        let error = MappingTable::prp(shape(), spans(4096, 3 * 4096), |_| None).expect_err("no lists");
+        let error =
+            MappingTable::prp(shape(), spans(4096, 3 * 4096), |_| None).expect_err("no lists");
         assert!(error.to_string().contains("no PRP lists"), "{error}");
-        MappingTable::prp(shape(), spans(4096, 2 * 4096), |_| None).expect("two pages need no list");
+        MappingTable::prp(shape(), spans(4096, 2 * 4096), |_| None)
+            .expect("two pages need no list");
     }
 
     #[test]

@@ -27,6 +27,7 @@ use crate::iocb::{Blocks, Filling, Iocbs, Use, Way};
 use crate::layout::Form;
 use crate::options::{EngineChoice, Options, Place};
 use crate::outcome::{Ended, Outcome};
+use crate::paths::no_way;
 use crate::pool::Pool;
 use crate::program::Program;
 use crate::queues::QueueMaker;
@@ -182,10 +183,19 @@ impl GioUring {
     ) -> Result<GioUring> {
         let blocks = Arc::new(Blocks::new(gpu, options.blocks, options.timeout)?);
         let tables = members.iter().map(|member| &member.table).collect::<Vec<_>>();
-        let controllers = members.iter().map(|member| member.controller.clone()).collect::<Vec<_>>();
+        let controllers =
+            members.iter().map(|member| member.controller.clone()).collect::<Vec<_>>();
         let name = controllers.iter().flatten().map(|controller| controller.info().device.clone());
         let name = name.collect::<Vec<_>>().join(", ");
-        let parts = Parts { gpu, name, program, blocks: &blocks, tables: &tables, controllers, make_queues };
+        let parts = Parts {
+            gpu,
+            name,
+            program,
+            blocks: &blocks,
+            tables: &tables,
+            controllers,
+            make_queues,
+        };
         let engine = RingEngine::new(parts, options)?;
         let description = Description {
             engine: EngineChoice::Rings,
@@ -270,7 +280,9 @@ impl GioUring {
     pub fn issue_io(&self, iocbs: &Iocbs, sms: u32) -> Result<()> {
         let core = self.core();
         match &core.engine {
-            Engine::Rings(engine) => engine.issue(&core.blocks, iocbs, if sms == 0 { u32::MAX } else { sms }),
+            Engine::Rings(engine) => {
+                engine.issue(&core.blocks, iocbs, if sms == 0 { u32::MAX } else { sms })
+            }
             Engine::Staged(staged) => core.issue_staged(staged, iocbs),
         }
     }
@@ -304,7 +316,12 @@ impl GioUring {
         }
         let (iocbs_at, uses) = (core.blocks.iocbs(), iocbs.uses());
         let lists = if uses.is_empty() { (0, 0) } else { core.blocks.lists(uses) };
-        Ok(WaitAddresses { iocbs: iocbs_at, blocks: lists.0, generations: lists.1, count: uses.len() as u32 })
+        Ok(WaitAddresses {
+            iocbs: iocbs_at,
+            blocks: lists.0,
+            generations: lists.1,
+            count: uses.len() as u32,
+        })
     }
 
     /// Whether all commands of the blocks have ended.
@@ -328,11 +345,17 @@ impl GioUring {
                 break;
             }
             if started.elapsed() >= timeout {
-                let waited_for = format!("{} commands in {} control blocks", iocbs.commands(), iocbs.blocks());
-                let fix = "allow more time, look at the event they wait for, or recover the rings".to_owned();
+                let waited_for =
+                    format!("{} commands in {} control blocks", iocbs.commands(), iocbs.blocks());
+                let fix = "allow more time, look at the event they wait for, or recover the rings"
+                    .to_owned();
                 return Err(Error::TimedOut { waited_for, after: timeout, fix });
             }
-            if look < QUICK_LOOKS { std::thread::yield_now() } else { std::thread::sleep(LOOK_EVERY) }
+            if look < QUICK_LOOKS {
+                std::thread::yield_now()
+            } else {
+                std::thread::sleep(LOOK_EVERY)
+            }
         }
         if core.needs_flush {
             flush_rdma_writes(&core.gpu)?;
@@ -393,7 +416,12 @@ impl GioUring {
             }
             Engine::Staged(staged) => {
                 let stats = staged.stats();
-                Stats { commands: stats.contexts, sq_rings: stats.rings, cq_rings: 0, late: stats.late }
+                Stats {
+                    commands: stats.contexts,
+                    sq_rings: stats.rings,
+                    cq_rings: 0,
+                    late: stats.late,
+                }
             }
         })
     }
@@ -410,7 +438,8 @@ impl Core {
     ) -> Result<GioUring> {
         let gate = Stream::new(gpu, Priority::High)?;
         let gpu = Arc::clone(gpu);
-        let core = Core { engine, members, blocks, pool, gpu, gate, needs_flush: false, description };
+        let core =
+            Core { engine, members, blocks, pool, gpu, gate, needs_flush: false, description };
         Ok(GioUring { core: Some(core) })
     }
 
@@ -433,7 +462,12 @@ impl Core {
         issued
     }
 
-    fn work(&self, held: &Use, after: Option<&Arc<Event>>, progress: &Arc<Progress>) -> Work<Arc<Event>> {
+    fn work(
+        &self,
+        held: &Use,
+        after: Option<&Arc<Event>>,
+        progress: &Arc<Progress>,
+    ) -> Work<Arc<Event>> {
         self.blocks.note_issue(held);
         Work {
             device: usize::from(held.device),
@@ -454,7 +488,9 @@ impl Drop for GioUring {
         if let Engine::Rings(engine) = &core.engine
             && let Err(error) = engine.stop(&core.blocks)
         {
-            tracing::error!("leaking the rings, their queues and the pool, which a kernel may still use: {error}");
+            tracing::error!(
+                "leaking the rings, their queues and the pool, which a kernel may still use: {error}"
+            );
             std::mem::forget(core);
         }
     }
@@ -463,11 +499,20 @@ impl Drop for GioUring {
 fn check(devices: &[Device], pool: &Pool, options: &Options) -> Result<()> {
     let invalid = |what: String, why: String| Err(Error::invalid(what, why));
     if devices.is_empty() || devices.len() > usize::from(u16::MAX) {
-        return invalid(format!("rings over {} devices", devices.len()), "1 to 65535 are possible".to_owned());
+        return invalid(
+            format!("rings over {} devices", devices.len()),
+            "1 to 65535 are possible".to_owned(),
+        );
     }
     if pool.device_count() != devices.len() {
         let what = format!("a pool for {} controllers", pool.device_count());
-        return invalid(what, format!("the rings are over {} devices; make the pool for their controllers", devices.len()));
+        return invalid(
+            what,
+            format!(
+                "the rings are over {} devices; make the pool for their controllers",
+                devices.len()
+            ),
+        );
     }
     if options.queues == 0 {
         return invalid("0 queues on each device".to_owned(), "at least one is needed".to_owned());
@@ -488,11 +533,10 @@ fn shape(namespace: &Namespace, address_mask: u64) -> Shape {
 
 /// A device whose queues the GPU drives.
 fn ring_member(index: usize, device: &Device, pool: &Pool) -> Result<Member> {
-    let span = |region| pool.iova(index, region).map(|iova| Span { address: iova.0, bytes: pool.bytes(region) });
-    let spans = (0..pool.region_count()).map(span).collect::<Option<Vec<_>>>().ok_or_else(|| {
-        let tried = pool.reports().iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
-        Error::unavailable("the pool for the devices", tried, "use the staged engine, or a pool in host memory")
-    })?;
+    let span =
+        |region| Some(Span { address: pool.iova(index, region)?.0, bytes: pool.bytes(region) });
+    let spans = (0..pool.region_count()).map(span).collect::<Option<Vec<_>>>();
+    let spans = spans.ok_or_else(|| no_way(pool.reports()))?;
     let form = match device.controller.info().sgl {
         SglSupport::None => Form::Prp,
         SglSupport::Byte | SglSupport::Dword => Form::Sgl,
@@ -501,13 +545,20 @@ fn ring_member(index: usize, device: &Device, pool: &Pool) -> Result<Member> {
     let shape = shape(&device.namespace, mask);
     let table = match form {
         Form::Sgl => MappingTable::sgl(shape, spans)?,
-        Form::Prp => MappingTable::prp(shape, spans, |region| pool.prp_lists(index, region).map(|lists| lists.lists))?,
+        Form::Prp => MappingTable::prp(shape, spans, |region| {
+            pool.prp_lists(index, region).map(|lists| lists.lists)
+        })?,
     };
     let controller = Some(Arc::clone(&device.controller));
     Ok(Member { table, size: Size::Of(device.namespace.clone()), controller })
 }
 
-fn with_rings(gpu: &Arc<Gpu>, devices: &[Device], pool: Pool, options: &Options) -> Result<GioUring> {
+fn with_rings(
+    gpu: &Arc<Gpu>,
+    devices: &[Device],
+    pool: Pool,
+    options: &Options,
+) -> Result<GioUring> {
     let member = |(index, device)| ring_member(index, device, &pool);
     let members = devices.iter().enumerate().map(member).collect::<Result<Vec<_>>>()?;
     let program = Program::load(gpu)?;
@@ -533,18 +584,32 @@ fn staged(
     why_staged: Option<String>,
 ) -> Result<GioUring> {
     // Contexts name offsets in regions, which chunks of pinned memory are copied to and from.
-    let spans = |_| (0..pool.region_count()).map(|region| Span { address: 0, bytes: pool.bytes(region) }).collect();
+    let spans = |_| {
+        (0..pool.region_count())
+            .map(|region| Span { address: 0, bytes: pool.bytes(region) })
+            .collect()
+    };
     let member = |device: &Device| {
         let table = MappingTable::sgl(shape(&device.namespace, 0), spans(()))?;
-        Ok(Member { table, size: Size::Of(device.namespace.clone()), controller: Some(Arc::clone(&device.controller)) })
+        Ok(Member {
+            table,
+            size: Size::Of(device.namespace.clone()),
+            controller: Some(Arc::clone(&device.controller)),
+        })
     };
     let members = devices.iter().map(member).collect::<Result<Vec<_>>>()?;
     let blocks = Arc::new(Blocks::new(gpu, options.blocks, options.timeout)?);
-    let areas = (0..pool.region_count()).map(|region| Area { address: pool.address(region), bytes: pool.bytes(region) });
+    let areas = (0..pool.region_count())
+        .map(|region| Area { address: pool.address(region), bytes: pool.bytes(region) });
     let areas = areas.collect::<Vec<_>>();
-    let pairs = devices.iter().map(|device| (Arc::clone(&device.controller), device.namespace.clone()));
+    let pairs =
+        devices.iter().map(|device| (Arc::clone(&device.controller), device.namespace.clone()));
     let pairs = pairs.collect::<Vec<_>>();
-    let staged_options = StagedOptions { depth: options.depth, timeout: options.timeout, ..StagedOptions::default() };
+    let staged_options = StagedOptions {
+        depth: options.depth,
+        timeout: options.timeout,
+        ..StagedOptions::default()
+    };
     let keep: Arc<dyn std::any::Any + Send + Sync> = Arc::new((pool.clone(), Arc::clone(&blocks)));
     let staged = Staged::new(gpu, &pairs, &areas, &keep, &staged_options)?;
     let description = Description {

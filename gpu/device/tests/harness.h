@@ -29,6 +29,14 @@ constexpr u64 SECOND_NS = 1000000000;
         }                                                                           \
     } while (0)
 
+// Prints a test's name and runs it.
+#define RUN(name)                   \
+    do {                            \
+        std::printf("%s\n", #name); \
+        std::fflush(stdout);        \
+        name();                     \
+    } while (0)
+
 // A small generator: the same numbers for the same seed.
 struct Random {
     u64 state;

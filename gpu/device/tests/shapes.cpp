@@ -174,13 +174,6 @@ void a_position_has_one_entry() {
 
 }  // namespace
 
-#define RUN(name)                  \
-    do {                           \
-        std::printf("%s\n", #name); \
-        std::fflush(stdout);       \
-        name();                    \
-    } while (0)
-
 int main() {
     RUN(a_position_has_one_entry);
     RUN(every_depth_does_every_command_once);

@@ -59,7 +59,7 @@ public:
     const u32* statuses(u32 block) const { return statuses_.as<u32>() + block * shape.contexts; }
     u64 iocb_address(u32 block) const { return iocb_at(iocbs_.address(), block); }
     u64 uring_address() const { return uring_.address(); }
-    const ControllerArguments& controller() const { return *controller_.as<ControllerArguments>(); }
+    ControllerArguments& controller() const { return *controller_.as<ControllerArguments>(); }
 
     Shape shape;
 

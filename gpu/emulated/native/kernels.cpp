@@ -1,14 +1,6 @@
 // The kernels, built for the CPU: the same source that a GPU gets.
 #pragma GCC visibility push(default)
-#if __has_include("../../device/kernels.cu")
 #include "../../device/kernels.cu"
-#else
-#include "../../device/ring.h"
-ADIT_KERNEL void adit_poke(u64 arguments) {
-    const u64* words = adit::pointer<u64>(arguments);
-    adit::store32_mmio(words[0], static_cast<u32>(words[1]));
-}
-#endif
 #pragma GCC visibility pop
 
 namespace emulated {

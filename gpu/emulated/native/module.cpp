@@ -163,6 +163,11 @@ ADIT_CUDA cuModuleGetFunction(Handle* handle, Handle module_handle, const char* 
     return SUCCESS;
 }
 
+ADIT_CUDA cuFuncLoad(Handle handle) {
+    ADIT_ENTER_CONTEXT();
+    return find_function(handle) == nullptr ? misuse(INVALID_HANDLE) : SUCCESS;
+}
+
 ADIT_CUDA cuFuncGetAttribute(int* value, u32 attribute, Handle handle) {
     ADIT_ENTER();
     if (find_function(handle) == nullptr) { return misuse(INVALID_HANDLE); }

@@ -37,7 +37,7 @@ std::shared_ptr<Stream> stream_of(Handle handle);
 // Appends an operation; the number of operations in all, to wait for.
 u64 append(const std::shared_ptr<Stream>& stream, Operation operation);
 
-// Appends and waits: LAUNCH_TIMEOUT if the patience is over first.
+// Appends and waits: LAUNCH_TIMEOUT if the patience is over first; then it is never done.
 Result run(const std::shared_ptr<Stream>& stream, Operation operation);
 
 // Waits for all that the streams of a context have now, those of its green contexts too.

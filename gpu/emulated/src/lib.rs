@@ -112,7 +112,10 @@ pub fn set(settings: &str) {
     for set in &loaded().set {
         // SAFETY: the function is as declared (native/settings.h) and reads the text during the call only.
         let result = unsafe { set(list.as_ptr()) };
-        assert_eq!(result, 0, "{settings:?} has a word that is not in gpu/emulated/native/settings.h");
+        assert_eq!(
+            result, 0,
+            "{settings:?} has a word that is not in gpu/emulated/native/settings.h"
+        );
     }
 }
 
@@ -150,7 +153,7 @@ impl Loaded {
             let nvrtc = open(installation, "libnvrtc.so");
             set.push(symbol::<Set>(&nvrtc, b"adit_emulated_set\0"));
             std::mem::forget(nvrtc);
-            std::mem::forget(open(installation, "libgdrapi.so"));
+            std::mem::forget(open(installation, "libgdrapi.so.2"));
         }
         Self { installation, set, report }
     }

@@ -1,1 +1,7 @@
-//! Tests.
+//! The staged engine against models: lanes in virtual time beside a GPU of the tests' own, and the whole engine on the
+//! emulated GPU.
+
+mod bench_gpu;
+mod ends;
+mod moves;
+mod rig;

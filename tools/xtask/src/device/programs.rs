@@ -16,14 +16,13 @@ use std::thread::available_parallelism;
 use std::time::Instant;
 
 /// How every program is built.
-const FLAGS: [&str; 9] = [
+const FLAGS: [&str; 8] = [
     "-std=c++17",
     "-O1",
     "-g1",
     "-pthread",
     "-Wall",
     "-Wextra",
-    "-Wpedantic",
     "-Werror",
     "-fno-omit-frame-pointer",
 ];
@@ -52,6 +51,7 @@ pub(super) fn run() -> Result<Tally> {
     fs::create_dir_all(&directory).context(directory.display())?;
     let jobs = jobs()?;
     let total = jobs.len();
+    let has_canary = jobs.iter().any(|job| job.must_fail);
     let _progress = Progress::start(format!("running the device code's {total} C++ tests"));
     let waiting = Mutex::new(jobs);
     let ended = Mutex::new(Vec::new());
@@ -70,6 +70,10 @@ pub(super) fn run() -> Result<Tally> {
     let mut tally = Tally::default();
     for passed in ended.into_inner().expect("nobody panicked while holding it") {
         tally.count(passed);
+    }
+    if !has_canary {
+        println!("FAIL: no test of the device code names a canary");
+        tally.count(false);
     }
     Ok(tally)
 }
@@ -107,9 +111,6 @@ fn jobs() -> Result<Vec<Job>> {
                 must_fail: false,
             });
         }
-    }
-    if !jobs.iter().any(|job| job.must_fail) {
-        return Err(Failure::new("no test of the device code names a canary"));
     }
     jobs.sort_by_key(|job| job.name.ends_with(".thread"));
     Ok(jobs)

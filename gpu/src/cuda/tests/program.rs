@@ -1,0 +1,90 @@
+//! The device code compiled and loaded, and every reason for which it is not.
+
+use super::{alone, alone_with, open};
+use crate::Error;
+use crate::program::{Kernel, Program, SOURCES, compile};
+use adit_gpu_emulated::Installation;
+
+#[test]
+fn all_kernels_are_compiled_and_loaded() {
+    alone("", || {
+        let program = Program::load(&open()).expect("it compiles");
+        assert_eq!(program.function(Kernel::Issue).name(), "adit_issue");
+        assert_eq!(program.function(Kernel::Compute).name(), "adit_compute");
+    });
+}
+
+#[test]
+fn code_is_made_for_an_architecture_without_a_gpu() {
+    alone("gpus=0", || {
+        let compiled = compile("sm_90").expect("it compiles");
+        assert!(
+            !compiled.ptx.is_empty() && !compiled.ptx.contains('\0') && !compiled.cubin.is_empty()
+        );
+    });
+}
+
+#[test]
+fn an_architecture_that_is_none_is_told() {
+    alone("", || {
+        let error = compile("sm_0").expect_err("there is no such architecture");
+        assert!(matches!(error, Error::Cuda { call: "nvrtcCompileProgram", .. }), "{error}");
+    });
+}
+
+#[test]
+fn a_machine_without_nvrtc_says_how_to_get_it() {
+    alone_with(Some(Installation::DriverAlone), "", || {
+        let error = Program::load(&open()).expect_err("there is no compiler");
+        assert!(error.is_unavailable(), "{error}");
+        let text = error.to_string();
+        for word in [
+            "libnvrtc.so is not found",
+            "pip install nvidia-cuda-nvrtc",
+            "LD_LIBRARY_PATH",
+            "ADIT_NVRTC",
+        ] {
+            assert!(text.contains(word), "{text}");
+        }
+    });
+}
+
+#[test]
+fn what_the_compiler_says_of_code_that_does_not_compile_is_told() {
+    alone("nvrtc=error", || {
+        let error = Program::load(&open()).expect_err("it does not compile");
+        let Error::Cuda { call, name, fix, .. } = &error else { panic!("{error}") };
+        assert_eq!((*call, name.as_str()), ("nvrtcCompileProgram", "NVRTC_ERROR_COMPILATION"));
+        assert!(fix.contains("the compiler says:\n") && fix.contains("error"), "{fix}");
+    });
+}
+
+#[test]
+fn code_that_the_driver_does_not_take_names_the_versions() {
+    alone("fail=cuModuleLoadData:209", || {
+        let error = Program::load(&open()).expect_err("the driver does not take it");
+        assert!(error.to_string().contains("NVRTC is newer than the driver"), "{error}");
+    });
+}
+
+#[test]
+fn a_kernel_that_is_not_there_leaves_nothing_loaded() {
+    alone("fail=cuModuleGetFunction:500", || {
+        let error = Program::load(&open()).expect_err("there is no such kernel");
+        assert!(error.to_string().contains("adit_issue"), "{error}");
+        assert_eq!(adit_gpu_emulated::report().modules, 0);
+    });
+}
+
+#[test]
+fn headers_for_kernels_of_ones_own_are_all_there() {
+    let names: Vec<&str> = SOURCES.iter().map(|(name, _)| *name).collect();
+    for (name, text) in SOURCES {
+        let included =
+            text.lines().filter_map(|line| line.strip_prefix("#include \"")?.strip_suffix('"'));
+        for other in included {
+            assert!(names.contains(&other), "{name} includes {other}");
+        }
+    }
+    assert!(names.contains(&"uring.h"));
+}

@@ -1,0 +1,182 @@
+//! How blocks end that do not succeed, and that everything comes back.
+
+use std::time::Duration;
+
+use adit_driver::bus::Bus as _;
+use adit_driver::spec::Status;
+
+use super::bench_gpu::BASE;
+use super::rig::{CHUNKS, Issued, LBA, Rig, TIMEOUT, pattern, read, write};
+use crate::outcome::{NOT_SENT, RESET, TIMED_OUT};
+
+/// The statuses of a block as the CPU and the GPU see them, which is the same.
+fn statuses(rig: &Rig, issued: &Issued, count: usize) -> Vec<u32> {
+    let told: Vec<u32> = (0..count).map(|n| issued.progress.status(n)).collect();
+    for (n, status) in told.iter().enumerate() {
+        assert_eq!(rig.gpu.word(issued.statuses + 4 * n as u64), *status, "context {n}");
+    }
+    told
+}
+
+#[test]
+fn a_command_that_fails_once_is_sent_again() {
+    for context in [read(0, 8, 0), write(0, 8, 0)] {
+        let mut rig = Rig::new(",faults=status(0:82)@io:times=1");
+        let issued = rig.issue(&[context], None);
+        rig.finish(&issued);
+        assert_eq!(statuses(&rig, &issued, 1), [0]);
+        assert_eq!(rig.lane().stats().retries, 1);
+    }
+}
+
+#[test]
+fn a_context_ends_with_the_status_of_its_second_failure_and_the_others_succeed() {
+    let not_ready = u32::from(Status::NAMESPACE_NOT_READY.bits());
+    for contexts in [
+        [read(0, 8, 0), read(8, 8, 4096), read(16, 8, 8192)],
+        [write(0, 8, 0), write(8, 8, 4096), write(16, 8, 8192)],
+    ] {
+        let mut rig = Rig::new(",faults=status(0:82)@io:lba=8");
+        let issued = rig.issue(&contexts, None);
+        rig.finish(&issued);
+        assert_eq!(statuses(&rig, &issued, 3), [0, not_ready, 0]);
+        assert_eq!((issued.progress.failed(), rig.lane().stats().retries), (1, 1));
+    }
+}
+
+#[test]
+fn what_would_fail_again_is_not_sent_again() {
+    let mut rig = Rig::new(",faults=status(2:81:dnr)@io:lba=8");
+    let issued = rig.issue(&[read(8, 1, 0)], None);
+    rig.finish(&issued);
+    let status = u32::from(Status::UNRECOVERED_READ_ERROR.with_dnr(true).bits());
+    assert_eq!(statuses(&rig, &issued, 1), [status]);
+    assert_eq!(rig.lane().stats().retries, 0);
+}
+
+#[test]
+fn lbas_that_do_not_exist_are_a_status_and_not_a_hang() {
+    let mut rig = Rig::new("");
+    let beyond = rig.namespace.lba_count();
+    for context in [read(beyond, 1, 0), write(beyond, 1, 0)] {
+        let issued = rig.issue(&[context, read(0, 1, 512)], None);
+        rig.finish(&issued);
+        let status = u32::from(Status::LBA_OUT_OF_RANGE.bits());
+        assert_eq!(statuses(&rig, &issued, 2), [status, 0]);
+    }
+}
+
+#[test]
+fn a_deadline_ends_what_is_on_the_device_and_what_was_not_sent() {
+    for is_write in [false, true] {
+        let mut rig = Rig::new(",faults=mute@io:times=8");
+        let context = |n: u64| if is_write { write(n, 1, n * 512) } else { read(n, 1, n * 512) };
+        let contexts: Vec<_> = (0..CHUNKS as u64 + 2).map(context).collect();
+        let begun = rig.bus.now();
+        let issued = rig.issue(&contexts, None);
+        rig.finish(&issued);
+        assert!(rig.bus.now().since(begun) < TIMEOUT + Duration::from_millis(10));
+        let told = statuses(&rig, &issued, contexts.len());
+        assert_eq!(told[..CHUNKS], [TIMED_OUT; CHUNKS]);
+        assert_eq!(told[CHUNKS..], [NOT_SENT; 2]);
+        // The device gives them back when they are aborted, and the lane goes on.
+        rig.pass(Duration::from_secs(10));
+        assert_eq!(rig.lane().stats().late, CHUNKS as u64);
+        let next = rig.issue(&contexts, None);
+        rig.finish(&next);
+        assert_eq!(next.progress.failed(), 0);
+    }
+}
+
+#[test]
+fn a_late_answer_does_not_reach_gpu_memory() {
+    let mut rig = Rig::new(",faults=delay(1500ms)@op=2:times=1");
+    rig.put_on_device(0, &pattern(1, LBA));
+    let issued = rig.issue(&[read(0, 1, 0)], None);
+    rig.finish(&issued);
+    assert_eq!(statuses(&rig, &issued, 1), [TIMED_OUT]);
+    rig.pass(Duration::from_secs(5));
+    assert_eq!(rig.lane().stats().late, 1);
+    assert_eq!(rig.gpu.read(BASE, LBA), vec![0; LBA]);
+}
+
+#[test]
+fn a_controller_that_fails_ends_its_blocks_and_works_again_once_recovered() {
+    let mut rig = Rig::new(",faults=cfs@io:n=3:times=1");
+    let contexts: Vec<_> = (0..3 * CHUNKS as u64).map(|n| read(n, 1, n * 512)).collect();
+    let issued = rig.issue(&contexts, None);
+    rig.finish(&issued);
+    let told = statuses(&rig, &issued, contexts.len());
+    assert!(told.contains(&RESET) && told.iter().all(|status| [0, RESET].contains(status)));
+    rig.controller.recover().expect("it comes back");
+    let next = rig.issue(&contexts, None);
+    rig.finish(&next);
+    assert_eq!(next.progress.failed(), 0);
+}
+
+#[test]
+fn a_device_that_is_gone_ends_its_blocks() {
+    let mut rig = Rig::new("");
+    let issued = rig.issue(&[read(0, 1, 0), write(8, 8, 4096)], None);
+    rig.bus.unplug();
+    rig.finish(&issued);
+    assert_eq!(issued.progress.failed(), 2);
+}
+
+#[test]
+fn a_block_whose_copies_the_gpu_refuses_ends_and_its_memory_stays() {
+    for context in [read(0, 1, 0), write(0, 1, 0)] {
+        let mut rig = Rig::new("");
+        rig.gpu.refuse(true);
+        let issued = rig.issue(&[context], None);
+        while issued.progress.done() == 0 {
+            rig.step(1);
+        }
+        assert_eq!(issued.progress.status(0), RESET);
+        rig.gpu.refuse(false);
+        let next = rig.issue(&[context], None);
+        rig.finish(&next);
+        assert_eq!(next.progress.failed(), 0);
+        rig.lane = None;
+        assert_eq!(rig.gpu.registrations(), 1, "a copy might still use it");
+    }
+}
+
+#[test]
+fn a_lane_dropped_in_flight_gives_everything_back() {
+    for (steps, tail) in [(0, ""), (1, ""), (2, ""), (3, ""), (40, ""), (5, ",faults=mute@io")] {
+        let mut rig = Rig::new(tail);
+        let contexts: Vec<_> = (0..64)
+            .map(|n| if n % 2 == 0 { read(n, 1, n * 512) } else { write(n, 1, n * 512) })
+            .collect();
+        rig.lane = None;
+        let mapped = rig.bus.mapped_bytes();
+        let mut rig = rig.with_lane();
+        let issued = [rig.issue(&contexts, None), rig.issue(&contexts, None)];
+        for _ in 0..steps {
+            rig.step(1);
+        }
+        rig.lane = None;
+        assert_eq!(rig.gpu.registrations(), 0, "{steps} steps");
+        assert_eq!(rig.bus.mapped_bytes(), mapped, "{steps} steps");
+        for block in issued {
+            assert_eq!(block.progress.done(), block.generation, "nobody waits for ever");
+        }
+    }
+}
+
+#[test]
+fn a_lane_dropped_beside_a_stuck_gpu_ends_and_leaves_the_memory() {
+    let mut rig = Rig::new("");
+    rig.gpu.stick(true);
+    let issued = rig.issue(&[read(0, 1, 0), write(1, 1, 512)], None);
+    for _ in 0..10 {
+        rig.step(1);
+    }
+    rig.lane = None;
+    assert_eq!(issued.progress.done(), issued.generation);
+    assert_eq!(rig.gpu.registrations(), 1, "the GPU may still copy");
+    // What it was asked for reaches memory that is still there.
+    rig.gpu.stick(false);
+    assert!(rig.gpu.run(usize::MAX) > 0);
+}

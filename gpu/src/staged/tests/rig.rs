@@ -1,0 +1,175 @@
+//! A lane over a software controller in virtual time, beside a GPU that copies when it is told.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use adit_driver::bus::Bus;
+use adit_driver::bus::soft::{Drive, SoftBus};
+use adit_driver::spec::{Lba, Nsid};
+use adit_driver::{Controller, ControllerOptions, Namespace, QueuePairOptions};
+
+use super::bench_gpu::{BASE, BenchGpu};
+use crate::layout::Context;
+use crate::staged::lane::{Lane, LaneOptions};
+use crate::staged::{Area, Progress, Work};
+
+/// Bytes of an LBA.
+pub(super) const LBA: usize = 512;
+/// Bytes of the pool's one region.
+pub(super) const POOL: u64 = 1 << 20;
+/// Where blocks' words are: behind the pool.
+pub(super) const WORDS: u64 = BASE + POOL;
+/// Bytes of words of a block: statuses, then `done`.
+const WORDS_BYTES: u64 = 16 << 10;
+/// Chunks of the lane.
+pub(super) const CHUNKS: usize = 8;
+/// LBAs of a chunk: the controller's MDTS is 32 KiB.
+pub(super) const CHUNK_LBAS: u64 = 64;
+/// How long a control block may take.
+pub(super) const TIMEOUT: Duration = Duration::from_secs(1);
+
+/// See the module.
+pub(super) struct Rig {
+    pub(super) bus: Arc<SoftBus>,
+    pub(super) gpu: BenchGpu,
+    pub(super) controller: Arc<Controller>,
+    pub(super) namespace: Namespace,
+    pub(super) lane: Option<Lane<BenchGpu>>,
+    blocks: u64,
+}
+
+/// A block that was issued.
+pub(super) struct Issued {
+    pub(super) progress: Arc<Progress>,
+    pub(super) statuses: u64,
+    pub(super) done: u64,
+    pub(super) generation: u32,
+}
+
+pub(super) fn read(lba: u64, lbas: u64, offset: u64) -> Context {
+    Context { address: offset, place: Context::place(lba, lbas, 0, false) }
+}
+
+pub(super) fn write(lba: u64, lbas: u64, offset: u64) -> Context {
+    Context { address: offset, place: Context::place(lba, lbas, 0, true) }
+}
+
+impl Rig {
+    /// On a controller with these options, such as `,faults=...`.
+    pub(super) fn new(tail: &str) -> Rig {
+        let options = format!("mem=4M,lba=512,mdts=3{tail}").parse().expect("options");
+        let bus = SoftBus::new(options, Drive::Manual).expect("bus");
+        let controller =
+            Controller::attach(Arc::<SoftBus>::clone(&bus), &ControllerOptions::default());
+        let controller = Arc::new(controller.expect("controller"));
+        let namespace = controller.namespace(Nsid(1)).expect("namespace");
+        let gpu = BenchGpu::new((POOL + 64 * WORDS_BYTES) as usize);
+        let mut rig = Rig { bus, gpu, controller, namespace, lane: None, blocks: 0 };
+        rig.lane = Some(rig.new_lane());
+        rig
+    }
+
+    /// The same with another lane.
+    pub(super) fn with_lane(mut self) -> Rig {
+        self.lane = Some(self.new_lane());
+        self
+    }
+
+    fn new_lane(&self) -> Lane<BenchGpu> {
+        let areas = [Area { address: BASE, bytes: POOL }].into();
+        let options = LaneOptions {
+            depth: 16,
+            chunks: CHUNKS,
+            chunk_bytes: CHUNK_LBAS as usize * LBA,
+            timeout: TIMEOUT,
+        };
+        Lane::new(&self.controller, &self.namespace, self.gpu.clone(), &areas, &options)
+            .expect("a lane")
+    }
+
+    pub(super) fn lane(&mut self) -> &mut Lane<BenchGpu> {
+        self.lane.as_mut().expect("it was not dropped")
+    }
+
+    pub(super) fn issue(&mut self, contexts: &[Context], after: Option<usize>) -> Issued {
+        let (statuses, number) = (WORDS + self.blocks % 64 * WORDS_BYTES, self.blocks);
+        self.blocks += 1;
+        self.gpu.write(statuses, &[0; WORDS_BYTES as usize]);
+        let issued = Issued {
+            progress: Arc::new(Progress::new(contexts.len())),
+            statuses,
+            done: statuses + WORDS_BYTES - 4,
+            generation: number as u32 + 1,
+        };
+        self.lane().add(Work {
+            device: 0,
+            generation: issued.generation,
+            contexts: contexts.into(),
+            after,
+            done: issued.done,
+            statuses,
+            timeout: TIMEOUT,
+            progress: Arc::clone(&issued.progress),
+        });
+        issued
+    }
+
+    /// A turn of the lane, the controller and the GPU, and some time.
+    pub(super) fn step(&mut self, copies: usize) {
+        let now = self.bus.now();
+        self.lane().turn(now);
+        self.bus.step();
+        self.gpu.run(copies);
+        self.bus.advance(Duration::from_micros(100));
+    }
+
+    /// Steps until the CPU knows that the block is over.
+    pub(super) fn finish(&mut self, issued: &Issued) {
+        for _ in 0..200_000 {
+            if issued.progress.done() == issued.generation {
+                assert_eq!(self.gpu.word(issued.done), issued.generation, "the GPU was told first");
+                return;
+            }
+            self.step(2);
+        }
+        panic!("the block does not end");
+    }
+
+    /// Steps for as long as this.
+    pub(super) fn pass(&mut self, time: Duration) {
+        let end = self.bus.now() + time;
+        while self.bus.now() < end {
+            self.step(2);
+        }
+    }
+
+    /// What the device has at an LBA.
+    pub(super) fn on_device(&mut self, lba: u64, lbas: u64) -> Vec<u8> {
+        let buffer = self.controller.allocate(lbas as usize * LBA).expect("memory");
+        let mut queue =
+            self.controller.create_queue_pair(QueuePairOptions::default()).expect("one");
+        let (buffer, _) = queue.execute(self.namespace.read(Lba(lba), buffer)).expect("read");
+        buffer.to_vec()
+    }
+
+    pub(super) fn put_on_device(&mut self, lba: u64, bytes: &[u8]) {
+        let mut buffer = self.controller.allocate(bytes.len()).expect("memory");
+        buffer.copy_from_slice(bytes);
+        let mut queue =
+            self.controller.create_queue_pair(QueuePairOptions::default()).expect("one");
+        queue.execute(self.namespace.write(Lba(lba), buffer)).expect("write");
+    }
+}
+
+/// Bytes that say where they are from.
+pub(super) fn pattern(seed: u64, bytes: usize) -> Vec<u8> {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    (0..bytes)
+        .map(|_| {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            state as u8
+        })
+        .collect()
+}

@@ -1,0 +1,124 @@
+//! Data go where they are meant to and nowhere else: random transfers against a model of pool and devices.
+
+use adit_driver::spec::Lba;
+use adit_gpu::{Direction, KernelChoice, Options, Transfer};
+
+use crate::rig::{LONG, REGIONS, Rig, alone, options};
+
+/// A linear congruential generator: the tests' only chance, by its seed.
+struct Chance(u64);
+
+impl Chance {
+    fn below(&mut self, limit: u64) -> u64 {
+        self.0 = self.0.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        (self.0 >> 33) % limit
+    }
+
+    fn fill(&mut self, bytes: &mut [u8]) {
+        for byte in bytes {
+            *byte = self.below(256) as u8;
+        }
+    }
+}
+
+/// What pool and devices hold.
+struct Model {
+    pool: Vec<Vec<u8>>,
+    devices: Vec<Vec<u8>>,
+}
+
+const DEVICE_BYTES: u64 = 8 << 20;
+
+impl Model {
+    fn new(rig: &Rig, chance: &mut Chance) -> Model {
+        let pool = REGIONS.map(|bytes| vec![0u8; bytes as usize]);
+        let mut model = Model {
+            pool: pool.to_vec(),
+            devices: rig.devices.iter().map(|_| vec![0u8; DEVICE_BYTES as usize]).collect(),
+        };
+        model.refill(rig, chance);
+        model
+    }
+
+    /// New bytes in all of the pool.
+    fn refill(&mut self, rig: &Rig, chance: &mut Chance) {
+        for (region, bytes) in self.pool.iter_mut().enumerate() {
+            chance.fill(bytes);
+            rig.uring.pool().write(region, 0, bytes).expect("written");
+        }
+    }
+
+    fn carry_out(&mut self, transfer: &Transfer, lba_bytes: u64) {
+        let device = &mut self.devices[usize::from(transfer.device)];
+        let at = (transfer.lba.0 * lba_bytes) as usize;
+        let on_device = &mut device[at..at + transfer.bytes as usize];
+        let in_pool = &mut self.pool[usize::from(transfer.region)][transfer.offset as usize..]
+            [..transfer.bytes as usize];
+        match transfer.direction {
+            Direction::Read => in_pool.copy_from_slice(on_device),
+            Direction::Write => on_device.copy_from_slice(in_pool),
+        }
+    }
+
+    fn check(&self, rig: &Rig, seed: u64) {
+        for (region, expected) in self.pool.iter().enumerate() {
+            let mut bytes = vec![0u8; expected.len()];
+            rig.uring.pool().read(region, 0, &mut bytes).expect("read");
+            let wrong = bytes.iter().zip(expected).position(|(is, should)| is != should);
+            assert_eq!(wrong, None, "region {region}, seed {seed}");
+        }
+    }
+}
+
+/// Transfers that do not touch each other, in both directions: each device and each region is cut into as many parts.
+fn transfers(rig: &Rig, chance: &mut Chance, parts: u64) -> Vec<Transfer> {
+    let mut all = Vec::new();
+    for part in 0..parts {
+        let device = chance.below(rig.devices.len() as u64) as u16;
+        let lba_bytes = u64::from(rig.devices[usize::from(device)].namespace.lba_bytes());
+        let region = chance.below(REGIONS.len() as u64) as u16;
+        let slot_bytes = REGIONS[usize::from(region)] / parts / lba_bytes * lba_bytes;
+        let lbas = 1 + chance.below(slot_bytes / lba_bytes - 1);
+        let slack = (slot_bytes - lbas * lba_bytes) / 4;
+        let device_slot = DEVICE_BYTES / parts / lba_bytes;
+        all.push(Transfer {
+            device,
+            lba: Lba(part * device_slot + chance.below(device_slot.saturating_sub(lbas) + 1)),
+            region,
+            offset: part * slot_bytes + 4 * chance.below(slack + 1),
+            bytes: lbas.min(device_slot) * lba_bytes,
+            direction: if chance.below(2) == 0 { Direction::Read } else { Direction::Write },
+        });
+    }
+    all
+}
+
+/// Rounds of random transfers, each checked.
+fn carries_data(targets: &[&str], options: &Options, parts: u64, seed: u64) {
+    let _alone = alone("");
+    let rig = Rig::new(targets, options);
+    let mut chance = Chance(seed);
+    let mut model = Model::new(&rig, &mut chance);
+    let mut commands = 0;
+    for _ in 0..4 {
+        let transfers = transfers(&rig, &mut chance, parts);
+        let iocbs = rig.uring.get_iocb(transfers.iter().copied(), None).expect("blocks");
+        commands += iocbs.commands();
+        rig.uring.issue_io(&iocbs, 0).expect("issued");
+        let outcome = rig.uring.wait(iocbs, LONG).expect("done");
+        assert_eq!(outcome.failed, [], "seed {seed}");
+        for transfer in &transfers {
+            let lba_bytes = rig.devices[usize::from(transfer.device)].namespace.lba_bytes();
+            model.carry_out(transfer, u64::from(lba_bytes));
+        }
+        model.check(&rig, seed);
+        model.refill(&rig, &mut chance);
+    }
+    // Exactly once: no command was sent that was not asked for.
+    assert_eq!(rig.uring.stats().expect("stats").commands, commands);
+}
+
+#[test]
+fn transfers_by_sgl_carry_exactly_their_bytes() {
+    carries_data(&["soft:mem=8M,dbbuf=off"], &options(), 40, 1);
+}

@@ -1,0 +1,7 @@
+//! gio_uring from end to end: an emulated GPU over software controllers, checked against models.
+//!
+//! There is one emulated GPU for the process, so tests run one after the other ([`rig::alone`]), and each leaves nothing
+//! behind on it.
+
+mod data;
+mod rig;

@@ -4,4 +4,5 @@
 //! behind on it.
 
 mod data;
+mod life;
 mod rig;

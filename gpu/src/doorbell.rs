@@ -65,8 +65,13 @@ pub(crate) struct Chosen {
 impl Doorbells {
     /// Registers mapped for the GPU, page by page as queues need them.
     pub(crate) fn mapped(gpu: &Arc<Gpu>) -> Doorbells {
-        let pages = Mutex::new(BTreeMap::new());
-        Doorbells::Mapped(Arc::new(MappedPages { gpu: Arc::clone(gpu), pages }))
+        Doorbells::mapped_where(gpu, is_device_memory)
+    }
+
+    /// The same, with another word on which pages are a device's.
+    fn mapped_where(gpu: &Arc<Gpu>, is_device: fn(usize) -> bool) -> Doorbells {
+        let (gpu, pages) = (Arc::clone(gpu), Mutex::new(BTreeMap::new()));
+        Doorbells::Mapped(Arc::new(MappedPages { gpu, is_device, pages }))
     }
 
     /// The doorbells of a controller's queues as `choice` has it: with [`DoorbellChoice::Auto`] mapped if the self-test
@@ -82,18 +87,30 @@ impl Doorbells {
         choice: DoorbellChoice,
         proxy: impl FnOnce() -> Result<Arc<ProxyThread>>,
     ) -> Result<Chosen> {
-        let by_proxy =
-            |why_not_mapped| Ok(Chosen { doorbells: Doorbells::Proxy(proxy()?), why_not_mapped });
         if choice == DoorbellChoice::Proxy {
-            return by_proxy(None);
+            return Ok(Chosen { doorbells: Doorbells::Proxy(proxy()?), why_not_mapped: None });
         }
-        let doorbells = Doorbells::mapped(gpu);
-        match self_test::run(gpu, program, controller, namespace, &doorbells) {
-            Ok(()) => Ok(Chosen { doorbells, why_not_mapped: None }),
+        Doorbells::mapped(gpu).or_proxy(gpu, program, (controller, namespace), choice, proxy)
+    }
+
+    /// These if they pass the self-test, else as `choice` has it.
+    fn or_proxy(
+        self,
+        gpu: &Arc<Gpu>,
+        program: &Program,
+        (controller, namespace): (&Arc<Controller>, &Namespace),
+        choice: DoorbellChoice,
+        proxy: impl FnOnce() -> Result<Arc<ProxyThread>>,
+    ) -> Result<Chosen> {
+        match self_test::run(gpu, program, controller, namespace, &self) {
+            Ok(()) => Ok(Chosen { doorbells: self, why_not_mapped: None }),
             Err(error) if choice == DoorbellChoice::Mapped || controller.check().is_err() => {
                 Err(error)
             }
-            Err(error) => by_proxy(Some(error.to_string())),
+            Err(error) => {
+                let why_not_mapped = Some(error.to_string());
+                Ok(Chosen { doorbells: Doorbells::Proxy(proxy()?), why_not_mapped })
+            }
         }
     }
 
@@ -129,6 +146,8 @@ impl Doorbells {
 #[derive(Debug)]
 pub(crate) struct MappedPages {
     gpu: Arc<Gpu>,
+    /// Whether a page is a device's registers, or memory that is shared with a controller in software.
+    is_device: fn(usize) -> bool,
     /// By their address in this process.
     pages: Mutex<BTreeMap<usize, Weak<Page>>>,
 }
@@ -157,30 +176,28 @@ impl MappedPages {
         if let Some(page) = pages.get(&at).and_then(Weak::upgrade) {
             return Ok(page);
         }
-        let registration = register_page(&self.gpu, at, register.window())?;
+        let registration = self.register(at, register.window())?;
         let page = Arc::new(Page { at, registration });
         pages.insert(at, Arc::downgrade(&page));
         Ok(page)
     }
-}
 
-/// Lets the GPU at the page at `at`, which a register of `window` is in.
-fn register_page(gpu: &Arc<Gpu>, at: usize, window: &Window) -> Result<Registration> {
-    let start = window.as_ptr().addr();
-    let inside = at.checked_sub(start).filter(|inside| inside + PAGE_BYTES <= window.len());
-    let Some(inside) = inside else {
-        let why = "the device's registers are not mapped by whole pages";
-        return Err(Error::unavailable(WHAT, why, "let the proxy ring them"));
-    };
-    let first = window.slice(inside, PAGE_BYTES).expect("inside the window, checked above");
-    let page = NonNull::new(first.as_ptr()).expect("a mapping is not at address zero");
-    let owner = Box::new(first);
-    if is_device_memory(at) {
-        // SAFETY: `owner` keeps the mapping; doorbells read as anything and nothing comes of it (NVMe Base 2.0 section 3.1.3).
-        unsafe { Registration::io(gpu, page, PAGE_BYTES, owner) }
-    } else {
-        // SAFETY: `owner` keeps the mapping: memory that is shared with whoever serves the controller.
-        unsafe { Registration::memory(gpu, page, PAGE_BYTES, owner) }
+    /// Lets the GPU at the page at `at`, which a register of `window` is in.
+    fn register(&self, at: usize, window: &Window) -> Result<Registration> {
+        let inside = at.checked_sub(window.as_ptr().addr());
+        let Some(page) = inside.and_then(|inside| window.slice(inside, PAGE_BYTES)) else {
+            let why = "the device's registers are not mapped by whole pages";
+            return Err(Error::unavailable(WHAT, why, "let the proxy ring them"));
+        };
+        let first = NonNull::new(page.as_ptr()).expect("a mapping is not at address zero");
+        let owner = Box::new(page);
+        if (self.is_device)(at) {
+            // SAFETY: `owner` keeps the mapping; reading a doorbell has no effect (NVMe Base 2.0 section 3.1.3).
+            unsafe { Registration::io(&self.gpu, first, PAGE_BYTES, owner) }
+        } else {
+            // SAFETY: `owner` keeps the mapping: memory that is shared with whoever serves the controller.
+            unsafe { Registration::memory(&self.gpu, first, PAGE_BYTES, owner) }
+        }
     }
 }
 
@@ -208,7 +225,10 @@ fn range_of(line: &str) -> Option<(usize, usize)> {
 }
 
 #[cfg(test)]
-mod tests {
+mod tests;
+
+#[cfg(test)]
+mod flag_tests {
     use super::*;
 
     const MAPS: &str = "\

@@ -3,6 +3,8 @@
 //! Nothing of CUDA is needed to build this crate. A machine without a GPU, without its driver or with too old a one gets
 //! [`Error::Unavailable`] with the reason. `docs/gpu.md` has the map.
 
+#[cfg(test)]
+mod alone;
 pub mod bench;
 mod controller;
 mod cuda;

@@ -175,7 +175,8 @@ impl Pool {
 
     /// Whether every device reaches every region.
     pub fn is_reached(&self) -> bool {
-        self.inner.path.is_some()
+        let count = self.inner.device_count;
+        self.inner.regions.iter().all(|region| region.mapped.len() == count)
     }
 
     /// Where it lies.
@@ -257,9 +258,8 @@ impl Region {
 
 /// Regions in the GPU by the first way that works for all of them, or apart from the devices.
 fn in_gpu(gpu: &Arc<Gpu>, controllers: &[Arc<Controller>], region_bytes: &[u64]) -> Result<Pool> {
-    let (found, reports) = paths::first_to_gpu(gpu, controllers, |path| {
-        allocate_by(path, gpu, controllers, region_bytes)
-    });
+    let by = |path| allocate_by(path, gpu, controllers, region_bytes);
+    let (found, reports) = paths::first_to_gpu(gpu, controllers, by);
     let (path, regions) = match found {
         Some((path, regions)) => (Some(path), regions),
         None => {

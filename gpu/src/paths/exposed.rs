@@ -52,11 +52,13 @@ impl Exposed {
     pub(crate) fn allocate(gpu: &Arc<Gpu>, bytes: u64, path: MemoryPath) -> Result<Arc<Exposed>> {
         check(path, gpu)?;
         let memory = match path {
-            MemoryPath::DmaBufIommufd | MemoryPath::DmaBufMmap => {
-                DeviceMemory::exportable(gpu, bytes)?
+            // Granules of virtual memory are in the CPU's page tables only where somebody asks for that.
+            MemoryPath::Coherent => DeviceMemory::allocate(gpu, whole_granules(bytes)),
+            MemoryPath::Gdrdrv if !gpu.info().attributes.vmm_rdma => {
+                DeviceMemory::allocate(gpu, whole_granules(bytes))
             }
-            _ => DeviceMemory::allocate(gpu, whole_granules(bytes))?,
-        };
+            _ => DeviceMemory::exportable(gpu, bytes),
+        }?;
         Exposed::new(memory, path)
     }
 
@@ -143,9 +145,7 @@ fn check(path: MemoryPath, gpu: &Gpu) -> Result<()> {
     }
 }
 
-/// GPU memory is pinned by 64 KiB; whole 2 MiB lie in one BAR1 page.
+/// Whole large pages: CUDA packs smaller allocations, which then begin anywhere in a page.
 fn whole_granules(bytes: u64) -> u64 {
-    const PINNED: u64 = 64 << 10;
-    const LARGE: u64 = 2 << 20;
-    bytes.next_multiple_of(if bytes >= LARGE { LARGE } else { PINNED })
+    bytes.next_multiple_of(2 << 20)
 }

@@ -22,6 +22,8 @@ mod exposed;
 mod gdr;
 mod host;
 mod mapped;
+#[cfg(test)]
+pub(crate) mod tests;
 
 use std::sync::Arc;
 
@@ -140,14 +142,15 @@ pub(crate) fn block(
 }
 
 /// The first way by which all of the controllers reach GPU memory and `make` succeeds, with what it made; and how each way
-/// that was tried fared.
+/// that was tried fared. None is tried without a controller.
 pub(crate) fn first_to_gpu<T>(
     gpu: &Arc<Gpu>,
     controllers: &[Arc<Controller>],
     mut make: impl FnMut(MemoryPath) -> Result<T>,
 ) -> (Option<(MemoryPath, T)>, Vec<PathReport>) {
     let mut reports = Vec::new();
-    for path in MemoryPath::TO_GPU {
+    let ways: &[MemoryPath] = if controllers.is_empty() { &[] } else { &MemoryPath::TO_GPU };
+    for &path in ways {
         let made = try_path(path, gpu, controllers).and_then(|()| make(path));
         reports.push(PathReport::new(path, &made));
         if let Ok(made) = made {

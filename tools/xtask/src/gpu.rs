@@ -45,7 +45,7 @@ pub(crate) fn run(arguments: &GpuArgs) -> Result<u8> {
 }
 
 /// Builds the emulated libraries and returns the directory that has them all.
-fn build_libraries() -> Result<PathBuf> {
+pub(crate) fn build_libraries() -> Result<PathBuf> {
     let _progress = Progress::start("building the emulated CUDA driver");
     let how = ["build", "--quiet", "--package", EMULATED, "--message-format", "json"];
     let output = process::run_quietly(workspace::cargo().args(how))?;

@@ -5,3 +5,4 @@ mod bench_gpu;
 mod ends;
 mod moves;
 mod rig;
+mod threads;

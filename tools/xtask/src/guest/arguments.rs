@@ -87,6 +87,10 @@ pub(crate) struct GuestArgs {
     #[arg(long, value_name = "PACKAGE:NAME", value_parser = parse_test)]
     pub(super) test: Vec<(String, String)>,
 
+    /// Copy in the emulated CUDA driver, where `adit gpu` looks for a GPU's
+    #[arg(long)]
+    pub(super) gpu: bool,
+
     /// An argument for QEMU, placed before the controllers; one that begins with `-` is split at its first space
     #[arg(long, value_name = "A", allow_hyphen_values = true)]
     pub(super) qemu_arg: Vec<String>,

@@ -27,6 +27,7 @@ pub(crate) use qemu::DIED;
 
 use crate::deps;
 use crate::failure::{Failure, Result};
+use crate::gpu;
 use crate::workspace;
 use command::Devices;
 use controller::{Controller, Driver};
@@ -121,7 +122,19 @@ fn complete_plan(arguments: &GuestArgs) -> Result<Plan> {
         let built = Program::find(&workspace::build_test(package, name)?.to_string_lossy())?;
         plan.programs.push(built.named(name));
     }
+    if arguments.gpu {
+        deps::ensure(&deps::TO_BUILD)?;
+        plan.programs.extend(emulated_gpu()?);
+    }
     Ok(plan)
+}
+
+/// The libraries of the emulated CUDA driver.
+fn emulated_gpu() -> Result<Vec<Program>> {
+    let directory = gpu::build_libraries()?;
+    let names = ["libcuda.so.1", "libnvrtc.so.13", "libgdrapi.so.2"];
+    let paths = names.iter().map(|name| directory.join(name));
+    paths.map(|path| Program::find(&path.to_string_lossy())).collect()
 }
 
 /// Boots the guest, runs the command, and passes its output on to `sink` as it comes.

@@ -50,6 +50,11 @@ impl Program {
         Self { name: name.to_owned(), ..self }
     }
 
+    /// Whether it is not run but loaded by one that is.
+    fn is_library(&self) -> bool {
+        self.name.contains(".so")
+    }
+
     /// The file on the host, and its libraries.
     fn locate(&self, cache: &Path) -> Result<(PathBuf, Vec<String>)> {
         match &self.source {
@@ -78,6 +83,9 @@ pub(crate) fn add(
         archive.file(&format!("{PROGRAMS}/{}", program.name), 0o755, &read(&file)?);
     }
     let mut directories = BTreeSet::new();
+    if programs.iter().any(Program::is_library) {
+        directories.insert(PROGRAMS.to_owned());
+    }
     for library in libraries.iter().map(Path::new) {
         let own = library.parent().unwrap_or(library);
         let directory = if library.starts_with(cache) { Path::new(FETCHED) } else { own };

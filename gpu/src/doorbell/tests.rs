@@ -1,0 +1,100 @@
+//! Mapped, lost, refused and proxied doorbells of a software controller, with the emulated GPU.
+
+use super::*;
+use crate::alone;
+use crate::paths::tests::Rig;
+use crate::proxy::ProxyOptions;
+
+fn choose(rig: &Rig, choice: DoorbellChoice, is_device: fn(usize) -> bool) -> Result<Chosen> {
+    let program = Program::load(&rig.gpu)?;
+    let proxy = || ProxyThread::start(&rig.gpu, &ProxyOptions::default());
+    let subject = (&rig.controllers[0], &rig.namespace);
+    Doorbells::mapped_where(&rig.gpu, is_device)
+        .or_proxy(&rig.gpu, &program, subject, choice, proxy)
+}
+
+#[test]
+fn doorbells_that_work_are_mapped() {
+    adit_gpu_emulated::load();
+    let rig = Rig::new(1);
+    let chosen = choose(&rig, DoorbellChoice::Auto, is_device_memory).expect("chosen");
+    assert_eq!((chosen.doorbells.name(), chosen.why_not_mapped), ("mapped", None));
+    drop(chosen.doorbells);
+    rig.finish();
+}
+
+#[test]
+fn registers_have_to_be_touched_before_they_are_registered() {
+    alone::run(
+        "io-register=needs-touch",
+        concat!(module_path!(), "::registers_have_to_be_touched_before_they_are_registered"),
+        || {
+            let rig = Rig::new(1);
+            let chosen = choose(&rig, DoorbellChoice::Mapped, |_| true).expect("chosen");
+            assert_eq!(chosen.doorbells.name(), "mapped");
+        },
+    );
+}
+
+#[test]
+fn a_store_that_does_not_arrive_is_found_and_the_proxy_rings() {
+    alone::run(
+        "io-register=lost",
+        concat!(module_path!(), "::a_store_that_does_not_arrive_is_found_and_the_proxy_rings"),
+        || {
+            let rig = Rig::new(1);
+            let chosen = choose(&rig, DoorbellChoice::Auto, |_| true).expect("chosen");
+            assert_eq!(chosen.doorbells.name(), "proxy");
+            let why = chosen.why_not_mapped.expect("a reason");
+            assert!(why.contains("took no notice until the CPU rang"), "{why}");
+            let error = choose(&rig, DoorbellChoice::Mapped, |_| true).expect_err("as asked");
+            assert!(error.is_unavailable(), "{error}");
+            drop(chosen.doorbells);
+            rig.finish();
+        },
+    );
+}
+
+#[test]
+fn a_gpu_that_is_not_let_at_registers_says_what_would_let_it() {
+    alone::run(
+        "io-register=not-permitted",
+        concat!(module_path!(), "::a_gpu_that_is_not_let_at_registers_says_what_would_let_it"),
+        || {
+            let rig = Rig::new(1);
+            let chosen = choose(&rig, DoorbellChoice::Auto, |_| true).expect("chosen");
+            let why = chosen.why_not_mapped.expect("a reason");
+            assert!(why.contains("CAP_SYS_ADMIN") && why.contains("PeerMappingOverride"), "{why}");
+        },
+    );
+}
+
+#[test]
+fn a_controller_that_answers_nobody_is_no_matter_of_doorbells() {
+    adit_gpu_emulated::load();
+    let rig = Rig::with(&["mem=16M,dbbuf=off,faults=lose@op=read"]);
+    let error = choose(&rig, DoorbellChoice::Mapped, is_device_memory).expect_err("silence");
+    assert!(error.to_string().contains("rung by the CPU"), "{error}");
+}
+
+#[test]
+fn queues_share_the_page_of_their_doorbells_and_give_it_back() {
+    alone::run(
+        "",
+        concat!(module_path!(), "::queues_share_the_page_of_their_doorbells_and_give_it_back"),
+        || {
+            let rig = Rig::new(1);
+            let doorbells = Doorbells::mapped(&rig.gpu);
+            let before = adit_gpu_emulated::report().registrations;
+            let queues: Vec<_> = (0..4).map(|_| rig.queue(16, &doorbells)).collect();
+            // Two rings of each, and one page of registers for all.
+            assert_eq!(adit_gpu_emulated::report().registrations - before, 4 * 2 + 1);
+            let distances: Vec<u64> =
+                queues.iter().map(|queue| queue.cq_doorbell - queue.sq_doorbell).collect();
+            assert_eq!(distances, [4; 4]);
+            drop(queues);
+            assert_eq!(adit_gpu_emulated::report().registrations, before);
+            rig.finish();
+        },
+    );
+}

@@ -1,0 +1,200 @@
+//! The whole engine: threads of its own, devices with threads of theirs, copies by the emulated GPU.
+
+use std::any::Any;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use adit_driver::spec::Lba;
+use adit_driver::{Controller, ControllerOptions, Namespace, QueuePairOptions, Target};
+
+use super::rig::pattern;
+use crate::cuda::{DeviceMemory, Event, Gpu, PinnedMemory, Priority, Stream};
+use crate::error::Error;
+use crate::layout::Context;
+use crate::staged::{Area, Progress, Staged, StagedOptions, Work};
+
+const LBA: u64 = 512;
+/// LBAs of a context.
+const LBAS: u64 = 8;
+/// Contexts of a block.
+const CONTEXTS: u64 = 24;
+/// Blocks that are in flight together.
+const BLOCKS: u64 = 12;
+const REGION: u64 = BLOCKS * CONTEXTS * LBAS * LBA;
+/// Words of a block: statuses and `done`.
+const WORDS: u64 = CONTEXTS + 1;
+
+struct Rig {
+    gpu: Arc<Gpu>,
+    devices: Vec<(Arc<Controller>, Namespace)>,
+    memory: Arc<DeviceMemory>,
+    words: Arc<DeviceMemory>,
+    staged: Option<Staged>,
+}
+
+impl Rig {
+    fn new(device_count: usize, threads: usize) -> Rig {
+        adit_gpu_emulated::load();
+        let gpu = Gpu::open(0).expect("the emulated one");
+        let devices: Vec<_> = (0..device_count).map(|_| open()).collect();
+        let memory = Arc::new(DeviceMemory::allocate(&gpu, REGION).expect("memory"));
+        let words = Arc::new(DeviceMemory::allocate(&gpu, BLOCKS * WORDS * 4).expect("memory"));
+        words.zero().expect("zeroes");
+        let keep: Arc<dyn Any + Send + Sync> = Arc::new((Arc::clone(&memory), Arc::clone(&words)));
+        let areas = [Area { address: memory.address(), bytes: REGION }];
+        let options = StagedOptions { threads, pinned_bytes: 1 << 20, ..StagedOptions::default() };
+        let staged = Staged::new(&gpu, &devices, &areas, &keep, &options).expect("an engine");
+        Rig { gpu, devices, memory, words, staged: Some(staged) }
+    }
+
+    fn staged(&self) -> &Staged {
+        self.staged.as_ref().expect("it was not dropped")
+    }
+
+    /// Block `number`, whose contexts are behind each other on its device and in the region.
+    fn work(&self, number: u64, is_write: bool, after: Option<Arc<Event>>) -> Work<Arc<Event>> {
+        let first = number * CONTEXTS;
+        let context = |n: u64| Context {
+            address: (first + n) * LBAS * LBA,
+            place: Context::place((first + n) * LBAS, LBAS as u32 as u64, 0, is_write),
+        };
+        let words = self.words.address() + number * WORDS * 4;
+        Work {
+            device: number as usize % self.devices.len(),
+            generation: 1 + u32::from(!is_write),
+            contexts: (0..CONTEXTS).map(context).collect(),
+            after,
+            done: words + CONTEXTS * 4,
+            statuses: words,
+            timeout: Duration::from_secs(10),
+            progress: Arc::new(Progress::new(CONTEXTS as usize)),
+        }
+    }
+
+    /// Issues all blocks and waits for them.
+    fn move_all(&self, is_write: bool) {
+        let progress: Vec<_> = (0..BLOCKS)
+            .map(|number| {
+                let work = self.work(number, is_write, None);
+                let progress = (Arc::clone(&work.progress), work.generation);
+                self.staged().issue(work).expect("valid");
+                progress
+            })
+            .collect();
+        for (progress, generation) in progress {
+            wait(|| progress.done() == generation);
+            assert_eq!(progress.failed(), 0);
+        }
+    }
+
+    fn done_word(&self, number: u64) -> u32 {
+        let mut word = [0; 4];
+        self.words.read((number * WORDS + CONTEXTS) * 4, &mut word).expect("inside");
+        u32::from_le_bytes(word)
+    }
+}
+
+fn open() -> (Arc<Controller>, Namespace) {
+    let target: Target = "soft:mem=16M,lba=512".parse().expect("a target");
+    let controller = Controller::open(&target, &ControllerOptions::default()).expect("it opens");
+    let namespace = controller.namespace_of(&target).expect("its namespace");
+    (Arc::new(controller), namespace)
+}
+
+/// Waits for something that takes no time worth speaking of.
+fn wait(mut is_so: impl FnMut() -> bool) {
+    let begun = Instant::now();
+    while !is_so() {
+        assert!(begun.elapsed() < Duration::from_secs(60), "it does not come");
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn what_is_written_by_several_threads_to_several_devices_is_read_back() {
+    let rig = Rig::new(2, 3);
+    let data = pattern(7, REGION as usize);
+    rig.memory.write(0, &data).expect("inside");
+    rig.move_all(true);
+    rig.memory.zero().expect("zeroes");
+    rig.move_all(false);
+    let mut read = vec![0; REGION as usize];
+    rig.memory.read(0, &mut read).expect("inside");
+    assert!(read == data, "the data are not what was written");
+    assert!((0..BLOCKS).all(|number| rig.done_word(number) == 2), "the GPU was told");
+    wait(|| rig.staged().stats().blocks == 2 * BLOCKS);
+    let stats = rig.staged().stats();
+    assert_eq!((stats.contexts, stats.bytes), (2 * BLOCKS * CONTEXTS, 2 * REGION));
+    assert!(stats.rings < stats.contexts, "a doorbell is for many commands: {stats:?}");
+}
+
+#[test]
+fn a_write_takes_what_the_stream_left_before_its_event() {
+    let rig = Rig::new(1, 1);
+    let gate = PinnedMemory::allocate(&rig.gpu, 4).expect("memory");
+    let stream = Stream::new(&rig.gpu, Priority::Normal).expect("a stream");
+    let data = pattern(9, 4096);
+    let pinned = PinnedMemory::allocate(&rig.gpu, 4096).expect("memory");
+    for (word, four) in pinned.words().iter().zip(data.chunks_exact(4)) {
+        let four = u32::from_le_bytes(four.try_into().expect("four bytes"));
+        word.store(four, std::sync::atomic::Ordering::Relaxed);
+    }
+    stream.wait32_at_least(gate.address(), 1, false).expect("enqueued");
+    stream.copy_to_gpu(rig.memory.address(), &pinned, 0..4096).expect("enqueued");
+    let event = Arc::new(stream.record().expect("recorded"));
+    let work = rig.work(0, true, Some(event));
+    let progress = Arc::clone(&work.progress);
+    rig.staged().issue(work).expect("valid");
+    assert_eq!(progress.done(), 0);
+    gate.words()[0].store(1, std::sync::atomic::Ordering::Release);
+    wait(|| progress.done() == 1);
+    let (controller, namespace) = &rig.devices[0];
+    let buffer = controller.allocate(4096).expect("memory");
+    let mut queue = controller.create_queue_pair(QueuePairOptions::default()).expect("one");
+    let (read, _) = queue.execute(namespace.read(Lba(0), buffer)).expect("read");
+    assert!(read[..] == data[..], "the device has what the stream copied");
+}
+
+#[test]
+fn an_engine_dropped_in_flight_ends_every_block() {
+    for is_write in [false, true] {
+        let mut rig = Rig::new(2, 2);
+        let works = (0..BLOCKS).map(|number| rig.work(number, is_write, None));
+        let progress: Vec<_> = works
+            .map(|work| {
+                let progress = (Arc::clone(&work.progress), work.generation);
+                rig.staged().issue(work).expect("valid");
+                progress
+            })
+            .collect();
+        rig.staged = None;
+        for (progress, generation) in progress {
+            assert_eq!(progress.done(), generation, "nobody waits for ever");
+        }
+        assert_eq!(Arc::strong_count(&rig.memory), 1, "and nobody keeps the memory");
+    }
+}
+
+#[test]
+fn what_lies_outside_its_region_is_refused() {
+    let rig = Rig::new(1, 1);
+    for (address, region, lbas, device) in
+        [(REGION - LBA, 0, 2, 0), (u64::MAX - LBA + 1, 0, 1, 0), (0, 1, 1, 0), (0, 0, 1, 1)]
+    {
+        let place = Context::place(0, lbas, region, false);
+        let contexts = [Context { address, place }].into();
+        let work = Work { contexts, device, ..rig.work(0, false, None) };
+        let refused = rig.staged().issue(work);
+        assert!(matches!(refused, Err(Error::Invalid { .. })), "{refused:?}");
+    }
+}
+
+#[test]
+fn an_engine_goes_on_once_its_controllers_have_been_recovered() {
+    let rig = Rig::new(1, 2);
+    let controller = Arc::clone(&rig.devices[0].0);
+    controller.recover().expect("nothing to do");
+    rig.move_all(true);
+    rig.staged().recover().expect("in service");
+    rig.move_all(false);
+}

@@ -161,7 +161,7 @@ a_way!(pinned_host_memory_carries_data, "", MemoryPath::PinnedHost, Place::Host)
 #[test]
 fn a_dma_buf_that_is_mapped_here_carries_data() {
     let name = concat!(module_path!(), "::a_dma_buf_that_is_mapped_here_carries_data");
-    alone::run("", name, || {
+    alone::run("driver=13030", name, || {
         let rig = Rig::new(1);
         let block =
             block(MemoryPath::DmaBufMmap, &rig.gpu, &rig.controllers, 8192).expect("a block");

@@ -1,6 +1,6 @@
 //! Queues with rings in each place, rung by the emulated GPU and by proxy, and what stays when one cannot be deleted.
 
-use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use super::*;
 use crate::alone;
@@ -77,7 +77,8 @@ fn a_queue_that_cannot_be_deleted_keeps_its_memory_and_what_it_was_given() {
     for is_stuck in [false, true] {
         let faults =
             "mem=16M,dbbuf=off,nssr=off,faults=lose@admin-op=0+refuse-disable+refuse-reset";
-        let rig = Rig::with(&[if is_stuck { faults } else { "mem=16M,dbbuf=off" }]);
+        let options = if is_stuck { faults } else { "mem=16M,dbbuf=off" };
+        let rig = Rig::patient(&[options], Duration::from_secs(1));
         let mut queue =
             rig.queue_in(16, &rig.proxy(), (Place::Host, Place::Host)).expect("a queue");
         let kept: Keeper = Arc::new(AtomicKept);
@@ -103,7 +104,6 @@ fn a_doorbell_rung_after_its_queue_is_gone_is_not_the_next_queues() {
     let second = rig.queue(16, &doorbells);
     assert_eq!((second.qid, second.sq_doorbell), (qid, word));
     assert_eq!((proxy.stats().rung, proxy.stats().queues), (0, 1));
-    std::sync::atomic::fence(Ordering::SeqCst);
     drop((second, doorbells, proxy));
     rig.finish();
 }

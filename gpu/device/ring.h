@@ -67,17 +67,18 @@ struct Taken {
     u32 lanes;
 };
 
-// Which of 32 words from `first` on to take from: the first that has `wanted` bits, or any.
-inline u32 choose_word(const RingView& ring, u32 first, u32 words, u32 wanted) {
-    PerLane<bool> enough, some;
+// Which of 32 words from `first` on to take from: the first that has `wanted` bits, or else the first that has `least`;
+// `words` if there is none.
+inline u32 choose_word(const RingView& ring, u32 first, u32 words, u32 wanted, u32 least) {
+    PerLane<bool> all, some;
     ADIT_EACH_LANE(lane) {
-        u32 bits = lane < words ? load32_relaxed_gpu(ring.free_slots + 4 * ((first + lane) % words)) : 0;
-        enough[lane] = population(bits) >= wanted;
-        some[lane] = bits != 0;
+        const u32 bits = lane < words ? load32_relaxed_gpu(ring.free_slots + 4 * ((first + lane) % words)) : 0;
+        all[lane] = population(bits) >= wanted;
+        some[lane] = population(bits) >= least;
     }
-    u32 full = ballot(enough), any = ballot(some);
-    if (any == 0) { return words; }
-    return (first + first_lane(full != 0 ? full : any)) % words;
+    const u32 with_all = ballot(all), with_some = ballot(some);
+    if (with_some == 0) { return words; }
+    return (first + first_lane(with_all != 0 ? with_all : with_some)) % words;
 }
 
 // The `count` lowest bits that are set.
@@ -88,11 +89,12 @@ inline u32 lowest_of(u32 bits, u32 count) {
     return bits ^ rest;
 }
 
-// Takes up to `wanted` identifiers, none if there are none. `hint` spreads warps over the map.
-inline Taken take_slots(const RingView& ring, u32 wanted, u32 hint) {
+// Takes up to `wanted` identifiers out of a word of the map that has `least` of them, none if there is no such word.
+// `hint` spreads warps over the map. `least` is at least 1 and at most `wanted`.
+inline Taken take_slots(const RingView& ring, u32 wanted, u32 least, u32 hint) {
     const u32 words = (ring.depth - 1 + 31) / 32;
     for (u32 looked = 0; looked < words; looked += LANES) {
-        u32 word = choose_word(ring, (hint + looked) % words, words, wanted);
+        u32 word = choose_word(ring, (hint + looked) % words, words, wanted, least);
         if (word == words) { continue; }
         u64 at = ring.free_slots + 4ull * word;
         u32 lanes = once([&] {

@@ -21,6 +21,11 @@ constexpr u32 CQE_BYTES = 16;
 constexpr u32 HARVEST_PASSES = 8;
 // Most posts of a warp before it harvests.
 constexpr u32 POST_PASSES = 8;
+// Fewest commands that a warp posts together to a ring that is full of others, so that one doorbell is for many: if no
+// word of the map has that many identifiers, about half of the ring is in flight.
+constexpr u32 POST_LEAST = 16;
+// Steps without progress after which it takes any identifier.
+constexpr u32 PATIENCE_STEPS = 256;
 // Stands for every block.
 constexpr u32 ANY_BLOCK = 0xffffffffu;
 
@@ -392,12 +397,20 @@ inline u64 claim(const Block& block, u32 wanted) {
     });
 }
 
-// Posts up to 32 contexts of a block through a ring. Returns how many; none if there is nothing to claim, no identifier,
-// or the ring is out of service.
-inline u32 post_some(const RingView& ring, const Block& block) {
+// How many identifiers a warp takes at least.
+inline u32 least_slots(const RingView& ring, u32 wanted, bool patient) {
+    u32 least = ring.depth / 4 < POST_LEAST ? ring.depth / 4 : POST_LEAST;
+    least = least < wanted ? least : wanted;
+    return patient && least != 0 ? least : 1;
+}
+
+// Posts up to 32 contexts of a block through a ring. Returns how many; none if there is nothing to claim, too few
+// identifiers, or the ring is out of service.
+inline u32 post_some(const RingView& ring, const Block& block, bool patient) {
     const u64 left = unclaimed(block, agree(load64_relaxed_gpu(ADIT_FIELD(Iocb, block.at, claimed))));
     if (left == 0 || is_poisoned(ring)) { return 0; }
-    Taken taken = take_slots(ring, left < LANES ? static_cast<u32>(left) : LANES, warp_index());
+    const u32 wanted = left < LANES ? static_cast<u32>(left) : LANES;
+    const Taken taken = take_slots(ring, wanted, least_slots(ring, wanted, patient), warp_index());
     if (taken.lanes == 0) { return 0; }
     const u64 claimed = claim(block, population(taken.lanes));
     const u32 count = static_cast<u32>(claimed & 63);
@@ -422,12 +435,12 @@ inline bool all_poisoned(u64 rings, const Block& block) {
 }
 
 // Posts contexts of a block through one of its rings. Returns how many.
-inline u32 work_on(u64 rings, const Block& block, u32 step) {
+inline u32 work_on(u64 rings, const Block& block, u32 step, bool patient) {
     start_clock(block);
     const RingView ring = ring_view(ring_of(rings, block, step));
     u32 posted = 0;
     for (u32 pass = 0; pass < POST_PASSES; ++pass) {
-        const u32 count = post_some(ring, block);
+        const u32 count = post_some(ring, block, patient);
         posted += count;
         if (count == 0) { break; }
     }
@@ -484,13 +497,13 @@ inline u32 lane_for(u32 lanes, u32 step) {
 }
 
 // Does what there is to do for one use of each kind in a survey. Returns whether anything moved.
-inline bool attend(u64 rings, u64 iocbs, const Survey& survey, u32 step) {
+inline bool attend(u64 rings, u64 iocbs, const Survey& survey, u32 step, bool patient) {
     if (survey.active == 0) { return false; }
     u32 moved = 0;
     if (survey.work != 0) {
         const u32 lane = lane_for(survey.work, step);
         const Block block = block_view(iocbs, shuffle(survey.index, lane), shuffle(survey.generation, lane));
-        moved += work_on(rings, block, step);
+        moved += work_on(rings, block, step, patient);
     }
     const u32 lane = lane_for(survey.active, step);
     const Block block = block_view(iocbs, shuffle(survey.index, lane), shuffle(survey.generation, lane));
@@ -534,14 +547,15 @@ inline Survey survey_issued(u64 iocbs, u32 first, u32 count) {
 
 // Works until all listed uses are over: by completion, or at their deadlines.
 inline void issue_listed(const Uring& uring, u64 blocks, u64 generations, u32 count) {
-    for (u32 step = 0;; ++step) {
+    for (u32 step = 0, idle = 0;; ++step) {
         bool over = true, moved = false;
         for (u32 first = 0; first < count; first += LANES) {
             const Survey survey = survey_listed(uring.iocbs, blocks, generations, first, count);
             over = over && survey.active == 0;
-            moved = attend(uring.rings, uring.iocbs, survey, step) || moved;
+            moved = attend(uring.rings, uring.iocbs, survey, step, idle < PATIENCE_STEPS) || moved;
         }
         if (over) { return; }
+        idle = moved ? 0 : idle + 1;
         if (!moved) { pause(); }
     }
 }
@@ -553,7 +567,7 @@ constexpr u32 STOP_STEPS = 128;
 inline void persist(const Uring& uring) {
     const u32 warp = warp_index();
     const u32 groups = (uring.iocb_count + LANES - 1) / LANES;
-    for (u32 step = 0;; ++step) {
+    for (u32 step = 0, idle = 0;; ++step) {
         if (step % STOP_STEPS == 0) {
             if (agree(load32_relaxed_system(uring.stop)) != 0) { return; }
             if (warp == 0 && uring.alive != 0) {
@@ -565,10 +579,11 @@ inline void persist(const Uring& uring) {
         }
         const u32 group = (warp + step) % groups;
         const Survey survey = survey_issued(uring.iocbs, group * LANES, uring.iocb_count);
-        bool moved = attend(uring.rings, uring.iocbs, survey, step);
+        bool moved = attend(uring.rings, uring.iocbs, survey, step, idle < PATIENCE_STEPS);
         // All rings are looked at in turn, by warps that start at different ones: commands that were given up complete late.
         const u64 ring = ring_at(uring.rings, (warp + step * warp_count()) % uring.ring_count);
         moved = tend(uring.iocbs, ring, survey.active != 0) != 0 || moved;
+        idle = moved ? 0 : idle + 1;
         if (!moved) { pause(); }
     }
 }
@@ -608,6 +623,7 @@ inline void abandon_listed(const Uring& uring, u64 blocks, u32 count, u32 ended)
         const u32 index = agree(load32_relaxed_gpu(blocks + 4ull * each));
         const u64 at = iocb_at(uring.iocbs, index);
         const Block block = block_view(uring.iocbs, index, agree(load32_relaxed_gpu(ADIT_FIELD(Iocb, at, generation))));
+        start_clock(block);
         for (u32 round = 0; round < ABANDON_ROUNDS && hold(block); ++round) {
             give_up(uring.rings, uring.iocbs, block, ended, ended == Ended::TIMED_OUT ? Ended::NOT_SENT : ended);
             count_off(block.at, 1, 0);

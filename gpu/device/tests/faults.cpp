@@ -84,9 +84,9 @@ void a_dead_device_ends_a_block_at_its_deadline() {
         CHECK(ended_as(world, 0, Ended::NOT_SENT) == shape.contexts, "nothing could be sent");
         // The device comes back: what it does late frees the identifiers, and is no block's business.
         world.start_controller(1);
-        world.shape.timeout_ns = 60 * SECOND_NS;
+        world.shape.timeout_ns = DEADLINE_NS;
         world.fill(0);
-        store64_relaxed_gpu(ADIT_FIELD(Iocb, world.iocb_address(0), timeout_ns), 60 * SECOND_NS);
+        store64_relaxed_gpu(ADIT_FIELD(Iocb, world.iocb_address(0), timeout_ns), DEADLINE_NS);
         world.run_issue(2, {0});
         world.stop_controller();
         world.check_statuses(0, [](u32 status) { return status == 0; });
@@ -128,7 +128,7 @@ void a_late_completion_frees_its_identifier() {
     const u32 delayed = ended_as(world, 0, Ended::TIMED_OUT);
     CHECK(delayed == 26 && taken_slots(world, 0) == 26, "%u were delayed", delayed);
     world.controller().fault = static_cast<u32>(Fault::NONE);
-    world.shape.timeout_ns = 60 * SECOND_NS;
+    world.shape.timeout_ns = DEADLINE_NS;
     world.start_controller(1);
     while (world.ring(0).late < delayed) {
         world.fill(0);

@@ -3,6 +3,7 @@
 // A thread plays each warp. The host's part (filling a block, issuing it, reading how it ended) is done here as
 // gpu/src/uring.rs does it. Nothing here is shared with the code under test but the layout.
 #pragma once
+#include "canaries.h"
 #include "../kernels.cu"
 #include <cstdio>
 #include <cstdlib>
@@ -17,7 +18,6 @@ using namespace adit;
 
 // What a status is before its context has ended.
 constexpr u32 PENDING = 0xffffffff;
-constexpr u64 SECOND_NS = 1000000000;
 
 #define CHECK(condition, ...)                                                       \
     do {                                                                            \
@@ -98,7 +98,7 @@ struct Shape {
     u32 contexts = 256;       // of each block
     u32 lbas_most = 2;        // of each context
     u64 start = 0;            // first position of each ring
-    u64 timeout_ns = 60 * SECOND_NS;
+    u64 timeout_ns = DEADLINE_NS;
     Form form = Form::SGL;
     Fault fault = Fault::NONE;
     u32 fault_every = 1;

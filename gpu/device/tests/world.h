@@ -210,7 +210,7 @@ inline void World::fill(u32 block, u32 rounds) {
 
 inline void World::await(u32 block) const {
     for (const u64 from = now_ns(); !is_done(block);) {
-        CHECK(now_ns() - from < 100 * SECOND_NS, "block %u does not end: claimed %llx, remaining %llx", block,
+        CHECK(now_ns() - from < 2 * DEADLINE_NS, "block %u does not end: claimed %llx, remaining %llx", block,
               load64_relaxed_gpu(ADIT_FIELD(Iocb, iocb_address(block), claimed)),
               load64_relaxed_gpu(ADIT_FIELD(Iocb, iocb_address(block), remaining)));
         pause();

@@ -11,20 +11,23 @@
 namespace emulated {
 namespace {
 
-constexpr u64 WINDOW_BYTES = 1ull << 40;
+// As many addresses as can be had, from the most on: a limit or a sanitizer may leave fewer.
+constexpr u64 WINDOW_BYTES_MAX = 1ull << 40;
+constexpr u64 WINDOW_BYTES_MIN = 1ull << 30;
 // Where a small allocation begins in its first page.
 constexpr u64 PACKED_OFFSET_BYTES = PACKED_ALIGNMENT_BYTES;
 
 bool open_window(State& all) {
     if (all.window_end != 0) { return true; }
-    void* at = mmap(nullptr, WINDOW_BYTES, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (at == MAP_FAILED) { return false; }
-    all.next_address = round_up(reinterpret_cast<Address>(at), GRANULE_BYTES);
-    all.window_end = reinterpret_cast<Address>(at) + WINDOW_BYTES;
-    return true;
+    for (u64 bytes = WINDOW_BYTES_MAX; bytes >= WINDOW_BYTES_MIN; bytes /= 2) {
+        void* at = mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        if (at == MAP_FAILED) { continue; }
+        all.window_start = all.next_address = reinterpret_cast<Address>(at);
+        all.window_end = all.window_start + bytes;
+        return true;
+    }
+    return false;
 }
-
-Address window_start(const State& all) { return all.window_end == 0 ? 0 : all.window_end - WINDOW_BYTES; }
 
 // Maps fresh memory of a device; the range is not in the table yet. With the lock held.
 Result map_device(State& all, u64 bytes, Range& range, Address& at) {
@@ -58,13 +61,14 @@ void unmap_device(const Range& range) {
 
 }  // namespace
 
-bool is_in_window(const State& all, Address at) { return at >= window_start(all) && at < all.window_end; }
+bool is_in_window(const State& all, Address at) { return at >= all.window_start && at < all.window_end; }
 
 Address take_addresses(State& all, u64 bytes, u64 alignment) {
     if (!open_window(all)) { return 0; }
     const Address at = round_up(all.next_address, alignment);
     // A page that is never mapped stands behind each, so that overruns are caught.
-    if (bytes > all.window_end - at || all.window_end - at - bytes < HOST_PAGE_BYTES) { return 0; }
+    const u64 left = all.window_end - std::min(at, all.window_end);
+    if (bytes > left || left - bytes < HOST_PAGE_BYTES) { return 0; }
     all.next_address = round_up(at + bytes, HOST_PAGE_BYTES) + HOST_PAGE_BYTES;
     return at;
 }

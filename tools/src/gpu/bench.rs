@@ -67,9 +67,9 @@ pub(crate) struct BenchArgs {
     #[arg(long, default_value_t = 2000)]
     single: u32,
 
-    /// Rounds of the compute kernel that runs beside the rings
-    #[arg(long, default_value_t = 64)]
-    compute_rounds: u32,
+    /// How long the compute kernel that runs beside the rings takes alone
+    #[arg(long, default_value = "100ms", value_parser = units::duration)]
+    compute: Duration,
 
     /// Prints JSON
     #[arg(long)]
@@ -133,7 +133,7 @@ fn options(args: &BenchArgs) -> Result<BenchOptions> {
         block_bytes,
         runtime: args.runtime,
         single_commands: args.single,
-        compute_rounds: args.compute_rounds,
+        compute: args.compute,
     })
 }
 

@@ -92,7 +92,6 @@ impl DerefMut for Rig {
 }
 
 impl Parts {
-
     /// The device whose ring this is.
     pub(crate) fn device_of(&self, ring: u32) -> usize {
         let is_its = |(first, count): &(u32, u32)| (*first..first + count).contains(&ring);

@@ -141,14 +141,9 @@ impl RingEngine {
         }
     }
 
-    /// What the queues of all rings are, as `each` sees them.
-    pub(crate) fn with_queues<T>(&self, each: impl FnOnce(&[Queue]) -> T) -> T {
-        each(self.read().rings.queues())
-    }
-
-    /// Where the argument of the kernels lies.
-    pub(crate) fn uring(&self) -> u64 {
-        self.read().rings.uring()
+    /// How many queues there are.
+    pub(crate) fn queue_count(&self) -> usize {
+        self.read().rings.queue_count()
     }
 
     /// What the rings have counted since they were made.
@@ -320,7 +315,7 @@ impl RingEngine {
     fn needs_queues(&self, rings: &Rings) -> Result<bool> {
         let controllers = self.controllers.iter().flatten();
         let has_failed = controllers.into_iter().any(|controller| controller.check().is_err());
-        let is_whole = rings.count() > 0;
+        let is_whole = rings.queue_count() > 0;
         Ok(!is_whole || has_failed || rings.poison()?.is_some() || !rings.outstanding()?.is_empty())
     }
 
@@ -331,7 +326,7 @@ impl RingEngine {
                 controller.recover()?;
             }
         }
-        drop(rings.take_queues());
+        rings.delete_queues();
         let queues = (0..tables.len()).map(&self.make_queues).collect::<Result<Vec<_>>>()?;
         rings.replace(queues, tables)
     }

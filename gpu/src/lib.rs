@@ -5,6 +5,7 @@
 
 #[cfg(test)]
 mod alone;
+pub mod addressing;
 pub mod bench;
 mod controller;
 mod cuda;

@@ -204,7 +204,7 @@ impl GioUring {
             sms: engine.partitions().io.sms(),
             places: None,
             doorbells: None,
-            queues: engine.with_queues(<[_]>::len),
+            queues: engine.queue_count(),
             table_bytes: tables.iter().map(|table| table.bytes()).sum(),
         };
         Core::finish(gpu, Engine::Rings(engine), members, blocks, pool, description)

@@ -11,20 +11,23 @@
 namespace emulated {
 namespace {
 
-constexpr u64 WINDOW_BYTES = 1ull << 40;
+// As many addresses as can be had, from the most on: a limit or a sanitizer may leave fewer.
+constexpr u64 WINDOW_BYTES_MAX = 1ull << 40;
+constexpr u64 WINDOW_BYTES_MIN = 1ull << 30;
 // Where a small allocation begins in its first page.
 constexpr u64 PACKED_OFFSET_BYTES = PACKED_ALIGNMENT_BYTES;
 
 bool open_window(State& all) {
     if (all.window_end != 0) { return true; }
-    void* at = mmap(nullptr, WINDOW_BYTES, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (at == MAP_FAILED) { return false; }
-    all.next_address = round_up(reinterpret_cast<Address>(at), GRANULE_BYTES);
-    all.window_end = reinterpret_cast<Address>(at) + WINDOW_BYTES;
-    return true;
+    for (u64 bytes = WINDOW_BYTES_MAX; bytes >= WINDOW_BYTES_MIN; bytes /= 2) {
+        void* at = mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        if (at == MAP_FAILED) { continue; }
+        all.window_start = all.next_address = reinterpret_cast<Address>(at);
+        all.window_end = all.window_start + bytes;
+        return true;
+    }
+    return false;
 }
-
-Address window_start(const State& all) { return all.window_end == 0 ? 0 : all.window_end - WINDOW_BYTES; }
 
 // Maps fresh memory of a device; the range is not in the table yet. With the lock held.
 Result map_device(State& all, u64 bytes, Range& range, Address& at) {
@@ -56,15 +59,20 @@ void unmap_device(const Range& range) {
     close(range.file);
 }
 
+void unmap_pinned(const Range& range) {
+    munmap(reinterpret_cast<void*>(range.host), round_up(range.bytes, HOST_PAGE_BYTES));
+}
+
 }  // namespace
 
-bool is_in_window(const State& all, Address at) { return at >= window_start(all) && at < all.window_end; }
+bool is_in_window(const State& all, Address at) { return at >= all.window_start && at < all.window_end; }
 
 Address take_addresses(State& all, u64 bytes, u64 alignment) {
     if (!open_window(all)) { return 0; }
     const Address at = round_up(all.next_address, alignment);
     // A page that is never mapped stands behind each, so that overruns are caught.
-    if (bytes > all.window_end - at || all.window_end - at - bytes < HOST_PAGE_BYTES) { return 0; }
+    const u64 left = all.window_end - std::min(at, all.window_end);
+    if (bytes > left || left - bytes < HOST_PAGE_BYTES) { return 0; }
     all.next_address = round_up(at + bytes, HOST_PAGE_BYTES) + HOST_PAGE_BYTES;
     return at;
 }
@@ -135,6 +143,24 @@ Result withdraw(Address at, Range::Sort sort, Result missing, Range& into) {
     }
 }
 
+u64 release_ranges(State& all, Handle context, bool is_used) {
+    u64 released = 0;
+    for (auto at = all.ranges.begin(); at != all.ranges.end();) {
+        const Range range = at->second;
+        if (range.context != context) {
+            ++at;
+            continue;
+        }
+        at = all.ranges.erase(at);
+        all.used_bytes[range.ordinal] -= range.charged_bytes;
+        released += 1;
+        if (is_used || *range.uses != 0) { continue; }
+        if (range.sort == Range::Sort::DEVICE) { unmap_device(range); }
+        if (range.sort == Range::Sort::PINNED) { unmap_pinned(range); }
+    }
+    return released;
+}
+
 }  // namespace emulated
 
 using namespace emulated;
@@ -202,6 +228,6 @@ ADIT_CUDA cuMemFreeHost(void* host) {
     Range range;
     const Address at = reinterpret_cast<Address>(host);
     if (Result why = withdraw(at, Range::Sort::PINNED, INVALID_VALUE, range)) { return why; }
-    munmap(host, round_up(range.bytes, HOST_PAGE_BYTES));
+    unmap_pinned(range);
     return SUCCESS;
 }

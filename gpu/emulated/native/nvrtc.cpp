@@ -87,7 +87,7 @@ bool read_options(int count, const char* const* options, std::string& architectu
     constexpr const char* KNOWN[] = {"-std=", "--std=", "-default-device", "--device-as-default-execution-space", "-I", "-D",
                                      "--include-path=", "--define-macro=", "-lineinfo", "--generate-line-info", "-G",
                                      "--maxrregcount=", "-use_fast_math", "--fmad=", "-diag-", "--diag-", "-w", "-dopt",
-                                     "--restrict", "-Werror", "--Werror", "-minimal", "--minimal", "-default-stream"};
+                                     "--restrict", "-Werror", "--Werror", "--ptxas-options=", "-minimal", "--minimal", "-default-stream"};
     for (int index = 0; index < count; ++index) {
         const std::string option = options[index];
         const bool is_architecture = has_prefix(option, "--gpu-architecture=") || has_prefix(option, "-arch=");

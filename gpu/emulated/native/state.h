@@ -163,6 +163,7 @@ struct State {
     std::map<Address, Range> ranges;
     std::map<Address, u64> reservations;
     std::map<int, u64> used_bytes;              // by device
+    Address window_start = 0;                   // GPU memory is here, and nothing else
     Address next_address = 0;
     Address window_end = 0;
     u64 identities = 0;

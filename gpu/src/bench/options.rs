@@ -52,8 +52,8 @@ pub struct BenchOptions {
     pub runtime: Duration,
     /// Commands measured one at a time. Default 2000.
     pub single_commands: u32,
-    /// Rounds of the compute kernel: its length. Default 64.
-    pub compute_rounds: u32,
+    /// How long the compute kernel runs alone. Default 100 ms.
+    pub compute: Duration,
 }
 
 impl Default for BenchOptions {
@@ -69,7 +69,7 @@ impl Default for BenchOptions {
             block_bytes: 512,
             runtime: Duration::from_secs(2),
             single_commands: 2000,
-            compute_rounds: 64,
+            compute: Duration::from_millis(100),
         }
     }
 }
@@ -84,10 +84,9 @@ impl BenchOptions {
             ("queues", self.queues, 1, QUEUES_MAX),
             ("depth", self.depth, 2, 4096),
             ("sms", self.sms, 1, 1024),
-            ("warps", self.warps, 1, 64),
+            ("warps", self.warps, 1, 32),
             ("bs", self.block_bytes, 512, 1 << 20),
             ("single commands", self.single_commands, 1, 1_000_000),
-            ("compute rounds", self.compute_rounds, 1, 1_000_000),
         ];
         for (name, value, least, most) in counts {
             if !(least..=most).contains(&value) {

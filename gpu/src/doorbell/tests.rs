@@ -72,7 +72,7 @@ fn a_gpu_that_is_not_let_at_registers_says_what_would_let_it() {
 #[test]
 fn a_controller_that_answers_nobody_is_no_matter_of_doorbells() {
     adit_gpu_emulated::load();
-    let rig = Rig::with(&["mem=16M,dbbuf=off,faults=lose@op=read"]);
+    let rig = Rig::with(&["mem=16M,dbbuf=off,faults=lose@op=2"]);
     let error = choose(&rig, DoorbellChoice::Mapped, is_device_memory).expect_err("silence");
     assert!(error.to_string().contains("rung by the CPU"), "{error}");
 }

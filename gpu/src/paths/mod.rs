@@ -98,6 +98,15 @@ pub struct PathReport {
     pub outcome: Result<(), String>,
 }
 
+impl std::fmt::Display for PathReport {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match &self.outcome {
+            Ok(()) => write!(f, "{} works", self.path.name()),
+            Err(why) => write!(f, "{}: {why}", self.path.name()),
+        }
+    }
+}
+
 impl PathReport {
     pub(crate) fn new<T>(path: MemoryPath, outcome: &Result<T>) -> PathReport {
         let outcome = outcome.as_ref().map(|_| ()).map_err(Error::to_string);

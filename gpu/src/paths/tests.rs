@@ -30,11 +30,17 @@ impl Rig {
     }
 
     pub(crate) fn with(options: &[&str]) -> Rig {
+        Rig::patient(options, Duration::from_secs(10))
+    }
+
+    /// With `admin_timeout` for the controllers' answers to the driver.
+    pub(crate) fn patient(options: &[&str], admin_timeout: Duration) -> Rig {
         let gpu = Gpu::open(0).expect("the emulated GPU");
         let bus =
             |tail: &&str| SoftBus::new(tail.parse().expect("options"), Drive::Thread).expect("bus");
         let buses: Vec<_> = options.iter().map(bus).collect();
-        let raw = ControllerOptions { shadow_doorbells: false, cmb: true, ..Default::default() };
+        let (shadow_doorbells, cmb) = (false, true);
+        let raw = ControllerOptions { shadow_doorbells, cmb, admin_timeout, ..Default::default() };
         let attach = |bus: &Arc<SoftBus>| {
             let with_cmb = Controller::attach(Arc::<SoftBus>::clone(bus), &raw);
             let without = ControllerOptions { cmb: false, ..raw.clone() };
@@ -161,7 +167,7 @@ a_way!(pinned_host_memory_carries_data, "", MemoryPath::PinnedHost, Place::Host)
 #[test]
 fn a_dma_buf_that_is_mapped_here_carries_data() {
     let name = concat!(module_path!(), "::a_dma_buf_that_is_mapped_here_carries_data");
-    alone::run("", name, || {
+    alone::run("driver=13030", name, || {
         let rig = Rig::new(1);
         let block =
             block(MemoryPath::DmaBufMmap, &rig.gpu, &rig.controllers, 8192).expect("a block");

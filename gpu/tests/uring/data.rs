@@ -1,7 +1,7 @@
 //! Data go where they are meant to and nowhere else: random transfers against a model of pool and devices.
 
 use adit_driver::spec::Lba;
-use adit_gpu::{Direction, KernelChoice, Options, Transfer};
+use adit_gpu::{Direction, EngineChoice, KernelChoice, Options, Place, Transfer};
 
 use crate::rig::{LONG, REGIONS, Rig, alone, options};
 
@@ -94,9 +94,20 @@ fn transfers(rig: &Rig, chance: &mut Chance, parts: u64) -> Vec<Transfer> {
 }
 
 /// Rounds of random transfers, each checked.
-fn carries_data(targets: &[&str], options: &Options, parts: u64, seed: u64) {
-    let _alone = alone("");
-    let rig = Rig::new(targets, options);
+fn carries_data(targets: &[&str], settings: &str, options: &Options, parts: u64, seed: u64) {
+    carries_data_in(Place::Host, targets, settings, options, parts, seed);
+}
+
+fn carries_data_in(
+    place: Place,
+    targets: &[&str],
+    settings: &str,
+    options: &Options,
+    parts: u64,
+    seed: u64,
+) {
+    let _alone = alone(settings);
+    let rig = Rig::new(targets, place, options);
     let mut chance = Chance(seed);
     let mut model = Model::new(&rig, &mut chance);
     let mut commands = 0;
@@ -120,5 +131,110 @@ fn carries_data(targets: &[&str], options: &Options, parts: u64, seed: u64) {
 
 #[test]
 fn transfers_by_sgl_carry_exactly_their_bytes() {
-    carries_data(&["soft:mem=8M,dbbuf=off"], &options(), 40, 1);
+    carries_data(&["soft:mem=8M,dbbuf=off"], "", &options(), 40, 1);
+}
+
+#[test]
+fn transfers_by_prebuilt_prp_carry_exactly_their_bytes() {
+    carries_data(&["soft:mem=8M,dbbuf=off,sgl=off"], "", &options(), 24, 2);
+}
+
+#[test]
+fn sgls_of_dwords_carry_what_is_aligned() {
+    carries_data(&["soft:mem=8M,dbbuf=off,sgl=dword,lba=4096"], "", &options(), 40, 3);
+}
+
+#[test]
+fn small_commands_that_stop_at_a_boundary_carry_large_transfers() {
+    carries_data(&["soft:mem=8M,dbbuf=off,mdts=2,noiob=24"], "", &options(), 12, 4);
+    carries_data(&["soft:mem=8M,dbbuf=off,mdts=1,noiob=3,sgl=off"], "", &options(), 12, 5);
+}
+
+#[test]
+fn several_devices_of_different_formats_share_blocks_of_one_call() {
+    let targets = [
+        "soft:mem=8M,dbbuf=off",
+        "soft:mem=8M,dbbuf=off,lba=4096,mdts=3",
+        "soft:mem=8M,dbbuf=off,sgl=off",
+    ];
+    carries_data(&targets, "", &options(), 48, 6);
+}
+
+#[test]
+fn queues_of_two_entries_carry_one_command_at_a_time() {
+    let options = Options { queues: 1, depth: 2, ..options() };
+    carries_data(&["soft:mem=8M,dbbuf=off,mdts=3"], "", &options, 20, 7);
+}
+
+#[test]
+fn the_persistent_kernel_carries_the_same() {
+    let options = Options { kernel: KernelChoice::Persistent, ..options() };
+    carries_data(
+        &["soft:mem=8M,dbbuf=off", "soft:mem=8M,dbbuf=off,sgl=off"],
+        "no-green",
+        &options,
+        32,
+        8,
+    );
+}
+
+#[test]
+fn protected_namespaces_carry_the_same() {
+    carries_data(&["soft:mem=12M,dbbuf=off,pi=1"], "", &options(), 24, 9);
+}
+
+#[test]
+fn rings_beside_a_pool_in_the_gpus_memory_carry_the_same() {
+    let options =
+        Options { submission: Some(Place::Gpu), completion: Some(Place::Gpu), ..options() };
+    carries_data_in(
+        Place::Gpu,
+        &["soft:mem=8M,dbbuf=off"],
+        "coherent,ordering=100",
+        &options,
+        24,
+        10,
+    );
+}
+
+#[test]
+fn the_staged_engine_carries_the_same_behind_the_same_functions() {
+    let options = Options { engine: EngineChoice::Staged, ..options() };
+    carries_data(&["soft:mem=8M", "soft:mem=8M,lba=4096,mdts=3"], "", &options, 32, 11);
+}
+
+#[test]
+fn more_commands_than_a_block_holds_fill_several() {
+    let _alone = alone("");
+    let rig = Rig::new(&["soft:mem=8M,dbbuf=off"], Place::Host, &options());
+    let mut chance = Chance(12);
+    let mut model = Model::new(&rig, &mut chance);
+    let write = |lba| Transfer {
+        device: 0,
+        lba: Lba(lba),
+        region: 0,
+        offset: (lba * 512) ^ 512,
+        bytes: 512,
+        direction: Direction::Write,
+    };
+    let all = (0..5000).map(write).collect::<Vec<_>>();
+    let iocbs = rig.uring.get_iocb(all.iter().copied(), None).expect("blocks");
+    assert_eq!((iocbs.commands(), iocbs.blocks()), (5000, 3));
+    rig.uring.issue_io(&iocbs, 0).expect("issued");
+    let outcome = rig.uring.wait(iocbs, LONG).expect("done");
+    assert_eq!((outcome.commands, outcome.is_success()), (5000, true));
+    all.iter().for_each(|transfer| model.carry_out(transfer, 512));
+    let read =
+        |lba| Transfer { direction: Direction::Read, region: 0, offset: lba * 512, ..write(lba) };
+    let back = (0..5000).map(read).collect::<Vec<_>>();
+    let iocbs = rig.uring.get_iocb(back.iter().copied(), None).expect("blocks");
+    rig.uring.issue_io(&iocbs, 0).expect("issued");
+    assert!(rig.uring.wait(iocbs, LONG).expect("done").is_success());
+    back.iter().for_each(|transfer| model.carry_out(transfer, 512));
+    model.check(&rig, 12);
+    let stats = rig.uring.stats().expect("stats");
+    assert_eq!(stats.commands, 10_000);
+    assert!(stats.sq_rings <= stats.commands && stats.late == 0, "{stats:?}");
+    // The device is told of completions four times a lap at most.
+    assert!(stats.cq_rings <= stats.commands / 16 + 2, "{stats:?}");
 }

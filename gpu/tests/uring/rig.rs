@@ -82,12 +82,12 @@ pub(crate) fn device(target: &str) -> Device {
 }
 
 impl Rig {
-    pub(crate) fn new(targets: &[&str], options: &Options) -> Rig {
+    pub(crate) fn new(targets: &[&str], place: Place, options: &Options) -> Rig {
         let gpu = Gpu::open(0).expect("a GPU");
         let devices = targets.iter().map(|target| device(target)).collect::<Vec<_>>();
         let controllers =
             devices.iter().map(|device| Arc::clone(&device.controller)).collect::<Vec<_>>();
-        let pool = Pool::allocate(&gpu, &controllers, &REGIONS, Some(Place::Host)).expect("a pool");
+        let pool = Pool::allocate(&gpu, &controllers, &REGIONS, Some(place)).expect("a pool");
         let uring = GioUring::init_queue(&gpu, devices.clone(), pool, options).expect("rings");
         Rig { uring: Arc::new(uring), devices, gpu }
     }

@@ -32,6 +32,7 @@ use clap::{Args, Subcommand};
 
 pub(crate) use bench::Blocks;
 pub(crate) use session::Session;
+pub(crate) use store::guard;
 
 use crate::failure::Result;
 

@@ -104,7 +104,7 @@ fn a_step_of_making_granules_that_fails_leaves_nothing() {
         adit_gpu_emulated::set("fail=cuPointerSetAttribute:1:1");
         DeviceMemory::allocate(&gpu, 1).expect_err("its last step fails");
         assert_eq!(adit_gpu_emulated::report().allocations, 0);
-        adit_gpu_emulated::set("fail=cuMemHostGetDevicePointer:1:1");
+        adit_gpu_emulated::set("fail=cuMemHostGetDevicePointer_v2:1:1");
         PinnedMemory::allocate(&gpu, 1).expect_err("its last step fails");
         adit_gpu_emulated::set("");
     });

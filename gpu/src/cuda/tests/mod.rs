@@ -10,7 +10,7 @@ mod stream;
 
 use crate::cuda::Gpu;
 use adit_gpu_emulated::{Installation, Report};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 
@@ -20,12 +20,24 @@ const ALONE: &str = "ADIT_TEST_ALONE";
 /// Runs a test in a process of its own, with the emulated driver and these settings. It fails also if the test leaves
 /// anything on the GPU, or misuses the driver. To be called directly by a test, with all that it does.
 pub(crate) fn alone(settings: &str, test: fn()) {
-    run(Some(Installation::All), settings, test);
+    alone_with(Some(Installation::All), settings, test);
 }
 
 /// As [`alone`], with another installation of the driver, or with none.
 pub(crate) fn alone_with(installation: Option<Installation>, settings: &str, test: fn()) {
-    run(installation, settings, test);
+    run(installation, settings, || {
+        test();
+        if installation.is_some() {
+            let report = adit_gpu_emulated::report();
+            let clean = Report { launches: report.launches, ..Report::default() };
+            assert_eq!(report, clean, "something is left, or was misused");
+        }
+    });
+}
+
+/// As [`alone`], for a test that loses the GPU, which then takes nothing back.
+pub(crate) fn alone_without_a_report(settings: &str, test: fn()) {
+    run(Some(Installation::All), settings, test);
 }
 
 /// The GPU of a test.
@@ -33,16 +45,14 @@ pub(crate) fn open() -> Arc<Gpu> {
     Gpu::open(0).expect("the emulated driver has a GPU")
 }
 
-fn run(installation: Option<Installation>, settings: &str, test: fn()) {
+fn run(installation: Option<Installation>, settings: &str, test: impl FnOnce()) {
     if std::env::var_os(ALONE).is_none() {
         return start(settings, caller());
     }
-    let Some(installation) = installation else { return test() };
-    adit_gpu_emulated::load_installation(installation);
+    if let Some(installation) = installation {
+        adit_gpu_emulated::load_installation(installation);
+    }
     test();
-    let report = adit_gpu_emulated::report();
-    let clean = Report { launches: report.launches, ..Report::default() };
-    assert_eq!(report, clean, "something is left, or was misused");
 }
 
 /// The name of the test that runs on this thread.
@@ -53,30 +63,25 @@ fn caller() -> String {
 
 fn start(settings: &str, name: String) {
     let program = std::env::current_exe().expect("a test is a program");
-    let mut command = Command::new(program);
+    let mut command = Command::new(&program);
     command.args(["--exact", &name, "--nocapture", "--test-threads=1"]);
     command.env(ALONE, "1").env("ADIT_EMULATED_GPU", settings);
-    command.env_remove("ADIT_NVRTC").env("LD_LIBRARY_PATH", nothing());
+    command.env_remove("ADIT_NVRTC").env("LD_LIBRARY_PATH", nothing(&program));
     let output = command.output().expect("a test can be started again");
     let said = String::from_utf8_lossy(&output.stdout);
     let complained = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{said}\n{complained}");
+    assert!(output.status.success(), "{}\n{said}\n{complained}", output.status);
     assert!(said.contains("1 passed"), "no test is named {name}:\n{said}");
 }
 
 /// A directory that hides a driver and a compiler that this machine may have: the linker stops at files that are none.
-fn nothing() -> PathBuf {
-    let directory = std::env::temp_dir().join(format!("adit-no-cuda-{}", std::process::id()));
-    std::fs::create_dir_all(&directory).expect("the directory of temporary files can be written");
-    for name in [
-        "libcuda.so",
-        "libcuda.so.1",
-        "libnvrtc.so",
-        "libnvrtc.so.13",
-        "libnvrtc.so.12",
-        "libnvrtc.so.11",
-    ] {
-        std::fs::write(directory.join(name), "").expect("a new directory can be written");
+fn nothing(program: &Path) -> PathBuf {
+    let directory = program.with_file_name("no-cuda");
+    std::fs::create_dir_all(&directory).expect("the directory of the tests can be written");
+    let drivers = ["libcuda.so", "libcuda.so.1"];
+    let compilers = ["libnvrtc.so", "libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so.11"];
+    for name in drivers.into_iter().chain(compilers) {
+        std::fs::write(directory.join(name), "").expect("a directory of one's own can be written");
     }
     directory
 }

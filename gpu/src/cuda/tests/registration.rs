@@ -93,7 +93,7 @@ fn registers_are_touched_before_the_driver_looks_for_their_pages() {
 fn a_page_that_went_again_is_touched_once_more() {
     alone("", || {
         let gpu = open();
-        adit_gpu_emulated::set("fail=cuMemHostRegister:1:1");
+        adit_gpu_emulated::set("fail=cuMemHostRegister_v2:1:1");
         register_io(&gpu, &Arc::new(Pages::new())).expect("the second time it is there");
         adit_gpu_emulated::set("");
     });
@@ -112,7 +112,7 @@ fn registers_without_the_right_to_them_name_what_gives_it() {
 fn registers_that_the_driver_does_not_take_are_told() {
     alone("", || {
         let gpu = open();
-        adit_gpu_emulated::set("fail=cuMemHostRegister:1");
+        adit_gpu_emulated::set("fail=cuMemHostRegister_v2:1");
         let error = register_io(&gpu, &Arc::new(Pages::new())).expect_err("it does not work");
         assert!(error.to_string().contains("a thread rings the doorbells"), "{error}");
         adit_gpu_emulated::set("");

@@ -1,7 +1,7 @@
 //! Streams and events: order, waits that end, failures that are told.
 #![allow(unsafe_code)]
 
-use super::{alone, open};
+use super::{alone, alone_without_a_report, open};
 use crate::Error;
 use crate::cuda::{DeviceMemory, Event, Gpu, PinnedMemory, Priority, Stream};
 use crate::program::{Kernel, Program};
@@ -147,7 +147,7 @@ fn a_launch_that_the_gpu_has_no_room_for_is_told() {
 
 #[test]
 fn a_kernel_that_fails_is_told_by_all_that_is_asked_afterwards() {
-    alone("", || {
+    alone_without_a_report("", || {
         let gpu = open();
         let program = Program::load(&gpu).expect("it compiles");
         let arguments = DeviceMemory::allocate(&gpu, 16).expect("there is memory");
@@ -169,7 +169,9 @@ fn a_stream_that_cannot_flush_says_so() {
     alone("", || {
         let gpu = open();
         let words = PinnedMemory::allocate(&gpu, 64).expect("there is memory");
-        let flushed = stream(&gpu).wait32_at_least(words.address(), 0, true);
+        let stream = stream(&gpu);
+        let flushed = stream.wait32_at_least(words.address(), 0, true);
         assert_eq!(flushed.is_ok(), gpu.info().attributes.stream_flush);
+        stream.synchronize(LONG).expect("the word is there");
     });
 }

@@ -1,0 +1,57 @@
+//! `adit gpu`: queues that a GPU drives, from the command line.
+//!
+//! | module | command |
+//! |---|---|
+//! | `doctor` | what the machine has, what works with it, and why the rest does not |
+//! | `trace` | one layer of a store's KV blocks through the rings, step by step |
+//!
+//! Without a GPU every command ends with a reason and exit code 3.
+
+mod trace;
+
+use clap::{Args, Subcommand};
+
+use crate::failure::Result;
+
+const EXAMPLES: &str = "\
+Targets:
+  soft:mem=1G          the software controller, in this process
+  vfio:0000:01:00.0    a controller bound to vfio-pci
+
+Examples:
+  adit gpu doctor vfio:0000:01:00.0
+  adit gpu trace
+
+Without a GPU the commands say why there is none and end with exit code 3. 'cargo xtask gpu -- trace' runs them with
+the GPU's code on threads of this machine.";
+
+/// `adit gpu`.
+#[derive(Args, Debug)]
+#[command(after_help = EXAMPLES, subcommand_required = true, arg_required_else_help = true)]
+pub(crate) struct GpuCommand {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Trace(Box<trace::TraceArgs>),
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// What the GPU, the device or the command line did wrong; that there is no GPU.
+pub(crate) fn run(command: &GpuCommand) -> Result<()> {
+    match &command.command {
+        Command::Trace(args) => trace::run(args),
+    }
+}
+
+/// Which GPU.
+#[derive(Args, Clone, Copy, Debug)]
+struct GpuArg {
+    /// Which GPU, from 0 on
+    #[arg(long = "gpu", value_name = "N", default_value_t = 0)]
+    ordinal: u32,
+}

@@ -94,7 +94,7 @@ fn bad_input_gets_one_sentence_and_its_code() {
         ("trace --model llama-9", 2, "llama-3-8b"),
         ("trace --blocks 0", 2, "--blocks"),
         ("trace --depth 1", 2, "depth"),
-        ("trace --gpu 7", 3, "GPU 7"),
+        ("trace --gpu 7", 2, "GPU 7"),
         ("doctor --gpu 7", 3, "GPU 7"),
         ("doctor vfio:ffff:ff:1f.7", 1, "no such PCI device"),
         ("mend", 2, "mend"),

@@ -3,10 +3,12 @@
 //! | module | command |
 //! |---|---|
 //! | `doctor` | what the machine has, what works with it, and why the rest does not |
+//! | `table` | ways to address a KV pool, side by side; needs no GPU |
 //! | `trace` | one layer of a store's KV blocks through the rings, step by step |
 //!
-//! Without a GPU every command ends with a reason and exit code 3.
+//! Without a GPU the other commands end with a reason and exit code 3.
 
+mod table;
 mod trace;
 
 use clap::{Args, Subcommand};
@@ -20,6 +22,7 @@ Targets:
 
 Examples:
   adit gpu doctor vfio:0000:01:00.0
+  adit gpu table
   adit gpu trace
 
 Without a GPU the commands say why there is none and end with exit code 3. 'cargo xtask gpu -- trace' runs them with
@@ -35,6 +38,7 @@ pub(crate) struct GpuCommand {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    Table(table::TableArgs),
     Trace(Box<trace::TraceArgs>),
 }
 
@@ -44,6 +48,7 @@ enum Command {
 /// What the GPU, the device or the command line did wrong; that there is no GPU.
 pub(crate) fn run(command: &GpuCommand) -> Result<()> {
     match &command.command {
+        Command::Table(args) => table::run(args),
         Command::Trace(args) => trace::run(args),
     }
 }

@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::cuda::Gpu;
 use crate::doorbell::Doorbells;
-use crate::error::{Error, Result};
-use crate::options::{DoorbellChoice, Options, Place};
+use crate::error::Result;
+use crate::options::{Options, Place};
 use crate::pool::Pool;
 use crate::program::Program;
 use crate::proxy::{ProxyOptions, ProxyThread};

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use adit_driver::spec::Lba;
 use adit_gpu::{
-    Direction, EngineChoice, Error, KernelChoice, Options, Place, Priority, Stream, Transfer,
+    Direction, Ended, EngineChoice, Error, KernelChoice, Options, Place, Priority, Stream, Transfer,
 };
 
 use crate::rig::{LONG, REGIONS, Rig, alone, options};
@@ -217,6 +217,26 @@ fn rings_are_dropped_with_transfers_under_way() {
         drop(iocbs);
         // The queues are gone: all that the controller has can be made again.
         devices[0].controller.check().expect("in service");
+    }
+}
+
+#[test]
+fn kernels_that_wait_behind_each_other_are_stopped_one_after_the_other() {
+    let _alone = alone("");
+    let options = Options { blocks: 12, ..options() };
+    let rig = Rig::new(&["soft:mem=8M,dbbuf=off,faults=hold@read"], Place::Host, &options);
+    let issue = |lba| {
+        let iocbs = rig.uring.get_iocb([read(lba, 0)], None).expect("a block");
+        rig.uring.issue_io(&iocbs, 0).expect("issued");
+        iocbs
+    };
+    let all = (0..12).map(issue).collect::<Vec<_>>();
+    rig.uring.stop().expect("stopped");
+    for iocbs in all {
+        assert_eq!(
+            rig.uring.wait(iocbs, Duration::ZERO).expect("ended").failed,
+            [(0, Ended::Reset)]
+        );
     }
 }
 

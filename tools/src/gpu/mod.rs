@@ -3,11 +3,16 @@
 //! | module | command |
 //! |---|---|
 //! | `doctor` | what the machine has, what works with it, and why the rest does not |
+//! | `selftest` | whether the GPU can drive rings, check by check |
+//! | `bench` | what the rings can do |
 //! | `table` | ways to address a KV pool, side by side; needs no GPU |
 //! | `trace` | one layer of a store's KV blocks through the rings, step by step |
 //!
 //! Without a GPU the other commands end with a reason and exit code 3.
 
+mod bench;
+mod doctor;
+mod selftest;
 mod table;
 mod trace;
 
@@ -22,6 +27,8 @@ Targets:
 
 Examples:
   adit gpu doctor vfio:0000:01:00.0
+  adit gpu selftest
+  adit gpu bench --queues 8 --sms 8
   adit gpu table
   adit gpu trace
 
@@ -38,6 +45,9 @@ pub(crate) struct GpuCommand {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    Doctor(doctor::DoctorArgs),
+    Selftest(selftest::SelftestArgs),
+    Bench(bench::BenchArgs),
     Table(table::TableArgs),
     Trace(Box<trace::TraceArgs>),
 }
@@ -48,6 +58,9 @@ enum Command {
 /// What the GPU, the device or the command line did wrong; that there is no GPU.
 pub(crate) fn run(command: &GpuCommand) -> Result<()> {
     match &command.command {
+        Command::Doctor(args) => doctor::run(args),
+        Command::Selftest(args) => selftest::run(args),
+        Command::Bench(args) => bench::run(args),
         Command::Table(args) => table::run(args),
         Command::Trace(args) => trace::run(args),
     }

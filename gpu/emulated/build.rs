@@ -8,9 +8,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// Sources of the driver, in `native/`.
-const DRIVER: [&str; 12] = [
-    "context", "copy", "device", "event", "kernels", "memory", "module", "register", "settings",
-    "state", "stream", "virtual",
+const DRIVER: [&str; 13] = [
+    "codes", "context", "copy", "device", "event", "kernels", "memory", "module", "register",
+    "settings", "state", "stream", "virtual",
 ];
 
 const FLAGS: [&str; 8] =

@@ -210,6 +210,7 @@ impl Drop for ProxyThread {
         if wait_until(|| thread.is_finished()) {
             // Its panic was caught, and is told by `check`.
             let _ = thread.join();
+            tracing::debug!("{WHAT} stops: {:?}", self.stats());
         } else {
             tracing::error!("{WHAT} does not stop; its memory stays with it");
         }
@@ -357,3 +358,6 @@ fn wait_until(is_so: impl Fn() -> bool) -> bool {
         std::thread::sleep(Duration::from_micros(20));
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -263,3 +263,6 @@ fn finish(
     queue.bells = Some(bells);
     Ok(queue)
 }
+
+#[cfg(test)]
+mod tests;

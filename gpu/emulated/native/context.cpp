@@ -2,8 +2,7 @@
 //
 // A green context has SMs of its own on paper only: kernels are threads. What is kept to is the arithmetic of the split and
 // who belongs to whom.
-#include <cstring>
-
+#include "memory.h"
 #include "stream.h"
 
 namespace emulated {
@@ -14,21 +13,28 @@ namespace {
 
 bool is_device(int ordinal) { return ordinal >= 0 && static_cast<u32>(ordinal) < settings().gpus; }
 
-// Objects that die with a context without having been freed. With the lock held.
-u64 left_behind(State& all, Handle context) {
-    u64 left = 0;
-    for (const auto& entry : all.ranges) { left += entry.second.context == context; }
-    for (const auto& entry : all.streams.items()) { left += entry.second->context == context; }
-    for (const auto& entry : all.events.items()) { left += entry.second->context == context; }
-    for (const auto& entry : all.modules.items()) { left += entry.second->context == context; }
-    for (const auto& entry : all.contexts.items()) { left += entry.second->parent == context; }
-    return left;
+// Takes all objects of a context out of a table: how many.
+template <class T> u64 clear(Table<T>& table, Handle context) {
+    std::vector<Handle> gone;
+    for (const auto& entry : table.items()) {
+        if (entry.second->context == context) { gone.push_back(entry.first); }
+    }
+    for (const Handle handle : gone) { table.remove(handle); }
+    return gone.size();
 }
 
+// Closes a context and destroys what it has, as CUDA does: that should have been freed, but by whom a kernel's failure kept
+// from it. Memory that work still uses stays, in no table. With the lock held.
 void close_context(State& all, Handle handle) {
     const auto context = all.contexts.find(handle);
-    all.leaks += left_behind(all, handle);
+    const bool is_used = context->kernels_running != 0;
     if (context->legacy != nullptr) { close_stream(context->legacy); }
+    for (const auto& entry : all.streams.items()) {
+        if (entry.second->context == handle) { close_stream(entry.second); }
+    }
+    u64 left = clear(all.streams, handle) + clear(all.events, handle) + clear(all.modules, handle);
+    left += release_ranges(all, handle, is_used);
+    if (context->error == 0) { all.leaks += left; }
     all.contexts.remove(handle);
 }
 

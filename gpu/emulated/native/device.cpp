@@ -62,45 +62,6 @@ Result set_attribute(u32 attribute, int ordinal, int& value) {
     }
 }
 
-struct Code {
-    u32 code;
-    const char* name;
-    const char* text;
-};
-
-constexpr Code CODES[] = {
-    {SUCCESS, "CUDA_SUCCESS", "no error"},
-    {INVALID_VALUE, "CUDA_ERROR_INVALID_VALUE", "invalid argument"},
-    {OUT_OF_MEMORY, "CUDA_ERROR_OUT_OF_MEMORY", "out of memory"},
-    {NOT_INITIALIZED, "CUDA_ERROR_NOT_INITIALIZED", "initialization error"},
-    {NO_DEVICE, "CUDA_ERROR_NO_DEVICE", "no CUDA-capable device is detected"},
-    {INVALID_DEVICE, "CUDA_ERROR_INVALID_DEVICE", "invalid device ordinal"},
-    {INVALID_IMAGE, "CUDA_ERROR_INVALID_IMAGE", "device kernel image is invalid"},
-    {INVALID_CONTEXT, "CUDA_ERROR_INVALID_CONTEXT", "invalid device context"},
-    {NO_BINARY_FOR_GPU, "CUDA_ERROR_NO_BINARY_FOR_GPU", "no kernel image is available for execution on the device"},
-    {INVALID_HANDLE, "CUDA_ERROR_INVALID_HANDLE", "invalid resource handle"},
-    {NOT_FOUND, "CUDA_ERROR_NOT_FOUND", "named symbol not found"},
-    {NOT_READY, "CUDA_ERROR_NOT_READY", "device not ready"},
-    {ILLEGAL_ADDRESS, "CUDA_ERROR_ILLEGAL_ADDRESS", "an illegal memory access was encountered"},
-    {LAUNCH_OUT_OF_RESOURCES, "CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES", "too many resources requested for launch"},
-    {LAUNCH_TIMEOUT, "CUDA_ERROR_LAUNCH_TIMEOUT", "the launch timed out and was terminated"},
-    {CONTEXT_IS_DESTROYED, "CUDA_ERROR_CONTEXT_IS_DESTROYED", "context is destroyed"},
-    {HOST_MEMORY_ALREADY_REGISTERED, "CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED",
-     "part or all of the requested memory range is already mapped"},
-    {HOST_MEMORY_NOT_REGISTERED, "CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED",
-     "pointer does not correspond to a registered memory region"},
-    {LAUNCH_FAILED, "CUDA_ERROR_LAUNCH_FAILED", "unspecified launch failure"},
-    {NOT_PERMITTED, "CUDA_ERROR_NOT_PERMITTED", "operation not permitted"},
-    {NOT_SUPPORTED, "CUDA_ERROR_NOT_SUPPORTED", "operation not supported"},
-};
-
-const Code* find_code(u32 code) {
-    for (const Code& known : CODES) {
-        if (known.code == code) { return &known; }
-    }
-    return nullptr;
-}
-
 }  // namespace
 }  // namespace emulated
 
@@ -175,27 +136,13 @@ ADIT_CUDA cuFlushGPUDirectRDMAWrites(u32 target, u32 scope) {
     return target == 0 && is_scope ? SUCCESS : misuse(INVALID_VALUE);
 }
 
-ADIT_CUDA cuGetErrorName(u32 code, const char** name) {
-    const Code* known = find_code(code);
-    if (name == nullptr) { return INVALID_VALUE; }
-    *name = known == nullptr ? nullptr : known->name;
-    return known == nullptr ? INVALID_VALUE : SUCCESS;
-}
-
-ADIT_CUDA cuGetErrorString(u32 code, const char** text) {
-    const Code* known = find_code(code);
-    if (text == nullptr) { return INVALID_VALUE; }
-    *text = known == nullptr ? nullptr : known->text;
-    return known == nullptr ? INVALID_VALUE : SUCCESS;
-}
-
 ADIT_CUDA cuGetProcAddress_v2(const char* symbol, void** function, int, u64, u32* status) {
     if (symbol == nullptr || function == nullptr) { return INVALID_VALUE; }
     // The newest variant of a name is what a caller of this version gets.
     const std::string name = symbol;
     Dl_info own;
     void* found = nullptr;
-    if (dladdr(reinterpret_cast<void*>(&find_code), &own) != 0) {
+    if (dladdr(reinterpret_cast<void*>(&is_device), &own) != 0) {
         void* library = dlopen(own.dli_fname, RTLD_LAZY | RTLD_NOLOAD);
         found = library == nullptr ? nullptr : dlsym(library, (name + "_v2").c_str());
         if (library != nullptr && found == nullptr) { found = dlsym(library, symbol); }

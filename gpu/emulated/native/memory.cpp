@@ -59,6 +59,10 @@ void unmap_device(const Range& range) {
     close(range.file);
 }
 
+void unmap_pinned(const Range& range) {
+    munmap(reinterpret_cast<void*>(range.host), round_up(range.bytes, HOST_PAGE_BYTES));
+}
+
 }  // namespace
 
 bool is_in_window(const State& all, Address at) { return at >= all.window_start && at < all.window_end; }
@@ -139,6 +143,24 @@ Result withdraw(Address at, Range::Sort sort, Result missing, Range& into) {
     }
 }
 
+u64 release_ranges(State& all, Handle context, bool is_used) {
+    u64 released = 0;
+    for (auto at = all.ranges.begin(); at != all.ranges.end();) {
+        const Range range = at->second;
+        if (range.context != context) {
+            ++at;
+            continue;
+        }
+        at = all.ranges.erase(at);
+        all.used_bytes[range.ordinal] -= range.charged_bytes;
+        released += 1;
+        if (is_used || *range.uses != 0) { continue; }
+        if (range.sort == Range::Sort::DEVICE) { unmap_device(range); }
+        if (range.sort == Range::Sort::PINNED) { unmap_pinned(range); }
+    }
+    return released;
+}
+
 }  // namespace emulated
 
 using namespace emulated;
@@ -206,6 +228,6 @@ ADIT_CUDA cuMemFreeHost(void* host) {
     Range range;
     const Address at = reinterpret_cast<Address>(host);
     if (Result why = withdraw(at, Range::Sort::PINNED, INVALID_VALUE, range)) { return why; }
-    munmap(host, round_up(range.bytes, HOST_PAGE_BYTES));
+    unmap_pinned(range);
     return SUCCESS;
 }

@@ -31,6 +31,10 @@ int make_backing(u64 bytes);
 // that sort.
 Result withdraw(Address at, Range::Sort sort, Result missing, Range& into);
 
+// Takes what a context allocated and registered out of the table, and frees it unless it is in use; how many. With the lock
+// held.
+u64 release_ranges(State& all, Handle context, bool is_used);
+
 // Keeps a range from being freed while an operation uses it.
 class Use {
 public:

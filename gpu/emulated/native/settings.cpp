@@ -121,11 +121,20 @@ Settings settings() {
     return all.now;
 }
 
+namespace {
+
+// A function by the name of its symbol, or as it is documented: without `_v2`.
+bool is_named(const std::string& name, const std::string& function) {
+    return name == function || name + "_v2" == function;
+}
+
+}  // namespace
+
 u32 injected_failure(const char* function) {
     Kept& all = kept();
     std::lock_guard<std::mutex> held(all.lock);
     for (Failure& failure : all.now.failures) {
-        if (failure.function != function) { continue; }
+        if (!is_named(failure.function, function)) { continue; }
         failure.calls += 1;
         if (failure.nth == 0 || failure.nth == failure.calls) { return failure.code; }
     }

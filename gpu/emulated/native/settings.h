@@ -4,7 +4,8 @@
 // no-green no-dma-buf no-rdma no-vmm coherent free-waits      what it lacks or has
 // dma-buf-mmap=on|off   host-register=ok|refused   io-register=ok|needs-touch|not-permitted|lost
 // nvrtc=ok|error   gdr=ok|absent|refused   patience=MS
-// fail=FUNCTION:CODE[:NTH]    each call of FUNCTION fails with CODE, or only the NTH from now; `kernel` is a launched kernel
+// fail=FUNCTION:CODE[:NTH]    each call of FUNCTION fails with CODE, or only the NTH from now. It is the documented name or the
+//     symbol's; `kernel` is a kernel that was launched, whose context is then broken
 //
 // A list replaces all of the list before. An unknown word is refused as a whole and changes nothing.
 #pragma once

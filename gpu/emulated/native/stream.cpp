@@ -177,13 +177,14 @@ Result make_stream(Handle* handle, Handle context, u32 flags, int priority) {
     return SUCCESS;
 }
 
-// Appends what waits until `holds` is true of memory that others write.
-template <class F> Result append_polling(Handle handle, F holds) {
+// Appends an operation on a word, which is live until it is done.
+Result append_on(Handle handle, Address at, Operation operation) {
     const auto stream = stream_of(handle);
     if (stream == nullptr) { return misuse(INVALID_HANDLE); }
-    append(stream, [holds] {
-        while (!holds()) { std::this_thread::sleep_for(std::chrono::microseconds(20)); }
-    });
+    std::unique_lock<std::mutex> held(state().lock);
+    const Use uses(state(), at);
+    held.unlock();
+    append(stream, [uses, operation = std::move(operation)] { operation(); });
     return SUCCESS;
 }
 
@@ -202,15 +203,16 @@ template <class T> Result wait_value(Handle handle, Address at, T value, u32 fla
     if (how > WAIT_NOR || at % sizeof(T) != 0 || !is_reachable(at, sizeof(T))) { return misuse(INVALID_VALUE); }
     if (flushes && !settings().rdma) { return NOT_SUPPORTED; }
     const T* word = reinterpret_cast<const T*>(at);
-    return append_polling(handle, [=] { return is_reached(__atomic_load_n(word, __ATOMIC_ACQUIRE), value, how); });
+    return append_on(handle, at, [=] {
+        while (!is_reached(__atomic_load_n(word, __ATOMIC_ACQUIRE), value, how)) {
+            std::this_thread::sleep_for(std::chrono::microseconds(20));
+        }
+    });
 }
 
 template <class T> Result write_value(Handle handle, Address at, T value, u32 flags) {
     if (flags > 1 || at % sizeof(T) != 0 || !is_reachable(at, sizeof(T))) { return misuse(INVALID_VALUE); }
-    const auto stream = stream_of(handle);
-    if (stream == nullptr) { return misuse(INVALID_HANDLE); }
-    append(stream, [=] { __atomic_store_n(reinterpret_cast<T*>(at), value, __ATOMIC_RELEASE); });
-    return SUCCESS;
+    return append_on(handle, at, [=] { __atomic_store_n(reinterpret_cast<T*>(at), value, __ATOMIC_RELEASE); });
 }
 
 }  // namespace

@@ -4,7 +4,7 @@
 mod common;
 
 use adit_gpu_emulated::{report, set};
-use common::{Gpu, SUCCESS};
+use common::{Gpu, SUCCESS, launch};
 use cudarc::driver::sys::{self, CUresult};
 use std::ffi::c_void;
 use std::ptr;
@@ -67,12 +67,24 @@ fn what_is_left_when_the_context_goes_is_counted() {
     let gpu = Gpu::with("");
     let before = report().leaks;
     let (memory, _event, _stream) = (gpu.allocate(1).unwrap(), gpu.event(), gpu.stream());
-    drop(gpu);
-    assert_eq!(report().leaks, before + 3);
-    assert!(report().allocations >= 1);
-    // It can still be freed, so that other tests find nothing.
+    let alone = gpu.close();
+    assert_eq!((report().leaks, report().allocations), (before + 3, 0));
+    drop(alone);
+    assert_eq!(Gpu::with("").free(memory), CUresult::CUDA_ERROR_INVALID_VALUE);
+}
+
+#[test]
+fn what_a_broken_context_leaves_is_nobodys_mistake() {
     let gpu = Gpu::with("");
-    assert_eq!(gpu.free(memory), SUCCESS);
+    let function = gpu.function(gpu.module(), c"adit_poke").unwrap();
+    let (memory, stream, before) = (gpu.allocate(64).unwrap(), gpu.stream(), report().leaks);
+    set("fail=kernel:719");
+    assert_eq!(launch(function, 1, 32, stream, memory), SUCCESS);
+    // SAFETY: a handle.
+    assert_eq!(unsafe { sys::cuStreamSynchronize(stream) }, CUresult::CUDA_ERROR_LAUNCH_FAILED);
+    assert_eq!(gpu.free(memory), CUresult::CUDA_ERROR_LAUNCH_FAILED);
+    let _alone = gpu.close();
+    assert_eq!((report().leaks, report().allocations, report().streams), (before, 0, 0));
 }
 
 #[test]
@@ -93,7 +105,8 @@ fn a_call_fails_when_it_is_told_to() {
     let memory = gpu.allocate(64).unwrap();
     assert_eq!(gpu.allocate(64).unwrap_err(), CUresult::CUDA_ERROR_OUT_OF_MEMORY);
     assert_eq!(gpu.free(gpu.allocate(64).unwrap()), SUCCESS);
-    set("fail=cuMemFree_v2:1");
+    // By the documented name too, which has no version.
+    set("fail=cuMemFree:1");
     assert_eq!(gpu.free(memory), CUresult::CUDA_ERROR_INVALID_VALUE);
     assert_eq!(gpu.free(memory), CUresult::CUDA_ERROR_INVALID_VALUE);
     set("");

@@ -101,7 +101,7 @@ fn a_stream_waits_for_an_event_as_it_was_recorded() {
 
 #[test]
 fn the_default_stream_waits_for_blocking_streams_alone() {
-    let gpu = Gpu::with("patience=50");
+    let gpu = Gpu::with("");
     let memory = gpu.allocate(4).unwrap();
     let free = gpu.stream();
     let gate = Gate::close(&gpu, free);
@@ -110,10 +110,11 @@ fn the_default_stream_waits_for_blocking_streams_alone() {
     let blocking = gpu.stream_of(0);
     let gate = Gate::close(&gpu, blocking);
     let stalls = report().stalls;
+    set("patience=50");
     assert_eq!(gpu.read(memory, 4).unwrap_err(), CUresult::CUDA_ERROR_LAUNCH_TIMEOUT);
     assert_eq!(report().stalls, stalls + 1);
-    gate.release();
     set("");
+    gate.release();
     assert_eq!(gpu.read(memory, 4).unwrap(), [0; 4]);
 }
 
@@ -136,13 +137,15 @@ fn a_destroyed_stream_finishes_its_work() {
 
 #[test]
 fn memory_is_freed_behind_the_copies_that_use_it() {
-    let gpu = Gpu::with("patience=50");
+    let gpu = Gpu::with("");
     let stream = gpu.stream();
     let memory = gpu.allocate(4096).unwrap();
     let gate = Gate::close(&gpu, stream);
     // SAFETY: handles and memory are live.
     unsafe { assert_eq!(sys::cuMemsetD8Async(memory, 3, 4096, stream), SUCCESS) };
+    set("patience=50");
     assert_eq!(gpu.free(memory), CUresult::CUDA_ERROR_LAUNCH_TIMEOUT);
+    set("");
     gate.release();
     assert_eq!(synchronize(stream), SUCCESS);
     assert_eq!(gpu.free(memory), SUCCESS);
@@ -174,7 +177,7 @@ fn a_kernel_runs_as_many_warps_as_it_is_launched_with() {
 
 #[test]
 fn frees_behind_a_running_kernel_are_counted_and_wait_if_told_to() {
-    let gpu = Gpu::with("patience=50");
+    let gpu = Gpu::with("");
     let function = gpu.function(gpu.module(), c"adit_poke").unwrap();
     let (memory, other, stream) = (poke(&gpu, 1), gpu.allocate(64).unwrap(), gpu.stream());
     let gate = Gate::close(&gpu, stream);

@@ -49,6 +49,11 @@ fn files(suffix: &str) -> Vec<String> {
     files.map(str::to_owned).collect()
 }
 
+/// The device code, its tests and the emulated driver.
+fn cpp_files() -> Vec<String> {
+    [".h", ".cu", ".cpp"].into_iter().flat_map(files).collect()
+}
+
 fn read(path: &str) -> String {
     std::fs::read_to_string(root().join(path)).unwrap_or_else(|why| panic!("{path}: {why}"))
 }
@@ -108,6 +113,38 @@ fn long_functions(text: &str) -> Vec<Offence> {
         (at + 1, format!("fn {name} has {lines} lines; {FUNCTION_LINES_MAX} at most"))
     })
     .collect()
+}
+
+/// Functions of C++ that are too long, as it is laid out here: the first line of a function begins with a word at the
+/// level of its closing brace, and what it opens ends with a brace at a line's end.
+fn long_cpp_functions(text: &str) -> Vec<Offence> {
+    let lines: Vec<&str> = text.lines().collect();
+    let begins = |at: usize| at == 0 || !continues(lines[at - 1].trim());
+    let starts = (0..lines.len()).filter(|&at| begins(at) && starts_cpp_function(&lines[at..]));
+    let measured = starts.map(|at| (at, function_lines(&lines[at..])));
+    let long = measured.filter(|(_, lines)| *lines > FUNCTION_LINES_MAX);
+    long.map(|(at, lines)| {
+        (at + 1, format!("a function of {lines} lines; {FUNCTION_LINES_MAX} at most"))
+    })
+    .collect()
+}
+
+/// Whether what follows a line of C++ is more of the same statement.
+fn continues(line: &str) -> bool {
+    let is_whole = line.is_empty() || line.starts_with("//") || line.starts_with('#');
+    !is_whole && !line.ends_with(['{', '}', ';', ':', '>'])
+}
+
+fn starts_cpp_function(lines: &[&str]) -> bool {
+    const OTHERS: [&str; 10] =
+        ["if", "for", "while", "switch", "else", "do", "return", "struct", "class", "namespace"];
+    let first = lines[0].trim_start();
+    let word = first.split(|c: char| !c.is_alphanumeric() && c != '_').next().unwrap_or_default();
+    if word.is_empty() || OTHERS.contains(&word) || !first.contains('(') {
+        return false;
+    }
+    let end = lines.iter().find(|line| line.ends_with(['{', ';', '}']));
+    end.is_some_and(|line| line.ends_with('{'))
 }
 
 fn unreasoned_unsafe(text: &str) -> Vec<Offence> {
@@ -240,6 +277,7 @@ fn listed_as_unsafe(text: &str) -> BTreeSet<String> {
 #[test]
 fn files_are_short() {
     hold(files(".rs"), |_, text| long_file(text));
+    hold(cpp_files(), |_, text| long_file(text));
     assert_eq!(long_file(&"x\n".repeat(701)).len(), 1);
 }
 
@@ -255,6 +293,24 @@ fn functions_are_short() {
     assert_eq!(long_functions(&body(67)), []);
     assert_eq!(long_functions(&body(68)).len(), 1);
     assert_eq!(long_functions(&format!("trait T {{\n    fn y();\n}}\n{}", "\n".repeat(99))), []);
+}
+
+#[test]
+fn functions_of_the_device_code_are_short() {
+    hold(cpp_files(), |_, text| long_cpp_functions(text));
+    let function = |lines: usize| {
+        let body = "    for (;;) {\n    }\n".repeat(lines / 2);
+        format!(
+            "namespace x {{\ninline u32 y(\n    u32 z) {{\n{body}}}\n{}}}\n",
+            "u32 w();\n".repeat(99)
+        )
+    };
+    assert_eq!(long_cpp_functions(&function(66)), []);
+    assert_eq!(long_cpp_functions(&function(68)).len(), 1);
+    assert_eq!(
+        long_cpp_functions(&format!("struct X {{\n{}}};\n", "    u32 y();\n".repeat(99))),
+        []
+    );
 }
 
 #[test]
@@ -280,6 +336,7 @@ fn unsafe_code_has_reasons() {
 #[test]
 fn nothing_is_left_for_later() {
     hold(files(".rs"), |_, text| left_for_later(text));
+    hold(cpp_files(), |_, text| left_for_later(text));
     for word in LEFT_FOR_LATER {
         assert_eq!(left_for_later(&format!("x(); // {word}: y")).len(), 1, "{word}");
         assert_eq!(left_for_later(&format!("x{word}")), [], "{word}");

@@ -19,7 +19,7 @@ static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 /// A device with a context that is current, the settings as the test wants them.
 pub(crate) struct Gpu {
     pub(crate) context: CUcontext,
-    _alone: MutexGuard<'static, ()>,
+    alone: Option<MutexGuard<'static, ()>>,
 }
 
 impl Gpu {
@@ -34,7 +34,12 @@ impl Gpu {
             assert_eq!(sys::cuDevicePrimaryCtxRetain(&mut context, 0), SUCCESS);
             assert_eq!(sys::cuCtxSetCurrent(context), SUCCESS);
         }
-        Gpu { context, _alone: alone }
+        Gpu { context, alone: Some(alone) }
+    }
+
+    /// Releases the context; the driver is still the caller's alone while it holds what is returned.
+    pub(crate) fn close(mut self) -> MutexGuard<'static, ()> {
+        self.alone.take().expect("a GPU is closed once")
     }
 
     pub(crate) fn allocate(&self, bytes: usize) -> Result<CUdeviceptr, CUresult> {

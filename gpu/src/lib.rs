@@ -42,3 +42,8 @@ pub use outcome::{Ended, Outcome};
 pub use program::{Compiled, SOURCES, compile};
 pub use transfer::{Direction, Transfer};
 pub use uring::{Description, Device, GioUring, Stats, WaitAddresses};
+
+// The page's example compiles.
+#[cfg(doctest)]
+#[doc = include_str!("../../docs/gpu.md")]
+struct Page;

@@ -20,7 +20,7 @@ use crate::layout::{Form, LBAS_MAX};
 use crate::options::Place;
 use crate::program::{Kernel, Program};
 
-use layout::{BAD_KINDS, ControllerArguments, ControllerQueue, ControllerRange, IN_FLIGHT_BYTES};
+use layout::{ControllerArguments, ControllerQueue, ControllerRange, IN_FLIGHT_BYTES};
 
 /// Most queues of a controller.
 pub(crate) const QUEUES_MAX: u32 = 256;
@@ -216,10 +216,8 @@ impl GpuController {
         stop.store(0, Ordering::Release);
         let before = alive.load(Ordering::Acquire);
         let base = size_of::<ControllerArguments>() as u64;
-        let listed: Vec<ControllerRange> = ranges
-            .iter()
-            .map(|&(address, bytes)| ControllerRange { address, bytes })
-            .collect();
+        let listed: Vec<ControllerRange> =
+            ranges.iter().map(|&(address, bytes)| ControllerRange { address, bytes }).collect();
         memory.arguments.write(base, listed.as_slice().as_bytes())?;
         memory.arguments.write(0, self.arguments(memory, ranges.len() as u32).as_bytes())?;
         // A warp for each queue, on multiprocessors of their own as far as there are any.
@@ -272,7 +270,9 @@ impl GpuController {
     /// Its queue pairs, in order of their identifiers.
     pub(crate) fn pairs(&self) -> Vec<Pair> {
         let Some(memory) = &self.memory else { return Vec::new() };
-        (0..self.shape.queues).map(|index| pair(memory.rings.address(), &self.shape, index)).collect()
+        (0..self.shape.queues)
+            .map(|index| pair(memory.rings.address(), &self.shape, index))
+            .collect()
     }
 
     fn write_queues(&self) -> Result<()> {

@@ -48,9 +48,9 @@ pub(crate) struct Bells {
 #[derive(Debug)]
 enum Held {
     /// The pages that the two registers are in.
-    Pages([Arc<Page>; 2]),
+    Pages(#[allow(dead_code, reason = "held, not read")] [Arc<Page>; 2]),
     /// The proxy's words.
-    Slot(Slot),
+    Slot(#[allow(dead_code, reason = "held, not read")] Slot),
 }
 
 /// What [`Doorbells::choose`] found.
@@ -87,13 +87,11 @@ impl Doorbells {
         choice: DoorbellChoice,
         proxy: impl FnOnce() -> Result<Arc<ProxyThread>>,
     ) -> Result<Chosen> {
-        if choice == DoorbellChoice::Proxy {
-            return Ok(Chosen { doorbells: Doorbells::Proxy(proxy()?), why_not_mapped: None });
-        }
-        Doorbells::mapped(gpu).or_proxy(gpu, program, (controller, namespace), choice, proxy)
+        let subject = (controller, namespace);
+        Doorbells::mapped(gpu).or_proxy(gpu, program, subject, choice, proxy)
     }
 
-    /// These if they pass the self-test, else as `choice` has it.
+    /// These if they are wanted and pass the self-test, else the proxy's, if those pass it.
     fn or_proxy(
         self,
         gpu: &Arc<Gpu>,
@@ -102,16 +100,18 @@ impl Doorbells {
         choice: DoorbellChoice,
         proxy: impl FnOnce() -> Result<Arc<ProxyThread>>,
     ) -> Result<Chosen> {
-        match self_test::run(gpu, program, controller, namespace, &self) {
-            Ok(()) => Ok(Chosen { doorbells: self, why_not_mapped: None }),
-            Err(error) if choice == DoorbellChoice::Mapped || controller.check().is_err() => {
-                Err(error)
-            }
-            Err(error) => {
-                let why_not_mapped = Some(error.to_string());
-                Ok(Chosen { doorbells: Doorbells::Proxy(proxy()?), why_not_mapped })
+        let test = |doorbells| self_test::run(gpu, program, controller, namespace, doorbells);
+        let mut why_not_mapped = None;
+        if choice != DoorbellChoice::Proxy {
+            match test(&self) {
+                Ok(()) => return Ok(Chosen { doorbells: self, why_not_mapped }),
+                Err(error) if choice == DoorbellChoice::Mapped => return Err(error),
+                Err(error) => why_not_mapped = Some(error.to_string()),
             }
         }
+        let doorbells = Doorbells::Proxy(proxy()?);
+        test(&doorbells)?;
+        Ok(Chosen { doorbells, why_not_mapped })
     }
 
     /// Makes the doorbells of a queue work.

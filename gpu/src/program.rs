@@ -8,6 +8,7 @@ mod compiler;
 use crate::cuda::{Function, Gpu, Module};
 use crate::{Error, Result};
 use compiler::Form;
+pub(crate) use compiler::version;
 use std::ffi::CStr;
 use std::sync::Arc;
 

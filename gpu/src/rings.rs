@@ -8,10 +8,11 @@
 #![allow(unsafe_code)]
 
 use std::ops::Range;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use adit_driver::spec::{Cid, Qid};
+use adit_driver::Controller;
+use adit_driver::spec::{Cid, Qid, Sqe};
 use zerocopy::{FromZeros, IntoBytes};
 
 use crate::cuda::{DeviceMemory, Gpu, PinnedMemory};
@@ -42,7 +43,8 @@ pub(crate) fn quads(memory: &PinnedMemory) -> &[AtomicU64] {
 /// The rings of all devices.
 #[derive(Debug)]
 pub(crate) struct Rings {
-    queues: Vec<Queue>,
+    /// A lock, since doorbells have one writer at a time; here none.
+    queues: Mutex<Vec<Queue>>,
     /// The rings of each device.
     ranges: Vec<Range<u32>>,
     plan: Plan,
@@ -118,7 +120,7 @@ impl Rings {
         let depths = all.iter().map(|queue| queue.depth).collect::<Vec<_>>();
         let plan = Plan::new(&depths, tables.iter().map(|table| table.regions().len()));
         let rings = Rings {
-            queues: all,
+            queues: Mutex::new(all),
             ranges,
             memory: DeviceMemory::allocate(gpu, plan.bytes)?,
             control: PinnedMemory::allocate(gpu, (BLOCKS + 4 * iocb_count as usize) as u64)?,
@@ -141,19 +143,18 @@ impl Rings {
         (range.start, range.len() as u32)
     }
 
-    /// How many there are.
-    pub(crate) fn count(&self) -> u32 {
-        self.queues.len() as u32
+    /// How many queues there are: none after a recovery that failed.
+    pub(crate) fn queue_count(&self) -> usize {
+        self.lock().len()
     }
 
-    /// The queues of all rings.
-    pub(crate) fn queues(&self) -> &[Queue] {
-        &self.queues
+    fn lock(&self) -> MutexGuard<'_, Vec<Queue>> {
+        self.queues.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes the queues away, device by device, to make them anew.
-    pub(crate) fn take_queues(&mut self) -> Vec<Queue> {
-        std::mem::take(&mut self.queues)
+    /// Deletes the queues, to make them anew.
+    pub(crate) fn delete_queues(&self) {
+        self.lock().clear();
     }
 
     /// Puts queues like those before in their place.
@@ -176,13 +177,14 @@ impl Rings {
                 "the queues are not as many or as deep as they were",
             ));
         }
-        self.queues = queues;
+        *self.lock() = queues;
         self.plan = plan;
         self.reset(tables)
     }
 
     /// Writes everything as it is before the first command. No kernel runs.
     fn reset(&self, tables: &[&MappingTable]) -> Result<()> {
+        let queues = self.lock();
         let mut image = vec![0u8; self.plan.bytes as usize];
         let mut put =
             |at: u64, bytes: &[u8]| image[at as usize..][..bytes.len()].copy_from_slice(bytes);
@@ -190,7 +192,8 @@ impl Rings {
         for (device, (range, table)) in self.ranges.iter().zip(tables).enumerate() {
             put(self.plan.regions[device], table.regions().as_bytes());
             for index in range.clone() {
-                let (ring, free) = self.ring(index as usize, device, table);
+                let (ring, free) =
+                    self.ring(&queues[index as usize], index as usize, device, table);
                 put(RINGS + u64::from(index) * size_of::<Ring>() as u64, ring.as_bytes());
                 put(self.plan.tables[index as usize].free_slots, free.as_bytes());
             }
@@ -203,7 +206,7 @@ impl Rings {
         Uring {
             rings: self.memory.address() + RINGS,
             iocbs: self.iocbs,
-            ring_count: self.queues.len() as u32,
+            ring_count: self.plan.tables.len() as u32,
             iocb_count: self.iocb_count,
             stop: self.control.address() + STOP as u64,
             alive: self.control.address() + ALIVE as u64,
@@ -212,8 +215,13 @@ impl Rings {
     }
 
     /// A ring that was never used, and its map of free identifiers.
-    fn ring(&self, index: usize, device: usize, table: &MappingTable) -> (Ring, Vec<u32>) {
-        let queue = &self.queues[index];
+    fn ring(
+        &self,
+        queue: &Queue,
+        index: usize,
+        device: usize,
+        table: &MappingTable,
+    ) -> (Ring, Vec<u32>) {
         let (tables, base) = (self.plan.tables[index], self.memory.address());
         let ring = Ring {
             sq: queue.sq,
@@ -311,7 +319,7 @@ impl Rings {
     /// The commands whose identifiers are out: their devices, and what these know them by.
     pub(crate) fn outstanding(&self) -> Result<Vec<(usize, Qid, Cid)>> {
         let mut all = Vec::new();
-        for (index, queue) in self.queues.iter().enumerate() {
+        for (index, queue) in self.lock().iter().enumerate() {
             let mut requests = vec![0u64; queue.depth as usize - 1];
             self.memory.read(self.plan.tables[index].requests, requests.as_mut_bytes())?;
             for (slot, request) in requests.into_iter().enumerate() {
@@ -323,6 +331,16 @@ impl Rings {
         }
         Ok(all)
     }
+}
+
+/// Asks a controller to end a command of a ring.
+///
+/// # Errors
+/// The driver's: one that is not answered takes the controller out of service.
+pub(crate) fn abort(controller: &Controller, qid: Qid, cid: Cid) -> Result<()> {
+    // SAFETY: Abort transfers nothing, names no memory, and the queue is not one that the driver drives.
+    unsafe { controller.admin("Abort", Sqe::abort(qid, cid), None) }?;
+    Ok(())
 }
 
 fn check(queue: &Queue) -> Result<()> {

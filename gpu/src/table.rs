@@ -51,6 +51,22 @@ impl MappingTable {
         Ok(MappingTable { shape, spans, form: Form::Prp, regions })
     }
 
+    /// A table of regions whose commands need no lists: by SGL, or by PRPs with at most a page of data each.
+    ///
+    /// # Errors
+    /// As [`MappingTable::sgl`].
+    pub(crate) fn without_lists(shape: Shape, spans: Vec<Span>, form: Form) -> Result<MappingTable> {
+        let shape = match form {
+            Form::Sgl => shape,
+            Form::Prp => Shape {
+                max_bytes: shape.max_bytes.min(PAGE_BYTES),
+                address_mask: shape.address_mask | 3,
+                ..shape
+            },
+        };
+        Ok(MappingTable { form, ..MappingTable::sgl(shape, spans)? })
+    }
+
     /// Cuts transfers to this device; `lba_count` is the namespace's size now.
     pub(crate) fn cut(&self, lba_count: u64) -> Cut<'_> {
         Cut::new(Shape { lba_count, ..self.shape }, &self.spans)

@@ -6,6 +6,8 @@ use std::fmt;
 pub(crate) const USAGE: u8 = 2;
 /// Exit code: anything else is.
 pub(crate) const FAILED: u8 = 1;
+/// Exit code: this machine lacks what the command is about, as a GPU.
+pub(crate) const UNAVAILABLE: u8 = 3;
 /// Exit code: the user ended it, as shells report SIGINT.
 pub(crate) const INTERRUPTED: u8 = 130;
 
@@ -28,6 +30,11 @@ impl Failure {
     /// The machine, the device or its data is not as it should be.
     pub(crate) fn failed(message: impl ToString) -> Failure {
         Failure { message: message.to_string(), code: FAILED }
+    }
+
+    /// The machine lacks what the command is about.
+    pub(crate) fn unavailable(message: impl ToString) -> Failure {
+        Failure { message: message.to_string(), code: UNAVAILABLE }
     }
 
     /// The user ended it.
@@ -75,5 +82,16 @@ impl From<adit_driver::Error> for Failure {
     fn from(error: adit_driver::Error) -> Failure {
         let code = if error.is_usage() { USAGE } else { FAILED };
         Failure { message: error.to_string(), code }
+    }
+}
+
+impl From<adit_gpu::Error> for Failure {
+    fn from(error: adit_gpu::Error) -> Failure {
+        match error {
+            adit_gpu::Error::Driver(error) => error.into(),
+            error if error.is_unavailable() => Failure::unavailable(error),
+            error if error.is_usage() => Failure::usage(error),
+            error => Failure::failed(error),
+        }
     }
 }

@@ -1,12 +1,13 @@
 //! The `adit` command: hands NVMe controllers to user space, looks at them and measures them.
 //!
-//! Exit codes: 0 done, 1 failed, 2 the command line is at fault, 130 interrupted. A failure
-//! is one sentence on standard error.
+//! Exit codes: 0 done, 1 failed, 2 the command line is at fault, 3 the machine lacks what the command is about (a GPU),
+//! 130 interrupted. A failure is one sentence on standard error.
 
 mod bench;
 mod completions;
 mod demo;
 mod failure;
+mod gpu;
 mod human;
 mod identify;
 mod interrupt;
@@ -29,6 +30,7 @@ use bench::BenchCommand;
 use completions::CompletionsArgs;
 use demo::DemoArgs;
 use failure::Result;
+use gpu::GpuCommand;
 use identify::IdentifyArgs;
 use kv::KvCommand;
 use log::LogArgs;
@@ -49,8 +51,16 @@ Examples:
   adit log soft:mem=1G --smart
   adit setup status
   adit kv format uring:kv.img --size 4G
+  adit gpu doctor
   adit softnvme --socket /tmp/drive --media mem=1G
-  adit bench --filename=soft:mem=1G --rw=randread --bs=4k --iodepth=32 --time_based --runtime=5";
+  adit bench --filename=soft:mem=1G --rw=randread --bs=4k --iodepth=32 --time_based --runtime=5
+
+Exit codes:
+  0    done
+  1    failed
+  2    the command line is at fault
+  3    this machine lacks what the command is about, as a GPU
+  130  interrupted";
 
 /// NVMe from user space: hands drives over, looks at them and measures them
 #[derive(Parser)]
@@ -69,6 +79,8 @@ enum Command {
     Bench(Box<BenchCommand>),
     /// Keeps objects on devices: formats, puts, gets, checks and measures a store
     Kv(KvCommand),
+    /// Lets a GPU read and write drives by itself: examines, tests, measures and traces it
+    Gpu(GpuCommand),
     Softnvme(Box<SoftnvmeArgs>),
     Demo(DemoArgs),
     Completions(CompletionsArgs),
@@ -97,6 +109,7 @@ fn run(command: &Command) -> Result<()> {
         Command::Setup(args) => setup::run(args),
         Command::Bench(args) => bench::command(args),
         Command::Kv(args) => kv::run(args),
+        Command::Gpu(args) => gpu::run(args),
         Command::Softnvme(args) => softnvme::run(args),
         Command::Demo(args) => demo::run(args),
         Command::Completions(args) => completions::run(args, Cli::command()),

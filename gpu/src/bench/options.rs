@@ -9,6 +9,9 @@ use crate::options::Place;
 /// Most queues of a bench.
 pub const QUEUES_MAX: u32 = 256;
 
+/// Most warps of the I/O kernel on a multiprocessor: more have no registers.
+pub const WARPS_MAX: u32 = 16;
+
 /// Who serves the rings.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ControllerChoice {
@@ -34,7 +37,7 @@ impl ControllerChoice {
 pub struct BenchOptions {
     /// Which GPU, from 0 on.
     pub gpu: u32,
-    /// Queue pairs. Default 8.
+    /// Queue pairs. Default 16.
     pub queues: u32,
     /// Entries of each queue. Default 1024.
     pub depth: u32,
@@ -52,15 +55,15 @@ pub struct BenchOptions {
     pub runtime: Duration,
     /// Commands measured one at a time. Default 2000.
     pub single_commands: u32,
-    /// Rounds of the compute kernel: its length. Default 64.
-    pub compute_rounds: u32,
+    /// How long the compute kernel runs alone. Default 100 ms.
+    pub compute: Duration,
 }
 
 impl Default for BenchOptions {
     fn default() -> Self {
         BenchOptions {
             gpu: 0,
-            queues: 8,
+            queues: 16,
             depth: 1024,
             sms: 8,
             warps: 16,
@@ -69,7 +72,7 @@ impl Default for BenchOptions {
             block_bytes: 512,
             runtime: Duration::from_secs(2),
             single_commands: 2000,
-            compute_rounds: 64,
+            compute: Duration::from_millis(100),
         }
     }
 }
@@ -84,10 +87,9 @@ impl BenchOptions {
             ("queues", self.queues, 1, QUEUES_MAX),
             ("depth", self.depth, 2, 4096),
             ("sms", self.sms, 1, 1024),
-            ("warps", self.warps, 1, 64),
+            ("warps", self.warps, 1, WARPS_MAX),
             ("bs", self.block_bytes, 512, 1 << 20),
             ("single commands", self.single_commands, 1, 1_000_000),
-            ("compute rounds", self.compute_rounds, 1, 1_000_000),
         ];
         for (name, value, least, most) in counts {
             if !(least..=most).contains(&value) {

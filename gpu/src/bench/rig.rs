@@ -3,7 +3,7 @@
 //! All memory is allocated before a kernel runs that does not end; the controller starts before what posts to it; and it is
 //! stopped before anything is freed.
 
-use std::ops::Range;
+use std::ops::{Deref, DerefMut, Range};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -26,6 +26,13 @@ const GRACE: Duration = Duration::from_secs(5);
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct Rig {
+    /// None once it is dropped.
+    parts: Option<Parts>,
+}
+
+/// What a rig is made of.
+#[derive(Debug)]
+pub(crate) struct Parts {
     pub(crate) server: Server,
     pub(crate) rings: Rings,
     pub(crate) load: Load,
@@ -57,16 +64,34 @@ impl Rig {
             boundary_lbas: 0,
             address_mask: 0,
         };
-        let table = |span: &Span| MappingTable::of_form(shape.form, limits, vec![*span]);
+        let table = |span: &Span| MappingTable::without_lists(limits, vec![*span], shape.form);
         let tables = spans.iter().map(table).collect::<Result<Vec<_>>>()?;
         let queues = server.queues(gpu, shape)?;
         let tables: Vec<&MappingTable> = tables.iter().collect();
         let rings = Rings::new(gpu, queues, &tables, load.iocbs())?;
         let ranges = (0..spans.len()).map(|device| rings.of_device(device as u16)).collect();
         let stream = partition.stream(Priority::High)?;
-        Ok(Rig { server, rings, load, stream, program: Arc::clone(program), spans, ranges })
+        let program = Arc::clone(program);
+        let parts = Parts { server, rings, load, stream, program, spans, ranges };
+        Ok(Rig { parts: Some(parts) })
     }
+}
 
+impl Deref for Rig {
+    type Target = Parts;
+
+    fn deref(&self) -> &Parts {
+        self.parts.as_ref().expect("it is taken when the rig is dropped")
+    }
+}
+
+impl DerefMut for Rig {
+    fn deref_mut(&mut self) -> &mut Parts {
+        self.parts.as_mut().expect("it is taken when the rig is dropped")
+    }
+}
+
+impl Parts {
     /// The device whose ring this is.
     pub(crate) fn device_of(&self, ring: u32) -> usize {
         let is_its = |(first, count): &(u32, u32)| (*first..first + count).contains(&ring);
@@ -168,7 +193,8 @@ impl Drop for Rig {
     fn drop(&mut self) {
         // Freeing memory waits for kernels: those that do not end by themselves are stopped first.
         if let Err(error) = self.unpersist().and_then(|()| self.server.stop()) {
-            tracing::warn!("{error}");
+            tracing::warn!("{error}; the memory that the kernel may reach is not freed");
+            std::mem::forget(self.parts.take());
         }
     }
 }

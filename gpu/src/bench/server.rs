@@ -73,11 +73,7 @@ impl Server {
     ///
     /// # Errors
     /// The driver's and CUDA's, of making them.
-    pub(crate) fn queues(
-        &self,
-        gpu: &Arc<Gpu>,
-        shape: &Shape,
-    ) -> Result<Vec<Vec<Queue>>> {
+    pub(crate) fn queues(&self, gpu: &Arc<Gpu>, shape: &Shape) -> Result<Vec<Vec<Queue>>> {
         match self {
             Server::Gpu(controller, _) => Ok(vec![device_queues(controller, shape)]),
             Server::Cpu(controllers, _) => {
@@ -88,8 +84,14 @@ impl Server {
                     let controller = &controllers[device];
                     let namespace = controller.namespace(adit_driver::spec::Nsid(1))?;
                     let places = (Place::Host, Place::Host);
-                    let queue =
-                        Queue::attach(gpu, controller, &namespace, shape.depth, places, &doorbells)?;
+                    let queue = Queue::attach(
+                        gpu,
+                        controller,
+                        &namespace,
+                        shape.depth,
+                        places,
+                        &doorbells,
+                    )?;
                     all[device].push(queue);
                 }
                 Ok(all)
@@ -106,7 +108,8 @@ impl Server {
             Server::Gpu(_, data) => vec![Span { address: data.address(), bytes: data.bytes() }],
             Server::Cpu(controllers, pool) => (0..controllers.len())
                 .map(|device| {
-                    let iova = pool.iova(device, 0).expect("host memory is reached by all controllers");
+                    let iova =
+                        pool.iova(device, 0).expect("host memory is reached by all controllers");
                     Span { address: iova.0, bytes: pool.bytes(0) }
                 })
                 .collect(),
@@ -160,7 +163,6 @@ pub(crate) fn device_queues(controller: &GpuController, shape: &Shape) -> Vec<Qu
         nsid: 1,
         lba_shift: shape.lba_shift,
         protection: 0,
-        form: shape.form,
         bells: None,
         keeps: Vec::new(),
     };

@@ -61,9 +61,21 @@ pub(super) fn run(
         });
     }
     poked?;
+    Err(lost(doorbells))
+}
+
+/// The controller answered the CPU's ring and not the GPU's.
+fn lost(doorbells: &Doorbells) -> Error {
     let why = "the GPU's store was made, and the controller took no notice until the CPU rang";
-    let fix = "let the proxy ring them; check that the GPU and the device are under one root, and ACS and IOMMU settings between them";
-    Err(Error::unavailable(WHAT, why, fix))
+    match doorbells {
+        Doorbells::Mapped(_) => {
+            let fix = "let the proxy ring them; check that the GPU and the device are under one root, and ACS and IOMMU settings between them";
+            Error::unavailable(WHAT, why, fix)
+        }
+        Doorbells::Proxy(_) => {
+            Error::unavailable("doorbells by proxy", why, "see what keeps the proxy's core busy")
+        }
+    }
 }
 
 /// Puts a read of the first LBA at the first entry.

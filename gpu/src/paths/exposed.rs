@@ -18,7 +18,6 @@ use crate::error::{Error, Result};
 #[derive(Debug)]
 pub(crate) struct Exposed {
     view: View,
-    path: MemoryPath,
     memory: DeviceMemory,
 }
 
@@ -88,17 +87,12 @@ impl Exposed {
                 return Err(Error::invalid(path.name(), "no GPU memory is exposed by it"));
             }
         };
-        Ok(Arc::new(Exposed { view, path, memory }))
+        Ok(Arc::new(Exposed { view, memory }))
     }
 
     /// The memory itself.
     pub(crate) fn memory(&self) -> &DeviceMemory {
         &self.memory
-    }
-
-    /// The way by which it is exposed.
-    pub(crate) fn path(&self) -> MemoryPath {
-        self.path
     }
 
     /// Gives it to a device; see [`super::Block::map`].

@@ -30,11 +30,17 @@ impl Rig {
     }
 
     pub(crate) fn with(options: &[&str]) -> Rig {
+        Rig::patient(options, Duration::from_secs(10))
+    }
+
+    /// With `admin_timeout` for the controllers' answers to the driver.
+    pub(crate) fn patient(options: &[&str], admin_timeout: Duration) -> Rig {
         let gpu = Gpu::open(0).expect("the emulated GPU");
         let bus =
             |tail: &&str| SoftBus::new(tail.parse().expect("options"), Drive::Thread).expect("bus");
         let buses: Vec<_> = options.iter().map(bus).collect();
-        let raw = ControllerOptions { shadow_doorbells: false, cmb: true, ..Default::default() };
+        let (shadow_doorbells, cmb) = (false, true);
+        let raw = ControllerOptions { shadow_doorbells, cmb, admin_timeout, ..Default::default() };
         let attach = |bus: &Arc<SoftBus>| {
             let with_cmb = Controller::attach(Arc::<SoftBus>::clone(bus), &raw);
             let without = ControllerOptions { cmb: false, ..raw.clone() };

@@ -5,6 +5,13 @@ use std::time::{Duration, Instant};
 
 use crate::error::Error;
 
+/// The check of the driver and the GPU.
+pub(super) const DRIVER: &str = "driver and GPU";
+/// The check of the device code's compiler.
+pub(super) const CODE: &str = "device code";
+/// The checks that all others stand on.
+const ESSENTIAL: [&str; 2] = [DRIVER, CODE];
+
 /// How a check ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
@@ -56,16 +63,16 @@ pub enum Verdict {
     Unavailable,
 }
 
-/// What checks come to: a failure outweighs all, and where nothing passed there is nothing to rely on.
+/// What checks come to: a failure outweighs all, and without what all else stands on there is nothing to rely on.
 pub fn verdict(checks: &[Check]) -> Verdict {
-    let any = |of: fn(&Outcome) -> bool| checks.iter().any(|check| of(&check.outcome));
-    if any(|outcome| matches!(outcome, Outcome::Failed(_))) {
+    if checks.iter().any(|check| matches!(check.outcome, Outcome::Failed(_))) {
         return Verdict::Failed;
     }
-    if any(|outcome| matches!(outcome, Outcome::Passed(_))) {
-        return Verdict::Sound;
-    }
-    Verdict::Unavailable
+    let has_passed = |name: &&str| {
+        let passed = |check: &Check| matches!(check.outcome, Outcome::Passed(_));
+        checks.iter().any(|check| check.name == *name && passed(check))
+    };
+    if ESSENTIAL.iter().all(has_passed) { Verdict::Sound } else { Verdict::Unavailable }
 }
 
 /// Why a check did not pass.
@@ -75,6 +82,16 @@ pub(super) enum Objection {
     Wrong(String),
     /// A part of the crate says so.
     Error(Error),
+}
+
+impl Objection {
+    /// The same, about something of several.
+    pub(super) fn about(self, subject: &str) -> Objection {
+        match self {
+            Objection::Wrong(what) => Objection::Wrong(format!("{subject}: {what}")),
+            error => error,
+        }
+    }
 }
 
 impl From<Error> for Objection {
@@ -141,11 +158,12 @@ mod tests {
 
     #[test]
     fn one_failure_outweighs_all_that_passed() {
-        let passed = made(|| Ok("fine".to_owned()));
+        let passed = |name| make(name, || Ok("fine".to_owned()));
+        let skipped = |name| make(name, || Err(Error::unavailable("x", "y", "z").into()));
         let failed = made(|| expect(false, || "bent".to_owned()).map(|()| String::new()));
-        let skipped = made(|| Err(Error::unavailable("x", "y", "z").into()));
-        assert_eq!(verdict(&[passed.clone(), failed, skipped.clone()]), Verdict::Failed);
-        assert_eq!(verdict(&[skipped.clone(), passed]), Verdict::Sound);
-        assert_eq!(verdict(&[skipped]), Verdict::Unavailable);
+        assert_eq!(verdict(&[passed(DRIVER), passed(CODE), failed]), Verdict::Failed);
+        assert_eq!(verdict(&[passed(DRIVER), passed(CODE), skipped("more")]), Verdict::Sound);
+        assert_eq!(verdict(&[passed(DRIVER), skipped(CODE), passed("more")]), Verdict::Unavailable);
+        assert_eq!(verdict(&[skipped(DRIVER)]), Verdict::Unavailable);
     }
 }

@@ -1,7 +1,69 @@
 //! A list of named checks of this machine's GPU, its driver, the device code and the rings.
 //!
 //! Every check is made on its own: one that fails does not keep the next from being made. None waits for ever.
+//!
+//! | module | noun |
+//! |---|---|
+//! | `check` | one check and how it ended |
+//! | `machine` | what all checks stand on: the GPU, the compiled device code, the partitions |
+//! | `rings` | rings that the controller in device code serves |
+//! | `trouble` | the same when something goes wrong |
+//! | `waits` | streams and kernels that wait for control blocks |
+//! | `hosted` | rings in host memory that the driver's software controller serves, and the staged engine |
 
 mod check;
+mod hosted;
+mod machine;
+mod rings;
+mod trouble;
+mod waits;
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use check::{CODE, DRIVER, Seen, make};
 pub use check::{Check, Outcome, Verdict, verdict};
+use machine::Machine;
+
+/// A check that needs the machine.
+type Body = fn(&Machine) -> Seen;
+
+/// The checks behind those of the machine, in this order.
+const CHECKS: [(&str, Body); 17] = [
+    ("partitions", machine::partitions),
+    ("rings of several shapes in GPU memory", rings::shapes),
+    ("rings in host memory", rings::in_host_memory),
+    ("one doorbell for one command", rings::one_at_a_time),
+    ("data by SGLs", rings::data_by_sgls),
+    ("data by PRPs", rings::data_by_prps),
+    ("stop and restart", rings::stop_and_restart),
+    ("commands that fail", trouble::failing),
+    ("deadline and abandoned commands", trouble::deadline),
+    ("late completions", trouble::late),
+    ("poison", trouble::poison),
+    ("a stream waits", waits::by_stream),
+    ("a kernel waits", waits::by_kernel),
+    ("one-shot kernels, mapped doorbells", hosted::mapped),
+    ("persistent kernel, doorbell proxy", hosted::proxied),
+    ("recovery", hosted::recovery),
+    ("staged engine", hosted::staged),
+];
+
+/// Makes all checks of a GPU, from 0 on. `stop` ends the list early, after the check that is being made; `tell` is given
+/// the name of each.
+pub fn run(gpu: u32, stop: &AtomicBool, tell: &mut dyn FnMut(&'static str)) -> Vec<Check> {
+    let mut checks = Vec::with_capacity(CHECKS.len() + 2);
+    tell(DRIVER);
+    let mut opened = None;
+    checks.push(make(DRIVER, || machine::open(gpu, &mut opened)));
+    tell(CODE);
+    let mut machine = None;
+    checks.push(make(CODE, || machine::compile(opened.as_ref(), &mut machine)));
+    for (name, body) in CHECKS {
+        if stop.load(Ordering::Relaxed) {
+            break;
+        }
+        tell(name);
+        checks.push(make(name, || body(machine.as_ref().ok_or_else(machine::missing)?)));
+    }
+    checks
+}

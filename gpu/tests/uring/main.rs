@@ -4,4 +4,6 @@
 //! behind on it.
 
 mod data;
+mod faults;
+mod life;
 mod rig;

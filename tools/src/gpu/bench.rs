@@ -18,7 +18,7 @@ use crate::units;
 
 const EXAMPLES: &str = "\
 Examples:
-  Eight queues in GPU memory, served by a second kernel, for two seconds:
+  Queues in GPU memory, served by a second kernel, for two seconds:
     adit gpu bench
   One queue in host memory, served by a thread of the CPU, for a program to read:
     adit gpu bench --controller cpu --placement host --queues 1 --json";
@@ -32,7 +32,7 @@ pub(crate) struct BenchArgs {
     gpu: u32,
 
     /// Queue pairs
-    #[arg(long, default_value_t = 8)]
+    #[arg(long, default_value_t = 16)]
     queues: u32,
 
     /// Entries of each queue
@@ -43,7 +43,7 @@ pub(crate) struct BenchArgs {
     #[arg(long, default_value_t = 8)]
     sms: u32,
 
-    /// Warps of the I/O kernel on each multiprocessor
+    /// Warps of the I/O kernel on each multiprocessor, 1 to 16
     #[arg(long, default_value_t = 16)]
     warps: u32,
 
@@ -67,9 +67,9 @@ pub(crate) struct BenchArgs {
     #[arg(long, default_value_t = 2000)]
     single: u32,
 
-    /// Rounds of the compute kernel that runs beside the rings
-    #[arg(long, default_value_t = 64)]
-    compute_rounds: u32,
+    /// How long the compute kernel that runs beside the rings takes alone
+    #[arg(long, default_value = "100ms", value_parser = units::duration)]
+    compute: Duration,
 
     /// Prints JSON
     #[arg(long)]
@@ -117,8 +117,9 @@ fn options(args: &BenchArgs) -> Result<BenchOptions> {
         Server::Cpu => (ControllerChoice::Cpu, Placement::Host),
         Server::Gpu => (ControllerChoice::Gpu, Placement::Hbm),
     };
-    let block_bytes = u32::try_from(args.bs)
-        .map_err(|_| Failure::usage(format!("--bs: {} bytes are more than a command's", args.bs)))?;
+    let block_bytes = u32::try_from(args.bs).map_err(|_| {
+        Failure::usage(format!("--bs: {} bytes are more than a command's", args.bs))
+    })?;
     Ok(BenchOptions {
         gpu: args.gpu,
         queues: args.queues,
@@ -133,7 +134,7 @@ fn options(args: &BenchArgs) -> Result<BenchOptions> {
         block_bytes,
         runtime: args.runtime,
         single_commands: args.single,
-        compute_rounds: args.compute_rounds,
+        compute: args.compute,
     })
 }
 
@@ -255,7 +256,8 @@ fn write_beside(out: &mut String, report: &BenchReport) -> std::fmt::Result {
     let times = format!("{:.2} ms alone, {:.2} ms beside", part.alone_ms, part.beside_ms);
     line(out, "compute kernel beside the rings", &format!("{slower} ({times})"))?;
     let given = format!("{} of {} SMs", part.sms_given, part.sms_all);
-    let share = format!("{:.1} % ({given}; {})", part.share() * 100.0, human::printable(&part.kind));
+    let share =
+        format!("{:.1} % ({given}; {})", part.share() * 100.0, human::printable(&part.kind));
     line(out, "multiprocessors given away", &share)
 }
 

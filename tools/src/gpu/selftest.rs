@@ -66,7 +66,9 @@ fn end(checks: &[Check]) -> Result<()> {
 }
 
 fn json_text(gpu: u32, checks: &[Check]) -> Result<String> {
-    serde_json::to_string_pretty(&json(gpu, checks)).map(|text| text + "\n").map_err(Failure::failed)
+    serde_json::to_string_pretty(&json(gpu, checks))
+        .map(|text| text + "\n")
+        .map_err(Failure::failed)
 }
 
 fn json(gpu: u32, checks: &[Check]) -> Value {
@@ -91,7 +93,8 @@ fn table(checks: &[Check]) -> Result<String> {
     let mut text = String::new();
     for Check { name, outcome, .. } in checks {
         let detail = human::printable(outcome.detail());
-        writeln!(text, "{:<7} {name:<width$}  {detail}", outcome.name()).map_err(Failure::failed)?;
+        writeln!(text, "{:<7} {name:<width$}  {detail}", outcome.name())
+            .map_err(Failure::failed)?;
     }
     Ok(text)
 }

@@ -10,7 +10,7 @@ use adit_driver::Buffer;
 use adit_driver::memory::AnyBuffer;
 use adit_kvstore::layout::Layout;
 use adit_kvstore::shard::{Action, GetItem, Outcome, Part, PutItem, PutOptions};
-use adit_kvstore::{LayoutId, UNIT_BYTES};
+use adit_kvstore::{Key, LayoutId, UNIT_BYTES};
 
 use super::contents::{Contents, Expected};
 use super::objects;
@@ -52,6 +52,11 @@ impl Blocks {
     /// A usage failure that has the names.
     pub(crate) fn layout(model: &str) -> Result<Layout> {
         Ok(Layout::named(model, TOKENS)?)
+    }
+
+    /// The name of a block of a sequence.
+    pub(crate) fn key(sequence: u64, block: u64) -> Key {
+        objects::key(number(sequence, block))
     }
 
     /// Blocks of a layout, which the store learns of if it is new to it.
@@ -145,7 +150,7 @@ impl Blocks {
     ) -> Result<Moved> {
         self.take_memory(session, count as usize, self.run_room())?;
         let item = |block, into| GetItem {
-            key: objects::key(number(sequence, block)),
+            key: Blocks::key(sequence, block),
             part: Part::Layer(layer),
             into: AnyBuffer::One(into),
         };

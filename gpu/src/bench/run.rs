@@ -1,0 +1,126 @@
+//! A bench from its first part to its last.
+
+use std::sync::Arc;
+
+use super::beside::{self, Alone};
+use super::options::{BenchOptions, ControllerChoice, Watch};
+use super::report::{BenchReport, Beside};
+use super::rig::Rig;
+use super::saturated::{self, grid};
+use super::{preparation, server, single};
+use crate::controller::{Faults, Shape};
+use crate::cuda::{Gpu, Partition, Partitions};
+use crate::error::Result;
+use crate::layout::Form;
+use crate::program::Program;
+
+/// Bytes of GPU or host memory that commands read into.
+const DATA_BYTES: u64 = 64 << 20;
+/// Size of the namespace.
+const NAMESPACE_BYTES: u64 = 1 << 30;
+
+/// Measures what the options say. `watch` may end it early: the report then says what is missing.
+///
+/// # Errors
+/// [`crate::Error::Invalid`] for options that cannot be; [`crate::Error::Unavailable`] without a GPU or NVRTC; when a
+/// command failed or the controller found one bad.
+pub fn run(options: &BenchOptions, watch: &Watch<'_>) -> Result<BenchReport> {
+    options.check()?;
+    let gpu = Gpu::open(options.gpu)?;
+    watch.tell("compiling the device code");
+    let program = Program::load(&gpu)?;
+    let bench = Bench { gpu: &gpu, program: &program, options, watch };
+    let mut report = BenchReport {
+        options: options.clone(),
+        gpu: gpu.info().name.clone(),
+        saturated: None,
+        single: None,
+        beside: None,
+        preparation: Some(preparation::measure(&gpu)?),
+        missing: Vec::new(),
+    };
+    bench.rings(&mut report)?;
+    match bench.beside(report.saturated.map_or(0.0, |part| part.per_second()))? {
+        Ok(part) => report.beside = Some(part),
+        Err(why) => report.missing.push(("beside compute", why)),
+    }
+    Ok(report)
+}
+
+struct Bench<'a> {
+    gpu: &'a Arc<Gpu>,
+    program: &'a Arc<Program>,
+    options: &'a BenchOptions,
+    watch: &'a Watch<'a>,
+}
+
+impl Bench<'_> {
+    fn shape(&self) -> Shape {
+        Shape {
+            queues: self.options.queues,
+            depth: self.options.depth,
+            place: self.options.placement,
+            lba_shift: 9,
+            lbas: NAMESPACE_BYTES >> 9,
+            form: Form::Sgl,
+            media: false,
+            faults: Faults::NONE,
+        }
+    }
+
+    /// Rings whose controller, if it is a kernel, runs in `controller`.
+    fn rig(&self, io: &Partition, controller: &Partition) -> Result<Rig> {
+        let (options, shape) = (self.options, self.shape());
+        let data_bytes = DATA_BYTES.max(u64::from(options.block_bytes));
+        let made = (&shape, data_bytes);
+        let server = server::choose(self.gpu, self.program, controller, options, made)?;
+        let blocks = options.queues + single::BATCH;
+        let mut rig = Rig::new(self.gpu, self.program, io, server, (&shape, blocks))?;
+        let lbas = u64::from(options.block_bytes >> 9);
+        for block in 0..blocks {
+            // Those behind the rings' own are for single commands, through the first.
+            let ring = if block < options.queues { block } else { 0 };
+            rig.fill_reads(block, ring, &shape, lbas)?;
+        }
+        rig.server.start()?;
+        Ok(rig)
+    }
+
+    /// Saturated rings, and one command at a time.
+    fn rings(&self, report: &mut BenchReport) -> Result<()> {
+        let Partitions { io, compute, .. } = self.gpu.partition(self.options.sms);
+        let mut rig = self.rig(&io, &compute)?;
+        let grid = grid(self.options, io.sms());
+        report.saturated = Some(saturated::measure(&mut rig, self.options, grid, self.watch)?);
+        if self.watch.is_stopped() {
+            report.missing.push(("one command at a time", "interrupted".to_owned()));
+            return Ok(());
+        }
+        rig.server.start()?;
+        report.single = Some(single::measure(&mut rig, self.options, self.watch)?);
+        rig.check()
+    }
+
+    /// A compute kernel beside the rings, or why there is no figure for it.
+    fn beside(&self, per_second: f64) -> Result<std::result::Result<Beside, String>> {
+        if self.watch.is_stopped() {
+            return Ok(Err("interrupted".to_owned()));
+        }
+        if self.options.controller == ControllerChoice::Cpu {
+            let why = "the threads that serve the rings take the CPU that feeds them";
+            return Ok(Err(format!("{why}; measure it with the controller on the GPU")));
+        }
+        let partitions = self.gpu.partition(self.options.sms);
+        let sms = partitions.io.sms();
+        let Some(warps) = beside::warps(self.options, sms) else {
+            let queues = self.options.queues;
+            return Ok(Err(format!("the controller of {queues} queues fills {sms} SMs by itself")));
+        };
+        self.watch.tell("a compute kernel alone");
+        let alone: Alone = beside::alone(self.gpu, self.program, self.options)?;
+        let mut rig = self.rig(&partitions.io, &partitions.io)?;
+        let grid = (sms.min(self.options.sms), warps * 32);
+        let figures = (&alone, per_second);
+        beside::measure(&mut rig, &partitions, figures, (grid, self.options), self.watch).map(Ok)
+    }
+}

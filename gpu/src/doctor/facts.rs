@@ -1,0 +1,179 @@
+//! What CUDA and the system say of themselves.
+
+use std::fs::File;
+use std::path::Path;
+use std::sync::Arc;
+
+use adit_driver::{Controller, Namespace};
+
+use super::{Row, Verdict};
+use crate::cuda::{Gpu, GpuInfo, PartitionKind};
+use crate::doorbell::Doorbells;
+use crate::error::{Error, Result};
+use crate::options::DoorbellChoice;
+use crate::paths;
+use crate::program::{self, Program};
+use crate::proxy::{ProxyOptions, ProxyThread};
+
+/// Writes of devices are seen in order by the GPU from this value of the attribute on (`OWNER`).
+const ORDERED: i32 = 100;
+/// The file of iommufd.
+const IOMMUFD: &str = "/dev/iommu";
+
+/// The GPU and its driver.
+pub(super) fn gpu(gpu: &Result<Arc<Gpu>>) -> Vec<Row> {
+    let gpu = match gpu {
+        Ok(gpu) => gpu,
+        Err(error) => return vec![Row::missing("GPU", error)],
+    };
+    let info = gpu.info();
+    let (major, minor) = info.compute_capability;
+    let version = info.driver_version;
+    vec![
+        Row::good("GPU", &info.name),
+        Row::good("driver", format!("for CUDA {}.{}", version / 1000, version % 1000 / 10)),
+        capability((major, minor)),
+        Row::good("memory", bytes(info.memory_bytes)),
+        Row::good("multiprocessors", info.sm_count),
+        partitions(gpu),
+        compiler(gpu),
+    ]
+}
+
+fn capability((major, minor): (u32, u32)) -> Row {
+    let value = format!("{major}.{minor}");
+    if major >= 8 {
+        return Row::good("compute capability", value);
+    }
+    let why = "the device code is made for 8.0 and later";
+    Row::bad("compute capability", Verdict::Missing, value, why, "use an A100 or a later GPU")
+}
+
+fn partitions(gpu: &Arc<Gpu>) -> Row {
+    let name = "green contexts";
+    match gpu.partition(8).kind {
+        PartitionKind::Green => Row::good(name, "yes"),
+        PartitionKind::Priority { why } => {
+            let fix = "without them, I/O and computing share multiprocessors by priority";
+            Row::bad(name, Verdict::Warning, "no", why, fix)
+        }
+    }
+}
+
+/// NVRTC, and whether it makes the device code for this GPU.
+fn compiler(gpu: &Arc<Gpu>) -> Row {
+    let made = program::version().and_then(|version| Program::load(gpu).map(|_| version));
+    Row::of("NVRTC", &made, |(major, minor)| {
+        format!("{major}.{minor}, compiles the device code for this GPU")
+    })
+}
+
+/// What lets memory and registers be shared.
+pub(super) fn system(gpu: Option<&Arc<Gpu>>) -> Vec<Row> {
+    let mut rows = Vec::new();
+    if let Some(gpu) = gpu {
+        let info = gpu.info();
+        rows.extend([
+            has(info.attributes.dma_buf, "dma-buf", "the GPU's driver exports none", OPEN_MODULES),
+            dma_buf_mmap(info),
+            host_register(info),
+            ordering(info),
+        ]);
+    }
+    rows.push(Row::of("gdrdrv", &paths::gdr_is_present(), |()| "yes".to_owned()));
+    rows.push(iommufd(Path::new(IOMMUFD)));
+    rows
+}
+
+const OPEN_MODULES: &str = "use NVIDIA's open kernel modules on Linux 5.12 or later";
+
+fn has(has: bool, name: &'static str, why: &str, fix: &str) -> Row {
+    if has { Row::good(name, "yes") } else { Row::bad(name, Verdict::Missing, "no", why, fix) }
+}
+
+fn dma_buf_mmap(info: &GpuInfo) -> Row {
+    let why = match info.attributes.dma_buf_mmap {
+        Some(_) => "this GPU's dma-bufs cannot be mapped into a process",
+        None => "the GPU's driver does not know of such mappings",
+    };
+    let there = info.attributes.dma_buf_mmap == Some(true);
+    has(there, "dma-buf mapping", why, "use driver 595 or later (CUDA 13.3), or load gdrdrv")
+}
+
+fn host_register(info: &GpuInfo) -> Row {
+    let there = info.attributes.host_register && info.attributes.can_map_host_memory;
+    let why = "the GPU does not register host memory";
+    has(there, "host registration", why, "use a GPU and a driver that do; rings need it")
+}
+
+/// Whether the GPU sees what a device wrote before it sees that the device has said so.
+fn ordering(info: &GpuInfo) -> Row {
+    let value = info.attributes.rdma_writes_ordering;
+    if value >= ORDERED {
+        return Row::good("write ordering", "devices' writes are seen in order");
+    }
+    let why = "a completion in host memory may be seen before the data in the GPU's";
+    let fix = "completion rings in the GPU's memory, beside the data, avoid it";
+    Row::warning("write ordering", format!("none ({value})"), why, fix)
+}
+
+/// Whether this process may use iommufd.
+pub(super) fn iommufd(path: &Path) -> Row {
+    let opened = File::options().read(true).write(true).open(path);
+    let error = match opened {
+        Ok(_) => return Row::good("iommufd", "yes"),
+        Err(error) => error,
+    };
+    let fix = if path.exists() {
+        format!("let this user open {}", path.display())
+    } else {
+        "use a kernel with CONFIG_IOMMUFD; a VFIO container does without".to_owned()
+    };
+    Row::bad("iommufd", Verdict::Missing, "no", format!("{}: {error}", path.display()), fix)
+}
+
+/// How a controller's doorbells would be rung.
+pub(super) fn doorbells(
+    gpu: &Arc<Gpu>,
+    controller: &Arc<Controller>,
+) -> (Row, Option<&'static str>) {
+    const NAME: &str = "doorbells";
+    let chosen = namespace(controller).and_then(|namespace| {
+        let program = Program::load(gpu)?;
+        let proxy = || ProxyThread::start(gpu, &ProxyOptions::default());
+        let pair = (controller, &namespace);
+        Doorbells::choose(gpu, &program, pair, DoorbellChoice::Auto, proxy)
+    });
+    let chosen = match chosen {
+        Ok(chosen) => chosen,
+        Err(error) => return (Row::missing(NAME, &error), None),
+    };
+    let way = chosen.doorbells.name();
+    let row = match chosen.why_not_mapped {
+        None => Row::good(NAME, "mapped for the GPU: a command that it rang came back"),
+        Some(why) => {
+            let fix = "a thread rings them instead, which costs a core and a microsecond or two";
+            Row::bad(NAME, Verdict::Warning, "by proxy", why, fix)
+        }
+    };
+    (row, Some(way))
+}
+
+/// The first namespace.
+fn namespace(controller: &Controller) -> Result<Namespace> {
+    let first = controller.namespace_ids()?.first().copied();
+    let first = first.ok_or_else(|| {
+        let why = "it has no active namespace to read from";
+        Error::unavailable(&controller.info().device, why, "create and attach one")
+    })?;
+    Ok(controller.namespace(first)?)
+}
+
+/// A size in the largest unit that it fills.
+pub(super) fn bytes(bytes: u64) -> String {
+    let units = [(30, "GiB"), (20, "MiB"), (10, "KiB")];
+    let unit = units.into_iter().find(|(shift, _)| bytes >> shift > 0);
+    unit.map_or(format!("{bytes} bytes"), |(shift, name)| {
+        format!("{:.1} {name}", bytes as f64 / (1u64 << shift) as f64)
+    })
+}

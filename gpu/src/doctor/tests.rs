@@ -1,0 +1,127 @@
+//! Reports of machines with everything, with something and with nothing.
+
+use std::fs;
+
+use super::*;
+use crate::alone;
+use crate::paths::tests::Rig;
+use crate::topology::tests::Tree;
+
+fn verdict(report: &Report, name: &str) -> Verdict {
+    report.row(name).unwrap_or_else(|| panic!("no row {name} in {report:?}")).verdict
+}
+
+#[test]
+fn a_machine_with_everything_rings_by_itself() {
+    let name = concat!(module_path!(), "::a_machine_with_everything_rings_by_itself");
+    alone::run("driver=13030,ordering=100", name, || {
+        let rig = Rig::new(1);
+        let report = examine(0, Some(&rig.controllers[0]));
+        assert_eq!((report.path, report.doorbells), (MemoryPath::DmaBufIommufd, Some("mapped")));
+        let good = [
+            "GPU",
+            "driver",
+            "compute capability",
+            "green contexts",
+            "NVRTC",
+            "dma-buf",
+            "dma-buf mapping",
+            "gdrdrv",
+            "host registration",
+            "write ordering",
+            "doorbells",
+        ];
+        for row in good {
+            assert_eq!(verdict(&report, row), Verdict::Good, "{row}: {report:?}");
+        }
+        rig.finish();
+    });
+}
+
+#[test]
+fn each_thing_that_is_missing_has_its_reason_and_its_remedy() {
+    let name =
+        concat!(module_path!(), "::each_thing_that_is_missing_has_its_reason_and_its_remedy");
+    alone::run("no-dma-buf,gdr=absent,no-green,nvrtc=error", name, || {
+        let rig = Rig::new(1);
+        let report = examine(0, Some(&rig.controllers[0]));
+        assert_eq!((report.path, report.doorbells), (MemoryPath::PinnedHost, None));
+        for row in ["dma-buf", "dma-buf mapping", "gdrdrv", "NVRTC", "doorbells"] {
+            assert_eq!(verdict(&report, row), Verdict::Missing, "{row}");
+        }
+        assert_eq!(verdict(&report, "green contexts"), Verdict::Warning);
+        assert_eq!(verdict(&report, "write ordering"), Verdict::Warning);
+        let rows = report.sections.iter().flat_map(|section| &section.rows);
+        for row in rows.filter(|row| row.verdict != Verdict::Good) {
+            assert!(row.reason.is_some() && row.fix.is_some(), "{row:?}");
+        }
+        rig.finish();
+    });
+}
+
+#[test]
+fn a_machine_with_nothing_has_the_cpu() {
+    let name = concat!(module_path!(), "::a_machine_with_nothing_has_the_cpu");
+    alone::run("gpus=0", name, || {
+        let report = examine(0, None);
+        assert_eq!((report.path, report.doorbells), (MemoryPath::CpuOnly, None));
+        assert_eq!(verdict(&report, "GPU"), Verdict::Missing);
+    });
+}
+
+#[test]
+fn a_controller_with_shadow_doorbells_says_how_to_open_it() {
+    adit_gpu_emulated::load();
+    let target = "soft:mem=16M,dbbuf=on".parse().expect("a target");
+    let controller = Arc::new(Controller::open(&target, &Default::default()).expect("open"));
+    let report = examine(0, Some(&controller));
+    let row = report.row("doorbells").expect("a row");
+    assert_eq!((row.verdict, report.doorbells), (Verdict::Missing, None));
+    let said = row.reason.as_deref().expect("a reason");
+    assert!(said.contains("dbbuf=off"), "{said}");
+}
+
+#[test]
+fn a_small_window_and_a_slow_link_are_warned_of() {
+    adit_gpu_emulated::load();
+    let gpu = Gpu::open(0).expect("the emulated GPU");
+    let address = &gpu.info().pci_address;
+    let (tree, none) = (Tree::new(), "0x0 0x0 0x0\n");
+    let window = "0x00000000c0000000 0x00000000cfffffff 0x000000000014220c\n";
+    let path = format!("pci0000:3a/{address}");
+    tree.function(
+        &path,
+        &[
+            ("resource", &[none, window, none].concat()),
+            ("current_link_speed", "8.0 GT/s PCIe"),
+            ("current_link_width", "16"),
+            ("max_link_speed", "32.0 GT/s PCIe"),
+            ("max_link_width", "16"),
+        ],
+    );
+    let report = examine_below(&tree.0, 0, None);
+    let row = report.row("BAR1").expect("a row");
+    assert_eq!((row.value.as_str(), row.verdict), ("256.0 MiB of 16.0 GiB", Verdict::Warning));
+    assert!(row.fix.as_deref().is_some_and(|fix| fix.contains("Resizable BAR")));
+    assert_eq!(verdict(&report, "GPU link"), Verdict::Warning);
+}
+
+#[test]
+fn a_kernel_without_iommufd_is_told_from_one_that_refuses() {
+    let tree = Tree::new();
+    let path = tree.0.join("iommu");
+    let row = facts::iommufd(&path);
+    assert!(row.fix.as_deref().is_some_and(|fix| fix.contains("CONFIG_IOMMUFD")), "{row:?}");
+    fs::create_dir(&path).expect("a directory");
+    let row = facts::iommufd(&path);
+    assert!(row.fix.as_deref().is_some_and(|fix| fix.contains("let this user open")), "{row:?}");
+    let file = tree.0.join("file");
+    fs::write(&file, "").expect("a file");
+    assert_eq!(facts::iommufd(&file).verdict, Verdict::Good);
+}
+
+#[test]
+fn sizes_are_in_the_largest_unit_they_fill() {
+    let told = [0, 1023, 1 << 10, 256 << 20, 141 << 30].map(facts::bytes);
+    assert_eq!(told, ["0 bytes", "1023 bytes", "1.0 KiB", "256.0 MiB", "141.0 GiB"]);
+}

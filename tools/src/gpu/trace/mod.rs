@@ -1,0 +1,318 @@
+//! `adit gpu trace`: one layer of a model's KV blocks, from a store to the GPU's memory, step by step.
+//!
+//! A store is made and filled; it plans the reads of a layer, and the GPU carries them out through rings of its own, into
+//! the pages of a paged cache. What the CPU does is a step with a time; what the GPU did is counted. At the end each block
+//! is compared with the store's checksums.
+
+mod pages;
+mod shelf;
+mod timeline;
+
+use std::sync::Arc;
+use std::time::Duration;
+use std::{slice, thread};
+
+use adit_driver::Target;
+use adit_gpu::{GioUring, Gpu, Iocbs, KernelChoice, Options, Outcome, Pool, Priority, Transfer};
+use adit_kvstore::store::{LocalLease, Transfers};
+use clap::{Args, ValueEnum};
+use serde_json::{Map, Value, json};
+
+use self::pages::Pages;
+use self::shelf::{Shelf, Wanted};
+use self::timeline::Timeline;
+use super::GpuArg;
+use crate::failure::{Failure, Result};
+use crate::human;
+use crate::output::Output;
+
+const EXAMPLES: &str = "\
+Examples:
+  One layer of 64 KV blocks of Llama 3 8B, 128 tensors, on the software controller:
+    adit gpu trace
+  8,000 tensors:
+    adit gpu trace --blocks 4000 --layers 1
+
+The target is formatted as a store. Without one a software controller in memory is made for the trace.";
+
+/// How long the layer's commands may take.
+const TIMEOUT: Duration = Duration::from_secs(10);
+/// Most KV blocks of a trace.
+const BLOCKS_MAX: i64 = 65_536;
+
+/// Takes one layer of KV blocks from a store to the GPU through its rings, and tells every step
+#[derive(Args, Clone, Debug)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct TraceArgs {
+    /// The device, on which a store is made; without one a software controller in memory
+    target: Option<Target>,
+
+    #[command(flatten)]
+    gpu: GpuArg,
+
+    /// A model, whose layers the blocks have
+    #[arg(long, value_name = "NAME", default_value = "llama-3-8b")]
+    model: String,
+
+    /// KV blocks of 16 tokens
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=BLOCKS_MAX))]
+    blocks: u32,
+
+    /// How many of the model's layers the blocks have; the last is read
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=512))]
+    layers: u32,
+
+    /// Queue pairs that the GPU drives
+    #[arg(long, value_name = "N", default_value_t = 4)]
+    queues: u32,
+
+    /// Entries of each queue
+    #[arg(long, value_name = "N", default_value_t = 256)]
+    depth: u32,
+
+    /// Streaming multiprocessors for I/O
+    #[arg(long, value_name = "N", default_value_t = 8)]
+    sms: u32,
+
+    /// A kernel for this layer, or one that runs as long as the rings do
+    #[arg(long, value_enum, default_value_t = Kernel::OneShot)]
+    kernel: Kernel,
+
+    /// Overwrites what is on the target
+    #[arg(long)]
+    force: bool,
+
+    /// Prints JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// [`KernelChoice`] as it is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Kernel {
+    OneShot,
+    Persistent,
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// That there is no GPU; what the target, the store or the rings did wrong; a block that is not what was put.
+pub(crate) fn run(args: &TraceArgs) -> Result<()> {
+    let gpu = Gpu::open(args.gpu.ordinal)?;
+    let target = args.target.clone().map_or_else(|| memory(args), Ok)?;
+    let wanted = Wanted {
+        target: &target,
+        force: args.force,
+        model: &args.model,
+        layers: args.layers,
+        blocks: args.blocks,
+    };
+    let mut shelf = Shelf::fill(&wanted)?;
+    let told = trace(args, &gpu, &mut shelf)?;
+    shelf.close()?;
+    Output::Standard.write(&match args.json {
+        true => format!("{:#}\n", told.json()),
+        false => told.text(),
+    })
+}
+
+/// A software controller in memory with room for the blocks, twice, and for the store's own.
+fn memory(args: &TraceArgs) -> Result<Target> {
+    let layout = shelf::layout(&args.model, args.layers)?;
+    let blocks_bytes = layout.block_bytes() * u64::from(args.blocks);
+    Ok(format!("soft:mem={}M,lba=4096", (blocks_bytes >> 20) * 2 + 256).parse()?)
+}
+
+fn options(args: &TraceArgs) -> Options {
+    let kernel = match args.kernel {
+        Kernel::OneShot => KernelChoice::OneShot,
+        Kernel::Persistent => KernelChoice::Persistent,
+    };
+    Options {
+        queues: args.queues,
+        depth: args.depth,
+        sms: args.sms,
+        kernel,
+        timeout: TIMEOUT,
+        ..Options::default()
+    }
+}
+
+/// A layer on its way.
+struct Journey<'a> {
+    args: &'a TraceArgs,
+    gpu: &'a Arc<Gpu>,
+    uring: GioUring,
+    pages: Pages,
+    plan: Transfers<LocalLease>,
+    lba_bytes: u32,
+}
+
+/// Has the rings read the last layer, and looks whether it is what was put.
+///
+/// # Errors
+/// What the rings did wrong; a block that is not what was put.
+fn trace(args: &TraceArgs, gpu: &Arc<Gpu>, shelf: &mut Shelf) -> Result<Told> {
+    let plan = shelf.plan(shelf.layout.block().layers - 1)?;
+    let pages = Pages::new(&shelf.layout, args.blocks);
+    let controller = Arc::clone(&shelf.controller);
+    let pool = Pool::allocate(gpu, slice::from_ref(&controller), &pages.region_bytes(), None)?;
+    let device = adit_gpu::Device { controller, namespace: shelf.namespace.clone() };
+    let uring = GioUring::init_queue(gpu, vec![device], pool, &options(args))?;
+    let lba_bytes = shelf.namespace.lba_bytes();
+    let journey = Journey { args, gpu, uring, pages, plan, lba_bytes };
+    let told = journey.make(shelf)?;
+    shelf.release(journey.plan.lease);
+    Ok(told)
+}
+
+impl Journey<'_> {
+    fn transfers(&self) -> impl Iterator<Item = Transfer> + '_ {
+        let parts = self.plan.parts.iter();
+        parts.flat_map(|part| self.pages.transfers(part, self.lba_bytes))
+    }
+
+    /// # Errors
+    /// As [`trace`].
+    fn make(&self, shelf: &Shelf) -> Result<Told> {
+        let stream = self.uring.compute_stream(Priority::Normal)?;
+        let mut timeline = Timeline::begin();
+        let event = stream.record()?;
+        timeline.step("event", "the compute stream says when the pages are free");
+        let iocbs = self.uring.get_iocb(self.transfers(), Some(&event))?;
+        timeline.step("get_iocb", filled(&iocbs));
+        self.uring.issue_io(&iocbs, self.args.sms)?;
+        timeline.step("issue_io", "the I/O kernel has them, behind the event");
+        self.uring.wait_cqe(&iocbs, &stream)?;
+        let arrived = stream.record()?;
+        timeline.step("wait_cqe", "the compute stream waits for the data; the CPU is free");
+        while !arrived.is_over()? {
+            timeline.check(TIMEOUT)?;
+            thread::yield_now();
+        }
+        timeline.step("data", "the compute stream goes on");
+        let outcome = self.uring.wait(iocbs, TIMEOUT)?;
+        timeline.step(
+            "outcome",
+            format!("{} commands ended, {} failed", outcome.commands, outcome.failed.len()),
+        );
+        self.check(&outcome)?;
+        timeline
+            .step("intact", format!("{} KV blocks, by the store's checksums", self.args.blocks));
+        Ok(Told { scene: self.scene(shelf), timeline, counts: self.counts(&outcome)? })
+    }
+
+    /// # Errors
+    /// What failed, or is not what was put.
+    fn check(&self, outcome: &Outcome) -> Result<()> {
+        if let Some((position, ended)) = outcome.failed.first() {
+            return Err(Failure::failed(format!(
+                "{} transfers failed, the first that of position {position}: {ended}",
+                outcome.failed.len()
+            )));
+        }
+        for block in 0..self.args.blocks {
+            let item = self.plan.item(block).expect("the plan has every block");
+            let bytes = self
+                .pages
+                .block(block, |region, at, page| Ok(self.uring.pool().read(region, at, page)?))?;
+            if !item.is_intact(&bytes) {
+                return Err(Failure::failed(format!(
+                    "KV block {block} is not what was put: its checksums differ"
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    /// What the trace is of.
+    fn scene(&self, shelf: &Shelf) -> Vec<(&'static str, String)> {
+        let (tensors, bytes) = (self.pages.tensors(), self.pages.region_bytes().iter().sum());
+        let reads: usize = self.plan.parts.iter().map(|part| part.plan.transfers().len()).sum();
+        vec![
+            ("GPU", self.gpu.info().name.clone()),
+            ("device", shelf.controller.info().device.clone()),
+            (
+                "layer",
+                format!(
+                    "of {} KV blocks of {}: {tensors} tensors, {}",
+                    self.args.blocks,
+                    self.args.model,
+                    human::capacity(bytes)
+                ),
+            ),
+            ("plan", format!("{reads} runs on the device, held by a lease")),
+            ("rings", self.rings()),
+        ]
+    }
+
+    /// Who carries the layer out, and how.
+    fn rings(&self) -> String {
+        let about = self.uring.description();
+        if let Some(why) = &about.why_staged {
+            return format!(
+                "none: CPU threads stage the transfers, since {}",
+                human::printable(why)
+            );
+        }
+        let places = about.places.map(|(submission, completion)| {
+            format!(", entries in {}, completions in {}", submission.name(), completion.name())
+        });
+        let doorbells = about.doorbells.as_ref().map(|(how, _)| format!(", doorbells {how}"));
+        format!(
+            "{} queues of {} on {} SMs{}{}",
+            about.queues,
+            self.args.depth,
+            about.sms,
+            places.unwrap_or_default(),
+            doorbells.unwrap_or_default()
+        )
+    }
+
+    /// # Errors
+    /// When the rings' counters cannot be read.
+    fn counts(&self, outcome: &Outcome) -> Result<Vec<(&'static str, u64)>> {
+        let stats = self.uring.stats()?;
+        Ok(vec![
+            ("tensors", self.pages.tensors()),
+            ("commands", outcome.commands),
+            ("submission doorbells", stats.sq_rings),
+            ("completion doorbells", stats.cq_rings),
+            ("late completions", stats.late),
+        ])
+    }
+}
+
+/// What the CPU did, which it does once for a layer.
+fn filled(iocbs: &Iocbs) -> String {
+    let (commands, blocks) = (iocbs.commands(), iocbs.blocks());
+    let plural = if blocks == 1 { "" } else { "s" };
+    format!("the CPU fills {blocks} control block{plural}, once: {commands} commands")
+}
+
+/// What is told of a layer.
+struct Told {
+    scene: Vec<(&'static str, String)>,
+    timeline: Timeline,
+    counts: Vec<(&'static str, u64)>,
+}
+
+impl Told {
+    fn text(&self) -> String {
+        let scene = self.scene.iter().map(|(name, what)| format!("{name:<8}{what}\n"));
+        let counts = self.counts.iter().map(|(name, count)| format!("  {count:>13}  {name}\n"));
+        let (scene, counts): (String, String) = (scene.collect(), counts.collect());
+        let steps = self.timeline.lines();
+        format!("{scene}\n{steps}\n{counts}")
+    }
+
+    fn json(&self) -> Value {
+        let key = |name: &str| name.to_lowercase().replace(' ', "_");
+        let scene: Map<String, Value> =
+            self.scene.iter().map(|(name, what)| (key(name), json!(what))).collect();
+        let counts: Map<String, Value> =
+            self.counts.iter().map(|(name, count)| (key(name), json!(count))).collect();
+        json!({ "scene": scene, "steps": self.timeline.json(), "counts": counts })
+    }
+}

@@ -1,0 +1,132 @@
+//! The store that a trace reads from: KV blocks of a model, put and committed, on a controller that the GPU's rings share.
+//!
+//! One controller serves both: the store drives a queue pair of its own from this thread, the rings have others. So it is
+//! opened as rings need it, with doorbells that are registers.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use adit_driver::{Controller, Device, DeviceOptions, Namespace, Target};
+use adit_kvstore::layout::{BlockShape, Layout};
+use adit_kvstore::shard::Part;
+use adit_kvstore::store::{LocalLease, Transfers};
+use adit_kvstore::{FormatStore, OpenOptions, Store};
+
+use crate::failure::{Failure, Result};
+use crate::kv::{Blocks, Session, guard};
+
+/// I/O queues that are asked for: one is the store's, the others are for the rings.
+const QUEUES: u16 = 64;
+/// The sequence whose blocks are put.
+const SEQUENCE: u64 = 0;
+/// How long a plan may hold what it reads: longer than its commands may take.
+const LEASE: Duration = Duration::from_secs(60);
+
+/// What is put, and where.
+#[derive(Debug)]
+pub(super) struct Wanted<'a> {
+    /// The device, which is formatted.
+    pub(super) target: &'a Target,
+    /// Whether what is there may go.
+    pub(super) force: bool,
+    /// A model that is known by name.
+    pub(super) model: &'a str,
+    /// How many of its layers blocks have.
+    pub(super) layers: u32,
+    /// KV blocks.
+    pub(super) blocks: u32,
+}
+
+/// A store with KV blocks.
+pub(super) struct Shelf {
+    pub(super) controller: Arc<Controller>,
+    pub(super) namespace: Namespace,
+    pub(super) layout: Layout,
+    blocks: u32,
+    session: Session,
+}
+
+impl Shelf {
+    /// Formats the device and puts the blocks.
+    ///
+    /// # Errors
+    /// What the device has that is not to be overwritten, or did wrong; a model that is not known.
+    pub(super) fn fill(wanted: &Wanted) -> Result<Shelf> {
+        let layout = layout(wanted.model, wanted.layers)?;
+        let options = DeviceOptions {
+            queue_count: QUEUES,
+            exclusive: true,
+            shadow_doorbells: false,
+            ..DeviceOptions::default()
+        };
+        let device = Device::open(wanted.target, &options)?;
+        let controller =
+            device.controller().cloned().ok_or_else(|| no_controller(wanted.target))?;
+        let namespace = controller.namespace_of(wanted.target)?;
+        guard(std::slice::from_ref(wanted.target), std::slice::from_ref(&device), wanted.force)?;
+        let (devices, label) = (vec![device], "adit gpu trace".to_owned());
+        let format = FormatStore {
+            devices: devices.clone(),
+            label,
+            overwrite: wanted.force,
+            ..FormatStore::default()
+        };
+        Store::format(&format)?;
+        let open = OpenOptions { devices, ..OpenOptions::default() };
+        let mut session = Session::of(Store::open_local(&open)?);
+        let mut blocks = Blocks::define(&mut session, layout)?;
+        blocks.put(&mut session, SEQUENCE, u64::from(wanted.blocks), &mut |_| Ok(()))?;
+        session.commit()?;
+        let controller = Arc::new(controller);
+        Ok(Shelf { controller, namespace, layout, blocks: wanted.blocks, session })
+    }
+
+    /// The reads of one layer of all blocks, which are held until [`Shelf::release`]. Items are counted as blocks.
+    ///
+    /// # Errors
+    /// When a block is not there.
+    pub(super) fn plan(&mut self, layer: u32) -> Result<Transfers<LocalLease>> {
+        let asked: Vec<_> = (0..u64::from(self.blocks))
+            .map(|block| (Blocks::key(SEQUENCE, block), Part::Layer(layer)))
+            .collect();
+        let local = self.session.local_mut();
+        let now = local.now();
+        let plan = local.plan(now, &asked, now + LEASE).map_err(Failure::failed)?;
+        let missing = (0..self.blocks).find(|block| plan.item(*block).is_none());
+        match missing {
+            None => Ok(plan),
+            Some(block) => Err(Failure::failed(format!(
+                "KV block {block} is not in the store any more; give the trace a larger device"
+            ))),
+        }
+    }
+
+    /// Lets go of what a plan holds.
+    pub(super) fn release(&mut self, lease: LocalLease) {
+        self.session.local_mut().release(lease);
+    }
+
+    /// Makes everything durable and lets the device go.
+    ///
+    /// # Errors
+    /// Why the store could not.
+    pub(super) fn close(self) -> Result<()> {
+        self.session.close()
+    }
+}
+
+/// Blocks of a model with fewer layers: a trace reads one of them, and the others take room only.
+///
+/// # Errors
+/// A usage failure that has the models' names.
+pub(super) fn layout(model: &str, layers: u32) -> Result<Layout> {
+    let whole = Blocks::layout(model)?;
+    let layers = layers.min(whole.block().layers);
+    Ok(Layout::new(BlockShape { layers, ..*whole.block() }, whole.order())?)
+}
+
+fn no_controller(target: &Target) -> Failure {
+    Failure::usage(format!(
+        "{target} is reached through the kernel; a GPU drives queues of a controller: use vfio:…, vfio-user:… or soft:…"
+    ))
+}

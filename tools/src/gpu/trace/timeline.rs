@@ -1,0 +1,62 @@
+//! What happened when: steps with the time at which each was over, and how they are told.
+
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use crate::failure::{Failure, Result};
+
+/// Steps in the order in which they happened.
+#[derive(Debug)]
+pub(super) struct Timeline {
+    begun: Instant,
+    steps: Vec<Step>,
+}
+
+#[derive(Debug)]
+struct Step {
+    /// Since the time line began.
+    at: Duration,
+    what: &'static str,
+    detail: String,
+}
+
+impl Timeline {
+    /// One that begins now.
+    pub(super) fn begin() -> Timeline {
+        Timeline { begun: Instant::now(), steps: Vec::new() }
+    }
+
+    /// A step is over.
+    pub(super) fn step(&mut self, what: &'static str, detail: impl Into<String>) {
+        self.steps.push(Step { at: self.begun.elapsed(), what, detail: detail.into() });
+    }
+
+    /// # Errors
+    /// When a wait that began with the last step has taken longer than `at_most`.
+    pub(super) fn check(&self, at_most: Duration) -> Result<()> {
+        let since = self.steps.last().map_or(Duration::ZERO, |step| step.at);
+        if self.begun.elapsed() - since < at_most {
+            return Ok(());
+        }
+        Err(Failure::failed(format!(
+            "waited {} ms for the layer's data; 'adit gpu selftest' looks whether the rings work",
+            at_most.as_millis()
+        )))
+    }
+
+    /// A line for each step.
+    pub(super) fn lines(&self) -> String {
+        let line = |step: &Step| {
+            let at_us = step.at.as_nanos() as f64 / 1e3;
+            format!("  {at_us:>10.1} us  {:<10}  {}\n", step.what, step.detail)
+        };
+        self.steps.iter().map(line).collect()
+    }
+
+    /// For programs.
+    pub(super) fn json(&self) -> Value {
+        let one = |step: &Step| json!({ "at_ns": step.at.as_nanos() as u64, "step": step.what, "detail": step.detail });
+        self.steps.iter().map(one).collect()
+    }
+}

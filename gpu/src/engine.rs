@@ -216,13 +216,19 @@ impl RingEngine {
         Ok(Way::Kernel(Arc::new(stream.record()?)))
     }
 
-    /// Nothing is issued any more, until a recovery. The first reason stays.
+    /// Nothing is issued any more after a failure, until a recovery. The first reason stays.
     pub(crate) fn take_out_of_service(&self, reason: &str) {
-        let mut running = self.write();
-        if running.out_of_service.is_none() {
+        if self.refuse_to_issue(reason) {
             tracing::warn!(device = self.name, reason, "the GPU's rings are out of service");
-            running.out_of_service = Some(reason.to_owned());
         }
+    }
+
+    /// The same without a word, for who asked for it. False if there was a reason already.
+    fn refuse_to_issue(&self, reason: &str) -> bool {
+        let mut running = self.write();
+        let is_first = running.out_of_service.is_none();
+        running.out_of_service.get_or_insert_with(|| reason.to_owned());
+        is_first
     }
 
     /// Looks for a ring that is out of service, and takes the engine out with it.
@@ -239,7 +245,7 @@ impl RingEngine {
     /// # Errors
     /// [`Error::TimedOut`] if a kernel, or an event that blocks wait for, does not end; [`Error::Cuda`].
     pub(crate) fn stop(&self, blocks: &Blocks) -> Result<()> {
-        self.take_out_of_service("they were stopped");
+        self.refuse_to_issue("they were stopped");
         self.stop_kernels(&self.write().rings, blocks)
     }
 
@@ -282,7 +288,7 @@ impl RingEngine {
     /// [`Error::TimedOut`] if a kernel does not stop; what keeps controllers from being recovered or queues from being
     /// made. The engine is then out of service as before.
     pub(crate) fn recover(&self, blocks: &Blocks, tables: &[&MappingTable]) -> Result<()> {
-        self.take_out_of_service("they are being recovered");
+        self.refuse_to_issue("they are being recovered");
         let mut running = self.write();
         self.stop_kernels(&running.rings, blocks)?;
         blocks.end_all();

@@ -36,9 +36,14 @@ pub use error::{Error, Result};
 pub use iocb::Iocbs;
 pub use paths::{MemoryPath, PathReport, probe};
 pub use pool::{Pool, REGIONS_MAX};
-pub use proxy::{ProxyOptions, ProxyStats};
+pub use proxy::ProxyOptions;
 pub use options::{DoorbellChoice, EngineChoice, KernelChoice, Options, Place};
 pub use outcome::{Ended, Outcome};
 pub use program::{Compiled, SOURCES, compile};
 pub use transfer::{Direction, Transfer};
 pub use uring::{Description, Device, GioUring, Stats, WaitAddresses};
+
+// The page's example compiles.
+#[cfg(doctest)]
+#[doc = include_str!("../../docs/gpu.md")]
+struct Page;

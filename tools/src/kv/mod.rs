@@ -31,6 +31,7 @@ mod survey;
 use clap::{Args, Subcommand};
 
 pub(crate) use bench::Blocks;
+pub(crate) use meter::Meter;
 pub(crate) use session::Session;
 pub(crate) use store::guard;
 

@@ -13,7 +13,7 @@ use std::time::Duration;
 use std::{slice, thread};
 
 use adit_driver::Target;
-use adit_gpu::{GioUring, Gpu, KernelChoice, Options, Outcome, Pool, Priority, Transfer};
+use adit_gpu::{GioUring, Gpu, Iocbs, KernelChoice, Options, Outcome, Pool, Priority, Transfer};
 use adit_kvstore::store::{LocalLease, Transfers};
 use clap::{Args, ValueEnum};
 use serde_json::{Map, Value, json};
@@ -181,14 +181,7 @@ impl Journey<'_> {
         let event = stream.record()?;
         timeline.step("event", "the compute stream says when the pages are free");
         let iocbs = self.uring.get_iocb(self.transfers(), Some(&event))?;
-        timeline.step(
-            "get_iocb",
-            format!(
-                "{} control blocks filled once, by the CPU: {} commands",
-                iocbs.blocks(),
-                iocbs.commands()
-            ),
-        );
+        timeline.step("get_iocb", filled(&iocbs));
         self.uring.issue_io(&iocbs, self.args.sms)?;
         timeline.step("issue_io", "the I/O kernel has them, behind the event");
         self.uring.wait_cqe(&iocbs, &stream)?;
@@ -291,6 +284,13 @@ impl Journey<'_> {
     }
 }
 
+/// What the CPU did, which it does once for a layer.
+fn filled(iocbs: &Iocbs) -> String {
+    let (commands, blocks) = (iocbs.commands(), iocbs.blocks());
+    let plural = if blocks == 1 { "" } else { "s" };
+    format!("the CPU fills {blocks} control block{plural}, once: {commands} commands")
+}
+
 /// What is told of a layer.
 struct Told {
     scene: Vec<(&'static str, String)>,
@@ -303,7 +303,8 @@ impl Told {
         let scene = self.scene.iter().map(|(name, what)| format!("{name:<8}{what}\n"));
         let counts = self.counts.iter().map(|(name, count)| format!("  {count:>13}  {name}\n"));
         let (scene, counts): (String, String) = (scene.collect(), counts.collect());
-        format!("{scene}\n{}\n{counts}", self.timeline.lines())
+        let steps = self.timeline.lines();
+        format!("{scene}\n{steps}\n{counts}")
     }
 
     fn json(&self) -> Value {

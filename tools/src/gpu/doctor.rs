@@ -1,0 +1,193 @@
+//! `adit gpu doctor`: what a GPU, this machine and a drive have for each other, and what would change the rest.
+//!
+//! What is found is [`adit_gpu::doctor`]'s; here it becomes a table or JSON, and an exit code.
+
+use std::sync::Arc;
+
+use adit_driver::{Controller, ControllerOptions, Target};
+use adit_gpu::MemoryPath;
+use adit_gpu::doctor::{self, Report, Row, Section, Verdict};
+use clap::Args;
+use serde_json::{Value, json};
+
+use super::GpuArg;
+use crate::failure::{Failure, Result};
+use crate::human;
+use crate::output::Output;
+
+const EXAMPLES: &str = "\
+Examples:
+  The GPU alone:
+    adit gpu doctor
+  The second GPU and a drive: also what lies between them, and each way to memory, tried:
+    adit gpu doctor --gpu 1 vfio:0000:01:00.0
+
+Exit codes: 0 the GPU's rings have a way, 1 the drive cannot be opened, 3 there is no GPU, or no way.";
+
+/// Prints what a GPU and a drive have for each other, what they lack, and what would change that
+#[derive(Args, Clone, Debug)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct DoctorArgs {
+    /// The drive: a controller of its own, as in vfio:0000:01:00.0 or soft:mem=64M
+    target: Option<Target>,
+
+    #[command(flatten)]
+    gpu: GpuArg,
+
+    /// Prints JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// That there is no GPU, or no way; why the drive cannot be opened. The report is printed all the same.
+pub(crate) fn run(args: &DoctorArgs) -> Result<()> {
+    let opened = args.target.as_ref().map(open).transpose();
+    let controller = opened.as_ref().ok().and_then(Option::as_ref);
+    let report = doctor::examine(args.gpu.ordinal, controller);
+    Output::Standard.write(&match args.json {
+        true => format!("{:#}\n", json(args, &report)),
+        false => table(&report, args.target.is_some()),
+    })?;
+    opened?;
+    end(&report)
+}
+
+/// As rings need it: their doorbells are registers.
+fn open(target: &Target) -> Result<Arc<Controller>> {
+    let options = ControllerOptions { shadow_doorbells: false, ..ControllerOptions::default() };
+    Ok(Arc::new(Controller::open(target, &options)?))
+}
+
+/// # Errors
+/// Where nothing is left but the CPU, by the first fact that is missing.
+fn end(report: &Report) -> Result<()> {
+    if report.path != MemoryPath::CpuOnly {
+        return Ok(());
+    }
+    let rows = report.sections.iter().flat_map(|section| &section.rows);
+    let missing = rows.into_iter().find(|row| row.verdict == Verdict::Missing);
+    let why = missing.map_or_else(|| "no way to memory works".to_owned(), reasoned);
+    Err(Failure::unavailable(format!("only the CPU's way is left: {why}")))
+}
+
+/// What is missing, why, and what to do.
+fn reasoned(row: &Row) -> String {
+    let parts = [Some(format!("{}: {}", row.name, row.value)), row.reason.clone(), row.fix.clone()];
+    human::printable(&parts.into_iter().flatten().collect::<Vec<_>>().join("; "))
+}
+
+fn word(verdict: Verdict) -> &'static str {
+    match verdict {
+        Verdict::Good => "ok",
+        Verdict::Warning => "warning",
+        Verdict::Missing => "missing",
+    }
+}
+
+fn table(report: &Report, has_target: bool) -> String {
+    let rows = report.sections.iter().flat_map(|section| &section.rows);
+    let width = rows.map(|row| row.name.len()).max().unwrap_or(0);
+    let sections = report.sections.iter().map(|section| section_lines(section, width));
+    format!("{}\n{}\n", sections.collect::<String>(), summary(report, has_target))
+}
+
+fn section_lines(section: &Section, width: usize) -> String {
+    let rows = section.rows.iter().map(|row| row_lines(row, width));
+    format!("{}\n{}", section.title, rows.collect::<String>())
+}
+
+/// The fact, and below it why it is not better and what would change that.
+fn row_lines(row: &Row, width: usize) -> String {
+    let (word, name, value) = (word(row.verdict), row.name, human::printable(&row.value));
+    let mut lines = format!("  {word:<9}{name:<width$}  {value}\n");
+    for (what, text) in [("why", &row.reason), ("fix", &row.fix)] {
+        if let Some(text) = text {
+            let text = human::printable(text);
+            lines += &format!("{:indent$}{what}: {text}\n", "", indent = width + 13);
+        }
+    }
+    lines
+}
+
+/// What rings would use.
+fn summary(report: &Report, has_target: bool) -> String {
+    let path = report.path.name();
+    match (report.path, report.doorbells) {
+        (MemoryPath::CpuOnly, _) => "Rings cannot be made here: CPU only.".to_owned(),
+        (_, Some(how)) => format!("Rings would use {path}, doorbells {how}."),
+        (_, None) if has_target => format!("Rings would use {path}; no doorbell works."),
+        (_, None) => format!("Rings can use {path}; name a drive to have the better ways tried."),
+    }
+}
+
+fn json(args: &DoctorArgs, report: &Report) -> Value {
+    let row = |row: &Row| {
+        json!({
+            "name": row.name,
+            "verdict": word(row.verdict),
+            "value": row.value,
+            "reason": row.reason,
+            "fix": row.fix,
+        })
+    };
+    let section = |section: &Section| {
+        let rows: Value = section.rows.iter().map(row).collect();
+        json!({ "title": section.title, "rows": rows })
+    };
+    let sections: Value = report.sections.iter().map(section).collect();
+    json!({
+        "gpu": args.gpu.ordinal,
+        "target": args.target.as_ref().map(ToString::to_string),
+        "sections": sections,
+        "path": report.path.name(),
+        "doorbells": report.doorbells,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(verdict: Verdict, reason: Option<&str>) -> Row {
+        let (reason, fix) = (reason.map(str::to_owned), reason.map(|_| "add one".to_owned()));
+        Row { name: "bridge", value: "no\u{1b}[2J".to_owned(), verdict, reason, fix }
+    }
+
+    fn report(path: MemoryPath, verdict: Verdict) -> Report {
+        let rows = vec![row(verdict, (verdict != Verdict::Good).then_some("there is none"))];
+        Report { sections: vec![Section { title: "PCIe", rows }], path, doorbells: None }
+    }
+
+    #[test]
+    fn what_is_missing_has_its_reason_and_its_remedy_below_it() {
+        let text = table(&report(MemoryPath::PinnedHost, Verdict::Missing), false);
+        let expected = "PCIe\n  missing  bridge  no?[2J\n                   why: there is none\n                   fix: add one\n";
+        assert!(text.starts_with(expected), "{text}");
+        assert!(text.contains("pinned host memory; name a drive"), "{text}");
+    }
+
+    #[test]
+    fn where_only_the_cpu_is_left_the_code_is_that_of_what_is_unavailable() {
+        let report = report(MemoryPath::CpuOnly, Verdict::Missing);
+        let failure = end(&report).expect_err("nothing is left");
+        assert_eq!(failure.code(), crate::failure::UNAVAILABLE);
+        assert!(
+            failure.to_string().ends_with("bridge: no?[2J; there is none; add one"),
+            "{failure}"
+        );
+        assert!(table(&report, true).ends_with("CPU only.\n"));
+    }
+
+    #[test]
+    fn where_a_way_works_nothing_has_failed() {
+        let report = report(MemoryPath::DmaBufMmap, Verdict::Warning);
+        assert!(end(&report).is_ok());
+        let args = DoctorArgs { target: None, gpu: GpuArg { ordinal: 2 }, json: true };
+        let json = json(&args, &report);
+        assert_eq!((&json["gpu"], &json["path"]), (&2.into(), &"dma-buf mapped here".into()));
+        assert_eq!(json["sections"][0]["rows"][0]["verdict"], "warning");
+    }
+}

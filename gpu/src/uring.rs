@@ -148,9 +148,12 @@ impl GioUring {
         let why = match options.engine {
             EngineChoice::Staged => None,
             EngineChoice::Rings => return with_rings(gpu, &devices, pool, options),
-            EngineChoice::Auto => match with_rings(gpu, &devices, pool.clone(), options) {
-                Ok(uring) => return Ok(uring),
-                Err(error) => Some(error.to_string()),
+            EngineChoice::Auto => match shadowed(&devices) {
+                Some(why) => Some(why),
+                None => match with_rings(gpu, &devices, pool.clone(), options) {
+                    Err(error) if !error.is_usage() => Some(error.to_string()),
+                    decided => return decided,
+                },
             },
         };
         staged(gpu, &devices, pool, options, why)
@@ -446,6 +449,16 @@ fn check(devices: &[Device], pool: &Pool, options: &Options) -> Result<()> {
         return invalid("0 queues on each device".to_owned(), "at least one is needed".to_owned());
     }
     Ok(())
+}
+
+/// Why the GPU cannot ring the doorbells of a device, if one's are shadowed.
+fn shadowed(devices: &[Device]) -> Option<String> {
+    let shadowed =
+        devices.iter().map(|device| device.controller.info()).find(|info| info.shadow_doorbells)?;
+    Some(format!(
+        "{}: shadow doorbells are in use; open it without them (dbbuf=off)",
+        shadowed.device
+    ))
 }
 
 fn shape(namespace: &Namespace, address_mask: u64) -> Shape {

@@ -23,6 +23,11 @@ const ROUND_MS: f64 = 10.0;
 /// How long the last rounds may take.
 const PATIENCE: Duration = Duration::from_secs(30);
 
+/// Registers of a multiprocessor, and of a warp of each kernel, rounded up from what NVRTC 13.0 gives them.
+const REGISTERS: u32 = 65_536;
+const REGISTERS_CONTROLLER: u32 = 4_096;
+const REGISTERS_IO: u32 = 3_072;
+
 /// The compute kernel alone, before anything persistent runs.
 #[derive(Debug)]
 pub(super) struct Alone {
@@ -90,6 +95,14 @@ pub(super) fn measure(
     })
 }
 
+/// Warps of the I/O kernel on each of `sms` multiprocessors that the controller leaves room for: a kernel of which no block
+/// fits would wait for one that does not end.
+pub(super) fn warps(options: &BenchOptions, sms: u32) -> Option<u32> {
+    let controller = options.queues.div_ceil(sms.max(1)).checked_mul(REGISTERS_CONTROLLER)?;
+    let room = REGISTERS.checked_sub(controller)? / REGISTERS_IO;
+    (room > 0).then(|| room.min(options.warps))
+}
+
 fn kind(kind: &PartitionKind) -> String {
     match kind {
         PartitionKind::Green => "green contexts".to_owned(),
@@ -137,6 +150,15 @@ fn median(times: &mut [f64]) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_io_kernel_takes_the_room_that_the_controller_leaves() {
+        let with = |queues| BenchOptions { queues, ..BenchOptions::default() };
+        assert_eq!(warps(&with(8), 8), Some(16));
+        assert_eq!(warps(&with(64), 8), Some(10));
+        assert_eq!(warps(&with(128), 8), None);
+        assert_eq!(warps(&with(256), 1), None);
+    }
 
     #[test]
     fn the_median_is_one_of_the_times() {

@@ -9,6 +9,9 @@ use crate::options::Place;
 /// Most queues of a bench.
 pub const QUEUES_MAX: u32 = 256;
 
+/// Most warps of the I/O kernel on a multiprocessor: more have no registers.
+pub const WARPS_MAX: u32 = 16;
+
 /// Who serves the rings.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ControllerChoice {
@@ -34,7 +37,7 @@ impl ControllerChoice {
 pub struct BenchOptions {
     /// Which GPU, from 0 on.
     pub gpu: u32,
-    /// Queue pairs. Default 8.
+    /// Queue pairs. Default 16.
     pub queues: u32,
     /// Entries of each queue. Default 1024.
     pub depth: u32,
@@ -60,7 +63,7 @@ impl Default for BenchOptions {
     fn default() -> Self {
         BenchOptions {
             gpu: 0,
-            queues: 8,
+            queues: 16,
             depth: 1024,
             sms: 8,
             warps: 16,
@@ -84,7 +87,7 @@ impl BenchOptions {
             ("queues", self.queues, 1, QUEUES_MAX),
             ("depth", self.depth, 2, 4096),
             ("sms", self.sms, 1, 1024),
-            ("warps", self.warps, 1, 32),
+            ("warps", self.warps, 1, WARPS_MAX),
             ("bs", self.block_bytes, 512, 1 << 20),
             ("single commands", self.single_commands, 1, 1_000_000),
         ];

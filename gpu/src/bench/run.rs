@@ -110,11 +110,16 @@ impl Bench<'_> {
             let why = "the threads that serve the rings take the CPU that feeds them";
             return Ok(Err(format!("{why}; measure it with the controller on the GPU")));
         }
+        let partitions = self.gpu.partition(self.options.sms);
+        let sms = partitions.io.sms();
+        let Some(warps) = beside::warps(self.options, sms) else {
+            let queues = self.options.queues;
+            return Ok(Err(format!("the controller of {queues} queues fills {sms} SMs by itself")));
+        };
         self.watch.tell("a compute kernel alone");
         let alone: Alone = beside::alone(self.gpu, self.program, self.options)?;
-        let partitions = self.gpu.partition(self.options.sms);
         let mut rig = self.rig(&partitions.io, &partitions.io)?;
-        let grid = grid(self.options, partitions.io.sms());
+        let grid = (sms.min(self.options.sms), warps * 32);
         let figures = (&alone, per_second);
         beside::measure(&mut rig, &partitions, figures, (grid, self.options), self.watch).map(Ok)
     }

@@ -164,6 +164,7 @@ pub(super) fn stop_and_restart(machine: &Machine) -> Seen {
     for ring in 0..2 {
         rig.load.issue(ring)?;
     }
+    wait_until(|| Ok(rig.rings.counters()?.commands > 0), "the first command")?;
     rig.unpersist()?;
     let before = rig.rings.counters()?.commands;
     rig.persist(GRID)?;

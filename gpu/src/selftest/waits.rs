@@ -32,8 +32,9 @@ const _: () = assert!(size_of::<WaitArguments>() == 48);
 /// What a waiter writes when it is over.
 const NOTHING: u32 = u32::MAX;
 
-/// A block that is prepared, a stream beside the rings' own, and a word for the waiter.
-fn prepared(machine: &Machine) -> Result<(Rig, Stream, PinnedMemory), Objection> {
+/// A word for the waiter, a stream beside the rings' own, and a block that is prepared; the rig last, so that it goes first:
+/// memory is not freed while its controller runs.
+fn prepared(machine: &Machine) -> Result<(PinnedMemory, Stream, Rig), Objection> {
     let shape = shape(1, 64);
     // First of all: a stream, memory or an event that is made while kernels run may wait for them.
     let stream = machine.partitions.compute.stream(Priority::Normal)?;
@@ -42,11 +43,11 @@ fn prepared(machine: &Machine) -> Result<(Rig, Stream, PinnedMemory), Objection>
     let mut rig = machine.rig(&shape)?;
     rig.fill_reads(0, 0, &shape, 1)?;
     rig.load.prepare(0, &[round(0, (COUNT, u64::from(COUNT)), LONG)])?;
-    Ok((rig, stream, word))
+    Ok((word, stream, rig))
 }
 
 pub(super) fn by_stream(machine: &Machine) -> Seen {
-    let (rig, stream, word) = prepared(machine)?;
+    let (word, stream, rig) = prepared(machine)?;
     let (over, generation) = rig.load.over_word(0);
     stream.wait32_at_least(over, generation, false)?;
     stream.write32(word.address(), 1)?;
@@ -63,7 +64,7 @@ pub(super) fn by_stream(machine: &Machine) -> Seen {
 
 pub(super) fn by_kernel(machine: &Machine) -> Seen {
     let arguments = DeviceMemory::allocate(&machine.gpu, size_of::<WaitArguments>() as u64)?;
-    let (rig, stream, word) = prepared(machine)?;
+    let (word, stream, rig) = prepared(machine)?;
     let wait = |timeout: Duration| -> Result<(), Objection> {
         let (blocks, generations) = rig.load.lists(0);
         let written = WaitArguments {

@@ -18,7 +18,7 @@ use crate::units;
 
 const EXAMPLES: &str = "\
 Examples:
-  Eight queues in GPU memory, served by a second kernel, for two seconds:
+  Queues in GPU memory, served by a second kernel, for two seconds:
     adit gpu bench
   One queue in host memory, served by a thread of the CPU, for a program to read:
     adit gpu bench --controller cpu --placement host --queues 1 --json";
@@ -32,7 +32,7 @@ pub(crate) struct BenchArgs {
     gpu: u32,
 
     /// Queue pairs
-    #[arg(long, default_value_t = 8)]
+    #[arg(long, default_value_t = 16)]
     queues: u32,
 
     /// Entries of each queue
@@ -43,7 +43,7 @@ pub(crate) struct BenchArgs {
     #[arg(long, default_value_t = 8)]
     sms: u32,
 
-    /// Warps of the I/O kernel on each multiprocessor
+    /// Warps of the I/O kernel on each multiprocessor, 1 to 16
     #[arg(long, default_value_t = 16)]
     warps: u32,
 

@@ -48,9 +48,9 @@ pub(crate) struct Bells {
 #[derive(Debug)]
 enum Held {
     /// The pages that the two registers are in.
-    Pages([Arc<Page>; 2]),
+    Pages(#[allow(dead_code, reason = "held, not read")] [Arc<Page>; 2]),
     /// The proxy's words.
-    Slot(Slot),
+    Slot(#[allow(dead_code, reason = "held, not read")] Slot),
 }
 
 /// What [`Doorbells::choose`] found.

@@ -7,14 +7,12 @@
 //! The engine is in service until something is found wrong with it; `recover` stops the kernels, ends every command and
 //! makes queues anew that still have some outstanding. Kernels are stopped within a bounded time or said not to be: then
 //! nothing they reach may be freed, which is the caller's part.
-#![allow(unsafe_code)]
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::{Duration, Instant};
 
 use adit_driver::Controller;
-use adit_driver::spec::{Cid, Qid, Sqe};
 
 use crate::cuda::{Gpu, PartitionKind, Partitions, Priority, Stream};
 use crate::error::{Error, Result};
@@ -23,7 +21,7 @@ use crate::options::{KernelChoice, Options};
 use crate::outcome::RESET;
 use crate::program::{Kernel, Program};
 use crate::queue::Queue;
-use crate::rings::{Counters, Rings};
+use crate::rings::{Counters, Rings, abort};
 use crate::table::MappingTable;
 
 /// Streams that blocks are issued in, in turn: few enough that each has a hardware queue of its own.
@@ -53,7 +51,7 @@ pub(crate) struct RingEngine {
     program: Arc<Program>,
     partitions: Partitions,
     kernel: KernelChoice,
-    controllers: Vec<Option<Arc<Controller>>>,
+    controllers: Vec<Arc<Controller>>,
     make_queues: MakeQueues,
 }
 
@@ -67,13 +65,11 @@ struct Running {
 /// What a ring engine is made of, besides the options.
 pub(crate) struct Parts<'a> {
     pub(crate) gpu: &'a Arc<Gpu>,
-    /// For messages.
-    pub(crate) name: String,
     pub(crate) program: Arc<Program>,
     pub(crate) blocks: &'a Blocks,
     pub(crate) tables: &'a [&'a MappingTable],
     /// The controllers of the devices that are reset with their queues.
-    pub(crate) controllers: Vec<Option<Arc<Controller>>>,
+    pub(crate) controllers: Vec<Arc<Controller>>,
     pub(crate) make_queues: MakeQueues,
 }
 
@@ -83,7 +79,7 @@ impl RingEngine {
     /// # Errors
     /// What keeps the device code from being compiled, the queues from being made, or CUDA from working.
     pub(crate) fn new(parts: Parts<'_>, options: &Options) -> Result<RingEngine> {
-        let Parts { gpu, name, program, blocks, tables, controllers, make_queues } = parts;
+        let Parts { gpu, program, blocks, tables, controllers, make_queues } = parts;
         let partitions = gpu.partition(options.sms);
         let stream = |_| partitions.io.stream(Priority::High);
         let streams = (0..STREAMS).map(stream).collect::<Result<Vec<_>>>()?;
@@ -92,7 +88,11 @@ impl RingEngine {
         let rings = Rings::new(gpu, queues, tables, (blocks.iocbs(), blocks.count()))?;
         let engine = RingEngine {
             running: RwLock::new(Running { rings, out_of_service: None }),
-            name,
+            name: controllers
+                .iter()
+                .map(|controller| controller.info().device.as_str())
+                .collect::<Vec<_>>()
+                .join(", "),
             streams,
             next_stream: AtomicUsize::new(0),
             control,
@@ -216,13 +216,19 @@ impl RingEngine {
         Ok(Way::Kernel(Arc::new(stream.record()?)))
     }
 
-    /// Nothing is issued any more, until a recovery. The first reason stays.
+    /// Nothing is issued any more after a failure, until a recovery. The first reason stays.
     pub(crate) fn take_out_of_service(&self, reason: &str) {
-        let mut running = self.write();
-        if running.out_of_service.is_none() {
+        if self.refuse_to_issue(reason) {
             tracing::warn!(device = self.name, reason, "the GPU's rings are out of service");
-            running.out_of_service = Some(reason.to_owned());
         }
+    }
+
+    /// The same without a word, for who asked for it. False if there was a reason already.
+    fn refuse_to_issue(&self, reason: &str) -> bool {
+        let mut running = self.write();
+        let is_first = running.out_of_service.is_none();
+        running.out_of_service.get_or_insert_with(|| reason.to_owned());
+        is_first
     }
 
     /// Looks for a ring that is out of service, and takes the engine out with it.
@@ -239,24 +245,41 @@ impl RingEngine {
     /// # Errors
     /// [`Error::TimedOut`] if a kernel, or an event that blocks wait for, does not end; [`Error::Cuda`].
     pub(crate) fn stop(&self, blocks: &Blocks) -> Result<()> {
-        self.take_out_of_service("they were stopped");
+        self.refuse_to_issue("they were stopped");
         self.stop_kernels(&self.write().rings, blocks)
     }
 
     fn stop_kernels(&self, rings: &Rings, blocks: &Blocks) -> Result<()> {
         rings.set_stop(true);
-        if self.kernel == KernelChoice::Persistent {
-            self.control.synchronize(STOP_WITHIN)?;
+        let started = Instant::now();
+        self.control.synchronize(STOP_WITHIN)?;
+        // Kernels may lie in a stream behind each other: the next begins when what one works on is given up.
+        loop {
+            self.give_up(rings, &blocks.under_way())?;
+            let idle = self.streams.iter().map(Stream::is_idle).collect::<Result<Vec<_>>>()?;
+            if idle.iter().all(|idle| *idle) {
+                return Ok(());
+            }
+            if started.elapsed() >= STOP_WITHIN {
+                let fix = "look at the events that control blocks wait for";
+                return Err(Error::TimedOut {
+                    waited_for: "the I/O kernels to stop".to_owned(),
+                    after: STOP_WITHIN,
+                    fix: fix.to_owned(),
+                });
+            }
+            std::thread::sleep(LOOK_EVERY);
         }
-        let under_way = blocks.under_way();
-        if !under_way.is_empty() {
-            let argument = rings.prepare_abandon(&under_way, RESET);
-            self.control.launch(self.program.function(Kernel::Abandon), 1, LANES, argument)?;
+    }
+
+    /// Ends all that blocks have in flight or not sent.
+    fn give_up(&self, rings: &Rings, under_way: &[u32]) -> Result<()> {
+        if under_way.is_empty() {
+            return Ok(());
         }
-        for stream in self.streams.iter().chain([&self.control]) {
-            stream.synchronize(STOP_WITHIN)?;
-        }
-        Ok(())
+        let argument = rings.prepare_abandon(under_way, RESET);
+        self.control.launch(self.program.function(Kernel::Abandon), 1, LANES, argument)?;
+        self.control.synchronize(STOP_WITHIN)
     }
 
     /// Brings the engine back into service. All commands that were under way end, those in flight as reset.
@@ -265,7 +288,7 @@ impl RingEngine {
     /// [`Error::TimedOut`] if a kernel does not stop; what keeps controllers from being recovered or queues from being
     /// made. The engine is then out of service as before.
     pub(crate) fn recover(&self, blocks: &Blocks, tables: &[&MappingTable]) -> Result<()> {
-        self.take_out_of_service("they are being recovered");
+        self.refuse_to_issue("they are being recovered");
         let mut running = self.write();
         self.stop_kernels(&running.rings, blocks)?;
         blocks.end_all();
@@ -282,8 +305,7 @@ impl RingEngine {
     /// Asks controllers to end commands whose completions have not come.
     fn abort_outstanding(&self, rings: &Rings) -> Result<()> {
         for (device, qid, cid) in rings.outstanding()?.into_iter().take(ABORTS_MAX) {
-            let Some(controller) = &self.controllers[device] else { continue };
-            if let Err(error) = abort(controller, qid, cid) {
+            if let Err(error) = abort(&self.controllers[device], qid, cid) {
                 tracing::info!(
                     device = self.name,
                     qid = qid.0,
@@ -313,15 +335,14 @@ impl RingEngine {
 
     /// Whether queues cannot be gone on with.
     fn needs_queues(&self, rings: &Rings) -> Result<bool> {
-        let controllers = self.controllers.iter().flatten();
-        let has_failed = controllers.into_iter().any(|controller| controller.check().is_err());
+        let has_failed = self.controllers.iter().any(|controller| controller.check().is_err());
         let is_whole = rings.queue_count() > 0;
         Ok(!is_whole || has_failed || rings.poison()?.is_some() || !rings.outstanding()?.is_empty())
     }
 
     /// Deletes all queues, brings controllers that failed back, and makes queues again.
     fn make_queues_anew(&self, rings: &mut Rings, tables: &[&MappingTable]) -> Result<()> {
-        for controller in self.controllers.iter().flatten() {
+        for controller in &self.controllers {
             if controller.check().is_err() {
                 controller.recover()?;
             }
@@ -330,12 +351,6 @@ impl RingEngine {
         let queues = (0..tables.len()).map(&self.make_queues).collect::<Result<Vec<_>>>()?;
         rings.replace(queues, tables)
     }
-}
-
-fn abort(controller: &Controller, qid: Qid, cid: Cid) -> Result<()> {
-    // SAFETY: Abort transfers nothing, names no memory, and the queue is not one that the driver drives.
-    unsafe { controller.admin("Abort", Sqe::abort(qid, cid), None) }?;
-    Ok(())
 }
 
 /// Blocks and threads of a kernel for so many commands: warps enough for all of them, spread over the multiprocessors.

@@ -36,7 +36,7 @@ pub use error::{Error, Result};
 pub use iocb::Iocbs;
 pub use paths::{MemoryPath, PathReport, probe};
 pub use pool::{Pool, REGIONS_MAX};
-pub use proxy::{ProxyOptions, ProxyStats};
+pub use proxy::ProxyOptions;
 pub use options::{DoorbellChoice, EngineChoice, KernelChoice, Options, Place};
 pub use outcome::{Ended, Outcome};
 pub use program::{Compiled, SOURCES, compile};

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use crate::proxy::ProxyOptions;
+
 /// Where a ring or a pool lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Place {
@@ -73,6 +75,8 @@ pub struct Options {
     pub completion: Option<Place>,
     /// How doorbells are rung.
     pub doorbells: DoorbellChoice,
+    /// The thread that rings them, where it is by proxy.
+    pub proxy: ProxyOptions,
     /// Who carries transfers out.
     pub engine: EngineChoice,
     /// How the GPU runs the rings.
@@ -92,6 +96,7 @@ impl Default for Options {
             submission: None,
             completion: None,
             doorbells: DoorbellChoice::default(),
+            proxy: ProxyOptions::default(),
             engine: EngineChoice::default(),
             kernel: KernelChoice::default(),
             blocks: 64,

@@ -50,13 +50,13 @@ impl Default for ProxyOptions {
 
 /// What a proxy has done.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ProxyStats {
+pub(crate) struct ProxyStats {
     /// Doorbells rung.
-    pub rung: u64,
+    pub(crate) rung: u64,
     /// Values that no doorbell of the queue takes, which were not rung.
-    pub refused: u64,
+    pub(crate) refused: u64,
     /// Queues served now.
-    pub queues: u32,
+    pub(crate) queues: u32,
 }
 
 /// A running proxy; stopped when the last handle and the last queue are gone.

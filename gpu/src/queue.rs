@@ -11,13 +11,11 @@ use std::sync::Arc;
 
 use adit_driver::controller::{RawQueuePair, RingSpace, SuppliedRings};
 use adit_driver::sys::Atomics;
-use adit_driver::transfer::SglSupport;
 use adit_driver::{Controller, Namespace, Placement};
 
 use crate::cuda::{Gpu, Registration};
 use crate::doorbell::{Bells, Doorbells};
 use crate::error::{Error, Result};
-use crate::layout::Form;
 use crate::options::Place;
 use crate::paths::{self, Block, HostBlock, Mapped};
 
@@ -51,8 +49,6 @@ pub(crate) struct Queue {
     pub(crate) lba_shift: u32,
     /// PRINFO, in place in dword 12.
     pub(crate) protection: u32,
-    /// How commands point at their data.
-    pub(crate) form: Form,
     /// What makes the doorbells work.
     pub(crate) bells: Option<Bells>,
     /// What is let go after the queue is deleted.
@@ -91,7 +87,7 @@ impl Queue {
         // SAFETY: the rings are fresh; device code puts commands there that name the pool's memory.
         let raw = unsafe { controller.create_raw_queue_pair(depth, rings.placement())? };
         let keeps: Vec<Keeper> = vec![Arc::new(rings)];
-        finish(controller, namespace, raw, addresses, doorbells, keeps)
+        finish(namespace, raw, addresses, doorbells, keeps)
     }
 
     /// Keeps `what` until the queue is deleted: memory that its commands name. Leaked if it cannot be.
@@ -215,7 +211,7 @@ fn in_cmb(
     let completion = register(raw.completion(), "a completion ring beside it")?;
     let addresses = (submission.address(), completion.address());
     let keeps: Vec<Keeper> = vec![Arc::new(submission), Arc::new(completion)];
-    finish(controller, namespace, raw, addresses, doorbells, keeps)
+    finish(namespace, raw, addresses, doorbells, keeps)
 }
 
 /// Lets the GPU at a ring of the driver's.
@@ -233,14 +229,12 @@ fn register_ring(gpu: &Arc<Gpu>, memory: &Atomics) -> Result<Registration> {
 
 /// Attaches the doorbells to a queue that was created.
 fn finish(
-    controller: &Controller,
     namespace: &Namespace,
     raw: RawQueuePair,
     (sq, cq): (u64, u64),
     doorbells: &Doorbells,
     keeps: Vec<Keeper>,
 ) -> Result<Queue> {
-    let sgl = controller.info().sgl != SglSupport::None;
     let mut queue = Queue {
         sq,
         cq,
@@ -251,7 +245,6 @@ fn finish(
         nsid: namespace.nsid().0,
         lba_shift: namespace.limits().lba_shift,
         protection: namespace.protection_control(),
-        form: if sgl { Form::Sgl } else { Form::Prp },
         bells: None,
         raw: None,
         keeps,

@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::cuda::Gpu;
 use crate::doorbell::Doorbells;
-use crate::error::{Error, Result};
-use crate::options::{DoorbellChoice, Options, Place};
+use crate::error::Result;
+use crate::options::{Options, Place};
 use crate::pool::Pool;
 use crate::program::Program;
 use crate::proxy::{ProxyOptions, ProxyThread};
@@ -51,7 +51,7 @@ impl QueueMaker {
         };
         for device in devices {
             let pair = (&device.controller, &device.namespace);
-            let start = || shared_proxy(gpu, &proxy);
+            let start = || shared_proxy(gpu, &options.proxy, &proxy);
             let chosen = Doorbells::choose(gpu, program, pair, options.doorbells, start)?;
             maker.doorbells.push(chosen.doorbells);
             maker.why_not_mapped = maker.why_not_mapped.or(chosen.why_not_mapped);
@@ -111,12 +111,13 @@ impl QueueMaker {
 /// One proxy for all devices, started when the first needs it.
 fn shared_proxy(
     gpu: &Arc<Gpu>,
+    options: &ProxyOptions,
     proxy: &Mutex<Option<Arc<ProxyThread>>>,
 ) -> Result<Arc<ProxyThread>> {
     let mut proxy = proxy.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(proxy) = &*proxy {
         return Ok(Arc::clone(proxy));
     }
-    let started = ProxyThread::start(gpu, &ProxyOptions::default())?;
+    let started = ProxyThread::start(gpu, options)?;
     Ok(Arc::clone(proxy.insert(started)))
 }

@@ -11,7 +11,8 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use adit_driver::spec::{Cid, Qid};
+use adit_driver::Controller;
+use adit_driver::spec::{Cid, Qid, Sqe};
 use zerocopy::{FromZeros, IntoBytes};
 
 use crate::cuda::{DeviceMemory, Gpu, PinnedMemory};
@@ -330,6 +331,16 @@ impl Rings {
         }
         Ok(all)
     }
+}
+
+/// Asks a controller to end a command of a ring.
+///
+/// # Errors
+/// The driver's: one that is not answered takes the controller out of service.
+pub(crate) fn abort(controller: &Controller, qid: Qid, cid: Cid) -> Result<()> {
+    // SAFETY: Abort transfers nothing, names no memory, and the queue is not one that the driver drives.
+    unsafe { controller.admin("Abort", Sqe::abort(qid, cid), None) }?;
+    Ok(())
 }
 
 fn check(queue: &Queue) -> Result<()> {

@@ -136,7 +136,7 @@ impl<'a> Cut<'a> {
         let mut lba = transfer.lba.0;
         let mut left = transfer.bytes >> lba_shift;
         while left > 0 {
-            let lbas = left.min(max_bytes >> lba_shift).min(self.to_boundary(lba));
+            let lbas = left.min(max_bytes >> lba_shift).min(self.lbas_before_boundary(lba));
             let place = Context::place(lba, lbas, transfer.region, is_write);
             put(Context { address, place })?;
             address += lbas << lba_shift;
@@ -147,7 +147,7 @@ impl<'a> Cut<'a> {
     }
 
     /// LBAs from `lba` to the next boundary.
-    fn to_boundary(&self, lba: u64) -> u64 {
+    fn lbas_before_boundary(&self, lba: u64) -> u64 {
         match u64::from(self.shape.boundary_lbas) {
             0 => u64::MAX,
             boundary => boundary - lba % boundary,

@@ -21,7 +21,7 @@ use adit_driver::transfer::SglSupport;
 use adit_driver::{Controller, Namespace};
 
 use crate::cuda::{Event, Gpu, Partitions, Priority, Stream, flush_rdma_writes};
-use crate::engine::{MakeQueues, Parts, RingEngine};
+use crate::engine::{Parts, RingEngine};
 use crate::error::{Error, Result};
 use crate::iocb::{Blocks, Filling, Iocbs, Use, Way};
 use crate::layout::Form;
@@ -50,28 +50,10 @@ pub struct Device {
     pub namespace: Namespace,
 }
 
-/// A device as the rings see it.
-pub(crate) struct Member {
-    pub(crate) table: MappingTable,
-    /// LBAs of its namespace, or the namespace, which knows how many there are now.
-    pub(crate) size: Size,
-    /// Whom to recover when its queues fail.
-    pub(crate) controller: Option<Arc<Controller>>,
-}
-
-/// How many LBAs there are.
-pub(crate) enum Size {
-    Fixed(u64),
-    Of(Namespace),
-}
-
-impl Size {
-    fn lba_count(&self) -> u64 {
-        match self {
-            Size::Fixed(lbas) => *lbas,
-            Size::Of(namespace) => namespace.lba_count(),
-        }
-    }
+/// A device, and how its commands address the pool.
+struct Member {
+    table: MappingTable,
+    device: Device,
 }
 
 /// What has been counted since it was made, or since queues were last made anew.
@@ -85,6 +67,8 @@ pub struct Stats {
     pub cq_rings: u64,
     /// Completions of commands that had been given up.
     pub late: u64,
+    /// Times that the persistent kernel has looked whether it is to stop: it counts up while that runs.
+    pub looks: u32,
 }
 
 /// What was chosen, and why.
@@ -143,7 +127,7 @@ struct Core {
 }
 
 enum Engine {
-    Rings(RingEngine),
+    Rings(Box<RingEngine>),
     Staged(Staged),
 }
 
@@ -164,50 +148,15 @@ impl GioUring {
         let why = match options.engine {
             EngineChoice::Staged => None,
             EngineChoice::Rings => return with_rings(gpu, &devices, pool, options),
-            EngineChoice::Auto => match with_rings(gpu, &devices, pool.clone(), options) {
-                Ok(uring) => return Ok(uring),
-                Err(error) => Some(error.to_string()),
+            EngineChoice::Auto => match shadowed(&devices) {
+                Some(why) => Some(why),
+                None => match with_rings(gpu, &devices, pool.clone(), options) {
+                    Err(error) if !error.is_usage() => Some(error.to_string()),
+                    decided => return decided,
+                },
             },
         };
         staged(gpu, &devices, pool, options, why)
-    }
-
-    /// Rings over queues that `make_queues` makes, of whatever device.
-    pub(crate) fn over(
-        gpu: &Arc<Gpu>,
-        program: Arc<Program>,
-        pool: Pool,
-        members: Vec<Member>,
-        make_queues: MakeQueues,
-        options: &Options,
-    ) -> Result<GioUring> {
-        let blocks = Arc::new(Blocks::new(gpu, options.blocks, options.timeout)?);
-        let tables = members.iter().map(|member| &member.table).collect::<Vec<_>>();
-        let controllers =
-            members.iter().map(|member| member.controller.clone()).collect::<Vec<_>>();
-        let name = controllers.iter().flatten().map(|controller| controller.info().device.clone());
-        let name = name.collect::<Vec<_>>().join(", ");
-        let parts = Parts {
-            gpu,
-            name,
-            program,
-            blocks: &blocks,
-            tables: &tables,
-            controllers,
-            make_queues,
-        };
-        let engine = RingEngine::new(parts, options)?;
-        let description = Description {
-            engine: EngineChoice::Rings,
-            why_staged: None,
-            no_partition: engine.no_partition().map(str::to_owned),
-            sms: engine.partitions().io.sms(),
-            places: None,
-            doorbells: None,
-            queues: engine.queue_count(),
-            table_bytes: tables.iter().map(|table| table.bytes()).sum(),
-        };
-        Core::finish(gpu, Engine::Rings(engine), members, blocks, pool, description)
     }
 
     fn core(&self) -> &Core {
@@ -229,14 +178,6 @@ impl GioUring {
         match &self.core().engine {
             Engine::Rings(engine) => Some(engine.partitions()),
             Engine::Staged(_) => None,
-        }
-    }
-
-    /// How often the persistent kernel has looked for work: it counts up while that runs.
-    pub(crate) fn alive(&self) -> u32 {
-        match &self.core().engine {
-            Engine::Rings(engine) => engine.alive(),
-            Engine::Staged(_) => 0,
         }
     }
 
@@ -263,7 +204,8 @@ impl GioUring {
         after: Option<&Event>,
     ) -> Result<Iocbs> {
         let core = self.core();
-        let cuts = core.members.iter().map(|member| member.table.cut(member.size.lba_count()));
+        let cuts =
+            core.members.iter().map(|member| member.table.cut(member.device.namespace.lba_count()));
         let mut filling = Filling::new(&core.blocks, cuts);
         for (position, transfer) in transfers.into_iter().enumerate() {
             filling.add(position, &transfer)?;
@@ -352,10 +294,12 @@ impl GioUring {
                 return Err(Error::TimedOut { waited_for, after: timeout, fix });
             }
             if look < QUICK_LOOKS {
-                std::thread::yield_now()
-            } else {
-                std::thread::sleep(LOOK_EVERY)
+                std::thread::yield_now();
+                continue;
             }
+            // A kernel that failed ends no block; every call says that it did.
+            core.gate.is_idle()?;
+            std::thread::sleep(LOOK_EVERY);
         }
         if core.needs_flush {
             flush_rdma_writes(&core.gpu)?;
@@ -412,6 +356,7 @@ impl GioUring {
                     sq_rings: counters.sq_rings,
                     cq_rings: counters.cq_rings,
                     late: counters.late,
+                    looks: engine.alive(),
                 }
             }
             Engine::Staged(staged) => {
@@ -421,6 +366,7 @@ impl GioUring {
                     sq_rings: stats.rings,
                     cq_rings: 0,
                     late: stats.late,
+                    looks: 0,
                 }
             }
         })
@@ -428,21 +374,6 @@ impl GioUring {
 }
 
 impl Core {
-    fn finish(
-        gpu: &Arc<Gpu>,
-        engine: Engine,
-        members: Vec<Member>,
-        blocks: Arc<Blocks>,
-        pool: Pool,
-        description: Description,
-    ) -> Result<GioUring> {
-        let gate = Stream::new(gpu, Priority::High)?;
-        let gpu = Arc::clone(gpu);
-        let core =
-            Core { engine, members, blocks, pool, gpu, gate, needs_flush: false, description };
-        Ok(GioUring { core: Some(core) })
-    }
-
     /// An event of ours that is over when the user's is, as it was last recorded.
     fn own(&self, event: &Event) -> Result<Arc<Event>> {
         self.gate.wait_event(event)?;
@@ -520,6 +451,16 @@ fn check(devices: &[Device], pool: &Pool, options: &Options) -> Result<()> {
     Ok(())
 }
 
+/// Why the GPU cannot ring the doorbells of a device, if one's are shadowed.
+fn shadowed(devices: &[Device]) -> Option<String> {
+    let shadowed =
+        devices.iter().map(|device| device.controller.info()).find(|info| info.shadow_doorbells)?;
+    Some(format!(
+        "{}: shadow doorbells are in use; open it without them (dbbuf=off)",
+        shadowed.device
+    ))
+}
+
 fn shape(namespace: &Namespace, address_mask: u64) -> Shape {
     let limits = namespace.limits();
     Shape {
@@ -549,10 +490,10 @@ fn ring_member(index: usize, device: &Device, pool: &Pool) -> Result<Member> {
             pool.prp_lists(index, region).map(|lists| lists.lists)
         })?,
     };
-    let controller = Some(Arc::clone(&device.controller));
-    Ok(Member { table, size: Size::Of(device.namespace.clone()), controller })
+    Ok(Member { table, device: device.clone() })
 }
 
+/// Everything for the GPU to drive the devices' queues.
 fn with_rings(
     gpu: &Arc<Gpu>,
     devices: &[Device],
@@ -562,18 +503,38 @@ fn with_rings(
     let member = |(index, device)| ring_member(index, device, &pool);
     let members = devices.iter().enumerate().map(member).collect::<Result<Vec<_>>>()?;
     let program = Program::load(gpu)?;
+    let gate = Stream::new(gpu, Priority::High)?;
     let maker = Arc::new(QueueMaker::new(gpu, &program, devices, &pool, options)?);
-    let (places, doorbells) = (maker.places(), maker.doorbells());
-    let place = pool.place();
-    let make_queues: MakeQueues = Box::new(move |device| maker.make(device));
-    let mut uring = GioUring::over(gpu, program, pool, members, make_queues, options)?;
-    let core = uring.core.as_mut().expect("just made");
-    core.needs_flush = place == Place::Gpu
-        && places.1 == Place::Host
+    let blocks = Arc::new(Blocks::new(gpu, options.blocks, options.timeout)?);
+    let tables = members.iter().map(|member| &member.table).collect::<Vec<_>>();
+    let maker_of = Arc::clone(&maker);
+    let parts = Parts {
+        gpu,
+        program,
+        blocks: &blocks,
+        tables: &tables,
+        controllers: devices.iter().map(|device| Arc::clone(&device.controller)).collect(),
+        make_queues: Box::new(move |device| maker_of.make(device)),
+    };
+    // Last of what can fail: from here on a kernel may run, which only dropping the whole stops.
+    let engine = RingEngine::new(parts, options)?;
+    let description = Description {
+        engine: EngineChoice::Rings,
+        why_staged: None,
+        no_partition: engine.no_partition().map(str::to_owned),
+        sms: engine.partitions().io.sms(),
+        places: Some(maker.places()),
+        doorbells: Some(maker.doorbells()),
+        queues: engine.queue_count(),
+        table_bytes: tables.iter().map(|table| table.bytes()).sum(),
+    };
+    let needs_flush = pool.place() == Place::Gpu
+        && maker.places().1 == Place::Host
         && gpu.info().attributes.rdma_writes_ordering < ORDERED_FOR_OWNER;
-    core.description.places = Some(places);
-    core.description.doorbells = Some(doorbells);
-    Ok(uring)
+    let engine = Engine::Rings(Box::new(engine));
+    let gpu = Arc::clone(gpu);
+    let core = Core { engine, members, blocks, pool, gpu, gate, needs_flush, description };
+    Ok(GioUring { core: Some(core) })
 }
 
 fn staged(
@@ -591,11 +552,7 @@ fn staged(
     };
     let member = |device: &Device| {
         let table = MappingTable::sgl(shape(&device.namespace, 0), spans(()))?;
-        Ok(Member {
-            table,
-            size: Size::Of(device.namespace.clone()),
-            controller: Some(Arc::clone(&device.controller)),
-        })
+        Ok(Member { table, device: device.clone() })
     };
     let members = devices.iter().map(member).collect::<Result<Vec<_>>>()?;
     let blocks = Arc::new(Blocks::new(gpu, options.blocks, options.timeout)?);
@@ -611,6 +568,7 @@ fn staged(
         ..StagedOptions::default()
     };
     let keep: Arc<dyn std::any::Any + Send + Sync> = Arc::new((pool.clone(), Arc::clone(&blocks)));
+    let gate = Stream::new(gpu, Priority::High)?;
     let staged = Staged::new(gpu, &pairs, &areas, &keep, &staged_options)?;
     let description = Description {
         engine: EngineChoice::Staged,
@@ -622,5 +580,7 @@ fn staged(
         queues: 0,
         table_bytes: members.iter().map(|member| member.table.bytes()).sum(),
     };
-    Core::finish(gpu, Engine::Staged(staged), members, blocks, pool, description)
+    let (gpu, engine) = (Arc::clone(gpu), Engine::Staged(staged));
+    let core = Core { engine, members, blocks, pool, gpu, gate, needs_flush: false, description };
+    Ok(GioUring { core: Some(core) })
 }

@@ -87,6 +87,21 @@ fn a_trace_takes_every_model_and_kernel() {
 }
 
 #[test]
+fn a_machine_whose_gpu_cannot_drive_rings_says_so_and_stages_the_layer() {
+    let without_a_compiler = |line: &str| run(emulated(line).env(SETTINGS, "nvrtc=error"));
+    let traced = without_a_compiler("trace --blocks 4");
+    assert_eq!((traced.code, traced.err.as_str()), (Some(0), ""), "{}", traced.out);
+    let staged = "none: CPU threads stage the transfers, since ";
+    assert!(traced.out.contains(staged) && traced.out.contains("checksums"), "{}", traced.out);
+    let examined = without_a_compiler("doctor --json");
+    let report: Value = serde_json::from_str(&examined.out).expect("JSON");
+    let rows = report["sections"][0]["rows"].as_array().expect("rows");
+    let nvrtc = rows.iter().find(|row| row["name"] == "NVRTC").expect("it is looked for");
+    assert_eq!(nvrtc["verdict"], "missing", "{nvrtc}");
+    assert!(nvrtc["fix"].is_string(), "{nvrtc}");
+}
+
+#[test]
 fn bad_input_gets_one_sentence_and_its_code() {
     for (line, code, part) in [
         ("trace uring:kv.img", 1, "kv.img"),
@@ -94,7 +109,7 @@ fn bad_input_gets_one_sentence_and_its_code() {
         ("trace --model llama-9", 2, "llama-3-8b"),
         ("trace --blocks 0", 2, "--blocks"),
         ("trace --depth 1", 2, "depth"),
-        ("trace --gpu 7", 3, "GPU 7"),
+        ("trace --gpu 7", 2, "GPU 7"),
         ("doctor --gpu 7", 3, "GPU 7"),
         ("doctor vfio:ffff:ff:1f.7", 1, "no such PCI device"),
         ("mend", 2, "mend"),

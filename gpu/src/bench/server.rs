@@ -163,7 +163,6 @@ pub(crate) fn device_queues(controller: &GpuController, shape: &Shape) -> Vec<Qu
         nsid: 1,
         lba_shift: shape.lba_shift,
         protection: 0,
-        form: shape.form,
         bells: None,
         keeps: Vec::new(),
     };

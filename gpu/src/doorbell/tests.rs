@@ -1,5 +1,7 @@
 //! Mapped, lost, refused and proxied doorbells of a software controller, with the emulated GPU.
 
+use adit_driver::bus::soft::SoftBus;
+
 use super::*;
 use crate::alone;
 use crate::paths::tests::Rig;
@@ -97,4 +99,18 @@ fn queues_share_the_page_of_their_doorbells_and_give_it_back() {
             rig.finish();
         },
     );
+}
+
+#[test]
+fn doorbells_that_are_messages_are_rung_by_proxy_alone() {
+    adit_gpu_emulated::load();
+    let rig = Rig::new(1);
+    let bus: Arc<dyn adit_driver::bus::Bus> = Arc::<SoftBus>::clone(&rig.buses[0]);
+    let message = Doorbell::Message { bus, offset: 0x1008 };
+    let Doorbells::Mapped(pages) = Doorbells::mapped(&rig.gpu) else { panic!("mapped") };
+    let error = pages.map(&message).expect_err("no store reaches it");
+    assert!(error.is_unavailable() && error.to_string().contains("messages"), "{error}");
+    let Doorbells::Proxy(proxy) = rig.proxy() else { panic!("a proxy") };
+    let slot = proxy.add([message.clone(), message], 16).expect("room");
+    drop(slot);
 }

@@ -187,3 +187,25 @@ fn the_thread_goes_with_its_last_owner_and_lets_the_doorbells_go() {
     assert!(shared.upgrade().is_none());
     assert_eq!(Arc::strong_count(&bus), 1);
 }
+
+#[test]
+fn the_thread_runs_on_the_core_it_was_given() {
+    let name = concat!(module_path!(), "::the_thread_runs_on_the_core_it_was_given");
+    crate::alone::run("", name, || {
+        let core = core_affinity::get_core_ids().expect("cores")[0].id;
+        let gpu = Gpu::open(0).expect("the emulated GPU");
+        let options = ProxyOptions { core: Some(core), ..Default::default() };
+        let _proxy = ProxyThread::start(&gpu, &options).expect("a proxy");
+        soon(|| allowed_of("adit-doorbells").is_some_and(|list| list == core.to_string()));
+    });
+}
+
+/// The cores that a thread of this process may run on, as the kernel prints them.
+fn allowed_of(thread: &str) -> Option<String> {
+    let tasks = std::fs::read_dir("/proc/self/task").ok()?;
+    let status = |task: std::fs::DirEntry| std::fs::read_to_string(task.path().join("status")).ok();
+    let ours = |status: &String| status.lines().next() == Some(&format!("Name:\t{thread}"));
+    let status = tasks.flatten().filter_map(status).find(ours)?;
+    let line = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"))?;
+    Some(line.trim().to_owned())
+}

@@ -59,16 +59,17 @@ impl<R> Chunks<R> {
     /// Never gives out a chunk again that a copy may still use. The memory stays registered for good.
     pub(super) fn lose(&mut self, chunk: Buffer) {
         drop(chunk);
-        self.leak();
-    }
-
-    /// Chunks that nobody has.
-    pub(super) fn free(&self) -> usize {
-        self.free.len()
-    }
-
-    /// Leaves the memory registered for good: a copy may still go on that nobody could wait for.
-    pub(super) fn leak(&mut self) {
+        self.count -= 1;
         std::mem::forget(self.registration.take());
+    }
+
+    /// Whether any was lost.
+    pub(super) fn has_lost(&self) -> bool {
+        self.registration.is_none()
+    }
+
+    /// Whether all of them are lost.
+    pub(super) fn is_empty(&self) -> bool {
+        self.count == 0
     }
 }

@@ -13,7 +13,7 @@ use adit_driver::{Buffer, CommandError, Time};
 use super::copies::Copies;
 use super::means::{Later, Means, Posted, Tag, word_of};
 use super::work::Work;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::layout::Context;
 use crate::outcome::{NOT_SENT, RESET, TIMED_OUT};
 
@@ -136,6 +136,12 @@ impl<C: Copies> Job<C> {
     /// Hands out contexts while there are chunks, and room in the queue.
     fn start(&mut self, means: &mut Means<C>, now: Time) -> Result<usize> {
         let first = self.next;
+        if means.chunks.is_empty() {
+            return Err(Error::OutOfService {
+                device: means.controller.info().device.clone(),
+                reason: "copies that never ended have all of the pinned memory".to_owned(),
+            });
+        }
         while self.next < self.work.contexts.len() {
             let Some(chunk) = means.chunks.take(self.waits) else { break };
             let index = self.next;

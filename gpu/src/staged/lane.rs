@@ -101,6 +101,11 @@ impl<C: Copies> Lane<C> {
         self.jobs.is_empty() && self.means.queue.in_flight() == 0
     }
 
+    /// Whether a copy may go on for good whose end nobody has seen.
+    pub(super) fn has_lost_chunks(&self) -> bool {
+        self.means.chunks.has_lost()
+    }
+
     /// What was counted.
     pub(super) fn stats(&self) -> Stats {
         self.means.stats
@@ -236,10 +241,10 @@ impl<C: Copies> Lane<C> {
         tracing::error!("{device}: a control block of the staged engine is given up: {error}");
     }
 
-    /// Ends everything there is, whatever the device does. Waits up to `at_most` for copies that are under way; what
-    /// they use stays where it is if that is not enough.
-    fn close(&mut self, at_most: Duration) {
-        let end = self.now() + at_most;
+    /// Ends everything there is, whatever the device does. Waits a while for copies that are under way; what they use
+    /// stays where it is if that is not enough.
+    pub(super) fn close(&mut self) {
+        let end = self.now() + DRAIN_TIMEOUT;
         while let Some(job) = self.jobs.pop_front() {
             let now = self.now();
             job.stop(&mut self.means, now, end.since(now));
@@ -250,6 +255,6 @@ impl<C: Copies> Lane<C> {
 impl<C: Copies> Drop for Lane<C> {
     /// Then the queue pair goes, and with it what is in flight.
     fn drop(&mut self) {
-        self.close(DRAIN_TIMEOUT);
+        self.close();
     }
 }

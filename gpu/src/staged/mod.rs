@@ -209,7 +209,7 @@ impl Thread {
     ) -> Result<Thread> {
         let shared = Arc::new(Shared::default());
         let (sender, work) = channel();
-        let worker = Worker { lanes, work, shared: Arc::clone(&shared), _keep: keep };
+        let worker = Worker { lanes, work, shared: Arc::clone(&shared), keep };
         let body = move || {
             if let Some(id) = core
                 && !core_affinity::set_for_current(core_affinity::CoreId { id })

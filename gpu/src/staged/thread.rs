@@ -41,7 +41,7 @@ pub(super) struct Worker<C: Copies> {
     pub(super) work: Receiver<Work<C::Event>>,
     pub(super) shared: Arc<Shared>,
     /// Dropped after the lanes: the memory that their copies reach.
-    pub(super) _keep: Arc<dyn Any + Send + Sync>,
+    pub(super) keep: Arc<dyn Any + Send + Sync>,
 }
 
 impl<C: Copies> Worker<C> {
@@ -66,6 +66,19 @@ impl<C: Copies> Worker<C> {
         }
         while let Ok(work) = self.work.try_recv() {
             work.progress.fail(work.generation, NOT_SENT);
+        }
+        self.end();
+    }
+
+    /// Ends what is in flight. Where a copy may still go on, what it reaches stays for good.
+    fn end(&mut self) {
+        self.lanes.iter_mut().for_each(Lane::close);
+        self.publish();
+        if self.lanes.iter().any(Lane::has_lost_chunks) {
+            tracing::error!(
+                "leaking the pool and the blocks' words, which the GPU may still write"
+            );
+            std::mem::forget(Arc::clone(&self.keep));
         }
     }
 

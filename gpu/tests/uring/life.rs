@@ -4,11 +4,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use adit_driver::spec::Lba;
+use adit_driver::{Controller, ControllerOptions};
 use adit_gpu::{
-    Direction, EngineChoice, Error, KernelChoice, Options, Place, Priority, Stream, Transfer,
+    Device, Direction, Ended, EngineChoice, Error, GioUring, Gpu, KernelChoice, Options, Place,
+    Pool, Priority, Stream, Transfer,
 };
 
-use crate::rig::{LONG, REGIONS, Rig, alone, options};
+use crate::rig::{LONG, REGIONS, Rig, alone, device, options};
 
 const SOFT: &str = "soft:mem=8M,dbbuf=off";
 
@@ -221,6 +223,26 @@ fn rings_are_dropped_with_transfers_under_way() {
 }
 
 #[test]
+fn kernels_that_wait_behind_each_other_are_stopped_one_after_the_other() {
+    let _alone = alone("");
+    let options = Options { blocks: 12, ..options() };
+    let rig = Rig::new(&["soft:mem=8M,dbbuf=off,faults=hold@write"], Place::Host, &options);
+    let issue = |lba| {
+        let iocbs = rig.uring.get_iocb([write(lba, 0)], None).expect("a block");
+        rig.uring.issue_io(&iocbs, 0).expect("issued");
+        iocbs
+    };
+    let all = (0..12).map(issue).collect::<Vec<_>>();
+    rig.uring.stop().expect("stopped");
+    for iocbs in all {
+        assert_eq!(
+            rig.uring.wait(iocbs, Duration::ZERO).expect("ended").failed,
+            [(0, Ended::Reset)]
+        );
+    }
+}
+
+#[test]
 fn what_was_chosen_is_said_with_the_reason() {
     let _alone = alone("no-green,no-dma-buf,gdr=absent");
     let auto = Options { engine: EngineChoice::Auto, ..one_by_one() };
@@ -236,17 +258,55 @@ fn what_was_chosen_is_said_with_the_reason() {
     assert_eq!(chosen.engine, EngineChoice::Staged);
     let why = chosen.why_staged.as_deref().expect("a reason");
     assert!(why.contains("dma-buf") && why.contains("gdrdrv"), "{why}");
-    drop(rig);
-    let rig = Rig::new(
-        &["soft:mem=8M"],
-        Place::Host,
-        &Options { engine: EngineChoice::Auto, ..one_by_one() },
-    );
-    assert_eq!(
-        rig.uring.description().engine,
-        EngineChoice::Rings,
-        "opened without shadow doorbells"
-    );
+}
+
+/// Rings over devices, with a pool in host memory for the first `pool_for` of them.
+fn make(devices: &[Device], pool_for: usize, options: &Options) -> Result<GioUring, Error> {
+    let gpu = Gpu::open(0).expect("a GPU");
+    let controllers = devices.iter().take(pool_for).map(|device| Arc::clone(&device.controller));
+    let controllers = controllers.collect::<Vec<_>>();
+    let pool = Pool::allocate(&gpu, &controllers, &REGIONS, Some(Place::Host)).expect("a pool");
+    GioUring::init_queue(&gpu, devices.to_vec(), pool, options)
+}
+
+#[test]
+fn devices_with_shadow_doorbells_are_staged() {
+    let _alone = alone("");
+    let target = "soft:mem=8M".parse().expect("a target");
+    let controller =
+        Controller::open(&target, &ControllerOptions::default()).expect("a controller");
+    let controller = Arc::new(controller);
+    let first = controller.namespace_ids().expect("a list")[0];
+    let namespace = controller.namespace(first).expect("a namespace");
+    let devices = [Device { controller, namespace }];
+    let error = make(&devices, 1, &options()).err().expect("the GPU cannot ring").to_string();
+    assert!(error.contains("dbbuf=off"), "{error}");
+    let auto = Options { engine: EngineChoice::Auto, ..options() };
+    let uring = make(&devices, 1, &auto).expect("staged");
+    let why = uring.description().why_staged.clone().expect("a reason");
+    assert!(why.contains("shadow doorbells are in use"), "{why}");
+}
+
+#[test]
+fn rings_that_cannot_be_are_refused_with_the_limit() {
+    let _alone = alone("");
+    let soft = [device(SOFT)];
+    let auto = || Options { engine: EngineChoice::Auto, ..options() };
+    for (devices, pool_for, options, named) in [
+        (&soft[..0], 0, auto(), "0 devices"),
+        (&soft[..], 0, auto(), "a pool for 0 controllers"),
+        (&soft[..], 1, Options { queues: 0, ..auto() }, "0 queues"),
+        (&soft[..], 1, Options { blocks: 0, ..auto() }, "1 to 4096"),
+        (&soft[..], 1, Options { depth: 1, ..auto() }, "2 to 4096"),
+        (&soft[..], 1, Options { depth: 5000, ..auto() }, "2 to 4096"),
+        (&soft[..], 1, Options { completion: Some(Place::Cmb), ..auto() }, "completion ring"),
+    ] {
+        let error = make(devices, pool_for, &options).err().expect(named);
+        assert!(error.is_usage() && error.to_string().contains(named), "{named}: {error:?}");
+    }
+    let many = Options { queues: 65, ..options() };
+    let error = make(&soft, 1, &many).err().expect("it has 64 queues").to_string();
+    assert!(error.contains("64 I/O queues"), "{error}");
 }
 
 #[test]

@@ -5,13 +5,15 @@
 //! | `doctor` | what the machine has, what works with it, and why the rest does not |
 //! | `selftest` | whether the GPU can drive rings, check by check |
 //! | `bench` | what the rings can do |
+//! | `table` | ways to address a KV pool, side by side; needs no GPU |
 //! | `trace` | one layer of a store's KV blocks through the rings, step by step |
 //!
-//! Without a GPU every command ends with a reason and exit code 3.
+//! Without a GPU the other commands end with a reason and exit code 3.
 
 mod bench;
 mod doctor;
 mod selftest;
+mod table;
 mod trace;
 
 use clap::{Args, Subcommand};
@@ -27,6 +29,7 @@ Examples:
   adit gpu doctor vfio:0000:01:00.0
   adit gpu selftest
   adit gpu bench --queues 8 --sms 8
+  adit gpu table
   adit gpu trace
 
 Without a GPU the commands say why there is none and end with exit code 3. 'cargo xtask gpu -- trace' runs them with
@@ -45,6 +48,7 @@ enum Command {
     Doctor(doctor::DoctorArgs),
     Selftest(selftest::SelftestArgs),
     Bench(bench::BenchArgs),
+    Table(table::TableArgs),
     Trace(Box<trace::TraceArgs>),
 }
 
@@ -57,6 +61,7 @@ pub(crate) fn run(command: &GpuCommand) -> Result<()> {
         Command::Doctor(args) => doctor::run(args),
         Command::Selftest(args) => selftest::run(args),
         Command::Bench(args) => bench::run(args),
+        Command::Table(args) => table::run(args),
         Command::Trace(args) => trace::run(args),
     }
 }

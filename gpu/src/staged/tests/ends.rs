@@ -143,6 +143,27 @@ fn a_block_whose_copies_the_gpu_refuses_ends_and_its_memory_stays() {
 }
 
 #[test]
+fn a_lane_that_lost_all_its_chunks_ends_what_it_is_given() {
+    let mut rig = Rig::new("");
+    rig.gpu.refuse(true);
+    for _ in 0..=CHUNKS {
+        let begun = rig.bus.now();
+        let issued = rig.issue(&[write(0, 1, 0)], None);
+        while issued.progress.done() == 0 {
+            rig.step(1);
+        }
+        assert!(rig.bus.now().since(begun) < TIMEOUT, "nobody waits for a chunk that never comes");
+        assert_eq!(issued.progress.status(0), RESET);
+    }
+    rig.gpu.refuse(false);
+    let issued = rig.issue(&[write(0, 1, 0)], None);
+    while issued.progress.done() == 0 {
+        rig.step(1);
+    }
+    assert_eq!(issued.progress.status(0), RESET);
+}
+
+#[test]
 fn a_lane_dropped_in_flight_gives_everything_back() {
     for (steps, tail) in [(0, ""), (1, ""), (2, ""), (3, ""), (40, ""), (5, ",faults=mute@io")] {
         let mut rig = Rig::new(tail);

@@ -198,3 +198,81 @@ fn an_engine_goes_on_once_its_controllers_have_been_recovered() {
     rig.staged().recover().expect("in service");
     rig.move_all(false);
 }
+
+#[test]
+fn nothing_is_left_of_an_engine_that_was_dropped_in_flight() {
+    let name = concat!(module_path!(), "::nothing_is_left_of_an_engine_that_was_dropped_in_flight");
+    crate::alone::run("", name, || {
+        let mut rig = Rig::new(2, 2);
+        rig.move_all(true);
+        for number in 0..BLOCKS {
+            rig.staged().issue(rig.work(number, false, None)).expect("valid");
+        }
+        let before = adit_gpu_emulated::report();
+        assert_eq!(before.registrations, 4, "one for each thread and device");
+        rig.staged = None;
+        let after = adit_gpu_emulated::report();
+        // One stream is the GPU's own, for small copies.
+        assert_eq!((after.registrations, after.streams, after.events), (0, 1, 0), "{after:?}");
+        assert_eq!((after.misuses, after.leaks), (0, 0), "{after:?}");
+    });
+}
+
+#[test]
+fn copies_that_the_gpu_refuses_end_their_blocks() {
+    let name = concat!(module_path!(), "::copies_that_the_gpu_refuses_end_their_blocks");
+    crate::alone::run("", name, || {
+        for function in ["cuMemcpyAsync", "cuEventRecord", "cuStreamWriteValue32", "cuEventQuery"] {
+            let rig = Rig::new(1, 1);
+            adit_gpu_emulated::set(&format!("fail={function}:1"));
+            for is_write in [false, true] {
+                let work = rig.work(0, is_write, None);
+                let (progress, generation) = (Arc::clone(&work.progress), work.generation);
+                rig.staged().issue(work).expect("valid");
+                wait(|| progress.done() == generation);
+            }
+            adit_gpu_emulated::set("");
+        }
+        Rig::new(1, 1).move_all(true);
+    });
+}
+
+#[test]
+fn an_engine_whose_memory_the_gpu_does_not_take_is_not_made() {
+    let name =
+        concat!(module_path!(), "::an_engine_whose_memory_the_gpu_does_not_take_is_not_made");
+    crate::alone::run("host-register=refused", name, || {
+        let gpu = Gpu::open(0).expect("the emulated one");
+        let keep: Arc<dyn Any + Send + Sync> = Arc::new(());
+        let made = Staged::new(&gpu, &[open()], &[], &keep, &StagedOptions::default());
+        assert!(made.is_err());
+        let report = adit_gpu_emulated::report();
+        assert_eq!((report.registrations, report.streams, report.misuses), (0, 1, 0));
+    });
+}
+
+#[test]
+fn an_engine_dropped_behind_an_event_that_does_not_come_leaves_what_copies_reach() {
+    let name = concat!(
+        module_path!(),
+        "::an_engine_dropped_behind_an_event_that_does_not_come_leaves_what_copies_reach"
+    );
+    crate::alone::run("", name, || {
+        let mut rig = Rig::new(1, 1);
+        let gate = PinnedMemory::allocate(&rig.gpu, 4).expect("memory");
+        let stream = Stream::new(&rig.gpu, Priority::Normal).expect("a stream");
+        stream.wait32_at_least(gate.address(), 1, false).expect("enqueued");
+        let event = Arc::new(stream.record().expect("recorded"));
+        let work = rig.work(0, true, Some(event));
+        let progress = Arc::clone(&work.progress);
+        rig.staged().issue(work).expect("valid");
+        wait(|| rig.staged().stats().copies > 0);
+        rig.staged = None;
+        assert_eq!(progress.done(), 1, "the CPU does not wait for ever");
+        assert_eq!(adit_gpu_emulated::report().registrations, 1, "the chunks stay");
+        assert!(Arc::strong_count(&rig.memory) > 1, "and so does the pool");
+        gate.words()[0].store(1, std::sync::atomic::Ordering::Release);
+        stream.synchronize(Duration::from_secs(10)).expect("it goes on");
+        wait(|| rig.done_word(0) == 1);
+    });
+}

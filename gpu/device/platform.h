@@ -119,7 +119,7 @@ inline void load128(u64 at, u32* words) {
 inline void disturb() {
     static thread_local u64 state = ADIT_YIELDS * 2 + reinterpret_cast<std::uintptr_t>(&state) * 2 + 1;
     state = state * 6364136223846793005ull + 1442695040888963407ull;
-    if (state >> 59 == 0) { sched_yield(); }
+    if (state >> 57 == 0) { sched_yield(); }
 }
 #else
 inline void disturb() {}
@@ -171,9 +171,9 @@ inline void fence_system() {}
 
 inline void store128(u64 at, u32 a, u32 b, u32 c, u32 d) {
     const u32 words[4] = {a, b, c, d};
-    std::memcpy(pointer<u32>(at), words, sizeof words);
+    std::memcpy(reinterpret_cast<void*>(at), words, sizeof words);
 }
-inline void load128(u64 at, u32* words) { std::memcpy(words, pointer<u32>(at), 16); }
+inline void load128(u64 at, u32* words) { std::memcpy(words, reinterpret_cast<const void*>(at), 16); }
 
 #undef ADIT_LOAD
 #undef ADIT_STORE

@@ -67,20 +67,6 @@ struct Taken {
     u32 lanes;
 };
 
-// Which of 32 words from `first` on to take from: the first that has `wanted` bits, or else the first that has `least`;
-// `words` if there is none.
-inline u32 choose_word(const RingView& ring, u32 first, u32 words, u32 wanted, u32 least) {
-    PerLane<bool> all, some;
-    ADIT_EACH_LANE(lane) {
-        const u32 bits = lane < words ? load32_relaxed_gpu(ring.free_slots + 4 * ((first + lane) % words)) : 0;
-        all[lane] = population(bits) >= wanted;
-        some[lane] = population(bits) >= least;
-    }
-    const u32 with_all = ballot(all), with_some = ballot(some);
-    if (with_some == 0) { return words; }
-    return (first + first_lane(with_all != 0 ? with_all : with_some)) % words;
-}
-
 // The `count` lowest bits that are set.
 inline u32 lowest_of(u32 bits, u32 count) {
     if (population(bits) <= count) { return bits; }
@@ -89,20 +75,34 @@ inline u32 lowest_of(u32 bits, u32 count) {
     return bits ^ rest;
 }
 
+// The word of 32 from `first` on to take from, and the bits it had: the first that has `wanted` bits, or else the first
+// that has `least`. None if it has no bits.
+inline Taken choose_word(const RingView& ring, u32 first, u32 words, u32 wanted, u32 least) {
+    PerLane<u32> bits;
+    PerLane<bool> all, some;
+    ADIT_EACH_LANE(lane) {
+        bits[lane] = lane < words ? load32_relaxed_gpu(ring.free_slots + 4 * ((first + lane) % words)) : 0;
+        all[lane] = population(bits[lane]) >= wanted;
+        some[lane] = population(bits[lane]) >= least;
+    }
+    const u32 with_all = ballot(all), with_some = ballot(some);
+    if (with_some == 0) { return {0, 0}; }
+    const u32 lane = first_lane(with_all != 0 ? with_all : with_some);
+    return {(first + lane) % words, shuffle(bits, lane)};
+}
+
 // Takes up to `wanted` identifiers out of a word of the map that has `least` of them, none if there is no such word.
 // `hint` spreads warps over the map. `least` is at least 1 and at most `wanted`.
 inline Taken take_slots(const RingView& ring, u32 wanted, u32 least, u32 hint) {
     const u32 words = (ring.depth - 1 + 31) / 32;
     for (u32 looked = 0; looked < words; looked += LANES) {
-        u32 word = choose_word(ring, (hint + looked) % words, words, wanted, least);
-        if (word == words) { continue; }
-        u64 at = ring.free_slots + 4ull * word;
-        u32 lanes = once([&] {
-            const u32 pick = lowest_of(load32_relaxed_gpu(at), wanted);
-            // Another warp may have been first: what we have is what was still there.
-            return pick == 0 ? 0 : and32_acquire_gpu(at, ~pick) & pick;
-        });
-        if (lanes != 0) { return {word, lanes}; }
+        const Taken there = choose_word(ring, (hint + looked) % words, words, wanted, least);
+        if (there.lanes == 0) { continue; }
+        const u64 at = ring.free_slots + 4ull * there.word;
+        const u32 pick = lowest_of(there.lanes, wanted);
+        // Another warp may have been first: what we have is what was still there.
+        const u32 lanes = once([&] { return and32_acquire_gpu(at, ~pick) & pick; });
+        if (lanes != 0) { return {there.word, lanes}; }
     }
     return {0, 0};
 }

@@ -33,6 +33,7 @@ constexpr u32 ANY_BLOCK = 0xffffffffu;
 struct Block {
     u64 at;
     u64 contexts, statuses, timeout_ns, total;
+    u64 started_ns;           // 0 if no warp had started its clock
     u32 index, generation, count, first_ring, ring_count;
 };
 
@@ -40,16 +41,17 @@ struct Block {
 // name the use they count for.
 inline Block block_view(u64 iocbs, u32 index, u32 generation) {
     const u64 at = iocb_at(iocbs, index);
-    return {at,
-            agree(load64_relaxed_gpu(ADIT_FIELD(Iocb, at, contexts))),
-            agree(load64_relaxed_gpu(ADIT_FIELD(Iocb, at, statuses))),
-            agree(load64_relaxed_gpu(ADIT_FIELD(Iocb, at, timeout_ns))),
-            agree(load64_relaxed_gpu(ADIT_FIELD(Iocb, at, total))),
-            index,
-            generation,
-            agree(load32_relaxed_gpu(ADIT_FIELD(Iocb, at, count))),
-            agree(load32_relaxed_gpu(ADIT_FIELD(Iocb, at, first_ring))),
-            agree(load32_relaxed_gpu(ADIT_FIELD(Iocb, at, ring_count)))};
+    // All are on their way before the first is looked at.
+    const u64 contexts = load64_relaxed_gpu(ADIT_FIELD(Iocb, at, contexts));
+    const u64 statuses = load64_relaxed_gpu(ADIT_FIELD(Iocb, at, statuses));
+    const u64 timeout_ns = load64_relaxed_gpu(ADIT_FIELD(Iocb, at, timeout_ns));
+    const u64 total = load64_relaxed_gpu(ADIT_FIELD(Iocb, at, total));
+    const u64 started_ns = load64_relaxed_gpu(ADIT_FIELD(Iocb, at, started_ns));
+    const u32 count = load32_relaxed_gpu(ADIT_FIELD(Iocb, at, count));
+    const u32 first_ring = load32_relaxed_gpu(ADIT_FIELD(Iocb, at, first_ring));
+    const u32 ring_count = load32_relaxed_gpu(ADIT_FIELD(Iocb, at, ring_count));
+    return {at, agree(contexts), agree(statuses), agree(timeout_ns), agree(total), agree(started_ns),
+            index, generation, agree(count), agree(first_ring), agree(ring_count)};
 }
 
 inline bool is_over(u32 done, u32 generation) { return static_cast<int>(done - generation) >= 0; }
@@ -228,46 +230,61 @@ inline u32 finish(const RingView& ring, const PerLane<Completion>& completions, 
     return population(ballot(late));
 }
 
-// Moves the head, and tells the device now and then.
-inline void advance(const RingView& ring, u64 head, u32 late) {
+// What a harvester keeps in registers while it has the ring.
+struct Harvest {
+    u64 head;
+    u64 told;
+    u64 late;
+    u64 rings;
+};
+
+// Tells the device of the head now and then.
+inline void tell(const RingView& ring, Harvest& harvest) {
+    if (harvest.head - harvest.told < ring.cq_interval) { return; }
+    harvest.told = harvest.head;
+    ++harvest.rings;
     once([&] {
-        store64_relaxed_gpu(ADIT_FIELD(Ring, ring.at, head), head);
-        const u64 lates = ADIT_FIELD(Ring, ring.at, late), rings = ADIT_FIELD(Ring, ring.at, cq_rings);
-        if (late != 0) { store64_relaxed_gpu(lates, load64_relaxed_gpu(lates) + late); }
-        if (head - load64_relaxed_gpu(ADIT_FIELD(Ring, ring.at, told)) < ring.cq_interval) { return 0u; }
-        store64_relaxed_gpu(ADIT_FIELD(Ring, ring.at, told), head);
-        store64_relaxed_gpu(rings, load64_relaxed_gpu(rings) + 1);
         // Forbids the device to write entries anew before they were read.
         fence_system();
-        store32_mmio(ring.cq_doorbell, entry_of(ring, head));
+        store32_mmio(ring.cq_doorbell, entry_of(ring, harvest.head));
         return 0u;
     });
 }
 
 // Harvests up to 32 completions. The caller is the harvester.
-inline u32 harvest_once(u64 iocbs, const RingView& ring) {
-    if (is_poisoned(ring)) { return 0; }
-    const u64 head = agree(load64_relaxed_gpu(ADIT_FIELD(Ring, ring.at, head)));
+inline u32 harvest_once(u64 iocbs, const RingView& ring, Harvest& harvest) {
     PerLane<Completion> completions;
     PerLane<Ending> endings;
-    const u32 count = read_completions(ring, head, completions);
+    const u32 count = read_completions(ring, harvest.head, completions);
     const u32 good = check_completions(ring, completions, count);
     if (good == 0) { return 0; }
-    const u32 late = finish(ring, completions, good, endings);
+    harvest.late += finish(ring, completions, good, endings);
+    harvest.head += good;
     end_commands(iocbs, endings);
-    advance(ring, head + good, late);
+    tell(ring, harvest);
     return good;
 }
 
 // Harvests a ring if there is something and no other warp does. Returns how many completions.
 inline u32 harvest(u64 iocbs, const RingView& ring) {
     if (!has_completion(ring) || !try_harvesting(ring)) { return 0; }
+    const u64 head = load64_relaxed_gpu(ADIT_FIELD(Ring, ring.at, head));
+    const u64 told = load64_relaxed_gpu(ADIT_FIELD(Ring, ring.at, told));
+    Harvest harvest{agree(head), agree(told), 0, 0};
     u32 all = 0;
-    for (u32 pass = 0; pass < HARVEST_PASSES; ++pass) {
-        const u32 count = harvest_once(iocbs, ring);
+    for (u32 pass = 0; pass < HARVEST_PASSES && !is_poisoned(ring); ++pass) {
+        const u32 count = harvest_once(iocbs, ring, harvest);
         all += count;
         if (count < LANES) { break; }
     }
+    once([&] {
+        const u64 late = ADIT_FIELD(Ring, ring.at, late), rings = ADIT_FIELD(Ring, ring.at, cq_rings);
+        store64_relaxed_gpu(ADIT_FIELD(Ring, ring.at, head), harvest.head);
+        store64_relaxed_gpu(ADIT_FIELD(Ring, ring.at, told), harvest.told);
+        if (harvest.late != 0) { store64_relaxed_gpu(late, load64_relaxed_gpu(late) + harvest.late); }
+        if (harvest.rings != 0) { store64_relaxed_gpu(rings, load64_relaxed_gpu(rings) + harvest.rings); }
+        return 0u;
+    });
     end_harvesting(ring);
     return all;
 }
@@ -361,8 +378,7 @@ inline void give_up_overdue(u64 rings, u64 iocbs, u32 index, u32 generation) {
     if (!hold(before)) { return; }
     // What was read before may have been of another use.
     const Block block = block_view(iocbs, index, generation);
-    const u64 started_ns = load64_relaxed_gpu(ADIT_FIELD(Iocb, block.at, started_ns));
-    if (agree(is_overdue(started_ns, block.timeout_ns, now_ns()))) {
+    if (agree(is_overdue(block.started_ns, block.timeout_ns, now_ns()))) {
         give_up(rings, iocbs, block, Ended::TIMED_OUT, Ended::NOT_SENT);
     }
     count_off(block.at, 1, 0);
@@ -372,17 +388,16 @@ inline void give_up_overdue(u64 rings, u64 iocbs, u32 index, u32 generation) {
 
 // Starts a block's clock, if no warp did.
 inline void start_clock(const Block& block) {
-    const u64 at = ADIT_FIELD(Iocb, block.at, started_ns);
-    if (agree(load64_relaxed_gpu(at)) != 0 || !hold(block)) { return; }
-    once([&] { return compare_exchange64_acq_rel_gpu(at, 0, now_ns()); });
+    if (block.started_ns != 0 || !hold(block)) { return; }
+    once([&] { return compare_exchange64_acq_rel_gpu(ADIT_FIELD(Iocb, block.at, started_ns), 0, now_ns()); });
     count_off(block.at, 1, 0);
 }
 
-// Claims up to `wanted` contexts in a row, which do not go past the last: their position << 6 | how many.
-inline u64 claim(const Block& block, u32 wanted) {
-    return once([&] {
+// Claims up to `wanted` contexts in a row, which do not go past the last: their position << 6 | how many. `now` is what
+// `claimed` was lately.
+inline u64 claim(const Block& block, u64 now, u32 wanted) {
+    return once([&, now]() mutable {
         const u64 at = ADIT_FIELD(Iocb, block.at, claimed);
-        u64 now = load64_relaxed_gpu(at);
         for (;;) {
             u64 count = unclaimed(block, now);
             if (count == 0) { return 0ull; }
@@ -407,12 +422,13 @@ inline u32 least_slots(const RingView& ring, u32 wanted, bool patient) {
 // Posts up to 32 contexts of a block through a ring. Returns how many; none if there is nothing to claim, too few
 // identifiers, or the ring is out of service.
 inline u32 post_some(const RingView& ring, const Block& block, bool patient) {
-    const u64 left = unclaimed(block, agree(load64_relaxed_gpu(ADIT_FIELD(Iocb, block.at, claimed))));
+    const u64 seen = agree(load64_relaxed_gpu(ADIT_FIELD(Iocb, block.at, claimed)));
+    const u64 left = unclaimed(block, seen);
     if (left == 0 || is_poisoned(ring)) { return 0; }
     const u32 wanted = left < LANES ? static_cast<u32>(left) : LANES;
     const Taken taken = take_slots(ring, wanted, least_slots(ring, wanted, patient), warp_index());
     if (taken.lanes == 0) { return 0; }
-    const u64 claimed = claim(block, population(taken.lanes));
+    const u64 claimed = claim(block, seen, population(taken.lanes));
     const u32 count = static_cast<u32>(claimed & 63);
     const u32 kept = lowest_of(taken.lanes, count);
     if (kept != taken.lanes) {

@@ -9,7 +9,7 @@
 #else
 #define ADIT_BROKEN 0
 #endif
-#if ADIT_BROKEN || defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+#if ADIT_BROKEN || defined(__SANITIZE_THREAD__)
 #define ADIT_YIELDS 7
 #endif
 

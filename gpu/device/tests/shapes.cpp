@@ -90,7 +90,7 @@ void prebuilt_lists_reach_the_same_data() {
         Shape shape;
         shape.form = Form::PRP;
         shape.lbas_most = lbas;
-        shape.contexts = lbas == 4096 ? 12 : 400;
+        shape.contexts = lbas == 4096 ? 5 : 400;
         shape.writes = lbas == 20;
         shape.seed = lbas;
         run_shape(shape, 1);
@@ -138,7 +138,7 @@ void a_busy_ring_rings_once_for_many() {
     shape.media = false;
     World world(shape);
     std::vector<u32> blocks;
-    for (u32 block = 0; block < shape.blocks; ++block) { world.fill(block, 4), blocks.push_back(block); }
+    for (u32 block = 0; block < shape.blocks; ++block) { world.fill(block), blocks.push_back(block); }
     world.start_controller(1);
     world.run_issue(shape.warps, blocks);
     world.stop_controller();

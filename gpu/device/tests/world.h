@@ -254,8 +254,11 @@ inline void World::check_statuses(u32 block, const std::function<bool(u32)>& all
         const u32 status = statuses(block)[context];
         CHECK(allowed(status), "block %u context %u ended with %x", block, context, status);
     }
-    CHECK(iocb(block).remaining == counted(iocb(block).generation, 0), "block %u remains %llx", block, iocb(block).remaining);
-    CHECK(iocb(block).ended_ns >= iocb(block).started_ns && iocb(block).started_ns != 0, "block %u has no times", block);
+    // Warps that come late may still look at it.
+    const u64 remaining = load64_relaxed_gpu(ADIT_FIELD(Iocb, iocb_address(block), remaining));
+    const u64 started_ns = load64_relaxed_gpu(ADIT_FIELD(Iocb, iocb_address(block), started_ns));
+    CHECK(remaining == counted(iocb(block).generation, 0), "block %u remains %llx", block, remaining);
+    CHECK(started_ns != 0 && iocb(block).ended_ns >= started_ns, "block %u has no times", block);
 }
 
 // The data of every context that ended well, and none else, is where it should be.

@@ -25,7 +25,7 @@ unsafe impl Sync for Module {}
 /// A kernel of a module.
 #[derive(Clone, Debug)]
 pub(crate) struct Function {
-    module: Arc<Module>,
+    _module: Arc<Module>,
     raw: CUfunction,
     name: &'static CStr,
 }
@@ -66,7 +66,7 @@ impl Module {
         // SAFETY: the function is the module's.
         let result = unsafe { (cuda.cuFuncLoad)(raw) };
         cuda.check(what(), "cuFuncLoad", result)?;
-        Ok(Function { module: self.clone(), raw, name })
+        Ok(Function { _module: self.clone(), raw, name })
     }
 }
 

@@ -24,7 +24,7 @@ const DEFAULT_STREAM: u32 = 1;
 /// driver.
 #[repr(C, align(8))]
 #[derive(Clone, Copy)]
-pub(super) struct Resource {
+pub(crate) struct Resource {
     kind: u32,
     private: [u32; 23],
     sm_count: u32,

@@ -83,7 +83,10 @@ impl Registration {
         bytes: usize,
         owner: Box<dyn Any + Send + Sync>,
     ) -> Result<Registration> {
-        if at.as_ptr() as usize % PAGE_BYTES != 0 || bytes == 0 || bytes % PAGE_BYTES != 0 {
+        if !(at.as_ptr() as usize).is_multiple_of(PAGE_BYTES)
+            || bytes == 0
+            || !bytes.is_multiple_of(PAGE_BYTES)
+        {
             return Err(Error::invalid(
                 "register a device's registers",
                 "they are not whole pages",
@@ -108,11 +111,6 @@ impl Registration {
     /// Where the GPU sees it.
     pub(crate) fn address(&self) -> u64 {
         self.address
-    }
-
-    /// How much there is.
-    pub(crate) fn bytes(&self) -> usize {
-        self.bytes
     }
 }
 

@@ -202,25 +202,10 @@ impl Stream {
         from: &PinnedMemory,
         range: Range<u64>,
     ) -> Result<()> {
-        let bytes = range_bytes(&range, from)?;
+        let bytes = range.end.saturating_sub(range.start);
+        inside(range.start, bytes, from.bytes())?;
         // SAFETY: inside the pinned memory; both ends are the caller's to keep (see the module's page).
         unsafe { self.copy(to, from.address() + range.start, bytes) }
-    }
-
-    /// Enqueues a copy from the GPU's address `from` to a part of pinned memory.
-    ///
-    /// # Errors
-    ///
-    /// As [`Stream::copy_to_gpu`].
-    pub(crate) fn copy_from_gpu(
-        &self,
-        to: &PinnedMemory,
-        range: Range<u64>,
-        from: u64,
-    ) -> Result<()> {
-        let bytes = range_bytes(&range, to)?;
-        // SAFETY: as above.
-        unsafe { self.copy(to.address() + range.start, from, bytes) }
     }
 
     /// Enqueues a copy between any two places that the GPU reaches: its memory, pinned or registered host memory.
@@ -294,12 +279,6 @@ impl Priority {
             Priority::Low => least,
         })
     }
-}
-
-fn range_bytes(range: &Range<u64>, memory: &PinnedMemory) -> Result<u64> {
-    let bytes = range.end.saturating_sub(range.start);
-    inside(range.start, bytes, memory.bytes())?;
-    Ok(bytes)
 }
 
 /// Whether a stream's work is done; the GPU's context is current.

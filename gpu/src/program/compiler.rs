@@ -96,6 +96,10 @@ pub(super) fn architectures() -> Result<Vec<u32>> {
 }
 
 /// The version of CUDA that NVRTC is of: (13, 0).
+///
+/// # Errors
+///
+/// [`Error::Unavailable`] without NVRTC; [`Error::Cuda`].
 pub(crate) fn version() -> Result<(u32, u32)> {
     let (mut major, mut minor) = (0, 0);
     // SAFETY: it writes two ints.

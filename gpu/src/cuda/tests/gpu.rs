@@ -3,9 +3,7 @@
 
 use super::{alone, alone_with, open};
 use crate::Error;
-use crate::cuda::{DeviceMemory, Gpu, PinnedMemory, Stream, flush_rdma_writes};
-use crate::cuda::{Priority, library};
-use adit_gpu_emulated::Installation;
+use crate::cuda::{DeviceMemory, Gpu, PinnedMemory, Priority, Stream, flush_rdma_writes, library};
 use std::ptr;
 
 /// The error of opening GPU 0, which is unavailable.

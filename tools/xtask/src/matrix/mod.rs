@@ -6,6 +6,7 @@
 //! access that it had to refuse.
 
 mod faults;
+mod gpu;
 mod lanes;
 mod paths;
 mod setup;
@@ -79,6 +80,7 @@ use verified;
 fn cases() -> impl Iterator<Item = &'static Case> {
     setup::CASES
         .iter()
+        .chain(gpu::CASES)
         .chain(store::CASES)
         .chain(paths::CASES)
         .chain(faults::CASES)

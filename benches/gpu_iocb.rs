@@ -25,9 +25,11 @@ fn rings(target: &str) -> GioUring {
     let first = controller.namespace_ids().expect("namespaces")[0];
     let namespace = controller.namespace(first).expect("a namespace");
     let controllers = [Arc::clone(&controller)];
-    let pool = Pool::allocate(&gpu, &controllers, &[REGION_BYTES], Some(Place::Host)).expect("a pool");
+    let pool =
+        Pool::allocate(&gpu, &controllers, &[REGION_BYTES], Some(Place::Host)).expect("a pool");
     let options = Options { queues: 1, sms: 1, blocks: 16, ..Options::default() };
-    GioUring::init_queue(&gpu, vec![Device { controller, namespace }], pool, &options).expect("rings")
+    GioUring::init_queue(&gpu, vec![Device { controller, namespace }], pool, &options)
+        .expect("rings")
 }
 
 /// Tensors of 4 KiB, scattered over the device.
@@ -46,12 +48,17 @@ fn layer() -> Vec<Transfer> {
 fn fill(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("get_iocb");
     group.throughput(Throughput::Elements(TENSORS));
-    let targets =
-        [("sgl", "soft:null,dbbuf=off"), ("prp", "soft:null,dbbuf=off,sgl=off"), ("boundary", "soft:null,dbbuf=off,noiob=256")];
+    let targets = [
+        ("sgl", "soft:null,dbbuf=off"),
+        ("prp", "soft:null,dbbuf=off,sgl=off"),
+        ("boundary", "soft:null,dbbuf=off,noiob=256"),
+    ];
     for (name, target) in targets {
         let (uring, transfers) = (rings(target), layer());
         group.bench_function(BenchmarkId::new("layer", name), |bencher| {
-            bencher.iter(|| black_box(uring.get_iocb(transfers.iter().copied(), None).expect("blocks")));
+            bencher.iter(|| {
+                black_box(uring.get_iocb(transfers.iter().copied(), None).expect("blocks"))
+            });
         });
     }
     group.finish();

@@ -55,7 +55,11 @@ impl MappingTable {
     ///
     /// # Errors
     /// As [`MappingTable::sgl`].
-    pub(crate) fn without_lists(shape: Shape, spans: Vec<Span>, form: Form) -> Result<MappingTable> {
+    pub(crate) fn without_lists(
+        shape: Shape,
+        spans: Vec<Span>,
+        form: Form,
+    ) -> Result<MappingTable> {
         let shape = match form {
             Form::Sgl => shape,
             Form::Prp => Shape {

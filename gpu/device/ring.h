@@ -160,10 +160,9 @@ inline u64 published_end(const RingView& ring, u64 from) {
         PerLane<bool> there;
         ADIT_EACH_LANE(lane) {
             u64 position = end + lane;
-            // No more can be outstanding than there are identifiers: beyond that is the lap before.
-            bool within = position - from < ring.depth;
+            // An entry names its position, so the run ends within a lap.
             u64 at = ring.published + 4ull * entry_of(ring, position);
-            there[lane] = within && load32_acquire_gpu(at) == static_cast<u32>(position + 1);
+            there[lane] = load32_acquire_gpu(at) == static_cast<u32>(position + 1);
         }
         u32 run = trailing_ones(ballot(there));
         end += run;

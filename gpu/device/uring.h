@@ -162,8 +162,8 @@ inline u32 read_completions(const RingView& ring, u64 head, PerLane<Completion>&
     ADIT_EACH_LANE(lane) {
         const u32 dword3 = load32_acquire_system(entry_address(ring, head + lane) + 12);
         completions[lane].cid_and_status = dword3;
-        // One lap further the phase means the opposite.
-        fresh[lane] = lane < ring.depth && is_fresh(ring, head + lane, dword3);
+        // An entry that is fresh is not fresh one lap further: the run ends by itself, however small the ring.
+        fresh[lane] = is_fresh(ring, head + lane, dword3);
     }
     const u32 count = trailing_ones(ballot(fresh));
     ADIT_EACH_LANE(lane) {

@@ -1,8 +1,8 @@
 //! Builds the emulated libraries from `native/` and `../device/` with the C++ compiler of the machine.
 //!
-//! Each library goes to a directory of `OUT_DIR` under every name by which it is looked for: `all` has the driver, NVRTC and
-//! gdrcopy, `driver` the driver alone, `old` a driver without green contexts. Each name is the same file; its soname is the name
-//! that a program tries first, so that a library that is loaded already is found by it.
+//! Each library goes to a directory of `OUT_DIR` under every name by which it is looked for: `all` has the driver,
+//! NVRTC and gdrcopy, `driver` the driver alone, `old` a driver without green contexts. Each name is the same file;
+//! its soname is the name that a program tries first, so that a library that is loaded already is found by it.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -94,7 +94,10 @@ fn compiler() -> Command {
 fn run(command: &mut Command) {
     let name = command.get_program().to_owned();
     let output = command.output().unwrap_or_else(|why| {
-        panic!("the emulated GPU is C++, and {name:?} cannot be run: {why}. Install a compiler (Debian: apt install g++) or set CXX")
+        panic!(
+            "the emulated GPU is C++, and {name:?} cannot be run: {why}. \
+             Install a compiler (Debian: apt install g++) or set CXX"
+        )
     });
     let text = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{command:?} failed:\n{text}");

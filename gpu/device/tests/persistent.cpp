@@ -59,6 +59,9 @@ void what_was_known_of_a_use_that_is_over_counts_for_nothing() {
         if (filled) { world.fill(0); }
         const Iocb before = world.iocb(0);
         CHECK(claim(over, counted(1, 0), 5) == 0, "nothing is left of it");
+        Block torn = over;
+        torn.total *= 10;
+        CHECK(claim(torn, load64_relaxed_gpu(ADIT_FIELD(Iocb, over.at, claimed)), 5) == 0, "half of it is of the next use");
         CHECK(post_some(ring_view(uring.rings), over, false) == 0, "nothing is sent");
         CHECK(!hold(over), "it is over");
         start_clock(over);
@@ -228,14 +231,34 @@ void abandoned_blocks_end_at_once() {
         world.start_controller(1);
         world.await(1);
         world.check_statuses(1, is_success);
-        const u64 head = ADIT_FIELD(Ring, reinterpret_cast<u64>(&world.ring(0)), head);
-        const u64 ticket = ADIT_FIELD(Ring, reinterpret_cast<u64>(&world.ring(0)), ticket);
-        while (load64_relaxed_gpu(head) != load64_relaxed_gpu(ticket)) { pause(); }
+        world.await_completions();
         world.stop_persistent();
         world.stop_controller();
         world.check_quiet();
         CHECK(world.ring(0).late == world.commands() - 10, "%llu came late", world.ring(0).late);
     }
+}
+
+void what_comes_late_is_harvested_although_no_block_is_issued() {
+    Shape shape;
+    shape.rings = 5;
+    shape.depth = 9;
+    shape.blocks = 5;
+    shape.contexts = 8;
+    shape.rings_of_block = 1;
+    World world(shape);
+    for (u32 block = 0; block < 5; ++block) { world.fill(block), world.issue(block); }
+    world.start_persistent(1);
+    for (u32 index = 0; index < 5; ++index) {
+        while (load64_relaxed_gpu(ADIT_FIELD(Ring, reinterpret_cast<u64>(&world.ring(index)), ticket)) < 8) { pause(); }
+    }
+    abandon(world, {0, 1, 2, 3, 4}, Ended::TIMED_OUT);
+    world.start_controller(1);
+    world.await_completions();
+    world.stop_persistent();
+    world.stop_controller();
+    for (u32 index = 0; index < 5; ++index) { CHECK(world.ring(index).late == 8, "ring %u: %llu", index, world.ring(index).late); }
+    world.check_quiet();
 }
 
 void abandoning_races_with_completing() {
@@ -259,10 +282,7 @@ void abandoning_races_with_completing() {
         gave_up += world.failures(0) != 0;
     }
     std::printf("  %llu of 100 uses were given up in part\n", gave_up);
-    for (u32 index = 0; index < shape.rings; ++index) {
-        const u64 at = reinterpret_cast<u64>(&world.ring(index));
-        while (load64_relaxed_gpu(ADIT_FIELD(Ring, at, head)) != load64_relaxed_gpu(ADIT_FIELD(Ring, at, ticket))) { pause(); }
-    }
+    world.await_completions();
     world.stop_persistent();
     world.stop_controller();
     world.check_quiet();
@@ -316,6 +336,7 @@ int main() {
     RUN(every_ring_is_harvested_by_few_warps);
     RUN(a_waiter_sees_the_end_or_its_own_deadline);
     RUN(abandoned_blocks_end_at_once);
+    RUN(what_comes_late_is_harvested_although_no_block_is_issued);
     RUN(abandoning_races_with_completing);
     RUN(a_poisoned_ring_ends_blocks_of_a_running_kernel);
     RUN(the_other_kernels_do_what_they_say);

@@ -97,6 +97,72 @@ void prebuilt_lists_reach_the_same_data() {
     }
 }
 
+// Every page of a transfer is found through PRP2, wherever its list begins and ends in the pages of the region's lists.
+void a_run_of_a_prebuilt_list_ends_where_its_data_ends() {
+    const u64 pages = 1100;
+    Memory region(pages * PAGE);
+    PrpLists lists(region);
+    const Region regions[] = {{region.address(), {lists.list(0), lists.list(1)}, region.bytes()}};
+    const ControllerRange ranges[] = {lists.range(0), lists.range(1)};
+    ControllerArguments arguments{};
+    arguments.ranges = reinterpret_cast<u64>(ranges);
+    arguments.range_count = 2;
+    RingView ring{};
+    ring.regions = reinterpret_cast<u64>(regions);
+    for (u64 first = 0; first < pages; first += first % 256 < 4 || first % 256 > 250 ? 1 : 17) {
+        for (u64 count = 1; count <= 514 && first + count <= pages; ++count) {
+            const u64 offset = count % 3 * 512;
+            const u64 bytes = count * PAGE - offset - (count > 1 ? 512 : 0);
+            const Context context{region.address() + first * PAGE + offset, 0};
+            u64 next = context.address;
+            const bool right = each_prp(arguments, context.address, second_prp(ring, context, bytes), bytes, [&](u64 at, u64 run) {
+                CHECK(at == next, "%llu pages from %llu: %llx, not %llx", count, first, at, next);
+                next += run;
+                return true;
+            });
+            CHECK(right && next == context.address + bytes, "%llu pages from %llu", count, first);
+        }
+    }
+}
+
+void a_full_ring_is_left_alone_until_many_identifiers_are_free() {
+    Shape shape;
+    shape.depth = 129;
+    shape.contexts = 200;
+    World world(shape);
+    u32* const free = reinterpret_cast<u32*>(world.ring(0).free_slots);
+    // Three in each word of the map.
+    for (u32 word = 0; word < 4; ++word) { free[word] = 7; }
+    world.fill(0);
+    const Uring uring = *reinterpret_cast<const Uring*>(world.uring_address());
+    const RingView ring = ring_view(uring.rings);
+    const Block block = block_view(uring.iocbs, 0, 1);
+    CHECK(post_some(ring, block, true) == 0, "three are too few");
+    CHECK(free[0] == 7 && world.ring(0).ticket == 0, "nothing was taken");
+    free[2] = 0xffff;
+    CHECK(post_some(ring, block, true) == 16, "sixteen are enough");
+    CHECK(post_some(ring, block, false) == 3, "who lost patience takes any");
+    free[3] = ALL_LANES;
+    CHECK(post_some(ring, block, true) == 32, "as many as there are");
+    CHECK(world.ring(0).sq_rings == 3, "a doorbell each");
+}
+
+void a_ring_that_lost_identifiers_goes_on() {
+    Shape shape;
+    shape.depth = 129;
+    shape.contexts = 200;
+    World world(shape);
+    u32* const free = reinterpret_cast<u32*>(world.ring(0).free_slots);
+    // Three in each word of the map.
+    for (u32 word = 0; word < 4; ++word) { free[word] = 7; }
+    world.fill(0);
+    world.start_controller(1);
+    world.run_issue(2, {0});
+    world.stop_controller();
+    world.check_statuses(0, is_success);
+    for (u32 word = 0; word < 4; ++word) { CHECK(free[word] == 7, "word %u: %x", word, free[word]); }
+}
+
 void a_block_goes_round_until_its_total() {
     Shape shape;
     shape.rings = 2;
@@ -185,6 +251,9 @@ int main() {
     RUN(positions_go_past_powers_of_two);
     RUN(writes_reach_the_media);
     RUN(prebuilt_lists_reach_the_same_data);
+    RUN(a_run_of_a_prebuilt_list_ends_where_its_data_ends);
+    RUN(a_full_ring_is_left_alone_until_many_identifiers_are_free);
+    RUN(a_ring_that_lost_identifiers_goes_on);
     RUN(a_block_goes_round_until_its_total);
     RUN(one_command_at_a_time_has_a_doorbell_each);
     RUN(a_busy_ring_rings_once_for_many);

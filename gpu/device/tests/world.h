@@ -31,6 +31,8 @@ private:
 class World {
 public:
     explicit World(const Shape& shape);
+    World(const World&) = delete;
+    World& operator=(const World&) = delete;
     ~World() { stop_controller(); }
 
     // The host's part.
@@ -49,6 +51,7 @@ public:
     void check_data(u32 block) const;
     void check_quiet() const;
     void check_counts() const;
+    void await_completions() const;
     u64 commands() const;
     u64 failures(u32 block) const;
 
@@ -301,6 +304,17 @@ inline void World::check_counts() const {
         CHECK(counted.cq_rings * shape.depth <= commands * 4, "ring %u: %llu completion doorbells for %llu", index, counted.cq_rings, commands);
         CHECK(counted.sq_rings <= commands, "ring %u: %llu submission doorbells for %llu", index, counted.sq_rings, commands);
         CHECK(queue(index).sq_rings <= counted.sq_rings, "queue %u saw more doorbells than were rung", index);
+    }
+}
+
+// Waits until all that was posted has been harvested, whether a block waits for it or not.
+inline void World::await_completions() const {
+    for (u32 index = 0; index < shape.rings; ++index) {
+        const u64 at = reinterpret_cast<u64>(&ring(index));
+        for (const u64 from = now_ns(); load64_relaxed_gpu(ADIT_FIELD(Ring, at, head)) != load64_relaxed_gpu(ADIT_FIELD(Ring, at, ticket));) {
+            CHECK(now_ns() - from < 2 * DEADLINE_NS, "nobody harvests ring %u", index);
+            pause();
+        }
     }
 }
 

@@ -1,7 +1,7 @@
 // Initialisation, primary and green contexts, and each thread's stack of current ones.
 //
-// A green context has SMs of its own on paper only: kernels are threads. What is kept to is the arithmetic of the split and
-// who belongs to whom.
+// A green context has SMs of its own on paper only: kernels are threads. What is kept to is the arithmetic of the
+// split and who belongs to whom.
 #include "memory.h"
 #include "stream.h"
 
@@ -23,8 +23,8 @@ template <class T> u64 clear(Table<T>& table, Handle context) {
     return gone.size();
 }
 
-// Closes a context and destroys what it has, as CUDA does: that should have been freed, but by whom a kernel's failure kept
-// from it. Memory that work still uses stays, in no table. With the lock held.
+// Closes a context and destroys what it has, as CUDA does: that should have been freed, but by whom a kernel's
+// failure kept from it. Memory that work still uses stays, in no table. With the lock held.
 void close_context(State& all, Handle handle) {
     const auto context = all.contexts.find(handle);
     const bool is_used = context->kernels_running != 0;

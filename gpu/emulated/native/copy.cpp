@@ -1,7 +1,8 @@
 // Copies and fills, in the order of a stream.
 //
-// Memory of the GPU's window must be live from the call to the end of the copy. Memory of the host that is neither pinned nor
-// registered is copied as CUDA does it: from, it is read before the call returns; to, it is written before the call returns.
+// Memory of the GPU's window must be live from the call to the end of the copy. Memory of the host that is neither
+// pinned nor registered is copied as CUDA does it: from, it is read before the call returns; to, it is written before
+// the call returns.
 #include <cstring>
 
 #include "memory.h"

@@ -20,7 +20,8 @@ Result elapsed(float* milliseconds, Handle start, Handle end) {
     const bool is_timed = ((first->flags | second->flags) & EVENT_DISABLE_TIMING) == 0;
     if (from == nullptr || to == nullptr || !is_timed) { return misuse(INVALID_HANDLE); }
     if (!from->is_set() || !to->is_set()) { return NOT_READY; }
-    *milliseconds = static_cast<float>(static_cast<double>(static_cast<std::int64_t>(to->time_ns - from->time_ns)) / 1e6);
+    const auto elapsed_ns = static_cast<std::int64_t>(to->time_ns - from->time_ns);
+    *milliseconds = static_cast<float>(static_cast<double>(elapsed_ns) / 1e6);
     return SUCCESS;
 }
 

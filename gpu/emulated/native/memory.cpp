@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <cstdlib>
 #include <algorithm>
 #include <thread>
 
@@ -55,7 +56,7 @@ Result map_device(State& all, u64 bytes, Range& range, Address& at) {
 void unmap_device(const Range& range) {
     const Address base = range.host - range.file_offset;
     const u64 mapped = round_up(range.bytes + range.file_offset, HOST_PAGE_BYTES);
-    mmap(reinterpret_cast<void*>(base), mapped, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+    make_inaccessible(base, mapped);
     close(range.file);
 }
 
@@ -75,6 +76,13 @@ Address take_addresses(State& all, u64 bytes, u64 alignment) {
     if (bytes > left || left - bytes < HOST_PAGE_BYTES) { return 0; }
     all.next_address = round_up(at + bytes, HOST_PAGE_BYTES) + HOST_PAGE_BYTES;
     return at;
+}
+
+void make_inaccessible(Address at, u64 bytes) {
+    const int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED;
+    void* sealed = mmap(reinterpret_cast<void*>(at), bytes, PROT_NONE, flags, -1, 0);
+    // What was there would stay readable, and uses of it unseen.
+    if (sealed == MAP_FAILED) { std::abort(); }
 }
 
 int make_backing(u64 bytes) {
@@ -207,7 +215,8 @@ ADIT_CUDA cuMemGetInfo_v2(std::size_t* free, std::size_t* total) {
 ADIT_CUDA cuMemHostAlloc(void** host, std::size_t bytes, u32 flags) {
     ADIT_ENTER_CONTEXT();
     if (host == nullptr || bytes == 0 || (flags & ~HOST_ALLOC_FLAGS) != 0) { return misuse(INVALID_VALUE); }
-    void* at = mmap(nullptr, round_up(bytes, HOST_PAGE_BYTES), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    const int access = PROT_READ | PROT_WRITE;
+    void* at = mmap(nullptr, round_up(bytes, HOST_PAGE_BYTES), access, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (at == MAP_FAILED) { return OUT_OF_MEMORY; }
     Range range;
     range.sort = Range::Sort::PINNED;

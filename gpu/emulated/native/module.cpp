@@ -1,9 +1,10 @@
-// Modules and kernels: an image is the text that the emulated NVRTC made of a program, and a kernel the C++ build of the
-// function of that name.
+// Modules and kernels: an image is the text that the emulated NVRTC made of a program, and a kernel the C++ build of
+// the function of that name.
 //
-// An image begins with a line that names the format and the architecture; each line after it is a kernel that the program
-// has. So a module knows only kernels of its program, and only those that were built into this library can be run.
-// A grid is one thread for each warp, all at once: device code waits for other warps, so none may wait for a thread.
+// An image begins with a line that names the format and the architecture; each line after it is a kernel that the
+// program has. So a module knows only kernels of its program, and only those that were built into this library can be
+// run. A grid is one thread for each warp, all at once: device code waits for other warps, so none may wait for a
+// thread.
 #include <dlfcn.h>
 
 #include <cstring>
@@ -187,8 +188,8 @@ ADIT_CUDA cuOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, Handle handle
     return SUCCESS;
 }
 
-ADIT_CUDA cuLaunchKernel(Handle handle, u32 blocks, u32 blocks_y, u32 blocks_z, u32 threads, u32 threads_y, u32 threads_z,
-                         u32 shared_bytes, Handle stream, void** parameters, void** extra) {
+ADIT_CUDA cuLaunchKernel(Handle handle, u32 blocks, u32 blocks_y, u32 blocks_z, u32 threads, u32 threads_y,
+                         u32 threads_z, u32 shared_bytes, Handle stream, void** parameters, void** extra) {
     ADIT_ENTER_CONTEXT();
     const auto function = find_function(handle);
     if (function == nullptr) { return misuse(INVALID_HANDLE); }

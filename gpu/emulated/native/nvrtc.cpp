@@ -1,7 +1,7 @@
 // An emulated NVRTC: it compiles nothing, and finds which kernels a program has.
 //
-// What it makes is the text of image.h. Of a program it checks what a caller can get wrong without a compiler: that every
-// quoted include is among the headers, that an architecture is named, that options are known ones.
+// What it makes is the text of image.h. Of a program it checks what a caller can get wrong without a compiler: that
+// every quoted include is among the headers, that an architecture is named, that options are known ones.
 #include <cstdio>
 #include <cstring>
 #include <map>
@@ -80,14 +80,18 @@ bool expand(Program& program, const std::string& text, std::map<std::string, boo
     return true;
 }
 
-bool has_prefix(const std::string& text, const char* prefix) { return text.compare(0, std::strlen(prefix), prefix) == 0; }
+bool has_prefix(const std::string& text, const char* prefix) {
+    return text.compare(0, std::strlen(prefix), prefix) == 0;
+}
 
 // The architecture that options name, "" for none; false for an option that NVRTC does not have.
 bool read_options(int count, const char* const* options, std::string& architecture) {
-    constexpr const char* KNOWN[] = {"-std=", "--std=", "-default-device", "--device-as-default-execution-space", "-I", "-D",
-                                     "--include-path=", "--define-macro=", "-lineinfo", "--generate-line-info", "-G",
-                                     "--maxrregcount=", "-use_fast_math", "--fmad=", "-diag-", "--diag-", "-w", "-dopt",
-                                     "--restrict", "-Werror", "--Werror", "--ptxas-options=", "-minimal", "--minimal", "-default-stream"};
+    constexpr const char* KNOWN[] = {
+        "-std=", "--std=", "-default-device", "--device-as-default-execution-space", "-I", "-D", "--include-path=",
+        "--define-macro=", "-lineinfo", "--generate-line-info", "-G", "--maxrregcount=", "-use_fast_math", "--fmad=",
+        "-diag-", "--diag-", "-w", "-dopt", "--restrict", "-Werror", "--Werror", "--ptxas-options=", "-minimal",
+        "--minimal", "-default-stream",
+    };
     for (int index = 0; index < count; ++index) {
         const std::string option = options[index];
         const bool is_architecture = has_prefix(option, "--gpu-architecture=") || has_prefix(option, "-arch=");
@@ -219,7 +223,9 @@ ADIT_EXPORT NvrtcResult nvrtcGetCUBINSize(Handle handle, std::size_t* bytes) {
 
 ADIT_EXPORT NvrtcResult nvrtcGetCUBIN(Handle handle, char* into) { return text_of(handle, &Program::cubin, into); }
 
-ADIT_EXPORT NvrtcResult nvrtcGetPTXSize(Handle handle, std::size_t* bytes) { return size_of(handle, &Program::ptx, bytes); }
+ADIT_EXPORT NvrtcResult nvrtcGetPTXSize(Handle handle, std::size_t* bytes) {
+    return size_of(handle, &Program::ptx, bytes);
+}
 
 ADIT_EXPORT NvrtcResult nvrtcGetPTX(Handle handle, char* into) { return text_of(handle, &Program::ptx, into); }
 

@@ -1,7 +1,7 @@
 // Host memory made known to the GPU, registers of devices included, and what is asked of pointers.
 //
-// CUDA takes I/O memory only where the pages are in the page table already, and only if the process may; the settings play
-// both, and a registration whose stores go nowhere.
+// CUDA takes I/O memory only where the pages are in the page table already, and only if the process may; the settings
+// play both, and a registration whose stores go nowhere.
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -48,7 +48,8 @@ bool overlaps(State& all, Address host, u64 bytes) {
 Address substitute(State& all, u64 bytes) {
     const Address at = take_addresses(all, bytes, HOST_PAGE_BYTES);
     if (at == 0) { return 0; }
-    void* made = mmap(reinterpret_cast<void*>(at), bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+    const int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED;
+    void* made = mmap(reinterpret_cast<void*>(at), bytes, PROT_READ | PROT_WRITE, flags, -1, 0);
     return made == MAP_FAILED ? 0 : at;
 }
 
@@ -108,10 +109,7 @@ ADIT_CUDA cuMemHostUnregister(void* pointer) {
     }
     Range range;
     if (Result why = withdraw(address, Range::Sort::REGISTERED, HOST_MEMORY_NOT_REGISTERED, range)) { return why; }
-    if (address != host) {
-        mmap(reinterpret_cast<void*>(address), range.bytes, PROT_NONE,
-             MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
-    }
+    if (address != host) { make_inaccessible(address, range.bytes); }
     return SUCCESS;
 }
 

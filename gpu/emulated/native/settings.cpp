@@ -21,7 +21,8 @@ Kept& kept() {
         auto* made = new Kept;
         const char* list = std::getenv("ADIT_EMULATED_GPU");
         if (list != nullptr && !parse(list, made->now)) {
-            std::fprintf(stderr, "ADIT_EMULATED_GPU=%s has an unknown word; see gpu/emulated/native/settings.h\n", list);
+            const char* text = "ADIT_EMULATED_GPU=%s has an unknown word; see gpu/emulated/native/settings.h\n";
+            std::fprintf(stderr, text, list);
             made->now = Settings{};
         }
         return made;
@@ -84,7 +85,9 @@ bool choose(const std::string& value, const std::vector<std::string>& choices, s
 
 bool parse_choice(const std::string& key, const std::string& value, Settings& into) {
     if (key == "host-register") { return choose(value, {"ok", "refused"}, into.host_register); }
-    if (key == "io-register") { return choose(value, {"ok", "needs-touch", "not-permitted", "lost"}, into.io_register); }
+    if (key == "io-register") {
+        return choose(value, {"ok", "needs-touch", "not-permitted", "lost"}, into.io_register);
+    }
     if (key == "nvrtc") { return choose(value, {"ok", "error"}, into.nvrtc); }
     if (key == "gdr") { return choose(value, {"ok", "absent", "refused"}, into.gdr); }
     if (key == "fail") { return parse_failure(value, into); }

@@ -1,11 +1,12 @@
-// What an emulated GPU is like and which calls fail: a comma list, read at load from ADIT_EMULATED_GPU and set at run time.
+// What an emulated GPU is like and which calls fail: a comma list, read at load from ADIT_EMULATED_GPU and set at run
+// time.
 //
 // gpus=N driver=N sms=N memory=BYTES bar1=BYTES ordering=N    numbers; the defaults are below
 // no-green no-dma-buf no-rdma no-vmm coherent free-waits      what it lacks or has
 // dma-buf-mmap=on|off   host-register=ok|refused   io-register=ok|needs-touch|not-permitted|lost
 // nvrtc=ok|error   gdr=ok|absent|refused   patience=MS
-// fail=FUNCTION:CODE[:NTH]    each call of FUNCTION fails with CODE, or only the NTH from now. It is the documented name or the
-//     symbol's; `kernel` is a kernel that was launched, whose context is then broken
+// fail=FUNCTION:CODE[:NTH]    each call of FUNCTION fails with CODE, or only the NTH from now: the documented name,
+//                             or the symbol's; `kernel` is a launched kernel, whose context is then broken
 //
 // A list replaces all of the list before. An unknown word is refused as a whole and changes nothing.
 #pragma once

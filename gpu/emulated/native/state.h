@@ -1,6 +1,6 @@
 // Everything that the emulated driver keeps: contexts, memory, streams, events, modules, and what went wrong.
 //
-// - A handle is a number that is no address and is never used again: a stale one is recognised, and following one crashes.
+// - A handle is a number that is no address and is never used again: a stale one is recognised, and followed, crashes.
 // - `State::lock` guards every table. Stream queues and marks have locks of their own, taken after it, never before.
 // - Nothing here is destroyed at the end of the process: worker threads may still run kernels.
 #pragma once

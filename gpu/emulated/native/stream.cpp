@@ -133,8 +133,8 @@ u64 tail(const std::shared_ptr<Stream>& stream) {
 }  // namespace
 
 Result run(const std::shared_ptr<Stream>& stream, Operation operation) {
-    // Whoever takes it first, the stream or a caller that gave up, decides whether it is done: what it would write may be
-    // gone when the caller has returned.
+    // Whoever takes it first, the stream or a caller that gave up, decides whether it is done: what it would write
+    // may be gone when the caller has returned.
     auto taken = std::make_shared<std::atomic<bool>>(false);
     const u64 position = append(stream, [taken, operation = std::move(operation)] {
         if (!taken->exchange(true)) { operation(); }

@@ -1,7 +1,7 @@
 // A stream: a queue of operations and the thread that does them in order.
 //
-// Operations on the default stream wait for what other blocking streams have, and theirs wait for the default stream's, as
-// CUDA's legacy default stream does. A destroyed stream finishes what it has; its thread then ends.
+// Operations on the default stream wait for what other blocking streams have, and theirs wait for the default
+// stream's, as CUDA's legacy default stream does. A destroyed stream finishes what it has; its thread then ends.
 #pragma once
 #include "state.h"
 

@@ -1,7 +1,8 @@
-// Virtual memory management: addresses reserved, memory created, the one mapped at the other, access given. And dma-bufs.
+// Virtual memory management: addresses reserved, memory created, the one mapped at the other, access given. And
+// dma-bufs.
 //
-// A dma-buf is the memfd itself, so that whoever maps it shares the memory; where the settings say that it cannot be mapped,
-// it is a file of another kind.
+// A dma-buf is the memfd itself, so that whoever maps it shares the memory; where the settings say that it cannot be
+// mapped, it is a file of another kind.
 #include <fcntl.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
@@ -16,8 +17,9 @@ namespace {
 bool is_granular(u64 value) { return value != 0 && value % GRANULE_BYTES == 0; }
 
 bool is_sound(const AllocationProperties* properties) {
-    return properties != nullptr && properties->type == ALLOCATION_PINNED && properties->location.type == LOCATION_DEVICE &&
-           properties->location.id >= 0 && static_cast<u32>(properties->location.id) < settings().gpus;
+    if (properties == nullptr || properties->type != ALLOCATION_PINNED) { return false; }
+    const Location where = properties->location;
+    return where.type == LOCATION_DEVICE && where.id >= 0 && static_cast<u32>(where.id) < settings().gpus;
 }
 
 // Frees memory that nothing holds any more. With the lock held.
@@ -42,10 +44,6 @@ bool has_mapping(const State& all, Address at, u64 bytes) {
     return next != all.ranges.begin() && std::prev(next)->first + std::prev(next)->second.bytes > at;
 }
 
-void make_inaccessible(Address at, u64 bytes) {
-    mmap(reinterpret_cast<void*>(at), bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
-}
-
 }  // namespace
 }  // namespace emulated
 
@@ -61,7 +59,8 @@ ADIT_CUDA cuMemGetAllocationGranularity(std::size_t* bytes, const AllocationProp
 
 ADIT_CUDA cuMemCreate(Handle* handle, std::size_t bytes, const AllocationProperties* properties, u64 flags) {
     ADIT_ENTER_CONTEXT();
-    if (handle == nullptr || flags != 0 || !is_granular(bytes) || !is_sound(properties)) { return misuse(INVALID_VALUE); }
+    const bool is_allowed = handle != nullptr && flags == 0 && is_granular(bytes) && is_sound(properties);
+    if (!is_allowed) { return misuse(INVALID_VALUE); }
     const Settings now = settings();
     const bool wants_rdma = properties->gpu_direct_rdma_capable != 0;
     if (!now.vmm || (wants_rdma && !now.rdma)) { return NOT_SUPPORTED; }
@@ -120,8 +119,8 @@ ADIT_CUDA cuMemMap(Address address, std::size_t bytes, std::size_t offset, Handl
     std::lock_guard<std::mutex> held(all.lock);
     const auto physical = all.physicals.find(handle);
     const bool is_free = is_granular(bytes) && is_reserved(all, address, bytes) && !has_mapping(all, address, bytes);
-    if (physical == nullptr || physical->released || offset != 0 || flags != 0 || !is_free) { return misuse(INVALID_VALUE); }
-    if (bytes > physical->bytes) { return misuse(INVALID_VALUE); }
+    if (physical == nullptr || physical->released || offset != 0 || flags != 0) { return misuse(INVALID_VALUE); }
+    if (!is_free || bytes > physical->bytes) { return misuse(INVALID_VALUE); }
     void* made = mmap(reinterpret_cast<void*>(address), bytes, PROT_NONE, MAP_SHARED | MAP_FIXED, physical->file, 0);
     if (made == MAP_FAILED) { return OUT_OF_MEMORY; }
     Range range;
@@ -145,8 +144,8 @@ ADIT_CUDA cuMemSetAccess(Address address, std::size_t bytes, const AccessDescrip
     std::lock_guard<std::mutex> held(all.lock);
     const auto found = all.ranges.find(address);
     if (access == nullptr || count == 0 || access->flags != ACCESS_READ_WRITE) { return misuse(INVALID_VALUE); }
-    const bool is_whole = found != all.ranges.end() && found->second.sort == Range::Sort::VIRTUAL && found->second.bytes == bytes;
-    if (!is_whole) { return misuse(INVALID_VALUE); }
+    const bool is_mapped = found != all.ranges.end() && found->second.sort == Range::Sort::VIRTUAL;
+    if (!is_mapped || found->second.bytes != bytes) { return misuse(INVALID_VALUE); }
     if (mprotect(reinterpret_cast<void*>(address), bytes, PROT_READ | PROT_WRITE) != 0) { return OUT_OF_MEMORY; }
     found->second.has_access = true;
     return SUCCESS;

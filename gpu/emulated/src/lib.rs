@@ -1,12 +1,14 @@
 //! A CUDA driver without a GPU.
 //!
-//! The libraries that this crate builds have the names and functions of CUDA's driver, of NVRTC and of gdrcopy. GPU memory is the
-//! host's, streams are threads, a kernel is the C++ build of the device code with a thread for each warp. Whoever loads them
-//! before anything else looks for CUDA ([`load`]), or starts a process with [`directory`] in `LD_LIBRARY_PATH`, has a GPU.
+//! The libraries that this crate builds have the names and functions of CUDA's driver, of NVRTC and of gdrcopy. GPU
+//! memory is the host's, streams are threads, a kernel is the C++ build of the device code with a thread for each
+//! warp. Whoever loads them before anything else looks for CUDA ([`load`]), or starts a process with [`directory`] in
+//! `LD_LIBRARY_PATH`, has a GPU.
 //!
 //! It is strict where CUDA is lenient or silent: handles and memory that are no longer there are refused and counted
-//! ([`report`]). What the GPU is like and which calls fail is set at run time ([`set`]); the words are in `native/settings.h`.
-//! There is one GPU, and one set of settings, for a whole process: tests that set anything have a process of their own.
+//! ([`report`]). What the GPU is like and which calls fail is set at run time ([`set`]); the words are in
+//! `native/settings.h`. There is one GPU, and one set of settings, for a whole process: tests that set anything have
+//! a process of their own.
 //!
 //! It says nothing of speed, of PCIe, or of a GPU's order of memory beyond the compiler's.
 #![allow(unsafe_code)]

@@ -224,11 +224,8 @@ fn a_module_has_the_kernels_of_its_program_for_its_architecture() {
 /// Splits off `sms` of 20: how many the part and the rest have.
 fn split(sms: u32, flags: u32) -> (sys::CUdevResource, [u32; 2]) {
     // SAFETY: all its fields are numbers or enums that have a zero.
-    let (mut all, mut part, mut rest): (
-        sys::CUdevResource,
-        sys::CUdevResource,
-        sys::CUdevResource,
-    ) = unsafe { std::mem::zeroed() };
+    let mut all: sys::CUdevResource = unsafe { std::mem::zeroed() };
+    let (mut part, mut rest) = (all, all);
     let (kind, mut groups) = (sys::CUdevResourceType::CU_DEV_RESOURCE_TYPE_SM, 1);
     // SAFETY: the structures are as the driver has them; the resource is of multiprocessors.
     unsafe {

@@ -32,7 +32,7 @@ Examples:
   adit gpu table
   adit gpu trace
 
-Without a GPU the commands say why there is none and end with exit code 3. 'cargo xtask gpu -- trace' runs them with
+Without a GPU they say why there is none and end with exit code 3 (table needs none). 'cargo xtask gpu -- trace' runs them with
 the GPU's code on threads of this machine.";
 
 /// `adit gpu`.

@@ -1,7 +1,7 @@
 // The emulated driver under the compiler's sanitizers: threads that allocate, copy, record, launch and free at once.
 //
-// From the repository's root, with FLAGS="-std=c++17 -g -O1 -pthread -fsanitize=address,undefined -fno-sanitize-recover=all",
-// or the same with thread:
+// From the repository's root, once with SANITIZE=address,undefined and once with SANITIZE=thread:
+//   FLAGS="-std=c++17 -g -O1 -pthread -fsanitize=$SANITIZE -fno-sanitize-recover=all"
 //   cd gpu/emulated/native
 //   g++ $FLAGS -shared -fPIC {codes,context,copy,device,event,kernels,memory,module}.cpp
 //       {register,settings,state,stream,virtual}.cpp -ldl -o /tmp/libcuda.so
@@ -63,7 +63,8 @@ void poke(Handle function, Handle stream, u64* arguments, Address word, u32 valu
     arguments[1] = value;
     u64 argument = reinterpret_cast<u64>(arguments);
     void* parameters[] = {&argument};
-    need(cuLaunchKernel(function, 2, 1, 1, 64, 1, 1, 0, stream, parameters, nullptr) == SUCCESS, "a kernel is launched");
+    const Result result = cuLaunchKernel(function, 2, 1, 1, 64, 1, 1, 0, stream, parameters, nullptr);
+    need(result == SUCCESS, "a kernel is launched");
 }
 
 // Two streams that hand a word and a copy to and fro, with memory that is freed as soon as it may be.

@@ -49,12 +49,34 @@ fn a_library_and_a_module_of_different_versions_are_named() {
 
 #[test]
 fn a_result_that_the_driver_has_no_name_for_is_told_by_its_number() {
+    alone("fail=cuDevicePrimaryCtxRetain:4242:1", || {
+        let error = Gpu::open(0).expect_err("the context is refused once");
+        let Error::Cuda { call, name, code, .. } = error else { panic!("{error}") };
+        let told = ("cuDevicePrimaryCtxRetain", "CUDA result 4242", 4242);
+        assert_eq!((call, name.as_str(), code), told);
+    });
+}
+
+#[test]
+fn a_gpu_that_another_has_for_itself_is_told_by_name() {
     alone("fail=cuDevicePrimaryCtxRetain:46:1", || {
         let error = Gpu::open(0).expect_err("the context is refused once");
         let Error::Cuda { call, name, code, fix, .. } = error else { panic!("{error}") };
-        assert_eq!((call, name.as_str(), code), ("cuDevicePrimaryCtxRetain", "CUDA result 46", 46));
+        assert_eq!(
+            (call, name.as_str()),
+            ("cuDevicePrimaryCtxRetain", "CUDA_ERROR_DEVICE_UNAVAILABLE")
+        );
+        assert_eq!(code, 46);
         assert!(fix.contains("another process"), "{fix}");
         drop(open());
+    });
+}
+
+#[test]
+fn a_result_that_the_driver_has_no_name_for_is_told_by_its_number() {
+    alone("fail=cuDevicePrimaryCtxRetain:4242:1", || {
+        let error = Gpu::open(0).expect_err("the context is refused once");
+        assert!(error.to_string().contains("CUDA result 4242"), "{error}");
     });
 }
 

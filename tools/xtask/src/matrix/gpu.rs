@@ -23,11 +23,11 @@ pub(super) const CASES: &[Case] = &[Case {
         // Doorbells that do not get through are found out, and rung by the CPU.
         good(
             "ADIT_EMULATED_GPU=io-register=lost adit gpu trace {0} --blocks 16 --queues 2 --force",
-            &["by proxy", "0 failed"],
+            &["doorbells proxy", "0 failed"],
         ),
         good(
             "ADIT_EMULATED_GPU=io-register=not-permitted adit gpu trace {1} --blocks 16 --queues 2 --force",
-            &["by proxy", "0 failed"],
+            &["doorbells proxy", "0 failed"],
         ),
         // Without memory that the controller reaches by itself, the host's.
         good(

@@ -37,10 +37,16 @@ pub(super) trait Copies: Send {
     fn has_happened(&mut self, event: &Self::Event) -> Result<bool>;
 
     /// Copies the first `bytes` of `from` to the GPU's address `to`.
-    fn to_gpu(&mut self, line: &Self::Line, to: u64, from: &Buffer, bytes: usize) -> Result<()>;
+    fn copy_to_gpu(
+        &mut self,
+        line: &Self::Line,
+        to: u64,
+        from: &Buffer,
+        bytes: usize,
+    ) -> Result<()>;
 
     /// Copies `bytes` from the GPU's address `from` into `to`.
-    fn from_gpu(
+    fn copy_from_gpu(
         &mut self,
         line: &Self::Line,
         to: &mut Buffer,

@@ -165,7 +165,7 @@ impl<C: Copies> Job<C> {
         mut chunk: Buffer,
     ) -> Result<()> {
         let (from, bytes) = (means.address_of(context), means.bytes_of(context));
-        let copied = means.copies.from_gpu(&self.line, &mut chunk, from, bytes);
+        let copied = means.copies.copy_from_gpu(&self.line, &mut chunk, from, bytes);
         means.in_first += 1;
         self.copying.push_back((chunk, index));
         copied?;
@@ -280,7 +280,7 @@ impl<C: Copies> Job<C> {
         let context = self.work.contexts[index];
         let (to, bytes) = (means.address_of(context), means.bytes_of(context));
         means.count_second_stage();
-        let copied = means.copies.to_gpu(&self.line, to, &chunk, bytes);
+        let copied = means.copies.copy_to_gpu(&self.line, to, &chunk, bytes);
         self.copying.push_back((chunk, index));
         self.end(index, 0);
         copied?;

@@ -48,14 +48,20 @@ impl Copies for OnGpu {
         event.is_over()
     }
 
-    fn to_gpu(&mut self, line: &Stream, to: u64, from: &Buffer, bytes: usize) -> Result<()> {
+    fn copy_to_gpu(&mut self, line: &Stream, to: u64, from: &Buffer, bytes: usize) -> Result<()> {
         let from = from[..bytes].as_ptr().addr() as u64;
         // SAFETY: registered memory, which the lane leaves alone until a mark behind the copy is over, and leaks with
         // its registration if that is never known. `to` is in an area of the pool, which the engine's threads keep.
         unsafe { line.copy(to, from, bytes as u64) }
     }
 
-    fn from_gpu(&mut self, line: &Stream, to: &mut Buffer, from: u64, bytes: usize) -> Result<()> {
+    fn copy_from_gpu(
+        &mut self,
+        line: &Stream,
+        to: &mut Buffer,
+        from: u64,
+        bytes: usize,
+    ) -> Result<()> {
         let to = to[..bytes].as_mut_ptr().addr() as u64;
         // SAFETY: as above.
         unsafe { line.copy(to, from, bytes as u64) }

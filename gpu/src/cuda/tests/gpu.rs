@@ -63,14 +63,6 @@ fn a_gpu_that_another_has_for_itself_is_told_by_name() {
 }
 
 #[test]
-fn a_result_that_the_driver_has_no_name_for_is_told_by_its_number() {
-    alone("fail=cuDevicePrimaryCtxRetain:4242:1", || {
-        let error = Gpu::open(0).expect_err("the context is refused once");
-        assert!(error.to_string().contains("CUDA result 4242"), "{error}");
-    });
-}
-
-#[test]
 fn what_is_refused_while_a_gpu_is_opened_leaves_nothing() {
     alone("", || {
         for call in [

@@ -188,12 +188,18 @@ impl Copies for BenchGpu {
         Ok(self.state().events[*event])
     }
 
-    fn to_gpu(&mut self, line: &usize, to: u64, from: &Buffer, bytes: usize) -> Result<()> {
+    fn copy_to_gpu(&mut self, line: &usize, to: u64, from: &Buffer, bytes: usize) -> Result<()> {
         let from = from[..bytes].as_ptr().expose_provenance();
         self.state().ask(*line, Task::ToGpu { to: (to - BASE) as usize, from, bytes })
     }
 
-    fn from_gpu(&mut self, line: &usize, to: &mut Buffer, from: u64, bytes: usize) -> Result<()> {
+    fn copy_from_gpu(
+        &mut self,
+        line: &usize,
+        to: &mut Buffer,
+        from: u64,
+        bytes: usize,
+    ) -> Result<()> {
         let to = to[..bytes].as_mut_ptr().expose_provenance();
         self.state().ask(*line, Task::FromGpu { to, from: (from - BASE) as usize, bytes })
     }

@@ -420,7 +420,7 @@ mod tests {
             let mut from = 1 << 20;
             for index in 0..3 {
                 let pair = pair(1 << 20, &shape, index);
-                assert!(pair.sq >= from && pair.sq % PAGE_BYTES == 0, "{depth}: {pair:?}");
+                assert!(pair.sq >= from && pair.sq.is_multiple_of(PAGE_BYTES), "{depth}: {pair:?}");
                 assert!(pair.cq >= pair.sq + u64::from(depth) * 64, "{depth}: {pair:?}");
                 assert!(pair.sq_doorbell >= pair.cq + u64::from(depth) * 16, "{depth}: {pair:?}");
                 assert!(pair.cq_doorbell >= pair.sq_doorbell + DOORBELL_BYTES, "{depth}: {pair:?}");

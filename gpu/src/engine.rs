@@ -29,8 +29,8 @@ const STREAMS: usize = 4;
 /// Warps of a kernel on each multiprocessor.
 const WARPS_PER_SM: u32 = 8;
 const LANES: u32 = 32;
-/// How long a kernel that was told to stop may take.
-const STOP_WITHIN: Duration = Duration::from_secs(5);
+/// How long kernels that were told to stop may take: far longer than they need, also where they are threads of a busy CPU.
+const STOP_WITHIN: Duration = Duration::from_secs(20);
 /// How long completions of aborted commands may take.
 const ABORTED_WITHIN: Duration = Duration::from_millis(200);
 /// Most commands that are aborted one by one; the queue's deletion ends all others.

@@ -3,9 +3,9 @@
 //! Nothing of CUDA is needed to build this crate. A machine without a GPU, without its driver or with too old a one gets
 //! [`Error::Unavailable`] with the reason. `docs/gpu.md` has the map.
 
+pub mod addressing;
 #[cfg(test)]
 mod alone;
-pub mod addressing;
 pub mod bench;
 mod controller;
 mod cuda;
@@ -34,12 +34,12 @@ mod uring;
 pub use cuda::{Attributes, Event, Gpu, GpuInfo, Priority, Stream};
 pub use error::{Error, Result};
 pub use iocb::Iocbs;
-pub use paths::{MemoryPath, PathReport, probe};
-pub use pool::{Pool, REGIONS_MAX};
-pub use proxy::ProxyOptions;
 pub use options::{DoorbellChoice, EngineChoice, KernelChoice, Options, Place};
 pub use outcome::{Ended, Outcome};
+pub use paths::{MemoryPath, PathReport, probe};
+pub use pool::{Pool, REGIONS_MAX};
 pub use program::{Compiled, SOURCES, compile};
+pub use proxy::ProxyOptions;
 pub use transfer::{Direction, Transfer};
 pub use uring::{Description, Device, GioUring, Stats, WaitAddresses};
 

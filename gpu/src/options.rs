@@ -81,6 +81,8 @@ pub struct Options {
     pub engine: EngineChoice,
     /// How the GPU runs the rings.
     pub kernel: KernelChoice,
+    /// The cores of the staged engine's threads, one for each. Default none: two threads, where the system puts them.
+    pub staged_cores: Vec<usize>,
     /// I/O control blocks, each of up to 2048 contexts. Default 64.
     pub blocks: u32,
     /// How long the commands of a control block may take, from its first on. Default 10 s.
@@ -99,6 +101,7 @@ impl Default for Options {
             proxy: ProxyOptions::default(),
             engine: EngineChoice::default(),
             kernel: KernelChoice::default(),
+            staged_cores: Vec::new(),
             blocks: 64,
             timeout: Duration::from_secs(10),
         }

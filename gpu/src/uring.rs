@@ -563,6 +563,7 @@ fn staged(
         devices.iter().map(|device| (Arc::clone(&device.controller), device.namespace.clone()));
     let pairs = pairs.collect::<Vec<_>>();
     let staged_options = StagedOptions {
+        cores: options.staged_cores.clone(),
         depth: options.depth,
         timeout: options.timeout,
         ..StagedOptions::default()

@@ -172,7 +172,8 @@ fn a_raw_queue_pair_can_be_driven_by_hand() {
             Sqe::read(Nsid(1), Lba(0), LbaCount::ONE).with_dptr(dptr).with_cid(Cid(turn as u16));
         post_by_hand(&raw, at, sqe);
         rig.settle();
-        let entry = &raw.completion().memory().expect("host memory").dwords()[at as usize * 4..][..4];
+        let entry =
+            &raw.completion().memory().expect("host memory").dwords()[at as usize * 4..][..4];
         let dw3 = entry[3].load(Ordering::Acquire);
         assert_eq!((dw3 & 0xffff, dw3 >> 16 & 1), (turn, u32::from(phase)));
         raw.doorbells().1.ring((at + 1) % 4);

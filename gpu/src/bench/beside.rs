@@ -74,7 +74,7 @@ pub(super) fn measure(
     for ring in 0..options.queues {
         begin(rig, ring, &rounds)?;
     }
-    while times.len() < RUNS && !(watch.is_stopped() && !times.is_empty()) {
+    while times.len() < RUNS && (times.is_empty() || !watch.is_stopped()) {
         let run = alone.work.enqueue(&stream, sms)?;
         times.push(alone.work.wait_ms(&run, || keep_busy(rig, &rounds, &mut commands))?);
         watch.tell(&format!("a compute kernel beside the rings: {} of {RUNS}", times.len()));

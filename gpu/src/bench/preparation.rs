@@ -58,7 +58,7 @@ pub(super) fn measure(gpu: &Arc<Gpu>) -> Result<Preparation> {
 fn transfer(index: u64) -> Transfer {
     Transfer {
         device: 0,
-        lba: Lba(index * 7919 % (1 << 28) << 3),
+        lba: Lba((index * 7919 % (1 << 28)) << 3),
         region: 0,
         offset: index * TENSOR_BYTES,
         bytes: TENSOR_BYTES,

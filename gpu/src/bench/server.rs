@@ -24,7 +24,7 @@ const CONTROLLERS_MAX: usize = 16;
 #[derive(Debug)]
 pub(crate) enum Server {
     /// A kernel; commands point at memory of the GPU's.
-    Gpu(GpuController, DeviceMemory),
+    Gpu(Box<GpuController>, DeviceMemory),
     /// Threads; commands point at a pool in host memory.
     Cpu(Vec<Arc<Controller>>, Pool),
 }
@@ -43,7 +43,8 @@ impl Server {
     ) -> Result<Server> {
         let data = DeviceMemory::allocate(gpu, data_bytes)?;
         data.zero()?;
-        Ok(Server::Gpu(GpuController::new(gpu, program, partition, shape)?, data))
+        let controller = GpuController::new(gpu, program, partition, shape)?;
+        Ok(Server::Gpu(Box::new(controller), data))
     }
 
     /// Controllers of this process, as many as there are processors to run them beside all else, or queues.

@@ -25,7 +25,7 @@ pub(super) fn measure(rig: &mut Rig, options: &BenchOptions, watch: &Watch<'_>) 
     let mut samples = Vec::with_capacity(options.single_commands as usize);
     let mut left = options.single_commands;
     let first = options.queues;
-    while left > 0 && !(watch.is_stopped() && !samples.is_empty()) {
+    while left > 0 && (samples.is_empty() || !watch.is_stopped()) {
         let batch = left.min(BATCH);
         rig.load.prepare(first, &vec![round; batch as usize])?;
         for block in first..first + batch {

@@ -304,3 +304,17 @@ fn text(
     let text = CStr::from_bytes_until_nul(&bytes).expect("the last byte is zero");
     Ok(text.to_string_lossy().into_owned())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn streams_have_as_many_queues_as_the_environment_says_within_the_hardwares() {
+        for (variable, count) in
+            [(None, 8), (Some("32"), 32), (Some(" 1 "), 1), (Some("33"), 8), (Some("x"), 8)]
+        {
+            assert_eq!(connections(variable), count, "{variable:?}");
+        }
+    }
+}

@@ -17,6 +17,8 @@ use crate::proxy::{ProxyOptions, ProxyThread};
 
 /// Writes of devices are seen in order by the GPU from this value of the attribute on (`OWNER`).
 const ORDERED: i32 = 100;
+/// As many hardware queues for streams as a GPU has.
+const STREAM_QUEUES_MAX: u32 = 32;
 /// The file of iommufd.
 const IOMMUFD: &str = "/dev/iommu";
 
@@ -35,6 +37,7 @@ pub(super) fn gpu(gpu: &Result<Arc<Gpu>>) -> Vec<Row> {
         capability((major, minor)),
         Row::good("memory", bytes(info.memory_bytes)),
         Row::good("multiprocessors", info.sm_count),
+        stream_queues(info),
         partitions(gpu),
         compiler(gpu),
     ]
@@ -47,6 +50,18 @@ fn capability((major, minor): (u32, u32)) -> Row {
     }
     let why = "the device code is made for 8.0 and later";
     Row::bad("compute capability", Verdict::Missing, value, why, "use an A100 or a later GPU")
+}
+
+/// The hardware queues that streams share: two streams of one queue wait for each other's kernels.
+fn stream_queues(info: &GpuInfo) -> Row {
+    let name = "stream queues";
+    let count = info.attributes.connections;
+    if count >= STREAM_QUEUES_MAX {
+        return Row::good(name, count);
+    }
+    let why = "with more streams than these, one may wait behind a kernel that does not end";
+    let fix = "start the program with CUDA_DEVICE_MAX_CONNECTIONS=32";
+    Row::bad(name, Verdict::Warning, count, why, fix)
 }
 
 fn partitions(gpu: &Arc<Gpu>) -> Row {

@@ -82,6 +82,8 @@ pub(super) enum Objection {
     Wrong(String),
     /// A part of the crate says so.
     Error(Error),
+    /// The machine lacks what the check needs.
+    Missing(&'static str),
 }
 
 impl Objection {
@@ -124,6 +126,7 @@ pub(super) fn make(name: &'static str, body: impl FnOnce() -> Seen) -> Check {
             Outcome::Skipped(error.to_string())
         }
         Ok(Err(Objection::Error(error))) => Outcome::Failed(error.to_string()),
+        Ok(Err(Objection::Missing(what))) => Outcome::Skipped(what.to_owned()),
         Ok(Err(Objection::Wrong(what))) => Outcome::Failed(what),
         Err(panic) => Outcome::Failed(format!("it panicked: {}", message_of(&*panic))),
     };

@@ -41,9 +41,7 @@ pub(super) fn open(gpu: u32, opened: &mut Option<Arc<Gpu>>) -> Seen {
 
 /// Compiles the device code for it.
 pub(super) fn compile(gpu: Option<&Arc<Gpu>>, machine: &mut Option<Machine>) -> Seen {
-    let gpu = gpu.ok_or_else(|| {
-        Error::unavailable("the device code", "there is no GPU to compile it for", "see above")
-    })?;
+    let gpu = gpu.ok_or(Objection::Missing("it is compiled for a GPU, and there is none"))?;
     let program = Program::load(gpu)?;
     let partitions = gpu.partition(SMS);
     *machine = Some(Machine { gpu: Arc::clone(gpu), program, partitions });
@@ -53,8 +51,7 @@ pub(super) fn compile(gpu: Option<&Arc<Gpu>>, machine: &mut Option<Machine>) -> 
 
 /// Why a check cannot be made.
 pub(super) fn missing() -> Objection {
-    let why = "it needs a GPU and the compiled device code";
-    Objection::Error(Error::unavailable("the check", why, "see the checks above"))
+    Objection::Missing("it needs a GPU and the compiled device code")
 }
 
 /// Whether I/O has multiprocessors of its own.

@@ -78,15 +78,22 @@ pub(super) fn late(machine: &Machine) -> Seen {
     Ok(format!("{late} commands completed after they were given up, their identifiers are free"))
 }
 
+/// A completion of no command, and a second one of a command.
+const POISONS: [Fault; 2] = [Fault::WrongCommand, Fault::Twice];
+
 pub(super) fn poison(machine: &Machine) -> Seen {
-    let shape = faulty(Fault::WrongCommand, 16, Duration::ZERO);
-    let mut rig = machine.rig(&shape)?;
-    rig.fill_reads(0, 0, &shape, 1)?;
-    let ends = ends(&mut rig, LONG)?;
-    let (reset, good) = (count(&ends, RESET), count(&ends, 0));
-    expect(reset > 0 && reset + good == COUNT as usize, || format!("ends: {ends:?}"))?;
-    let reason = rig.rings.poison()?.unwrap_or_default();
-    expect(reason.contains("not in flight"), || format!("the ring's reason: {reason:?}"))?;
-    seen(&mut rig)?;
-    Ok(format!("{reset} commands ended with the ring; {reason}"))
+    let mut seen_all = Vec::new();
+    for fault in POISONS {
+        let shape = faulty(fault, 16, Duration::ZERO);
+        let mut rig = machine.rig(&shape)?;
+        rig.fill_reads(0, 0, &shape, 1)?;
+        let ends = ends(&mut rig, LONG)?;
+        let (reset, good) = (count(&ends, RESET), count(&ends, 0));
+        expect(reset > 0 && reset + good == COUNT as usize, || format!("{fault:?}: {ends:?}"))?;
+        let reason = rig.rings.poison()?.unwrap_or_default();
+        expect(reason.contains("not in flight"), || format!("{fault:?}: reason {reason:?}"))?;
+        seen(&mut rig)?;
+        seen_all.push(reset.to_string());
+    }
+    Ok(format!("{} commands ended with their rings, which say why", seen_all.join(" and ")))
 }

@@ -59,10 +59,11 @@ const STOP_TIMEOUT: Duration = Duration::from_secs(60);
 /// How the engine is made.
 #[derive(Clone, Debug)]
 pub(crate) struct StagedOptions {
-    /// Threads, each with a queue pair on each device. Default 2.
-    pub(crate) threads: usize,
-    /// The core of each thread; a thread beyond the list runs where the system puts it. Default none.
+    /// The cores of the threads, each of which has a queue pair on each device. Default none: then there are so many
+    /// threads as the next field says, where the system puts them.
     pub(crate) cores: Vec<usize>,
+    /// Threads without cores of their own. Default 2.
+    pub(crate) threads: usize,
     /// Entries of each queue pair. Default 256.
     pub(crate) depth: u32,
     /// Most pinned bytes of each queue pair; at least four chunks are made. Default 16 MiB.
@@ -74,8 +75,8 @@ pub(crate) struct StagedOptions {
 impl Default for StagedOptions {
     fn default() -> Self {
         StagedOptions {
-            threads: 2,
             cores: Vec::new(),
+            threads: 2,
             depth: 256,
             pinned_bytes: 16 << 20,
             timeout: Duration::from_secs(10),
@@ -123,7 +124,8 @@ impl Staged {
             threads: Vec::new(),
             next: AtomicUsize::new(0),
         };
-        for number in 0..options.threads.max(1) {
+        let threads = if options.cores.is_empty() { options.threads } else { options.cores.len() };
+        for number in 0..threads.max(1) {
             let lane = |(controller, namespace): &(Arc<Controller>, Namespace)| {
                 let options = lane_options(namespace, options);
                 Lane::new(controller, namespace, OnGpu::new(gpu), &areas, &options)

@@ -58,13 +58,25 @@ fn a_result_that_the_driver_has_no_name_for_is_told_by_its_number() {
 }
 
 #[test]
-fn a_gpu_that_another_has_for_itself_is_told_so() {
+fn a_gpu_that_another_has_for_itself_is_told_by_name() {
     alone("fail=cuDevicePrimaryCtxRetain:46:1", || {
         let error = Gpu::open(0).expect_err("the context is refused once");
-        let Error::Cuda { name, fix, .. } = error else { panic!("{error}") };
-        assert_eq!(name, "CUDA_ERROR_DEVICE_UNAVAILABLE");
+        let Error::Cuda { call, name, code, fix, .. } = error else { panic!("{error}") };
+        assert_eq!(
+            (call, name.as_str()),
+            ("cuDevicePrimaryCtxRetain", "CUDA_ERROR_DEVICE_UNAVAILABLE")
+        );
+        assert_eq!(code, 46);
         assert!(fix.contains("another process"), "{fix}");
         drop(open());
+    });
+}
+
+#[test]
+fn a_result_that_the_driver_has_no_name_for_is_told_by_its_number() {
+    alone("fail=cuDevicePrimaryCtxRetain:4242:1", || {
+        let error = Gpu::open(0).expect_err("the context is refused once");
+        assert!(error.to_string().contains("CUDA result 4242"), "{error}");
     });
 }
 

@@ -34,6 +34,11 @@ struct Rig {
 
 impl Rig {
     fn new(device_count: usize, threads: usize) -> Rig {
+        let options = StagedOptions { threads, pinned_bytes: 1 << 20, ..StagedOptions::default() };
+        Rig::with(device_count, &options)
+    }
+
+    fn with(device_count: usize, options: &StagedOptions) -> Rig {
         adit_gpu_emulated::load();
         let gpu = Gpu::open(0).expect("the emulated one");
         let devices: Vec<_> = (0..device_count).map(|_| open()).collect();
@@ -42,8 +47,7 @@ impl Rig {
         words.zero().expect("zeroes");
         let keep: Arc<dyn Any + Send + Sync> = Arc::new((Arc::clone(&memory), Arc::clone(&words)));
         let areas = [Area { address: memory.address(), bytes: REGION }];
-        let options = StagedOptions { threads, pinned_bytes: 1 << 20, ..StagedOptions::default() };
-        let staged = Staged::new(&gpu, &devices, &areas, &keep, &options).expect("an engine");
+        let staged = Staged::new(&gpu, &devices, &areas, &keep, options).expect("an engine");
         Rig { gpu, devices, memory, words, staged: Some(staged) }
     }
 
@@ -126,6 +130,31 @@ fn what_is_written_by_several_threads_to_several_devices_is_read_back() {
     let stats = rig.staged().stats();
     assert_eq!((stats.contexts, stats.bytes), (2 * BLOCKS * CONTEXTS, 2 * REGION));
     assert!(stats.rings < stats.contexts, "a doorbell is for many commands: {stats:?}");
+}
+
+#[test]
+fn threads_run_on_the_cores_they_are_given() {
+    let name = concat!(module_path!(), "::threads_run_on_the_cores_they_are_given");
+    crate::alone::run("", name, || {
+        let core = core_affinity::get_core_ids().expect("this machine's cores")[0].id;
+        let options = StagedOptions { cores: vec![core; 3], ..StagedOptions::default() };
+        let rig = Rig::with(1, &options);
+        rig.move_all(true);
+        let tasks = std::fs::read_dir("/proc/self/task").expect("this process's threads");
+        let statuses = tasks.map(|task| {
+            let path = task.expect("a thread").path().join("status");
+            std::fs::read_to_string(path).unwrap_or_default()
+        });
+        let ours: Vec<String> =
+            statuses.filter(|status| status.contains("Name:\tadit-staged-")).collect();
+        // The emulated GPU's threads are made by them and have their names.
+        for number in 0..3 {
+            let name = format!("Name:\tadit-staged-{number}\n");
+            assert!(ours.iter().any(|status| status.contains(&name)), "{ours:?}");
+        }
+        let allowed = format!("Cpus_allowed_list:\t{core}\n");
+        assert!(ours.iter().all(|status| status.contains(&allowed)), "{ours:?}");
+    });
 }
 
 #[test]

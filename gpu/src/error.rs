@@ -69,7 +69,9 @@ pub enum Error {
         fix: String,
     },
     /// The rings were taken out of service after an earlier failure; recover them, or make them anew.
-    #[error("{device}: the GPU's rings are out of service: {reason}; recover them, or close and open them again")]
+    #[error(
+        "{device}: the GPU's rings are out of service: {reason}; recover them, or close and open them again"
+    )]
     OutOfService {
         /// The target.
         device: String,

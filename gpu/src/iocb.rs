@@ -331,9 +331,7 @@ impl Blocks {
             Some(Way::Staged(progress)) => {
                 outcome.took = outcome.took.max(Duration::from_nanos(progress.took_ns()));
                 let words = (0..held.count as usize).map(|context| progress.status(context));
-                if progress.failed() > 0 {
-                    outcome.failed.extend(held.failures(words));
-                }
+                outcome.failed.extend(held.failures(words));
             }
             Some(Way::Lost | Way::Unbegun) | None => {
                 outcome.failed.extend(held.failures(iter::repeat(NOT_SENT)))

@@ -84,7 +84,7 @@ fn round_trip(case: &Case) {
     let bus = || SoftBus::new("mem=16M,dbbuf=off".parse().expect("options"), Drive::Thread);
     let buses = [bus().expect("a bus"), bus().expect("a bus")];
     let uring = rings(case, &buses);
-    let written: Vec<u8> = (0..BYTES).map(|at| (at * 31 >> 4) as u8).collect();
+    let written: Vec<u8> = (0..BYTES).map(|at| ((at * 31) >> 4) as u8).collect();
     uring.pool().write(0, 0, &written).expect("written");
     carry(&uring, 0, Direction::Write);
     carry(&uring, BYTES, Direction::Read);

@@ -84,14 +84,3 @@ impl From<adit_driver::Error> for Failure {
         Failure { message: error.to_string(), code }
     }
 }
-
-impl From<adit_gpu::Error> for Failure {
-    fn from(error: adit_gpu::Error) -> Failure {
-        match error {
-            adit_gpu::Error::Driver(error) => error.into(),
-            error if error.is_unavailable() => Failure::unavailable(error),
-            error if error.is_usage() => Failure::usage(error),
-            error => Failure::failed(error),
-        }
-    }
-}

@@ -18,7 +18,7 @@ mod trace;
 
 use clap::{Args, Subcommand};
 
-use crate::failure::Result;
+use crate::failure::{Failure, Result};
 
 const EXAMPLES: &str = "\
 Targets:
@@ -72,4 +72,15 @@ struct GpuArg {
     /// Which GPU, from 0 on
     #[arg(long = "gpu", value_name = "N", default_value_t = 0)]
     ordinal: u32,
+}
+
+impl From<adit_gpu::Error> for Failure {
+    fn from(error: adit_gpu::Error) -> Failure {
+        match error {
+            adit_gpu::Error::Driver(error) => error.into(),
+            error if error.is_unavailable() => Failure::unavailable(error),
+            error if error.is_usage() => Failure::usage(error),
+            error => Failure::failed(error),
+        }
+    }
 }

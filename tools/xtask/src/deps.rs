@@ -41,7 +41,8 @@ pub(crate) const WIPEFS: Need = Need { package: "util-linux", probe: Probe::Prog
 pub(crate) const STRACE: Need = Need { package: "strace", probe: Probe::Program("strace") };
 
 /// What building `adit` takes besides Rust.
-pub(crate) const TO_BUILD: [Need; 6] = [C_COMPILER, CPP_COMPILER, C_LIBRARY, PKG_CONFIG, HWLOC, UDEV];
+pub(crate) const TO_BUILD: [Need; 6] =
+    [C_COMPILER, CPP_COMPILER, C_LIBRARY, PKG_CONFIG, HWLOC, UDEV];
 
 impl Need {
     fn is_met(&self) -> bool {

@@ -63,15 +63,15 @@ pub(crate) struct TraceArgs {
     layers: u32,
 
     /// Queue pairs that the GPU drives
-    #[arg(long, value_name = "N", default_value_t = 4)]
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=1024))]
     queues: u32,
 
     /// Entries of each queue
-    #[arg(long, value_name = "N", default_value_t = 256)]
+    #[arg(long, value_name = "N", default_value_t = 256, value_parser = clap::value_parser!(u32).range(2..=4096))]
     depth: u32,
 
     /// Streaming multiprocessors for I/O
-    #[arg(long, value_name = "N", default_value_t = 8)]
+    #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..))]
     sms: u32,
 
     /// A kernel for this layer, or one that runs as long as the rings do

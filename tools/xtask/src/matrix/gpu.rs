@@ -14,7 +14,7 @@ pub(super) const CASES: &[Case] = &[Case {
     ],
     steps: &[
         good("adit gpu doctor {0}", &["Emulated GPU 0", "doorbell"]),
-        usage("adit gpu trace {0} --depth 1", &["entries"]),
+        usage("adit gpu trace {0} --depth 1", &["2..=4096"]),
         good("adit gpu trace {0} --blocks 16 --queues 2", &["doorbells mapped", "0 failed"]),
         good(
             "adit gpu trace {1} --blocks 16 --queues 2 --kernel persistent",

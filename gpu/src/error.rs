@@ -80,6 +80,12 @@ pub enum Error {
     },
 }
 
+impl From<Box<Error>> for Error {
+    fn from(error: Box<Error>) -> Error {
+        *error
+    }
+}
+
 impl Error {
     /// An [`Error::Unavailable`] from anything printable.
     pub fn unavailable(what: impl ToString, why: impl ToString, fix: impl ToString) -> Error {

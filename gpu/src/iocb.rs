@@ -20,7 +20,7 @@ use crate::layout::{CONTEXTS_MAX, Context, Iocb, IssueArguments};
 use crate::outcome::{Ended, NOT_SENT, Outcome};
 use crate::rings::quads;
 use crate::staged::Progress;
-use crate::transfer::{Cut, Transfer};
+use crate::transfer::{Cut, Filled, Transfer};
 
 /// Most blocks: a request word has 16 bits for one, and each takes 45 KiB.
 const BLOCKS_MAX: u32 = 4096;
@@ -486,6 +486,8 @@ struct Sink<'a> {
     device: u16,
     /// The contexts of the last of `filled`, as pairs of words; none before the first context.
     pairs: &'a [[AtomicU64; 2]],
+    /// Their transfers' positions: those of the last of `filled`, while it is filled.
+    positions: Vec<u32>,
     next: usize,
     filled: Vec<Use>,
 }
@@ -494,7 +496,8 @@ impl<'a> Filling<'a> {
     /// Fills for devices that cut like these.
     pub(crate) fn new(blocks: &'a Arc<Blocks>, cuts: impl Iterator<Item = Cut<'a>>) -> Filling<'a> {
         let lane = |(device, cut)| {
-            let sink = Sink { blocks, device, pairs: &[], next: 0, filled: Vec::new() };
+            let (positions, filled) = (Vec::new(), Vec::new());
+            let sink = Sink { blocks, device, pairs: &[], positions, next: 0, filled };
             Lane { cut, sink }
         };
         Filling { lanes: (0..).zip(cuts).map(lane).collect() }
@@ -504,17 +507,20 @@ impl<'a> Filling<'a> {
     ///
     /// # Errors
     /// [`Error::Invalid`] for a transfer that cannot be; [`Error::Refused`] if there is no free block.
-    #[inline]
-    pub(crate) fn add(&mut self, position: usize, transfer: &Transfer) -> Result<()> {
-        let devices = self.lanes.len();
-        let Some(lane) = self.lanes.get_mut(usize::from(transfer.device)) else {
-            let what = format!("transfer {position} ({transfer:?})");
-            return Err(Error::invalid(
-                what,
-                format!("the rings were made over {devices} devices"),
-            ));
-        };
-        lane.cut.cut(position, transfer, |context| lane.sink.put(position, context))
+    #[inline(always)]
+    pub(crate) fn add(&mut self, position: usize, transfer: &Transfer) -> Filled {
+        match self.lanes.get_mut(usize::from(transfer.device)) {
+            Some(Lane { cut, sink }) => {
+                cut.cut(position, transfer, |context| sink.put(position, context))
+            }
+            None => Err(Box::new(self.no_device(position, transfer))),
+        }
+    }
+
+    #[cold]
+    fn no_device(&self, position: usize, transfer: &Transfer) -> Error {
+        let why = format!("the rings were made over {} devices", self.lanes.len());
+        Error::invalid(format!("transfer {position} ({transfer:?})"), why)
     }
 
     /// What was filled, to be issued behind `after`.
@@ -534,40 +540,42 @@ impl<'a> Filling<'a> {
 
 impl<'a> Sink<'a> {
     #[inline(always)]
-    fn put(&mut self, position: usize, context: Context) -> Result<()> {
+    fn put(&mut self, position: usize, context: Context) -> Filled {
         if self.next == self.pairs.len() {
             self.open()?;
         }
         let [address, place] = &self.pairs[self.next];
         address.store(context.address, Ordering::Relaxed);
         place.store(context.place, Ordering::Relaxed);
-        let held = self.filled.last_mut().expect("a block is open");
-        held.positions[self.next] = position as u32;
+        self.positions[self.next] = position as u32;
         self.next += 1;
         Ok(())
     }
 
     /// Goes on with another block.
     #[cold]
-    fn open(&mut self) -> Result<()> {
+    fn open(&mut self) -> Filled {
         self.close();
-        let held = self.blocks.take(self.device)?;
+        let mut held = self.blocks.take(self.device)?;
         self.pairs = self.blocks.words(held.index, 0, HEADER).as_chunks::<2>().0;
+        self.positions = std::mem::take(&mut held.positions);
         self.next = 0;
         self.filled.push(held);
         Ok(())
     }
 
-    /// Takes note of how full the last block is.
+    /// Takes note of how full the last block is, unless that was done.
     fn close(&mut self) {
-        if let Some(held) = self.filled.last_mut() {
+        if let Some(held) = self.filled.last_mut().filter(|_| !self.positions.is_empty()) {
             held.count = self.next as u32;
+            held.positions = std::mem::take(&mut self.positions);
         }
     }
 }
 
 impl Drop for Sink<'_> {
     fn drop(&mut self) {
+        self.close();
         for held in &mut self.filled {
             self.blocks.give_back(held);
         }

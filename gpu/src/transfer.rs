@@ -5,8 +5,12 @@
 
 use adit_driver::spec::Lba;
 
-use crate::error::{Error, Result};
+use crate::error::Error;
 use crate::layout::{Context, LBA_BITS, LBAS_MAX};
+
+/// What comes of one transfer or context. An error in a box makes it one word, which stays in a register: there are
+/// thousands of these a layer, and no errors.
+pub(crate) type Filled = Result<(), Box<Error>>;
 
 /// Which way the data go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -86,15 +90,15 @@ impl<'a> Cut<'a> {
     /// # Errors
     /// [`Error::Invalid`] with the transfer's `position`, what about it is invalid and the limit, before any context;
     /// what `put` refuses.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn cut(
         &self,
         position: usize,
         transfer: &Transfer,
-        mut put: impl FnMut(Context) -> Result<()>,
-    ) -> Result<()> {
+        mut put: impl FnMut(Context) -> Filled,
+    ) -> Filled {
         let Some(address) = self.address_of(transfer) else {
-            return Err(self.objection(position, transfer));
+            return Err(Box::new(self.objection(position, transfer)));
         };
         let is_write = transfer.direction == Direction::Write;
         if transfer.bytes <= self.shape.max_bytes && self.shape.boundary_lbas == 0 {
@@ -130,8 +134,8 @@ impl<'a> Cut<'a> {
         transfer: &Transfer,
         mut address: u64,
         is_write: bool,
-        mut put: impl FnMut(Context) -> Result<()>,
-    ) -> Result<()> {
+        mut put: impl FnMut(Context) -> Filled,
+    ) -> Filled {
         let Shape { lba_shift, max_bytes, .. } = self.shape;
         let mut lba = transfer.lba.0;
         let mut left = transfer.bytes >> lba_shift;
@@ -194,6 +198,7 @@ impl<'a> Cut<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::error::Result;
     use proptest::prelude::*;
 
     const SPANS: [Span; 2] = [

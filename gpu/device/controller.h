@@ -170,6 +170,8 @@ inline void count_bad(const QueueState& state, Bad kind) {
 inline void read_doorbells(QueueState& state) {
     const u32 tail = agree(load32_acquire_system(state.sq_doorbell));
     const u32 head = agree(load32_acquire_system(state.cq_doorbell));
+    // What lane 0 acquired, all have.
+    warp_sync();
     u32 wrong = 0;
     if (tail != state.sq_seen) {
         state.sq_seen = tail;

@@ -123,7 +123,7 @@ struct alignas(128) Iocb {
     u64 statuses;             // u32[count]: how each ended (see `Ended`); if `total` > `count`, its last failure or as it was
     u64 done_host;            // u32 in host memory: a copy of `done` for the CPU, written after it; 0 for none
     u64 timeout_ns;           // from the moment a warp first looks at it
-    u64 total;                // commands to be issued, 1 to COUNT_MAX - 1: `count`, or a multiple of it to go round again
+    u64 total;                // commands to be issued, 1 to COUNT_MAX / 2: `count`, or a multiple of it to go round again
     u32 count;
     u32 first_ring;           // which rings it may use
     u32 ring_count;

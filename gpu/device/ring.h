@@ -210,9 +210,10 @@ inline void post(const RingView& ring, const Taken& taken, u64 contexts, u32 blo
         const Context context = reinterpret_cast<const Context*>(contexts)[first + rank];
         const u64 request = ring.requests + 8ull * slot;
         const u32 generation = (generation_of(load64_relaxed_gpu(request)) + 1) & (0xffffu >> ring.slot_bits);
-        store64_relaxed_gpu(request, request_of(State::IN_FLIGHT, generation, block, first + rank));
         const u64 position = ticket + rank;
         write_entry(ring, position, generation << ring.slot_bits | slot, context);
+        // After the entry, which has used the context: who finds the request may give it up, and the host fill anew.
+        store64_relaxed_gpu(request, request_of(State::IN_FLIGHT, generation, block, first + rank));
         store32_release_gpu(ring.published + 4ull * entry_of(ring, position), static_cast<u32>(position + 1));
     }
     const u32 before = once([&] { return add32_acq_rel_gpu(ADIT_FIELD(Ring, ring.at, pending), count); });

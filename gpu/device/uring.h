@@ -24,8 +24,10 @@ constexpr u32 POST_PASSES = 8;
 // Fewest commands that a warp posts together to a ring that is full of others, so that one doorbell is for many: if no
 // word of the map has that many identifiers, about half of the ring is in flight.
 constexpr u32 POST_LEAST = 16;
-// Steps without progress after which it takes any identifier.
+// Steps without progress after which it takes any identifier, and how often it does in any case: a prime, so that every
+// ring has its turn. Identifiers of commands that were given up may leave no word with enough of them.
 constexpr u32 PATIENCE_STEPS = 256;
+constexpr u32 IMPATIENT_EVERY = 61;
 // Stands for every block.
 constexpr u32 ANY_BLOCK = 0xffffffffu;
 
@@ -289,6 +291,13 @@ inline u32 harvest(u64 iocbs, const RingView& ring) {
     return all;
 }
 
+// Harvests a ring until there is nothing, one lap at most.
+inline void harvest_all(u64 iocbs, const RingView& ring) {
+    for (u32 harvested = 0; harvested < ring.depth; harvested += LANES) {
+        if (harvest(iocbs, ring) == 0) { return; }
+    }
+}
+
 // -------------------------------------------------------------------------------------------- giving up
 
 // Gives up the commands of a block (or of any) that are in flight in a ring. Their identifiers stay taken until their
@@ -368,7 +377,10 @@ inline void end_unclaimed(const Block& block, u32 ended) {
 inline void give_up(u64 rings, u64 iocbs, const Block& block, u32 ended, u32 unsent) {
     end_unclaimed(block, unsent);
     for (u32 ring = 0; ring < block.ring_count; ++ring) {
-        give_up_in_flight(iocbs, ring_view(ring_of(rings, block, ring)), block.index, ended);
+        const RingView view = ring_view(ring_of(rings, block, ring));
+        // What the device has done is not late, however long nobody looked.
+        harvest_all(iocbs, view);
+        give_up_in_flight(iocbs, view, block.index, ended);
     }
 }
 
@@ -418,6 +430,8 @@ inline u32 least_slots(const RingView& ring, u32 wanted, bool patient) {
     least = least < wanted ? least : wanted;
     return patient && least != 0 ? least : 1;
 }
+
+inline bool is_patient(u32 idle, u32 step) { return idle < PATIENCE_STEPS && step % IMPATIENT_EVERY != 0; }
 
 // Posts up to 32 contexts of a block through a ring. Returns how many; none if there is nothing to claim, too few
 // identifiers, or the ring is out of service.
@@ -503,13 +517,15 @@ inline void look(u64 iocbs, Survey& survey) {
     survey.active = ballot(active);
     survey.work = ballot(work);
     survey.overdue = ballot(overdue);
+    // What each lane acquired, all have: a ballot does not order memory.
+    warp_sync();
 }
 
-// The first of some lanes from this warp's own on, which moves with the steps.
+// One of some lanes. Steps also choose rings and groups of blocks, so lanes are spread by a product (Fibonacci hashing):
+// whatever steps have in common, each lane comes with each ring.
 inline u32 lane_for(u32 lanes, u32 step) {
-    const u32 own = (warp_index() + step) % LANES;
-    const u32 from_own = lanes & ~lanes_below(own);
-    return first_lane(from_own != 0 ? from_own : lanes);
+    const u32 nth = (((warp_index() + step) * 0x9e3779b1u >> 16) * population(lanes)) >> 16;
+    return first_lane(lanes & ~lowest_of(lanes, nth));
 }
 
 // Does what there is to do for one use of each kind in a survey. Returns whether anything moved.
@@ -531,17 +547,13 @@ inline bool attend(u64 rings, u64 iocbs, const Survey& survey, u32 step, bool pa
     return moved != 0;
 }
 
-// The uses of up to 32 listed blocks from `first` on.
-inline Survey survey_listed(u64 iocbs, u64 blocks, u64 generations, u32 first, u32 count) {
-    Survey survey{};
+// Reads up to 32 listed uses from `first` on.
+inline void read_list(u64 blocks, u64 generations, u32 first, u32 count, Survey& survey) {
     ADIT_EACH_LANE(lane) {
         if (first + lane >= count) { continue; }
         survey.index[lane] = load32_relaxed_gpu(blocks + 4ull * (first + lane));
         survey.generation[lane] = load32_relaxed_gpu(generations + 4ull * (first + lane));
     }
-    survey.active = lowest(count - first);
-    look(iocbs, survey);
-    return survey;
 }
 
 // The uses that were issued among up to 32 blocks from `first` on.
@@ -563,12 +575,17 @@ inline Survey survey_issued(u64 iocbs, u32 first, u32 count) {
 
 // Works until all listed uses are over: by completion, or at their deadlines.
 inline void issue_listed(const Uring& uring, u64 blocks, u64 generations, u32 count) {
+    Survey survey{};
+    // The list is in the host's memory: one that a warp can hold is read once.
+    read_list(blocks, generations, 0, count, survey);
     for (u32 step = 0, idle = 0;; ++step) {
         bool over = true, moved = false;
         for (u32 first = 0; first < count; first += LANES) {
-            const Survey survey = survey_listed(uring.iocbs, blocks, generations, first, count);
+            if (count > LANES) { read_list(blocks, generations, first, count, survey); }
+            survey.active = lowest(count - first);
+            look(uring.iocbs, survey);
             over = over && survey.active == 0;
-            moved = attend(uring.rings, uring.iocbs, survey, step, idle < PATIENCE_STEPS) || moved;
+            moved = attend(uring.rings, uring.iocbs, survey, step, is_patient(idle, step)) || moved;
         }
         if (over) { return; }
         idle = moved ? 0 : idle + 1;
@@ -595,9 +612,10 @@ inline void persist(const Uring& uring) {
         }
         const u32 group = (warp + step) % groups;
         const Survey survey = survey_issued(uring.iocbs, group * LANES, uring.iocb_count);
-        bool moved = attend(uring.rings, uring.iocbs, survey, step, idle < PATIENCE_STEPS);
+        // Rings are counted by rounds of the groups: each group comes with each ring.
+        bool moved = attend(uring.rings, uring.iocbs, survey, step / groups, is_patient(idle, step));
         // All rings are looked at in turn, by warps that start at different ones: commands that were given up complete late.
-        const u64 ring = ring_at(uring.rings, (warp + step * warp_count()) % uring.ring_count);
+        const u64 ring = ring_at(uring.rings, (warp + step) % uring.ring_count);
         moved = tend(uring.iocbs, ring, survey.active != 0) != 0 || moved;
         idle = moved ? 0 : idle + 1;
         if (!moved) { pause(); }

@@ -112,6 +112,7 @@ impl Load {
     fn header(&self, block: u32, before: u32, round: &Round) -> Iocb {
         assert!((1..=self.contexts_each).contains(&round.count), "{round:?}");
         assert!(round.total >= u64::from(round.count), "every context is used: {round:?}");
+        assert!(round.total < 1 << 39, "the device's count has 40 bits: {round:?}");
         let first = u64::from(block) * u64::from(self.contexts_each);
         let generation = self.generations[block as usize];
         Iocb {

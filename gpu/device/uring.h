@@ -28,6 +28,8 @@ constexpr u32 POST_LEAST = 16;
 // ring has its turn. Identifiers of commands that were given up may leave no word with enough of them.
 constexpr u32 PATIENCE_STEPS = 256;
 constexpr u32 IMPATIENT_EVERY = 61;
+// Steps between two looks at the stop word, which is in the host's memory.
+constexpr u32 STOP_STEPS = 128;
 // Stands for every block.
 constexpr u32 ANY_BLOCK = 0xffffffffu;
 
@@ -573,12 +575,14 @@ inline Survey survey_issued(u64 iocbs, u32 first, u32 count) {
     return survey;
 }
 
-// Works until all listed uses are over: by completion, or at their deadlines.
+// Works until all listed uses are over: by completion, or at their deadlines; or until the host says stop, which gives up
+// what is left.
 inline void issue_listed(const Uring& uring, u64 blocks, u64 generations, u32 count) {
     Survey survey{};
     // The list is in the host's memory: one that a warp can hold is read once.
     read_list(blocks, generations, 0, count, survey);
     for (u32 step = 0, idle = 0;; ++step) {
+        if (step % STOP_STEPS == 0 && agree(load32_relaxed_system(uring.stop)) != 0) { return; }
         bool over = true, moved = false;
         for (u32 first = 0; first < count; first += LANES) {
             if (count > LANES) { read_list(blocks, generations, first, count, survey); }
@@ -592,9 +596,6 @@ inline void issue_listed(const Uring& uring, u64 blocks, u64 generations, u32 co
         if (!moved) { pause(); }
     }
 }
-
-// Steps between two looks at the stop word, which is in the host's memory.
-constexpr u32 STOP_STEPS = 128;
 
 // Works on whatever is issued until the host says stop. All state is in memory: a later start goes on.
 inline void persist(const Uring& uring) {

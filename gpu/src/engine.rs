@@ -255,8 +255,9 @@ impl RingEngine {
         self.control.synchronize(STOP_WITHIN)?;
         // Kernels may lie in a stream behind each other: the next begins when what one works on is given up.
         loop {
-            self.give_up(rings, &blocks.under_way())?;
+            // Asked before: what is idle has put all its blocks where they are given up, and begins no more.
             let idle = self.streams.iter().map(Stream::is_idle).collect::<Result<Vec<_>>>()?;
+            self.give_up(rings, &blocks.under_way())?;
             if idle.iter().all(|idle| *idle) {
                 return Ok(());
             }
@@ -302,9 +303,13 @@ impl RingEngine {
         Ok(())
     }
 
-    /// Asks controllers to end commands whose completions have not come.
+    /// Asks controllers to end commands whose completions have not come: each until it refuses.
     fn abort_outstanding(&self, rings: &Rings) -> Result<()> {
+        let mut refuses = vec![false; self.controllers.len()];
         for (device, qid, cid) in rings.outstanding()?.into_iter().take(ABORTS_MAX) {
+            if refuses[device] {
+                continue;
+            }
             if let Err(error) = abort(&self.controllers[device], qid, cid) {
                 tracing::info!(
                     device = self.name,
@@ -312,7 +317,7 @@ impl RingEngine {
                     cid = cid.0,
                     "an abort failed: {error}"
                 );
-                break;
+                refuses[device] = true;
             }
         }
         Ok(())

@@ -17,7 +17,7 @@ use zerocopy::{FromZeros, IntoBytes};
 use crate::cuda::{DeviceMemory, Event, Gpu, PinnedMemory};
 use crate::error::{Error, Result};
 use crate::layout::{CONTEXTS_MAX, Context, Iocb, IssueArguments};
-use crate::outcome::{Ended, NOT_SENT, Outcome};
+use crate::outcome::{Ended, NOT_SENT, Outcome, RESET};
 use crate::rings::quads;
 use crate::staged::Progress;
 use crate::transfer::{Cut, Filled, Transfer};
@@ -333,7 +333,9 @@ impl Blocks {
                 let words = (0..held.count as usize).map(|context| progress.status(context));
                 outcome.failed.extend(held.failures(words));
             }
-            Some(Way::Lost | Way::Unbegun) | None => {
+            // It may have been begun, and even carried out.
+            Some(Way::Lost) => outcome.failed.extend(held.failures(iter::repeat(RESET))),
+            Some(Way::Unbegun) | None => {
                 outcome.failed.extend(held.failures(iter::repeat(NOT_SENT)))
             }
         }

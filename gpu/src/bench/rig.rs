@@ -126,6 +126,7 @@ impl Parts {
     /// # Errors
     /// [`Error::Cuda`].
     pub(crate) fn launch(&self, blocks: Range<u32>, (grid, threads): (u32, u32)) -> Result<()> {
+        self.rings.set_stop(false);
         let argument = self.load.argument(self.rings.uring(), blocks)?;
         self.stream.launch(self.program.function(Kernel::Issue), grid, threads, argument)
     }

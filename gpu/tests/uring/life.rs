@@ -203,6 +203,41 @@ fn stopped_rings_issue_nothing_until_they_are_recovered() {
     }
 }
 
+/// A block that waits for `event` in the rings of another rig, whose own block lets the event go.
+fn let_go_while_recovering(rig: &Rig, gates: &Rig, delay: Duration) {
+    let gate = gates.uring.get_iocb([read(1, 0)], None).expect("a block");
+    let stream = Stream::new(&gates.gpu, Priority::Normal).expect("a stream");
+    gates.uring.wait_cqe(&gate, &stream).expect("enqueued");
+    let event = stream.record().expect("an event");
+    let behind = rig.uring.get_iocb([write(2, 512)], Some(&event)).expect("a block");
+    rig.uring.issue_io(&behind, 0).expect("issued");
+    let before = rig.uring.stats().expect("stats").commands;
+    std::thread::scope(|scope| {
+        let recovery = scope.spawn(|| rig.uring.recover());
+        std::thread::sleep(delay);
+        gates.uring.issue_io(&gate, 0).expect("issued");
+        recovery.join().expect("no panic").expect("recovered");
+    });
+    assert!(rig.uring.poll(&behind).expect("issued"), "everything has ended");
+    let outcome = rig.uring.wait(behind, LONG).expect("ended");
+    assert_eq!(outcome.failed, [(0, Ended::Reset)], "given up, and said so");
+    assert!(gates.uring.wait(gate, LONG).expect("done").is_success());
+    std::thread::sleep(Duration::from_millis(5));
+    assert_eq!(rig.uring.stats().expect("stats").commands, before, "and not carried out later");
+}
+
+#[test]
+fn an_event_that_is_over_amid_a_recovery_begins_nothing_afterwards() {
+    for kernel in [KernelChoice::OneShot, KernelChoice::Persistent] {
+        let _alone = alone("no-green");
+        let gates = Rig::new(&[SOFT], Place::Host, &one_by_one());
+        let rig = Rig::new(&[SOFT], Place::Host, &Options { kernel, ..one_by_one() });
+        for step in 0..40 {
+            let_go_while_recovering(&rig, &gates, Duration::from_micros(1000 + 97 * step));
+        }
+    }
+}
+
 #[test]
 fn rings_are_dropped_with_transfers_under_way() {
     for kernel in [KernelChoice::OneShot, KernelChoice::Persistent] {

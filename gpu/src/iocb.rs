@@ -417,6 +417,18 @@ impl Iocbs {
         &self.uses
     }
 
+    /// Whether they are some of these blocks: positions and generations mean nothing among others.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for blocks of other rings.
+    pub(crate) fn check_of(&self, blocks: &Arc<Blocks>) -> Result<()> {
+        if Arc::ptr_eq(&self.blocks, blocks) {
+            return Ok(());
+        }
+        let why = "other rings made them; use the rings whose get_iocb gave them";
+        Err(Error::invalid("these control blocks", why))
+    }
+
     /// What they wait for before they begin.
     pub(crate) fn after(&self) -> Option<&Arc<Event>> {
         self.after.as_ref()

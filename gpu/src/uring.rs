@@ -136,7 +136,7 @@ impl GioUring {
     /// same devices, in the same order.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for options or a pool that do not fit; with [`EngineChoice::Rings`] whatever keeps the GPU from
+    /// [`Error::Invalid`] for options, a pool or namespaces that do not fit; with [`EngineChoice::Rings`] whatever keeps the GPU from
     /// driving the queues; what keeps the staged engine from working.
     pub fn init_queue(
         gpu: &Arc<Gpu>,
@@ -144,7 +144,7 @@ impl GioUring {
         pool: Pool,
         options: &Options,
     ) -> Result<GioUring> {
-        check(&devices, &pool, options)?;
+        check(gpu, &devices, &pool, options)?;
         let why = match options.engine {
             EngineChoice::Staged => None,
             EngineChoice::Rings => return with_rings(gpu, &devices, pool, options),
@@ -217,10 +217,11 @@ impl GioUring {
     /// of it); the persistent kernel has its own already. Returns at once.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for blocks that were issued before; [`Error::OutOfService`] after a failure, until
+    /// [`Error::Invalid`] for blocks that were issued before, or of other rings; [`Error::OutOfService`] after a failure, until
     /// [`GioUring::recover`]; [`Error::Cuda`].
     pub fn issue_io(&self, iocbs: &Iocbs, sms: u32) -> Result<()> {
         let core = self.core();
+        iocbs.check_of(&core.blocks)?;
         match &core.engine {
             Engine::Rings(engine) => {
                 engine.issue(&core.blocks, iocbs, if sms == 0 { u32::MAX } else { sms })
@@ -233,9 +234,11 @@ impl GioUring {
     /// CPU has no part in it. A block that is never issued makes it wait for ever.
     ///
     /// # Errors
-    /// [`Error::Unavailable`] where the data would have to be flushed and the stream cannot; [`Error::Cuda`].
+    /// [`Error::Invalid`] for blocks of other rings; [`Error::Unavailable`] where the data would have to be flushed and
+    /// the stream cannot; [`Error::Cuda`].
     pub fn wait_cqe(&self, iocbs: &Iocbs, stream: &Stream) -> Result<()> {
         let core = self.core();
+        iocbs.check_of(&core.blocks)?;
         for held in iocbs.uses() {
             let address = core.blocks.done_address(held.index);
             stream.wait32_at_least(address, held.generation, core.needs_flush)?;
@@ -246,9 +249,11 @@ impl GioUring {
     /// What a kernel of one's own needs to wait for the blocks.
     ///
     /// # Errors
-    /// [`Error::Unavailable`] where the word that a kernel waits for does not say that it sees the data.
+    /// [`Error::Invalid`] for blocks of other rings; [`Error::Unavailable`] where the word that a kernel waits for does
+    /// not say that it sees the data.
     pub fn wait_addresses(&self, iocbs: &Iocbs) -> Result<WaitAddresses> {
         let core = self.core();
+        iocbs.check_of(&core.blocks)?;
         if core.needs_flush {
             return Err(Error::unavailable(
                 "waiting for transfers in a kernel",
@@ -269,18 +274,20 @@ impl GioUring {
     /// Whether all commands of the blocks have ended.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if they were not issued.
+    /// [`Error::Invalid`] if they were not issued, or are of other rings.
     pub fn poll(&self, iocbs: &Iocbs) -> Result<bool> {
+        iocbs.check_of(&self.core().blocks)?;
         iocbs.is_done()
     }
 
     /// Waits on the CPU until all commands have ended, and tells how.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if they were not issued; [`Error::TimedOut`]: their blocks are used again once they have ended
+    /// [`Error::Invalid`] if they were not issued, or are of other rings; [`Error::TimedOut`]: their blocks are used again once they have ended
     /// after all; what keeps the GPU's memory from being read.
     pub fn wait(&self, iocbs: Iocbs, timeout: Duration) -> Result<Outcome> {
         let core = self.core();
+        iocbs.check_of(&core.blocks)?;
         let started = Instant::now();
         for look in 0u32.. {
             if iocbs.is_done()? {
@@ -427,7 +434,7 @@ impl Drop for GioUring {
     }
 }
 
-fn check(devices: &[Device], pool: &Pool, options: &Options) -> Result<()> {
+fn check(gpu: &Gpu, devices: &[Device], pool: &Pool, options: &Options) -> Result<()> {
     let invalid = |what: String, why: String| Err(Error::invalid(what, why));
     if devices.is_empty() || devices.len() > usize::from(u16::MAX) {
         return invalid(
@@ -445,8 +452,29 @@ fn check(devices: &[Device], pool: &Pool, options: &Options) -> Result<()> {
             ),
         );
     }
+    check_pool(gpu, devices, pool)?;
     if options.queues == 0 {
         return invalid("0 queues on each device".to_owned(), "at least one is needed".to_owned());
+    }
+    Ok(())
+}
+
+/// Addresses of the pool are its devices' and its GPU's, and LBAs a namespace's: with others' they reach other memory.
+fn check_pool(gpu: &Gpu, devices: &[Device], pool: &Pool) -> Result<()> {
+    let (ordinal, pools) = (gpu.info().ordinal, pool.gpu().info().ordinal);
+    if pools != ordinal {
+        let what = format!("a pool of GPU {pools}");
+        return Err(Error::invalid(what, format!("the rings are on GPU {ordinal}")));
+    }
+    for (index, Device { controller, namespace }) in devices.iter().enumerate() {
+        let what = || format!("device {index} ({})", controller.info().device);
+        if !pool.is_for(index, controller) {
+            let why = "the pool has another controller there; make it for the same, in this order";
+            return Err(Error::invalid(what(), why));
+        }
+        if !controller.owns(namespace) {
+            return Err(Error::invalid(what(), "its namespace is another controller's"));
+        }
     }
     Ok(())
 }

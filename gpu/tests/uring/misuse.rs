@@ -1,0 +1,68 @@
+//! What callers mix up: blocks of other rings, pools of other devices.
+
+use std::sync::Arc;
+
+use adit_gpu::{EngineChoice, Error, GioUring, Gpu, Options, Place, Pool, Priority};
+
+use crate::life::read;
+use crate::rig::{LONG, REGIONS, Rig, alone, device, options};
+
+const SOFT: &str = "soft:mem=8M,dbbuf=off";
+
+fn staged() -> Options {
+    Options { engine: EngineChoice::Staged, ..options() }
+}
+
+#[test]
+fn blocks_of_other_rings_are_refused() {
+    for of_b in [Options { blocks: 1, ..options() }, Options { blocks: 1, ..staged() }] {
+        let _alone = alone("no-green");
+        let a = Rig::new(&[SOFT], Place::Host, &options());
+        let b = Rig::new(&[SOFT], Place::Host, &of_b);
+        let stream = b.uring.compute_stream(Priority::Normal).expect("a stream");
+        let [_first, iocbs] =
+            [0, 1].map(|lba| a.uring.get_iocb([read(lba, 0)], None).expect("a block"));
+        let errors = [
+            b.uring.issue_io(&iocbs, 0).expect_err("blocks of a"),
+            b.uring.wait_cqe(&iocbs, &stream).expect_err("blocks of a"),
+            b.uring.wait_addresses(&iocbs).expect_err("blocks of a"),
+            b.uring.poll(&iocbs).expect_err("blocks of a"),
+        ];
+        a.uring.issue_io(&iocbs, 0).expect("a issues them: b did not");
+        let waited = b.uring.wait(iocbs, LONG).expect_err("blocks of a");
+        for error in errors.into_iter().chain([waited]) {
+            assert!(matches!(error, Error::Invalid { .. }), "{error:?}");
+            assert!(error.to_string().contains("other rings made them"), "{error}");
+        }
+        stream.synchronize(LONG).expect("nothing to wait for");
+        assert_eq!(b.uring.stats().expect("stats").commands, 0);
+    }
+}
+
+#[test]
+fn a_pool_for_other_devices_is_refused() {
+    let _alone = alone("gpus=2");
+    let gpus = [0, 1].map(|ordinal| Gpu::open(ordinal).expect("a GPU"));
+    let [a, b] = [device(SOFT), device("soft:mem=8M,lba=4096,dbbuf=off")];
+    let both = [&a, &b].map(|device| Arc::clone(&device.controller));
+    let swapped = [&b, &a].map(|device| Arc::clone(&device.controller));
+    let pool = |gpu, controllers: &[_]| {
+        Pool::allocate(gpu, controllers, &REGIONS, Some(Place::Host)).expect("a pool")
+    };
+    let mut foreign = b.clone();
+    foreign.namespace = a.namespace.clone();
+    for options in [options(), staged()] {
+        for (devices, pool, named) in [
+            (vec![a.clone()], pool(&gpus[0], &both[1..]), "device 0"),
+            (vec![a.clone(), b.clone()], pool(&gpus[0], &swapped), "device 0"),
+            (vec![a.clone()], pool(&gpus[1], &both[..1]), "GPU 1"),
+            (vec![a.clone(), foreign.clone()], pool(&gpus[0], &both), "device 1"),
+        ] {
+            let made = GioUring::init_queue(&gpus[0], devices, pool, &options);
+            let error = made.err().expect(named);
+            assert!(error.is_usage() && error.to_string().contains(named), "{named}: {error:?}");
+        }
+    }
+    let devices = vec![a.clone(), b.clone()];
+    GioUring::init_queue(&gpus[0], devices, pool(&gpus[0], &both), &options()).expect("rings");
+}

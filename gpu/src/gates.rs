@@ -36,17 +36,14 @@ impl Gates {
     pub(crate) fn own(&self, event: &Event) -> Result<Arc<Event>> {
         // Nobody else takes the same idle one meanwhile.
         let mut streams = self.lock();
-        let mut found = None;
-        for (index, stream) in streams.iter().enumerate() {
-            if stream.is_idle()? {
-                found = Some(index);
-                break;
+        let index = match first_idle(&streams)? {
+            Some(index) => index,
+            None => {
+                streams.push(Stream::new(&self.gpu, Priority::High)?);
+                streams.len() - 1
             }
-        }
-        if found.is_none() {
-            streams.push(Stream::new(&self.gpu, Priority::High)?);
-        }
-        let stream = &streams[found.unwrap_or(streams.len() - 1)];
+        };
+        let stream = &streams[index];
         stream.wait_event(event)?;
         Ok(Arc::new(stream.record()?))
     }
@@ -58,4 +55,13 @@ impl Gates {
     pub(crate) fn check(&self) -> Result<()> {
         self.lock()[0].is_idle().map(drop)
     }
+}
+
+fn first_idle(streams: &[Stream]) -> Result<Option<usize>> {
+    for (index, stream) in streams.iter().enumerate() {
+        if stream.is_idle()? {
+            return Ok(Some(index));
+        }
+    }
+    Ok(None)
 }

@@ -23,6 +23,7 @@ use adit_driver::{Controller, Namespace};
 use crate::cuda::{Event, Gpu, Partitions, Priority, Stream, flush_rdma_writes};
 use crate::engine::{Parts, RingEngine};
 use crate::error::{Error, Result};
+use crate::gates::Gates;
 use crate::iocb::{Blocks, Filling, Iocbs, Use, Way};
 use crate::layout::Form;
 use crate::options::{EngineChoice, Options, Place};
@@ -119,8 +120,7 @@ struct Core {
     blocks: Arc<Blocks>,
     pool: Pool,
     gpu: Arc<Gpu>,
-    /// Where events of others are waited for, to be ours from then on.
-    gate: Stream,
+    gates: Gates,
     /// Why waiting is not enough to see the data, and whether it is not.
     needs_flush: bool,
     description: Description,
@@ -210,7 +210,7 @@ impl GioUring {
         for (position, transfer) in transfers.into_iter().enumerate() {
             filling.add(position, &transfer)?;
         }
-        Ok(filling.finish(after.map(|event| core.own(event)).transpose()?))
+        Ok(filling.finish(after.map(|event| core.gates.own(event)).transpose()?))
     }
 
     /// Lets the GPU carry blocks out on at most `sms` multiprocessors of the I/O partition (0 and what exceeds it: all
@@ -304,8 +304,7 @@ impl GioUring {
                 std::thread::yield_now();
                 continue;
             }
-            // A kernel that failed ends no block; every call says that it did.
-            core.gate.is_idle()?;
+            core.gates.check()?;
             std::thread::sleep(LOOK_EVERY);
         }
         if core.needs_flush {
@@ -381,12 +380,6 @@ impl GioUring {
 }
 
 impl Core {
-    /// An event of ours that is over when the user's is, as it was last recorded.
-    fn own(&self, event: &Event) -> Result<Arc<Event>> {
-        self.gate.wait_event(event)?;
-        Ok(Arc::new(self.gate.record()?))
-    }
-
     fn issue_staged(&self, staged: &Staged, iocbs: &Iocbs) -> Result<()> {
         iocbs.claim()?;
         let mut issued = Ok(());
@@ -531,7 +524,7 @@ fn with_rings(
     let member = |(index, device)| ring_member(index, device, &pool);
     let members = devices.iter().enumerate().map(member).collect::<Result<Vec<_>>>()?;
     let program = Program::load(gpu)?;
-    let gate = Stream::new(gpu, Priority::High)?;
+    let gates = Gates::new(gpu)?;
     let maker = Arc::new(QueueMaker::new(gpu, &program, devices, &pool, options)?);
     let blocks = Arc::new(Blocks::new(gpu, options.blocks, options.timeout)?);
     let tables = members.iter().map(|member| &member.table).collect::<Vec<_>>();
@@ -561,7 +554,7 @@ fn with_rings(
         && gpu.info().attributes.rdma_writes_ordering < ORDERED_FOR_OWNER;
     let engine = Engine::Rings(Box::new(engine));
     let gpu = Arc::clone(gpu);
-    let core = Core { engine, members, blocks, pool, gpu, gate, needs_flush, description };
+    let core = Core { engine, members, blocks, pool, gpu, gates, needs_flush, description };
     Ok(GioUring { core: Some(core) })
 }
 
@@ -597,7 +590,7 @@ fn staged(
         ..StagedOptions::default()
     };
     let keep: Arc<dyn std::any::Any + Send + Sync> = Arc::new((pool.clone(), Arc::clone(&blocks)));
-    let gate = Stream::new(gpu, Priority::High)?;
+    let gates = Gates::new(gpu)?;
     let staged = Staged::new(gpu, &pairs, &areas, &keep, &staged_options)?;
     let description = Description {
         engine: EngineChoice::Staged,
@@ -610,6 +603,6 @@ fn staged(
         table_bytes: members.iter().map(|member| member.table.bytes()).sum(),
     };
     let (gpu, engine) = (Arc::clone(gpu), Engine::Staged(staged));
-    let core = Core { engine, members, blocks, pool, gpu, gate, needs_flush: false, description };
+    let core = Core { engine, members, blocks, pool, gpu, gates, needs_flush: false, description };
     Ok(GioUring { core: Some(core) })
 }

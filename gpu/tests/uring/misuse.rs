@@ -1,4 +1,4 @@
-//! What callers mix up: blocks of other rings, pools of other devices.
+//! What callers mix up, and what they let wait: blocks of other rings, pools of other devices, events that are slow.
 
 use std::sync::Arc;
 
@@ -65,4 +65,31 @@ fn a_pool_for_other_devices_is_refused() {
     }
     let devices = vec![a.clone(), b.clone()];
     GioUring::init_queue(&gpus[0], devices, pool(&gpus[0], &both), &options()).expect("rings");
+}
+
+#[test]
+fn an_event_holds_up_only_what_waits_for_it() {
+    for options in [options(), staged()] {
+        let _alone = alone("no-green");
+        let rig = Rig::new(&[SOFT], Place::Host, &options);
+        let other = Rig::new(&[SOFT], Place::Host, &staged());
+        let [slow, fast] =
+            [0, 1].map(|_| rig.uring.compute_stream(Priority::Normal).expect("a stream"));
+        let gate = other.uring.get_iocb([read(1, 0)], None).expect("a block");
+        other.uring.wait_cqe(&gate, &slow).expect("enqueued");
+        let [slow, fast] = [slow, fast].map(|stream| stream.record().expect("an event"));
+        // Many that wait, and are not even issued.
+        let wait = |lba| rig.uring.get_iocb([read(lba, 0)], Some(&slow)).expect("a block");
+        let behind = (0..5).map(wait).collect::<Vec<_>>();
+        let iocbs = rig.uring.get_iocb([read(3, 0)], Some(&fast)).expect("a block");
+        rig.uring.issue_io(&iocbs, 0).expect("issued");
+        assert!(rig.uring.wait(iocbs, LONG).expect("its event is over").is_success());
+        assert!(!slow.is_over().expect("an event"));
+        other.uring.issue_io(&gate, 0).expect("issued");
+        assert!(other.uring.wait(gate, LONG).expect("done").is_success());
+        behind.iter().for_each(|iocbs| rig.uring.issue_io(iocbs, 0).expect("issued"));
+        for iocbs in behind {
+            assert!(rig.uring.wait(iocbs, LONG).expect("done").is_success());
+        }
+    }
 }

@@ -231,7 +231,7 @@ impl GioUring {
     }
 
     /// Lets what is enqueued in `stream` from now on wait until all commands of the blocks have ended, well or not. The
-    /// CPU has no part in it. A block that is never issued makes it wait for ever.
+    /// CPU has no part in it. For blocks that are never issued it waits until they, or the rings, are dropped.
     ///
     /// # Errors
     /// [`Error::Invalid`] for blocks of other rings; [`Error::Unavailable`] where the data would have to be flushed and
@@ -240,6 +240,7 @@ impl GioUring {
         let core = self.core();
         iocbs.check_of(&core.blocks)?;
         for held in iocbs.uses() {
+            core.blocks.note_wait(held);
             let address = core.blocks.done_address(held.index);
             stream.wait32_at_least(address, held.generation, core.needs_flush)?;
         }
@@ -388,6 +389,9 @@ impl Core {
             if issued.is_ok() {
                 issued = staged.issue(self.work(held, iocbs.after(), &progress));
             }
+            if issued.is_err() {
+                issued = issued.and(self.blocks.end_unissued(held));
+            }
             held.set_way(if issued.is_ok() { Way::Staged(progress) } else { Way::Unbegun });
         }
         issued
@@ -416,9 +420,13 @@ impl Core {
 impl Drop for GioUring {
     fn drop(&mut self) {
         let Some(core) = self.core.take() else { return };
-        if let Engine::Rings(engine) = &core.engine
-            && let Err(error) = engine.stop(&core.blocks)
-        {
+        // First: what is to stop may wait for what is never issued.
+        let ended = core.blocks.end_all_unissued();
+        let stopped = match &core.engine {
+            Engine::Rings(engine) => engine.stop(&core.blocks),
+            Engine::Staged(_) => Ok(()),
+        };
+        if let Err(error) = ended.and(stopped) {
             tracing::error!(
                 "leaking the rings, their queues and the pool, which a kernel may still use: {error}"
             );

@@ -1,10 +1,11 @@
-//! What callers mix up, and what they let wait: blocks of other rings, pools of other devices, events that are slow.
+//! What callers mix up or leave undone: blocks of other rings, pools of other devices, waits for what is never issued.
 
 use std::sync::Arc;
 
-use adit_gpu::{EngineChoice, Error, GioUring, Gpu, Options, Place, Pool, Priority};
+use adit_gpu::{EngineChoice, Error, GioUring, Gpu, KernelChoice, Options, Place, Pool, Priority};
+use adit_gpu_emulated::report;
 
-use crate::life::read;
+use crate::life::{read, write};
 use crate::rig::{LONG, REGIONS, Rig, alone, device, options};
 
 const SOFT: &str = "soft:mem=8M,dbbuf=off";
@@ -91,5 +92,49 @@ fn an_event_holds_up_only_what_waits_for_it() {
         for iocbs in behind {
             assert!(rig.uring.wait(iocbs, LONG).expect("done").is_success());
         }
+    }
+}
+
+#[test]
+fn streams_go_on_when_what_they_wait_for_is_let_go_of_without_being_issued() {
+    let persistent = Options { kernel: KernelChoice::Persistent, ..options() };
+    for options in [options(), persistent, staged()] {
+        let _alone = alone("no-green,free-waits,patience=3000");
+        let rig = Rig::new(&[SOFT], Place::Host, &Options { blocks: 1, ..options });
+        let stream = rig.uring.compute_stream(Priority::Normal).expect("a stream");
+        for lba in 0..3 {
+            let iocbs = rig.uring.get_iocb([write(lba, 0)], None).expect("a block");
+            rig.uring.wait_cqe(&iocbs, &stream).expect("enqueued");
+            drop(iocbs);
+            stream.synchronize(LONG).expect("nobody issues it any more");
+            // The block's next use is another.
+            let iocbs = rig.uring.get_iocb([write(lba, 0)], None).expect("a block");
+            rig.uring.wait_cqe(&iocbs, &stream).expect("enqueued");
+            assert!(!stream.is_idle().expect("a stream"));
+            rig.uring.issue_io(&iocbs, 0).expect("issued");
+            stream.synchronize(LONG).expect("done");
+            assert!(rig.uring.wait(iocbs, LONG).expect("done").is_success());
+        }
+        assert_eq!(rig.uring.stats().expect("stats").commands, 3);
+    }
+}
+
+#[test]
+fn rings_are_dropped_while_streams_wait_for_what_is_never_issued() {
+    let persistent = Options { kernel: KernelChoice::Persistent, ..options() };
+    for options in [options(), persistent, staged()] {
+        let _alone = alone("no-green,free-waits,patience=3000");
+        let rig = Rig::new(&[SOFT], Place::Host, &options);
+        let stream = rig.uring.compute_stream(Priority::Normal).expect("a stream");
+        let never = rig.uring.get_iocb([write(1, 0)], None).expect("a block");
+        rig.uring.wait_cqe(&never, &stream).expect("enqueued");
+        let event = stream.record().expect("an event");
+        let behind = rig.uring.get_iocb([read(2, 512)], Some(&event)).expect("a block");
+        rig.uring.issue_io(&behind, 0).expect("issued");
+        drop(rig);
+        stream.synchronize(LONG).expect("nobody issues it any more");
+        assert!(event.is_over().expect("an event"));
+        drop((never, behind));
+        assert_eq!(report().kernels_running, 0);
     }
 }

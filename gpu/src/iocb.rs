@@ -454,6 +454,8 @@ pub struct Iocbs {
     uses: Vec<Use>,
     after: Option<Arc<Event>>,
     is_issued: AtomicBool,
+    /// Whether their data were flushed, once they had ended.
+    is_flushed: AtomicBool,
 }
 
 impl Iocbs {
@@ -514,6 +516,18 @@ impl Iocbs {
             ));
         }
         Ok(self.uses.iter().all(|held| self.blocks.is_done(held)))
+    }
+
+    /// Lets `flush` do its work, unless it has.
+    ///
+    /// # Errors
+    /// Those of `flush`, which is tried again the next time.
+    pub(crate) fn flush_once(&self, flush: impl FnOnce() -> Result<()>) -> Result<()> {
+        if !self.is_flushed.load(Ordering::Acquire) {
+            flush()?;
+            self.is_flushed.store(true, Ordering::Release);
+        }
+        Ok(())
     }
 
     /// How they ended.
@@ -608,7 +622,8 @@ impl<'a> Filling<'a> {
         if !uses.is_empty() {
             blocks.write_lists(&uses);
         }
-        Iocbs { blocks, uses, after, is_issued: AtomicBool::new(false) }
+        let (is_issued, is_flushed) = (AtomicBool::new(false), AtomicBool::new(false));
+        Iocbs { blocks, uses, after, is_issued, is_flushed }
     }
 }
 

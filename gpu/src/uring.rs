@@ -272,13 +272,18 @@ impl GioUring {
         })
     }
 
-    /// Whether all commands of the blocks have ended.
+    /// Whether all commands of the blocks have ended: then the GPU sees their data.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if they were not issued, or are of other rings.
+    /// [`Error::Invalid`] if they were not issued, or are of other rings; what keeps data from being flushed.
     pub fn poll(&self, iocbs: &Iocbs) -> Result<bool> {
-        iocbs.check_of(&self.core().blocks)?;
-        iocbs.is_done()
+        let core = self.core();
+        iocbs.check_of(&core.blocks)?;
+        let is_done = iocbs.is_done()?;
+        if is_done {
+            core.flush(iocbs)?;
+        }
+        Ok(is_done)
     }
 
     /// Waits on the CPU until all commands have ended, and tells how.
@@ -308,9 +313,7 @@ impl GioUring {
             core.gates.check()?;
             std::thread::sleep(LOOK_EVERY);
         }
-        if core.needs_flush {
-            flush_rdma_writes(&core.gpu)?;
-        }
+        core.flush(&iocbs)?;
         let outcome = iocbs.outcome()?;
         if let Engine::Rings(engine) = &core.engine
             && outcome.failed.iter().any(|(_, ended)| *ended == Ended::Reset)
@@ -381,6 +384,14 @@ impl GioUring {
 }
 
 impl Core {
+    /// Lets the GPU see the data of blocks that have ended, where their end does not say that it does.
+    fn flush(&self, iocbs: &Iocbs) -> Result<()> {
+        if self.needs_flush {
+            return iocbs.flush_once(|| flush_rdma_writes(&self.gpu));
+        }
+        Ok(())
+    }
+
     fn issue_staged(&self, staged: &Staged, iocbs: &Iocbs) -> Result<()> {
         iocbs.claim()?;
         let mut issued = Ok(());

@@ -1,9 +1,10 @@
 //! What callers mix up or leave undone: blocks of other rings, pools of other devices, waits for what is never issued.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use adit_gpu::{EngineChoice, Error, GioUring, Gpu, KernelChoice, Options, Place, Pool, Priority};
-use adit_gpu_emulated::report;
+use adit_gpu_emulated::{report, set};
 
 use crate::life::{read, write};
 use crate::rig::{LONG, REGIONS, Rig, alone, device, options};
@@ -137,4 +138,25 @@ fn rings_are_dropped_while_streams_wait_for_what_is_never_issued() {
         drop((never, behind));
         assert_eq!(report().kernels_running, 0);
     }
+}
+
+#[test]
+fn what_is_said_to_be_done_was_flushed_once() {
+    const FAILS: &str = "coherent,ordering=0,fail=cuFlushGPUDirectRDMAWrites:1";
+    let _alone = alone("coherent,ordering=0");
+    let options = Options { completion: Some(Place::Host), ..options() };
+    let rig = Rig::new(&[SOFT], Place::Gpu, &options);
+    let iocbs = rig.uring.get_iocb([read(3, 0)], None).expect("a block");
+    rig.uring.issue_io(&iocbs, 0).expect("issued");
+    set(FAILS);
+    let polled = || {
+        std::iter::repeat_with(|| rig.uring.poll(&iocbs)).find(|done| !matches!(done, Ok(false)))
+    };
+    let error = polled().expect("it ends").expect_err("done, and not flushed").to_string();
+    assert!(error.contains("cuFlushGPUDirectRDMAWrites"), "{error}");
+    set("coherent,ordering=0");
+    assert!(rig.uring.poll(&iocbs).expect("flushed"));
+    set(FAILS);
+    assert!(rig.uring.poll(&iocbs).expect("flushed before"));
+    assert!(rig.uring.wait(iocbs, Duration::ZERO).expect("flushed before").is_success());
 }

@@ -49,6 +49,8 @@ pub(crate) struct Blocks {
 struct Slot {
     /// Uses that were issued.
     generation: u32,
+    /// The use that streams wait for although it was not issued.
+    awaited: Option<u32>,
     state: State,
     /// For each context the position of its transfer; with the holder while the block is held.
     positions: Vec<u32>,
@@ -103,7 +105,10 @@ impl Blocks {
         let stride = (LISTS + 8 * count as usize).next_multiple_of(4096);
         let iocbs = DeviceMemory::allocate(gpu, u64::from(count) * size_of::<Iocb>() as u64)?;
         iocbs.zero()?;
-        let slot = |_| Slot { generation: 0, state: State::Free, positions: vec![0; CONTEXTS_MAX] };
+        let slot = |_| {
+            let positions = vec![0; CONTEXTS_MAX];
+            Slot { generation: 0, awaited: None, state: State::Free, positions }
+        };
         Ok(Blocks {
             pinned: PinnedMemory::allocate(gpu, (stride * count as usize) as u64)?,
             iocbs,
@@ -242,7 +247,55 @@ impl Blocks {
 
     /// Takes note that a use is about to be issued.
     pub(crate) fn note_issue(&self, held: &Use) {
-        self.lock()[held.index as usize].generation = held.generation;
+        let slot = &mut self.lock()[held.index as usize];
+        slot.generation = held.generation;
+        slot.awaited = None;
+    }
+
+    /// Takes note that a stream is about to wait for a use.
+    pub(crate) fn note_wait(&self, held: &Use) {
+        let slot = &mut self.lock()[held.index as usize];
+        if slot.generation != held.generation {
+            slot.awaited = Some(held.generation);
+        }
+    }
+
+    /// Lets streams go on that wait for a use which nobody carries out: it counts as issued and over.
+    ///
+    /// # Errors
+    /// What keeps the GPU's memory from being written: they wait for ever then, on a word that must stay.
+    pub(crate) fn end_unissued(&self, held: &Use) -> Result<()> {
+        let slot = &mut self.lock()[held.index as usize];
+        slot.awaited = Some(held.generation);
+        self.end_use(held.index, held.generation, slot)
+    }
+
+    /// The same for all that was not issued and is waited for: nobody can issue it any more.
+    ///
+    /// # Errors
+    /// As [`Blocks::end_unissued`].
+    pub(crate) fn end_all_unissued(&self) -> Result<()> {
+        for (index, slot) in (0..self.count).zip(self.lock().iter_mut()) {
+            if let Some(generation) = slot.awaited {
+                self.end_use(index, generation, slot)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn end_use(&self, index: u32, generation: u32, slot: &mut Slot) -> Result<()> {
+        // A kernel that looks meanwhile finds the use before over, as it was.
+        let at = self.done_address(index) - self.iocbs();
+        self.iocbs.write(at, &generation.to_le_bytes())?;
+        slot.generation = generation;
+        slot.awaited = None;
+        self.pinned.words()[(self.at(index) + DONE) / 4].store(generation, Ordering::Release);
+        Ok(())
+    }
+
+    /// Whether streams wait for a use that was not issued.
+    fn is_awaited(&self, held: &Use) -> bool {
+        self.lock()[held.index as usize].awaited == Some(held.generation)
     }
 
     /// Gives a block back: free, or draining if it was issued.
@@ -396,12 +449,15 @@ fn next_generation(generation: u32) -> u32 {
 /// I/O control blocks that were filled by one call of `get_iocb`, to be issued and waited for together.
 ///
 /// Dropping them gives their blocks back: at once if they were not issued, otherwise when their commands have ended.
+/// Streams that wait for what was not issued go on then.
 #[derive(Debug)]
 pub struct Iocbs {
     blocks: Arc<Blocks>,
     uses: Vec<Use>,
     after: Option<Arc<Event>>,
     is_issued: AtomicBool,
+    /// Whether their data were flushed, once they had ended.
+    is_flushed: AtomicBool,
 }
 
 impl Iocbs {
@@ -417,6 +473,18 @@ impl Iocbs {
 
     pub(crate) fn uses(&self) -> &[Use] {
         &self.uses
+    }
+
+    /// Whether they are some of these blocks: positions and generations mean nothing among others.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for blocks of other rings.
+    pub(crate) fn check_of(&self, blocks: &Arc<Blocks>) -> Result<()> {
+        if Arc::ptr_eq(&self.blocks, blocks) {
+            return Ok(());
+        }
+        let why = "other rings made them; use the rings whose get_iocb gave them";
+        Err(Error::invalid("these control blocks", why))
     }
 
     /// What they wait for before they begin.
@@ -452,6 +520,18 @@ impl Iocbs {
         Ok(self.uses.iter().all(|held| self.blocks.is_done(held)))
     }
 
+    /// Lets `flush` do its work, unless it has.
+    ///
+    /// # Errors
+    /// Those of `flush`, which is tried again the next time.
+    pub(crate) fn flush_once(&self, flush: impl FnOnce() -> Result<()>) -> Result<()> {
+        if !self.is_flushed.load(Ordering::Acquire) {
+            flush()?;
+            self.is_flushed.store(true, Ordering::Release);
+        }
+        Ok(())
+    }
+
     /// How they ended.
     pub(crate) fn outcome(&self) -> Result<Outcome> {
         let mut outcome = Outcome::default();
@@ -466,6 +546,14 @@ impl Iocbs {
 impl Drop for Iocbs {
     fn drop(&mut self) {
         for held in &mut self.uses {
+            if self.blocks.is_awaited(held)
+                && let Err(error) = self.blocks.end_unissued(held)
+            {
+                tracing::error!(
+                    "leaking control blocks that a stream waits for and nobody issued: {error}"
+                );
+                std::mem::forget(Arc::clone(&self.blocks));
+            }
             self.blocks.give_back(held);
         }
     }
@@ -536,7 +624,8 @@ impl<'a> Filling<'a> {
         if !uses.is_empty() {
             blocks.write_lists(&uses);
         }
-        Iocbs { blocks, uses, after, is_issued: AtomicBool::new(false) }
+        let (is_issued, is_flushed) = (AtomicBool::new(false), AtomicBool::new(false));
+        Iocbs { blocks, uses, after, is_issued, is_flushed }
     }
 }
 

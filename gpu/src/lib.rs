@@ -13,6 +13,7 @@ pub mod doctor;
 mod doorbell;
 mod engine;
 pub mod error;
+mod gates;
 mod iocb;
 mod layout;
 mod options;

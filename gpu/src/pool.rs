@@ -7,7 +7,7 @@
 //! from the devices before its memory is given back, and is leaked where they do not let it go (law 3).
 
 use std::any::Any;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use adit_driver::Controller;
 use adit_driver::spec::Iova;
@@ -31,7 +31,9 @@ pub struct Pool {
 #[derive(Debug)]
 struct Inner {
     regions: Vec<Region>,
-    device_count: usize,
+    gpu: Arc<Gpu>,
+    /// Which they are, not for them to stay: what is mapped sees to that where it must.
+    controllers: Vec<Weak<Controller>>,
     place: Place,
     path: Option<MemoryPath>,
     reports: Vec<PathReport>,
@@ -83,7 +85,7 @@ impl Pool {
             Place::Host => {
                 let path = MemoryPath::PinnedHost;
                 let regions = allocate_by(path, gpu, controllers, region_bytes)?;
-                Ok(Pool::new(regions, controllers, Place::Host, (Some(path), Vec::new())))
+                Ok(Pool::new(gpu, regions, controllers, Place::Host, (Some(path), Vec::new())))
             }
             Place::Gpu => in_gpu(gpu, controllers, region_bytes),
         }
@@ -122,17 +124,19 @@ impl Pool {
                 regions.iter().map(|region| Region::apart(memory(region), region.1)).collect(),
             ),
         };
-        Ok(Pool::new(regions, controllers, Place::Gpu, (path, reports)))
+        Ok(Pool::new(gpu, regions, controllers, Place::Gpu, (path, reports)))
     }
 
     fn new(
+        gpu: &Arc<Gpu>,
         regions: Vec<Region>,
         controllers: &[Arc<Controller>],
         place: Place,
         (path, reports): (Option<MemoryPath>, Vec<PathReport>),
     ) -> Pool {
-        let device_count = controllers.len();
-        Pool { inner: Arc::new(Inner { regions, device_count, place, path, reports }) }
+        let gpu = Arc::clone(gpu);
+        let controllers = controllers.iter().map(Arc::downgrade).collect();
+        Pool { inner: Arc::new(Inner { regions, gpu, controllers, place, path, reports }) }
     }
 
     /// How many regions there are.
@@ -142,7 +146,18 @@ impl Pool {
 
     /// How many controllers it was made for.
     pub fn device_count(&self) -> usize {
-        self.inner.device_count
+        self.inner.controllers.len()
+    }
+
+    /// Whether this is the controller that it was made for at a position.
+    pub(crate) fn is_for(&self, position: usize, controller: &Arc<Controller>) -> bool {
+        let is_it = |one: &Weak<Controller>| std::ptr::eq(one.as_ptr(), Arc::as_ptr(controller));
+        self.inner.controllers.get(position).is_some_and(is_it)
+    }
+
+    /// The GPU that it was made for.
+    pub(crate) fn gpu(&self) -> &Gpu {
+        &self.inner.gpu
     }
 
     /// Bytes of a region, as asked for.
@@ -175,7 +190,7 @@ impl Pool {
 
     /// Whether every device reaches every region.
     pub fn is_reached(&self) -> bool {
-        let count = self.inner.device_count;
+        let count = self.inner.controllers.len();
         self.inner.regions.iter().all(|region| region.mapped.len() == count)
     }
 
@@ -267,7 +282,7 @@ fn in_gpu(gpu: &Arc<Gpu>, controllers: &[Arc<Controller>], region_bytes: &[u64])
             (None, region_bytes.iter().map(apart).collect::<Result<_>>()?)
         }
     };
-    Ok(Pool::new(regions, controllers, Place::Gpu, (path, reports)))
+    Ok(Pool::new(gpu, regions, controllers, Place::Gpu, (path, reports)))
 }
 
 fn allocate_by(

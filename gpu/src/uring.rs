@@ -23,6 +23,7 @@ use adit_driver::{Controller, Namespace};
 use crate::cuda::{Event, Gpu, Partitions, Priority, Stream, flush_rdma_writes};
 use crate::engine::{Parts, RingEngine};
 use crate::error::{Error, Result};
+use crate::gates::Gates;
 use crate::iocb::{Blocks, Filling, Iocbs, Use, Way};
 use crate::layout::Form;
 use crate::options::{EngineChoice, Options, Place};
@@ -119,8 +120,7 @@ struct Core {
     blocks: Arc<Blocks>,
     pool: Pool,
     gpu: Arc<Gpu>,
-    /// Where events of others are waited for, to be ours from then on.
-    gate: Stream,
+    gates: Gates,
     /// Why waiting is not enough to see the data, and whether it is not.
     needs_flush: bool,
     description: Description,
@@ -136,7 +136,7 @@ impl GioUring {
     /// same devices, in the same order.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for options or a pool that do not fit; with [`EngineChoice::Rings`] whatever keeps the GPU from
+    /// [`Error::Invalid`] for options, a pool or namespaces that do not fit; with [`EngineChoice::Rings`] whatever keeps the GPU from
     /// driving the queues; what keeps the staged engine from working.
     pub fn init_queue(
         gpu: &Arc<Gpu>,
@@ -144,7 +144,7 @@ impl GioUring {
         pool: Pool,
         options: &Options,
     ) -> Result<GioUring> {
-        check(&devices, &pool, options)?;
+        check(gpu, &devices, &pool, options)?;
         let why = match options.engine {
             EngineChoice::Staged => None,
             EngineChoice::Rings => return with_rings(gpu, &devices, pool, options),
@@ -210,17 +210,18 @@ impl GioUring {
         for (position, transfer) in transfers.into_iter().enumerate() {
             filling.add(position, &transfer)?;
         }
-        Ok(filling.finish(after.map(|event| core.own(event)).transpose()?))
+        Ok(filling.finish(after.map(|event| core.gates.own(event)).transpose()?))
     }
 
     /// Lets the GPU carry blocks out on at most `sms` multiprocessors of the I/O partition (0 and what exceeds it: all
     /// of it); the persistent kernel has its own already. Returns at once.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for blocks that were issued before; [`Error::OutOfService`] after a failure, until
+    /// [`Error::Invalid`] for blocks that were issued before, or of other rings; [`Error::OutOfService`] after a failure, until
     /// [`GioUring::recover`]; [`Error::Cuda`].
     pub fn issue_io(&self, iocbs: &Iocbs, sms: u32) -> Result<()> {
         let core = self.core();
+        iocbs.check_of(&core.blocks)?;
         match &core.engine {
             Engine::Rings(engine) => {
                 engine.issue(&core.blocks, iocbs, if sms == 0 { u32::MAX } else { sms })
@@ -230,13 +231,16 @@ impl GioUring {
     }
 
     /// Lets what is enqueued in `stream` from now on wait until all commands of the blocks have ended, well or not. The
-    /// CPU has no part in it. A block that is never issued makes it wait for ever.
+    /// CPU has no part in it. For blocks that are never issued it waits until they, or the rings, are dropped.
     ///
     /// # Errors
-    /// [`Error::Unavailable`] where the data would have to be flushed and the stream cannot; [`Error::Cuda`].
+    /// [`Error::Invalid`] for blocks of other rings; [`Error::Unavailable`] where the data would have to be flushed and
+    /// the stream cannot; [`Error::Cuda`].
     pub fn wait_cqe(&self, iocbs: &Iocbs, stream: &Stream) -> Result<()> {
         let core = self.core();
+        iocbs.check_of(&core.blocks)?;
         for held in iocbs.uses() {
+            core.blocks.note_wait(held);
             let address = core.blocks.done_address(held.index);
             stream.wait32_at_least(address, held.generation, core.needs_flush)?;
         }
@@ -246,9 +250,11 @@ impl GioUring {
     /// What a kernel of one's own needs to wait for the blocks.
     ///
     /// # Errors
-    /// [`Error::Unavailable`] where the word that a kernel waits for does not say that it sees the data.
+    /// [`Error::Invalid`] for blocks of other rings; [`Error::Unavailable`] where the word that a kernel waits for does
+    /// not say that it sees the data.
     pub fn wait_addresses(&self, iocbs: &Iocbs) -> Result<WaitAddresses> {
         let core = self.core();
+        iocbs.check_of(&core.blocks)?;
         if core.needs_flush {
             return Err(Error::unavailable(
                 "waiting for transfers in a kernel",
@@ -266,21 +272,28 @@ impl GioUring {
         })
     }
 
-    /// Whether all commands of the blocks have ended.
+    /// Whether all commands of the blocks have ended: then the GPU sees their data.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if they were not issued.
+    /// [`Error::Invalid`] if they were not issued, or are of other rings; what keeps data from being flushed.
     pub fn poll(&self, iocbs: &Iocbs) -> Result<bool> {
-        iocbs.is_done()
+        let core = self.core();
+        iocbs.check_of(&core.blocks)?;
+        let is_done = iocbs.is_done()?;
+        if is_done {
+            core.flush(iocbs)?;
+        }
+        Ok(is_done)
     }
 
     /// Waits on the CPU until all commands have ended, and tells how.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if they were not issued; [`Error::TimedOut`]: their blocks are used again once they have ended
+    /// [`Error::Invalid`] if they were not issued, or are of other rings; [`Error::TimedOut`]: their blocks are used again once they have ended
     /// after all; what keeps the GPU's memory from being read.
     pub fn wait(&self, iocbs: Iocbs, timeout: Duration) -> Result<Outcome> {
         let core = self.core();
+        iocbs.check_of(&core.blocks)?;
         let started = Instant::now();
         for look in 0u32.. {
             if iocbs.is_done()? {
@@ -297,13 +310,10 @@ impl GioUring {
                 std::thread::yield_now();
                 continue;
             }
-            // A kernel that failed ends no block; every call says that it did.
-            core.gate.is_idle()?;
+            core.gates.check()?;
             std::thread::sleep(LOOK_EVERY);
         }
-        if core.needs_flush {
-            flush_rdma_writes(&core.gpu)?;
-        }
+        core.flush(&iocbs)?;
         let outcome = iocbs.outcome()?;
         if let Engine::Rings(engine) = &core.engine
             && outcome.failed.iter().any(|(_, ended)| *ended == Ended::Reset)
@@ -374,10 +384,12 @@ impl GioUring {
 }
 
 impl Core {
-    /// An event of ours that is over when the user's is, as it was last recorded.
-    fn own(&self, event: &Event) -> Result<Arc<Event>> {
-        self.gate.wait_event(event)?;
-        Ok(Arc::new(self.gate.record()?))
+    /// Lets the GPU see the data of blocks that have ended, where their end does not say that it does.
+    fn flush(&self, iocbs: &Iocbs) -> Result<()> {
+        if self.needs_flush {
+            return iocbs.flush_once(|| flush_rdma_writes(&self.gpu));
+        }
+        Ok(())
     }
 
     fn issue_staged(&self, staged: &Staged, iocbs: &Iocbs) -> Result<()> {
@@ -387,6 +399,9 @@ impl Core {
             let progress = Arc::new(Progress::new(held.count as usize));
             if issued.is_ok() {
                 issued = staged.issue(self.work(held, iocbs.after(), &progress));
+            }
+            if issued.is_err() {
+                issued = issued.and(self.blocks.end_unissued(held));
             }
             held.set_way(if issued.is_ok() { Way::Staged(progress) } else { Way::Unbegun });
         }
@@ -416,9 +431,13 @@ impl Core {
 impl Drop for GioUring {
     fn drop(&mut self) {
         let Some(core) = self.core.take() else { return };
-        if let Engine::Rings(engine) = &core.engine
-            && let Err(error) = engine.stop(&core.blocks)
-        {
+        // First: what is to stop may wait for what is never issued.
+        let ended = core.blocks.end_all_unissued();
+        let stopped = match &core.engine {
+            Engine::Rings(engine) => engine.stop(&core.blocks),
+            Engine::Staged(_) => Ok(()),
+        };
+        if let Err(error) = ended.and(stopped) {
             tracing::error!(
                 "leaking the rings, their queues and the pool, which a kernel may still use: {error}"
             );
@@ -427,7 +446,7 @@ impl Drop for GioUring {
     }
 }
 
-fn check(devices: &[Device], pool: &Pool, options: &Options) -> Result<()> {
+fn check(gpu: &Gpu, devices: &[Device], pool: &Pool, options: &Options) -> Result<()> {
     let invalid = |what: String, why: String| Err(Error::invalid(what, why));
     if devices.is_empty() || devices.len() > usize::from(u16::MAX) {
         return invalid(
@@ -445,8 +464,29 @@ fn check(devices: &[Device], pool: &Pool, options: &Options) -> Result<()> {
             ),
         );
     }
+    check_pool(gpu, devices, pool)?;
     if options.queues == 0 {
         return invalid("0 queues on each device".to_owned(), "at least one is needed".to_owned());
+    }
+    Ok(())
+}
+
+/// Addresses of the pool are its devices' and its GPU's, and LBAs a namespace's: with others' they reach other memory.
+fn check_pool(gpu: &Gpu, devices: &[Device], pool: &Pool) -> Result<()> {
+    let (ordinal, pools) = (gpu.info().ordinal, pool.gpu().info().ordinal);
+    if pools != ordinal {
+        let what = format!("a pool of GPU {pools}");
+        return Err(Error::invalid(what, format!("the rings are on GPU {ordinal}")));
+    }
+    for (index, Device { controller, namespace }) in devices.iter().enumerate() {
+        let what = || format!("device {index} ({})", controller.info().device);
+        if !pool.is_for(index, controller) {
+            let why = "the pool has another controller there; make it for the same, in this order";
+            return Err(Error::invalid(what(), why));
+        }
+        if !controller.owns(namespace) {
+            return Err(Error::invalid(what(), "its namespace is another controller's"));
+        }
     }
     Ok(())
 }
@@ -503,7 +543,7 @@ fn with_rings(
     let member = |(index, device)| ring_member(index, device, &pool);
     let members = devices.iter().enumerate().map(member).collect::<Result<Vec<_>>>()?;
     let program = Program::load(gpu)?;
-    let gate = Stream::new(gpu, Priority::High)?;
+    let gates = Gates::new(gpu)?;
     let maker = Arc::new(QueueMaker::new(gpu, &program, devices, &pool, options)?);
     let blocks = Arc::new(Blocks::new(gpu, options.blocks, options.timeout)?);
     let tables = members.iter().map(|member| &member.table).collect::<Vec<_>>();
@@ -533,7 +573,7 @@ fn with_rings(
         && gpu.info().attributes.rdma_writes_ordering < ORDERED_FOR_OWNER;
     let engine = Engine::Rings(Box::new(engine));
     let gpu = Arc::clone(gpu);
-    let core = Core { engine, members, blocks, pool, gpu, gate, needs_flush, description };
+    let core = Core { engine, members, blocks, pool, gpu, gates, needs_flush, description };
     Ok(GioUring { core: Some(core) })
 }
 
@@ -569,7 +609,7 @@ fn staged(
         ..StagedOptions::default()
     };
     let keep: Arc<dyn std::any::Any + Send + Sync> = Arc::new((pool.clone(), Arc::clone(&blocks)));
-    let gate = Stream::new(gpu, Priority::High)?;
+    let gates = Gates::new(gpu)?;
     let staged = Staged::new(gpu, &pairs, &areas, &keep, &staged_options)?;
     let description = Description {
         engine: EngineChoice::Staged,
@@ -582,6 +622,6 @@ fn staged(
         table_bytes: members.iter().map(|member| member.table.bytes()).sum(),
     };
     let (gpu, engine) = (Arc::clone(gpu), Engine::Staged(staged));
-    let core = Core { engine, members, blocks, pool, gpu, gate, needs_flush: false, description };
+    let core = Core { engine, members, blocks, pool, gpu, gates, needs_flush: false, description };
     Ok(GioUring { core: Some(core) })
 }

@@ -481,6 +481,11 @@ impl Controller {
         self.shared.bus().locality()
     }
 
+    /// Whether a namespace is one of this controller's.
+    pub fn owns(&self, namespace: &Namespace) -> bool {
+        namespace.domain() == self.domain()
+    }
+
     /// The address space its buffers are mapped in.
     pub(crate) fn domain(&self) -> memory::DomainId {
         memory::DomainId::of(self.shared.bus())

@@ -6,4 +6,5 @@
 mod data;
 mod faults;
 mod life;
+mod misuse;
 mod rig;

@@ -1,0 +1,162 @@
+//! What callers mix up or leave undone: blocks of other rings, pools of other devices, waits for what is never issued.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use adit_gpu::{EngineChoice, Error, GioUring, Gpu, KernelChoice, Options, Place, Pool, Priority};
+use adit_gpu_emulated::{report, set};
+
+use crate::life::{read, write};
+use crate::rig::{LONG, REGIONS, Rig, alone, device, options};
+
+const SOFT: &str = "soft:mem=8M,dbbuf=off";
+
+fn staged() -> Options {
+    Options { engine: EngineChoice::Staged, ..options() }
+}
+
+#[test]
+fn blocks_of_other_rings_are_refused() {
+    for of_b in [Options { blocks: 1, ..options() }, Options { blocks: 1, ..staged() }] {
+        let _alone = alone("no-green");
+        let a = Rig::new(&[SOFT], Place::Host, &options());
+        let b = Rig::new(&[SOFT], Place::Host, &of_b);
+        let stream = b.uring.compute_stream(Priority::Normal).expect("a stream");
+        let [_first, iocbs] =
+            [0, 1].map(|lba| a.uring.get_iocb([read(lba, 0)], None).expect("a block"));
+        let errors = [
+            b.uring.issue_io(&iocbs, 0).expect_err("blocks of a"),
+            b.uring.wait_cqe(&iocbs, &stream).expect_err("blocks of a"),
+            b.uring.wait_addresses(&iocbs).expect_err("blocks of a"),
+            b.uring.poll(&iocbs).expect_err("blocks of a"),
+        ];
+        a.uring.issue_io(&iocbs, 0).expect("a issues them: b did not");
+        let waited = b.uring.wait(iocbs, LONG).expect_err("blocks of a");
+        for error in errors.into_iter().chain([waited]) {
+            assert!(matches!(error, Error::Invalid { .. }), "{error:?}");
+            assert!(error.to_string().contains("other rings made them"), "{error}");
+        }
+        stream.synchronize(LONG).expect("nothing to wait for");
+        assert_eq!(b.uring.stats().expect("stats").commands, 0);
+    }
+}
+
+#[test]
+fn a_pool_for_other_devices_is_refused() {
+    let _alone = alone("gpus=2");
+    let gpus = [0, 1].map(|ordinal| Gpu::open(ordinal).expect("a GPU"));
+    let [a, b] = [device(SOFT), device("soft:mem=8M,lba=4096,dbbuf=off")];
+    let both = [&a, &b].map(|device| Arc::clone(&device.controller));
+    let swapped = [&b, &a].map(|device| Arc::clone(&device.controller));
+    let pool = |gpu, controllers: &[_]| {
+        Pool::allocate(gpu, controllers, &REGIONS, Some(Place::Host)).expect("a pool")
+    };
+    let mut foreign = b.clone();
+    foreign.namespace = a.namespace.clone();
+    for options in [options(), staged()] {
+        for (devices, pool, named) in [
+            (vec![a.clone()], pool(&gpus[0], &both[1..]), "device 0"),
+            (vec![a.clone(), b.clone()], pool(&gpus[0], &swapped), "device 0"),
+            (vec![a.clone()], pool(&gpus[1], &both[..1]), "GPU 1"),
+            (vec![a.clone(), foreign.clone()], pool(&gpus[0], &both), "device 1"),
+        ] {
+            let made = GioUring::init_queue(&gpus[0], devices, pool, &options);
+            let error = made.err().expect(named);
+            assert!(error.is_usage() && error.to_string().contains(named), "{named}: {error:?}");
+        }
+    }
+    let devices = vec![a.clone(), b.clone()];
+    GioUring::init_queue(&gpus[0], devices, pool(&gpus[0], &both), &options()).expect("rings");
+}
+
+#[test]
+fn an_event_holds_up_only_what_waits_for_it() {
+    for options in [options(), staged()] {
+        let _alone = alone("no-green");
+        let rig = Rig::new(&[SOFT], Place::Host, &options);
+        let other = Rig::new(&[SOFT], Place::Host, &staged());
+        let [slow, fast] =
+            [0, 1].map(|_| rig.uring.compute_stream(Priority::Normal).expect("a stream"));
+        let gate = other.uring.get_iocb([read(1, 0)], None).expect("a block");
+        other.uring.wait_cqe(&gate, &slow).expect("enqueued");
+        let [slow, fast] = [slow, fast].map(|stream| stream.record().expect("an event"));
+        // Many that wait, and are not even issued.
+        let wait = |lba| rig.uring.get_iocb([read(lba, 0)], Some(&slow)).expect("a block");
+        let behind = (0..5).map(wait).collect::<Vec<_>>();
+        let iocbs = rig.uring.get_iocb([read(3, 0)], Some(&fast)).expect("a block");
+        rig.uring.issue_io(&iocbs, 0).expect("issued");
+        assert!(rig.uring.wait(iocbs, LONG).expect("its event is over").is_success());
+        assert!(!slow.is_over().expect("an event"));
+        other.uring.issue_io(&gate, 0).expect("issued");
+        assert!(other.uring.wait(gate, LONG).expect("done").is_success());
+        behind.iter().for_each(|iocbs| rig.uring.issue_io(iocbs, 0).expect("issued"));
+        for iocbs in behind {
+            assert!(rig.uring.wait(iocbs, LONG).expect("done").is_success());
+        }
+    }
+}
+
+#[test]
+fn streams_go_on_when_what_they_wait_for_is_let_go_of_without_being_issued() {
+    let persistent = Options { kernel: KernelChoice::Persistent, ..options() };
+    for options in [options(), persistent, staged()] {
+        let _alone = alone("no-green,free-waits,patience=3000");
+        let rig = Rig::new(&[SOFT], Place::Host, &Options { blocks: 1, ..options });
+        let stream = rig.uring.compute_stream(Priority::Normal).expect("a stream");
+        for lba in 0..3 {
+            let iocbs = rig.uring.get_iocb([write(lba, 0)], None).expect("a block");
+            rig.uring.wait_cqe(&iocbs, &stream).expect("enqueued");
+            drop(iocbs);
+            stream.synchronize(LONG).expect("nobody issues it any more");
+            // The block's next use is another.
+            let iocbs = rig.uring.get_iocb([write(lba, 0)], None).expect("a block");
+            rig.uring.wait_cqe(&iocbs, &stream).expect("enqueued");
+            assert!(!stream.is_idle().expect("a stream"));
+            rig.uring.issue_io(&iocbs, 0).expect("issued");
+            stream.synchronize(LONG).expect("done");
+            assert!(rig.uring.wait(iocbs, LONG).expect("done").is_success());
+        }
+        assert_eq!(rig.uring.stats().expect("stats").commands, 3);
+    }
+}
+
+#[test]
+fn rings_are_dropped_while_streams_wait_for_what_is_never_issued() {
+    let persistent = Options { kernel: KernelChoice::Persistent, ..options() };
+    for options in [options(), persistent, staged()] {
+        let _alone = alone("no-green,free-waits,patience=3000");
+        let rig = Rig::new(&[SOFT], Place::Host, &options);
+        let stream = rig.uring.compute_stream(Priority::Normal).expect("a stream");
+        let never = rig.uring.get_iocb([write(1, 0)], None).expect("a block");
+        rig.uring.wait_cqe(&never, &stream).expect("enqueued");
+        let event = stream.record().expect("an event");
+        let behind = rig.uring.get_iocb([read(2, 512)], Some(&event)).expect("a block");
+        rig.uring.issue_io(&behind, 0).expect("issued");
+        drop(rig);
+        stream.synchronize(LONG).expect("nobody issues it any more");
+        assert!(event.is_over().expect("an event"));
+        drop((never, behind));
+        assert_eq!(report().kernels_running, 0);
+    }
+}
+
+#[test]
+fn what_is_said_to_be_done_was_flushed_once() {
+    const FAILS: &str = "coherent,ordering=0,fail=cuFlushGPUDirectRDMAWrites:1";
+    let _alone = alone("coherent,ordering=0");
+    let options = Options { completion: Some(Place::Host), ..options() };
+    let rig = Rig::new(&[SOFT], Place::Gpu, &options);
+    let iocbs = rig.uring.get_iocb([read(3, 0)], None).expect("a block");
+    rig.uring.issue_io(&iocbs, 0).expect("issued");
+    set(FAILS);
+    let polled = || {
+        std::iter::repeat_with(|| rig.uring.poll(&iocbs)).find(|done| !matches!(done, Ok(false)))
+    };
+    let error = polled().expect("it ends").expect_err("done, and not flushed").to_string();
+    assert!(error.contains("cuFlushGPUDirectRDMAWrites"), "{error}");
+    set("coherent,ordering=0");
+    assert!(rig.uring.poll(&iocbs).expect("flushed"));
+    set(FAILS);
+    assert!(rig.uring.poll(&iocbs).expect("flushed before"));
+    assert!(rig.uring.wait(iocbs, Duration::ZERO).expect("flushed before").is_success());
+}

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
-use crate::cuda::{DeviceMemory, Gpu, Partition, PinnedMemory, Priority, Stream};
+use crate::cuda::{DeviceMemory, Endless, Gpu, Partition, PinnedMemory, Priority, Runner, Stream};
 use crate::error::{Error, Result};
 use crate::layout::{Form, LBAS_MAX};
 use crate::options::Place;
@@ -162,7 +162,8 @@ pub(crate) struct GpuController {
     program: Arc<Program>,
     /// None once it was given up because the kernel did not end.
     memory: Option<Memory>,
-    is_running: bool,
+    /// While it runs.
+    running: Option<Endless>,
 }
 
 impl GpuController {
@@ -198,7 +199,7 @@ impl GpuController {
             stream,
             program: Arc::clone(program),
             memory: Some(memory),
-            is_running: false,
+            running: None,
         };
         controller.write_queues()?;
         Ok(controller)
@@ -209,7 +210,7 @@ impl GpuController {
     /// # Errors
     /// [`Error::TimedOut`] if the kernel does not come to life; [`Error::Cuda`].
     pub(crate) fn start(&mut self, ranges: &[(u64, u64)]) -> Result<()> {
-        assert!(!self.is_running, "it is started once at a time");
+        assert!(self.running.is_none(), "it is started once at a time");
         assert!(ranges.len() <= RANGES_MAX, "{} ranges of commands' data", ranges.len());
         let memory = self.memory.as_ref().ok_or_else(given_up)?;
         let [stop, alive] = [0, 1].map(|word| &memory.words.words()[word]);
@@ -222,8 +223,9 @@ impl GpuController {
         memory.arguments.write(0, self.arguments(memory, ranges.len() as u32).as_bytes())?;
         // A warp for each queue, on multiprocessors of their own as far as there are any.
         let kernel = self.program.function(Kernel::Controller);
+        let running = Endless::begin(self.stream.gpu(), Runner::Controller);
         self.stream.launch(kernel, self.shape.queues, 32, memory.arguments.address())?;
-        self.is_running = true;
+        self.running = Some(running);
         let begin = Instant::now();
         while alive.load(Ordering::Acquire) == before {
             if begin.elapsed() >= PATIENCE {
@@ -263,7 +265,7 @@ impl GpuController {
 
     /// What goes wrong from the next start on.
     pub(crate) fn set_faults(&mut self, faults: Faults) {
-        assert!(!self.is_running && faults.every > 0, "faults change while it is stopped");
+        assert!(self.running.is_none() && faults.every > 0, "faults change while it is stopped");
         self.shape.faults = faults;
     }
 
@@ -329,15 +331,12 @@ impl GpuController {
     /// [`Error::TimedOut`] if the kernel does not end; its memory is then kept for good.
     pub(crate) fn stop(&mut self) -> Result<()> {
         let Some(memory) = &self.memory else { return Ok(()) };
-        if !self.is_running {
-            return Ok(());
-        }
+        let Some(running) = self.running.take() else { return Ok(()) };
         memory.words.words()[0].store(1, Ordering::Release);
         let ended = self.stream.synchronize(PATIENCE);
-        self.is_running = false;
         if ended.is_err() {
             tracing::warn!("a controller in device code does not end; its memory is not freed");
-            std::mem::forget(self.memory.take());
+            std::mem::forget((self.memory.take(), running));
         }
         ended
     }

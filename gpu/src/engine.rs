@@ -9,12 +9,12 @@
 //! nothing they reach may be freed, which is the caller's part.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::{Duration, Instant};
 
 use adit_driver::Controller;
 
-use crate::cuda::{Gpu, PartitionKind, Partitions, Priority, Stream};
+use crate::cuda::{Endless, Gpu, PartitionKind, Partitions, Priority, Runner, Stream};
 use crate::error::{Error, Result};
 use crate::iocb::{Blocks, Iocbs, Way};
 use crate::options::{KernelChoice, Options};
@@ -51,6 +51,9 @@ pub(crate) struct RingEngine {
     program: Arc<Program>,
     partitions: Partitions,
     kernel: KernelChoice,
+    /// While the persistent kernel runs.
+    endless: Mutex<Option<Endless>>,
+    gpu: Arc<Gpu>,
     controllers: Vec<Arc<Controller>>,
     make_queues: MakeQueues,
 }
@@ -99,6 +102,8 @@ impl RingEngine {
             program,
             partitions,
             kernel: options.kernel,
+            endless: Mutex::new(None),
+            gpu: Arc::clone(gpu),
             controllers,
             make_queues,
         };
@@ -119,8 +124,17 @@ impl RingEngine {
         rings.set_stop(false);
         match self.kernel {
             KernelChoice::OneShot => Ok(()),
-            KernelChoice::Persistent => self.launch_persistent(rings, self.partitions.io.sms()),
+            KernelChoice::Persistent => {
+                let endless = Endless::begin(&self.gpu, Runner::Rings);
+                self.launch_persistent(rings, self.partitions.io.sms())?;
+                self.set_endless(Some(endless));
+                Ok(())
+            }
         }
+    }
+
+    fn set_endless(&self, endless: Option<Endless>) {
+        *self.endless.lock().unwrap_or_else(PoisonError::into_inner) = endless;
     }
 
     fn launch_persistent(&self, rings: &Rings, sms: u32) -> Result<()> {
@@ -253,6 +267,7 @@ impl RingEngine {
         rings.set_stop(true);
         let started = Instant::now();
         self.control.synchronize(STOP_WITHIN)?;
+        self.set_endless(None);
         // Kernels may lie in a stream behind each other: the next begins when what one works on is given up.
         loop {
             // Asked before: what is idle has put all its blocks where they are given up, and begins no more.
@@ -292,7 +307,7 @@ impl RingEngine {
         self.refuse_to_issue("they are being recovered");
         let mut running = self.write();
         self.stop_kernels(&running.rings, blocks)?;
-        blocks.end_all();
+        blocks.end_all()?;
         self.abort_outstanding(&running.rings)?;
         self.drain(&running.rings)?;
         if self.needs_queues(&running.rings)? {
@@ -347,6 +362,7 @@ impl RingEngine {
 
     /// Deletes all queues, brings controllers that failed back, and makes queues again.
     fn make_queues_anew(&self, rings: &mut Rings, tables: &[&MappingTable]) -> Result<()> {
+        self.gpu.refuse_behind_rings("make the queues of the GPU's rings anew")?;
         for controller in &self.controllers {
             if controller.check().is_err() {
                 controller.recover()?;

@@ -156,10 +156,11 @@ impl Blocks {
         self.iocbs.address() + u64::from(index) * size_of::<Iocb>() as u64
     }
 
-    /// The pinned memory, and where in it a block's header is prepared.
+    /// The pinned memory, and where in it a block's header is prepared: all of it before `done`, which only says when a
+    /// use is over, and may be said to be while the header is copied.
     pub(crate) fn prepared_header(&self, index: u32) -> (&PinnedMemory, std::ops::Range<u64>) {
         let start = (self.at(index) + HEADER) as u64;
-        (&self.pinned, start..start + size_of::<Iocb>() as u64)
+        (&self.pinned, start..start + std::mem::offset_of!(Iocb, done) as u64)
     }
 
     fn at(&self, index: u32) -> usize {
@@ -419,11 +420,17 @@ impl Blocks {
     }
 
     /// Says of every block that is under way that it ended: there is nobody left to say so. Its statuses are as they are.
-    pub(crate) fn end_all(&self) {
-        for (index, slot) in (0..self.count).zip(self.lock().iter()) {
-            self.pinned.words()[(self.at(index) + DONE) / 4]
-                .store(slot.generation, Ordering::Release);
+    ///
+    /// # Errors
+    /// [`Error::Cuda`] if streams that wait for one cannot be told.
+    pub(crate) fn end_all(&self) -> Result<()> {
+        for (index, slot) in (0..self.count).zip(self.lock().iter_mut()) {
+            let generation = slot.generation;
+            if self.done(index) != generation {
+                self.end_use(index, generation, slot)?;
+            }
         }
+        Ok(())
     }
 }
 

@@ -56,7 +56,9 @@ pub enum KernelChoice {
     /// A kernel for each call of `issue_io`, which ends with its transfers.
     #[default]
     OneShot,
-    /// One kernel that runs as long as the rings do.
+    /// One kernel that runs as long as the rings do. CUDA frees and loads nothing meanwhile: this crate refuses to make other
+    /// rings and pools on the GPU, and leaks those that are dropped; stop these rings first. Other libraries of the process
+    /// wait in such calls: have them allocate before, and set `CUDA_MODULE_LOADING=EAGER`.
     Persistent,
 }
 

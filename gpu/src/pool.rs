@@ -69,7 +69,8 @@ impl Pool {
     ///
     /// # Errors
     /// [`Error::Invalid`] for no or too many regions and for [`Place::Cmb`]; CUDA's or the driver's where there is no memory
-    /// left. Not that no way leads to GPU memory: then [`Pool::path`] is `None`.
+    /// left; [`Error::Refused`] while the persistent kernel of rings runs on the GPU. Not that no way leads to GPU memory:
+    /// then [`Pool::path`] is `None`.
     pub fn allocate(
         gpu: &Arc<Gpu>,
         controllers: &[Arc<Controller>],
@@ -77,6 +78,7 @@ impl Pool {
         place: Option<Place>,
     ) -> Result<Pool> {
         check_regions(region_bytes.iter().copied())?;
+        gpu.refuse_behind_rings("allocate a pool")?;
         match place.unwrap_or(Place::Gpu) {
             Place::Cmb => {
                 let why = "a pool lies in the GPU's or the host's memory; only rings fit a controller memory buffer";
@@ -99,7 +101,8 @@ impl Pool {
     /// while transfers into it are under way.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for no or too many regions and for misaligned ones. Not that no way leads to them.
+    /// [`Error::Invalid`] for no or too many regions and for misaligned ones; [`Error::Refused`] while the persistent kernel of
+    /// rings runs on the GPU. Not that no way leads to them.
     #[allow(unsafe_code)]
     pub unsafe fn register(
         gpu: &Arc<Gpu>,
@@ -108,6 +111,7 @@ impl Pool {
     ) -> Result<Pool> {
         check_regions(regions.iter().map(|region| region.1))?;
         regions.iter().try_for_each(|&(address, bytes)| check_alignment(address, bytes))?;
+        gpu.refuse_behind_rings("register a pool")?;
         // SAFETY: the caller's.
         let memory = |&(address, bytes)| unsafe { DeviceMemory::borrowed(gpu, address, bytes) };
         let (found, reports) = paths::first_to_gpu(gpu, controllers, |path| {

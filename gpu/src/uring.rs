@@ -136,8 +136,9 @@ impl GioUring {
     /// same devices, in the same order.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for options, a pool or namespaces that do not fit; with [`EngineChoice::Rings`] whatever keeps the GPU from
-    /// driving the queues; what keeps the staged engine from working.
+    /// [`Error::Invalid`] for options, a pool or namespaces that do not fit; with [`EngineChoice::Rings`] whatever keeps
+    /// the GPU from driving the queues; what keeps the staged engine from working; [`Error::Refused`] while the persistent
+    /// kernel of other rings runs on the GPU.
     pub fn init_queue(
         gpu: &Arc<Gpu>,
         devices: Vec<Device>,
@@ -145,6 +146,7 @@ impl GioUring {
         options: &Options,
     ) -> Result<GioUring> {
         check(gpu, &devices, &pool, options)?;
+        gpu.refuse_behind_rings("make rings")?;
         let why = match options.engine {
             EngineChoice::Staged => None,
             EngineChoice::Rings => return with_rings(gpu, &devices, pool, options),

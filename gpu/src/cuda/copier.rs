@@ -53,7 +53,8 @@ impl Copier {
         unsafe {
             let is_idle = (gpu.cuda().cuStreamQuery)(self.stream) != code::NOT_READY;
             (gpu.cuda().cuStreamDestroy_v2)(self.stream);
-            if is_idle && !self.buffer.is_null() {
+            let nothing = gpu.may_free(format_args!("{BUFFER_BYTES} bytes of pinned memory"));
+            if is_idle && !self.buffer.is_null() && nothing.is_some() {
                 (gpu.cuda().cuMemFreeHost)(self.buffer);
             }
         }

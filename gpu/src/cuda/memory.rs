@@ -1,6 +1,6 @@
 //! Memory: the GPU's, and the CPU's that is pinned for it.
 //!
-//! Freeing either waits for every kernel of the GPU: one that does not end must be stopped first. And it must not be
+//! Freeing either waits for every kernel of the GPU: behind one that does not end it is leaked (`running`). And it must not be
 //! freed while a controller may still write it: whoever maps it for one unmaps it before it drops it.
 #![allow(unsafe_code)]
 
@@ -164,6 +164,11 @@ impl DeviceMemory {
 
 impl Drop for DeviceMemory {
     fn drop(&mut self) {
+        if matches!(self.kind, Kind::Borrowed) {
+            return;
+        }
+        let what = format_args!("{} bytes of the GPU's memory", self.bytes);
+        let Some(_nothing) = self.gpu.may_free(what) else { return };
         let Ok(_bound) = self.gpu.bind() else { return };
         let cuda = self.gpu.cuda();
         let result = match self.kind {
@@ -280,6 +285,8 @@ impl PinnedMemory {
 
 impl Drop for PinnedMemory {
     fn drop(&mut self) {
+        let what = format_args!("{} bytes of pinned memory", self.bytes);
+        let Some(_nothing) = self.gpu.may_free(what) else { return };
         let Ok(_bound) = self.gpu.bind() else { return };
         // SAFETY: it was allocated, and only here is it freed.
         let result = unsafe { (self.gpu.cuda().cuMemFreeHost)(self.host.as_ptr().cast()) };

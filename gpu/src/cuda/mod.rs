@@ -17,6 +17,7 @@ mod memory;
 mod module;
 mod partition;
 mod registration;
+mod running;
 mod stream;
 #[cfg(test)]
 pub(crate) mod tests;
@@ -28,4 +29,5 @@ pub(crate) use memory::{DeviceMemory, PinnedMemory};
 pub(crate) use module::{Function, Module};
 pub(crate) use partition::{Partition, PartitionKind, Partitions};
 pub(crate) use registration::Registration;
+pub(crate) use running::{Endless, Runner};
 pub use stream::{Priority, Stream};

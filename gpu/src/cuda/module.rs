@@ -10,7 +10,7 @@ use std::ffi::CStr;
 use std::ptr;
 use std::sync::Arc;
 
-/// A loaded CUBIN or PTX. Unloaded when dropped, which waits for its kernels.
+/// A loaded CUBIN or PTX. Unloaded when dropped, which waits for its kernels; leaked behind one that does not end.
 #[derive(Debug)]
 pub(crate) struct Module {
     gpu: Arc<Gpu>,
@@ -83,6 +83,7 @@ impl Function {
 
 impl Drop for Module {
     fn drop(&mut self) {
+        let Some(_nothing) = self.gpu.may_free("kernels of a module") else { return };
         let Ok(_bound) = self.gpu.bind() else { return };
         // SAFETY: it was loaded, and no function of it is left: each keeps it.
         let result = unsafe { (self.gpu.cuda().cuModuleUnload)(self.raw) };

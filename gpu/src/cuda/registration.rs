@@ -116,6 +116,12 @@ impl Registration {
 
 impl Drop for Registration {
     fn drop(&mut self) {
+        let what = format_args!("{} registered bytes", self.bytes);
+        let Some(_nothing) = self.gpu.may_free(what) else {
+            // The GPU keeps the memory, so that nobody else may get it.
+            std::mem::forget(std::mem::replace(&mut self._owner, Box::new(())));
+            return;
+        };
         let Ok(_bound) = self.gpu.bind() else { return };
         // SAFETY: it was registered, and its memory is still mapped: the owner lives.
         let result = unsafe { (self.gpu.cuda().cuMemHostUnregister)(self.host.as_ptr().cast()) };

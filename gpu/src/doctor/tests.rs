@@ -4,6 +4,7 @@ use std::fs;
 
 use super::*;
 use crate::alone;
+use crate::cuda::{Endless, Runner};
 use crate::paths::tests::Rig;
 use crate::topology::tests::Tree;
 
@@ -56,6 +57,25 @@ fn each_thing_that_is_missing_has_its_reason_and_its_remedy() {
             assert!(row.reason.is_some() && row.fix.is_some(), "{row:?}");
         }
         rig.finish();
+    });
+}
+
+#[test]
+fn nothing_is_tried_beside_rings_whose_persistent_kernel_runs() {
+    let name =
+        concat!(module_path!(), "::nothing_is_tried_beside_rings_whose_persistent_kernel_runs");
+    alone::run("", name, || {
+        let rig = Rig::new(1);
+        let running = Endless::begin(&rig.gpu, Runner::Rings);
+        let report = examine(0, Some(&rig.controllers[0]));
+        for row in ["dma-buf through iommufd", "pinned host memory", "doorbells"] {
+            let row = report.row(row).expect("a row for each");
+            assert!(row.reason.as_deref().is_some_and(|why| why.contains("persistent")), "{row:?}");
+            assert_eq!(row.fix.as_deref(), Some("stop the other rings first"));
+        }
+        drop(running);
+        let report = examine(0, Some(&rig.controllers[0]));
+        assert_eq!(verdict(&report, "doorbells"), Verdict::Good);
     });
 }
 

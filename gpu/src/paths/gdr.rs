@@ -14,6 +14,8 @@ use crate::error::{Error, Result};
 
 const LIBRARY: &str = "libgdrapi.so.2";
 const WHAT: &str = "GPU memory through gdrdrv";
+/// The library pins whole pages of the GPU, from where one begins.
+const GPU_PAGE_BYTES: u64 = 64 << 10;
 const INSTALL: &str = "install gdrcopy (libgdrapi) and load its module: modprobe gdrdrv";
 
 /// A pinned range, as the library names it; a structure of one word there.
@@ -118,10 +120,11 @@ impl Drop for Session {
 }
 
 impl GdrMapping {
-    /// Pins and maps `bytes` of GPU memory at `address`, both multiples of 64 KiB.
+    /// Pins and maps `bytes` of GPU memory at `address`, a multiple of 64 KiB.
     ///
     /// # Errors
-    /// [`Error::Unavailable`] without the library or the module; [`Error::Refused`] with the library's error number.
+    /// [`Error::Unavailable`] without the library or the module; [`Error::Refused`] with the library's error number, or for an
+    /// address inside a page of the GPU.
     pub(super) fn new(address: u64, bytes: u64) -> Result<GdrMapping> {
         let session = Session::open()?;
         let refused = |call: &str, code: c_int| {
@@ -129,6 +132,13 @@ impl GdrMapping {
             let fix = "it may not fit the GPU's BAR1: enable Resizable BAR, or make the pool smaller; see dmesg for gdrdrv";
             Error::refused(format!("{WHAT}: {bytes} bytes at {address:#x}"), why, fix)
         };
+        if !address.is_multiple_of(GPU_PAGE_BYTES) {
+            return Err(Error::refused(
+                format!("{WHAT}: {bytes} bytes at {address:#x}"),
+                "gdrdrv pins from a multiple of 65536 on",
+                "register the whole allocation, or memory that begins at such an address",
+            ));
+        }
         let len = usize::try_from(bytes).map_err(|why| Error::invalid(WHAT, why))?;
         let Functions { pin, unpin, map, .. } = session.functions;
         let raw = session.raw.as_ptr();

@@ -114,7 +114,8 @@ impl PathReport {
     }
 }
 
-/// Tries every way between a GPU and a controller, and leaves nothing behind.
+/// Tries every way between a GPU and a controller, and leaves nothing behind. None works while the persistent kernel of rings
+/// runs on the GPU.
 pub fn probe(gpu: &Arc<Gpu>, controller: &Arc<Controller>) -> Vec<PathReport> {
     let controllers = [Arc::clone(controller)];
     let report = |path| PathReport::new(path, &try_path(path, gpu, &controllers));
@@ -130,6 +131,7 @@ pub(crate) fn try_path(
     if path == MemoryPath::CpuOnly {
         return Ok(());
     }
+    gpu.refuse_behind_rings("try a way to the GPU's memory")?;
     let block = block(path, gpu, controllers, PROBE_BYTES)?;
     block.map_for(controllers).map(drop)
 }

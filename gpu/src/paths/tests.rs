@@ -7,8 +7,10 @@ use adit_driver::bus::soft::{Drive, SoftBus};
 use adit_driver::spec::{Cid, DataPointer, Iova, Lba, LbaCount, Sqe};
 use adit_driver::{ControllerOptions, Namespace};
 
+use super::gdr::GdrMapping;
 use super::*;
 use crate::alone;
+use crate::cuda::DeviceMemory;
 use crate::doorbell::Doorbells;
 use crate::options::Place;
 use crate::pool::Pool;
@@ -219,6 +221,21 @@ fn each_way_reports_how_it_fares() {
         let refused = reports[3].outcome.as_ref().expect_err("refused");
         assert!(refused.contains("gdr_pin_buffer"), "{refused}");
         rig.finish();
+    });
+}
+
+#[test]
+fn memory_inside_a_page_of_the_gpu_is_refused_for_its_address() {
+    let name =
+        concat!(module_path!(), "::memory_inside_a_page_of_the_gpu_is_refused_for_its_address");
+    alone::run("no-dma-buf,no-vmm", name, || {
+        let gpu = Gpu::open(0).expect("the emulated GPU");
+        let memory = DeviceMemory::allocate(&gpu, 1 << 20).expect("there is memory");
+        let page = memory.address().next_multiple_of(64 << 10);
+        let inside = GdrMapping::new(page + 4096, 64 << 10);
+        let why = inside.expect_err("it begins inside a page").to_string();
+        assert!(why.contains("65536") && !why.contains("BAR1"), "{why}");
+        GdrMapping::new(page, 4096).expect("it begins with a page");
     });
 }
 

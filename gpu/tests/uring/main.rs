@@ -3,6 +3,7 @@
 //! There is one emulated GPU for the process, so tests run one after the other ([`rig::alone`]), and each leaves nothing
 //! behind on it.
 
+mod beside;
 mod data;
 mod faults;
 mod life;

@@ -6,6 +6,7 @@ mod memory;
 mod partition;
 mod program;
 mod registration;
+mod running;
 mod stream;
 
 use crate::cuda::Gpu;

@@ -1,0 +1,61 @@
+//! What is given back beside a kernel that does not end.
+#![allow(unsafe_code)]
+
+use super::{alone_without_a_report, open};
+use crate::cuda::{DeviceMemory, Endless, PinnedMemory, Registration, Runner};
+use crate::program::Program;
+use adit_gpu_emulated::report;
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Says that it went.
+struct Owner(Arc<AtomicBool>);
+
+impl Drop for Owner {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Release);
+    }
+}
+
+#[test]
+fn nothing_is_given_back_beside_a_kernel_that_does_not_end() {
+    alone_without_a_report("", || {
+        let gpu = open();
+        let make = || {
+            let plain = DeviceMemory::allocate(&gpu, 4096).expect("there is memory");
+            let granules = DeviceMemory::exportable(&gpu, 4096).expect("there is memory");
+            let pinned = PinnedMemory::allocate(&gpu, 4096).expect("there is memory");
+            let program = Program::load(&gpu).expect("it compiles");
+            let words = Box::leak(Box::new([0u32; 1024]));
+            let gone = Arc::new(AtomicBool::new(false));
+            let owner = Box::new(Owner(Arc::clone(&gone)));
+            // SAFETY: the words stay for ever.
+            let registered =
+                unsafe { Registration::memory(&gpu, NonNull::from(words).cast(), 4096, owner) };
+            (gone, (plain, granules, pinned, program, registered.expect("it can be registered")))
+        };
+        let live = || {
+            let now = report();
+            let memory = (now.allocations, now.mappings, now.host_allocations);
+            (memory, now.modules, now.registrations, now.frees_behind_kernels)
+        };
+        let (gone, left) = make();
+        let before = live();
+        for runner in [Runner::Rings, Runner::Controller] {
+            let (beside, ended) = (Endless::begin(&gpu, runner), Endless::begin(&gpu, runner));
+            drop(ended);
+            assert!(gpu.may_free("nothing").is_none(), "the other runs");
+            drop(beside);
+        }
+        let running = Endless::begin(&gpu, Runner::Controller);
+        drop(left);
+        assert_eq!(live(), before, "all of it is left");
+        assert!(!gone.load(Ordering::Acquire), "its owner is kept with what is registered");
+        drop(running);
+        let (gone, more) = make();
+        drop(more);
+        assert_eq!(live(), before, "what was made later is given back");
+        assert!(gone.load(Ordering::Acquire));
+    });
+}

@@ -218,12 +218,15 @@ fn let_go_while_recovering(rig: &Rig, gates: &Rig, delay: Duration) {
         gates.uring.issue_io(&gate, 0).expect("issued");
         recovery.join().expect("no panic").expect("recovered");
     });
+    let settled = rig.uring.stats().expect("stats").commands - before;
     assert!(rig.uring.poll(&behind).expect("issued"), "everything has ended");
-    let outcome = rig.uring.wait(behind, LONG).expect("ended");
-    assert_eq!(outcome.failed, [(0, Ended::Reset)], "given up, and said so");
+    let failed = rig.uring.wait(behind, LONG).expect("ended").failed;
+    // The recovery may come late enough for it.
+    let expected = if settled == 1 { vec![] } else { vec![(0, Ended::Reset)] };
+    assert_eq!(failed, expected, "{settled} commands");
     assert!(gates.uring.wait(gate, LONG).expect("done").is_success());
     std::thread::sleep(Duration::from_millis(5));
-    assert_eq!(rig.uring.stats().expect("stats").commands, before, "and not carried out later");
+    assert_eq!(rig.uring.stats().expect("stats").commands - before, settled, "none comes later");
 }
 
 #[test]

@@ -430,6 +430,29 @@ mod tests {
     }
 
     #[test]
+    fn memory_is_zeroed_beside_a_kernel_that_does_not_end() {
+        let name = concat!(module_path!(), "::memory_is_zeroed_beside_a_kernel_that_does_not_end");
+        crate::alone::run("free-waits,patience=500", name, || {
+            let gpu = Gpu::open(0).expect("a GPU");
+            let program = Program::load(&gpu).expect("it compiles");
+            let memory = DeviceMemory::allocate(&gpu, 4096).expect("there is memory");
+            let words = PinnedMemory::allocate(&gpu, 8).expect("there is memory");
+            let arguments = DeviceMemory::allocate(&gpu, PAGE_BYTES).expect("there is memory");
+            let mut without_queues = ControllerArguments::new_zeroed();
+            (without_queues.stop, without_queues.alive) = (words.address(), words.address() + 4);
+            arguments.write(0, without_queues.as_bytes()).expect("it fits");
+            let stream = Stream::new(&gpu, Priority::High).expect("a stream");
+            let kernel = program.function(Kernel::Controller);
+            stream.launch(kernel, 1, 32, arguments.address()).expect("it is enqueued");
+            let zeroed = memory.zero();
+            assert!(!stream.is_idle().expect("nothing failed"), "it runs all the while");
+            words.words()[0].store(1, Ordering::Release);
+            stream.synchronize(PATIENCE).expect("it ends");
+            zeroed.expect("nothing had to be loaded for it");
+        });
+    }
+
+    #[test]
     fn a_shape_that_cannot_be_is_refused_with_its_limit() {
         let refusal = check(&shape(257, 64)).expect_err("there is no warp for so many").to_string();
         assert!(refusal.ends_with("257 queues; it has 1 to 256"), "{refusal}");

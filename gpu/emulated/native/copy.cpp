@@ -55,6 +55,10 @@ template <class T> Result fill(Address at, T value, u64 count, const std::shared
     if (!is_sound) { return misuse(INVALID_VALUE); }
     const Use uses(state(), at);
     held.unlock();
+    const auto context = context_of(current_handle());
+    if (context != nullptr && !context->has_filled.exchange(true)) {
+        if (Result why = before_free()) { return why; }
+    }
     auto operation = [=] {
         (void)uses;
         for (u64 index = 0; index < count; ++index) { reinterpret_cast<T*>(at)[index] = value; }

@@ -67,6 +67,7 @@ struct Context {
     u32 retained = 0;
     std::atomic<u32> error{0};          // sticky: what a kernel broke
     std::atomic<u32> kernels_running{0};
+    std::atomic<bool> has_filled{false};    // the driver has loaded its own kernel for fills
     std::shared_ptr<Stream> legacy;     // the default stream
 };
 

@@ -1,6 +1,6 @@
 //! Small synchronous copies between the CPU's memory and the GPU's: through a pinned buffer, on a stream of their own.
 //!
-//! The buffer and the stream are made when the GPU is opened. A copy that does not end in time leaves the buffer to the
+//! The buffer and the stream are made when the GPU is opened, and the first fill is made then. A copy that does not end in time leaves the buffer to the
 //! GPU; the next copy waits for it first.
 #![allow(unsafe_code)]
 
@@ -40,7 +40,9 @@ impl Copier {
         gpu.cuda().check("make a stream for copies", "cuStreamCreateWithPriority", result)?;
         // SAFETY: it writes one pointer, which `release` gives back.
         let result = unsafe { (gpu.cuda().cuMemHostAlloc)(&mut self.buffer, BUFFER_BYTES, 0) };
-        gpu.cuda().check("allocate a pinned buffer for copies", "cuMemHostAlloc", result)
+        gpu.cuda().check("allocate a pinned buffer for copies", "cuMemHostAlloc", result)?;
+        // The driver fills with a kernel of its own, which the first use loads: later that could wait for one of ours.
+        self.zero(gpu, self.buffer as u64, BUFFER_BYTES as u64)
     }
 
     /// Gives all back. What a copy still uses is left to the process's end.

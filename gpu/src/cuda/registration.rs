@@ -11,6 +11,7 @@ use crate::{Error, Result};
 use cudarc::driver::sys::CUdeviceptr;
 use std::any::Any;
 use std::fmt;
+use std::mem::ManuallyDrop;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
@@ -18,14 +19,15 @@ const IO_MEMORY: u32 = 4;
 /// The driver refuses what does not begin at one.
 const PAGE_BYTES: usize = 4096;
 
-/// Registered memory. Dropping it unregisters it, and then lets its owner go.
+/// Registered memory. Dropping it unregisters it, and then lets its owner go. Where the driver does not unregister it, the
+/// GPU still has it, and the owner stays for good.
 pub(crate) struct Registration {
     gpu: Arc<Gpu>,
     host: NonNull<u8>,
     address: CUdeviceptr,
     bytes: usize,
-    /// Dropped last, after `drop` has unregistered.
-    _owner: Box<dyn Any + Send + Sync>,
+    /// Dropped by `drop` alone, and only once the memory is unregistered.
+    owner: ManuallyDrop<Box<dyn Any + Send + Sync>>,
 }
 
 // SAFETY: it holds addresses, which it does not reach through, and an owner that may be sent.
@@ -116,17 +118,19 @@ impl Registration {
 
 impl Drop for Registration {
     fn drop(&mut self) {
+        // Where it may not be unregistered the GPU keeps the memory, so that nobody else may get it.
         let what = format_args!("{} registered bytes", self.bytes);
-        let Some(_nothing) = self.gpu.may_free(what) else {
-            // The GPU keeps the memory, so that nobody else may get it.
-            std::mem::forget(std::mem::replace(&mut self._owner, Box::new(())));
-            return;
-        };
-        let Ok(_bound) = self.gpu.bind() else { return };
-        // SAFETY: it was registered, and its memory is still mapped: the owner lives.
-        let result = unsafe { (self.gpu.cuda().cuMemHostUnregister)(self.host.as_ptr().cast()) };
-        if result != code::SUCCESS {
-            tracing::warn!(result, "memory stays registered with the GPU");
+        let Some(_nothing) = self.gpu.may_free(what) else { return };
+        let at = self.host.as_ptr().cast();
+        let result = self.gpu.bind().and_then(|_bound| {
+            // SAFETY: it was registered, and its memory is still mapped: the owner lives.
+            let result = unsafe { (self.gpu.cuda().cuMemHostUnregister)(at) };
+            self.gpu.cuda().check("unregister host memory", "cuMemHostUnregister", result)
+        });
+        match result {
+            // SAFETY: this is its one drop, and nobody looks at it again.
+            Ok(()) => unsafe { ManuallyDrop::drop(&mut self.owner) },
+            Err(error) => tracing::error!("leaking memory that stays registered: {error}"),
         }
     }
 }
@@ -158,8 +162,13 @@ fn finish(
     bytes: usize,
     owner: Box<dyn Any + Send + Sync>,
 ) -> Result<Registration> {
-    let mut registration =
-        Registration { gpu: gpu.clone(), host: at, address: 0, bytes, _owner: owner };
+    let mut registration = Registration {
+        gpu: gpu.clone(),
+        host: at,
+        address: 0,
+        bytes,
+        owner: ManuallyDrop::new(owner),
+    };
     registration.address = device_pointer(gpu, at)?;
     Ok(registration)
 }

@@ -3,6 +3,7 @@
 //! The rings are in host memory and the CPU looks for the completion, so that nothing is tested but the doorbell. If nothing comes,
 //! the CPU rings the same tail: what comes then says that the doorbell's mapping is at fault, and silence that the controller is.
 
+use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
@@ -47,7 +48,8 @@ pub(super) fn run(
     let mapped = Arc::new(block.map(controller)?);
     queue.keep(Arc::<crate::paths::Mapped>::clone(&mapped));
     post_read(&queue, namespace, mapped.iova());
-    let poked = poke(gpu, program, queue.sq_doorbell, 1);
+    let queue = Rc::new(queue);
+    let poked = poke(gpu, program, &queue, 1);
     if poked.is_ok() && is_answered(&queue, controller) {
         return Ok(());
     }
@@ -97,8 +99,9 @@ fn ring(queue: &Queue, which: usize) -> &Atomics {
     space.memory().expect("rings in host memory are reached")
 }
 
-/// Has the GPU write a word as it rings a doorbell, and waits until it has.
-fn poke(gpu: &Arc<Gpu>, program: &Program, address: u64, value: u32) -> Result<()> {
+/// Has the GPU ring a queue's submission doorbell, and waits until it has. If that is never known, the queue stays for good.
+fn poke(gpu: &Arc<Gpu>, program: &Program, queue: &Rc<Queue>, value: u32) -> Result<()> {
+    let address = queue.sq_doorbell;
     let arguments = PinnedMemory::allocate(gpu, 16)?;
     let [low, high, third, fourth] = [address as u32, (address >> 32) as u32, value, 0];
     for (word, value) in arguments.words().iter().zip([low, high, third, fourth]) {
@@ -108,8 +111,9 @@ fn poke(gpu: &Arc<Gpu>, program: &Program, address: u64, value: u32) -> Result<(
     stream.launch(program.function(Kernel::Poke), 1, 32, arguments.address())?;
     let done = stream.synchronize(PATIENCE);
     if done.is_err() {
-        // The kernel may still read them.
-        std::mem::forget(arguments);
+        // The kernel may still read them, and write the doorbell.
+        tracing::error!("leaking a queue whose doorbell the GPU may still ring");
+        std::mem::forget((arguments, Rc::clone(queue)));
     }
     done
 }

@@ -72,6 +72,24 @@ fn a_gpu_that_is_not_let_at_registers_says_what_would_let_it() {
 }
 
 #[test]
+fn a_queue_whose_doorbell_the_gpu_may_still_ring_stays() {
+    alone::run(
+        "",
+        concat!(module_path!(), "::a_queue_whose_doorbell_the_gpu_may_still_ring_stays"),
+        || {
+            let rig = Rig::new(1);
+            let before = adit_gpu_emulated::report().registrations;
+            adit_gpu_emulated::set("fail=cuStreamQuery:1");
+            choose(&rig, DoorbellChoice::Mapped, is_device_memory).expect_err("it is not known");
+            adit_gpu_emulated::set("");
+            // Its two rings and its doorbells, and the block that its command reads into.
+            let kept = adit_gpu_emulated::report().registrations - before;
+            assert!(kept >= 3, "{kept} of its registrations are left");
+        },
+    );
+}
+
+#[test]
 fn a_controller_that_answers_nobody_is_no_matter_of_doorbells() {
     adit_gpu_emulated::load();
     let rig = Rig::with(&["mem=16M,dbbuf=off,faults=lose@op=2"]);

@@ -63,11 +63,6 @@ impl<R> Chunks<R> {
         std::mem::forget(self.registration.take());
     }
 
-    /// Whether any was lost.
-    pub(super) fn has_lost(&self) -> bool {
-        self.registration.is_none()
-    }
-
     /// Whether all of them are lost.
     pub(super) fn is_empty(&self) -> bool {
         self.count == 0

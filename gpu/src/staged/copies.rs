@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use adit_driver::Buffer;
 
+use super::work::Work;
 use crate::error::Result;
 
 /// See the module.
@@ -56,6 +57,19 @@ pub(super) trait Copies: Send {
 
     /// Writes a word of GPU memory, visible to all that looks at it after everything before it on the line.
     fn write_word(&mut self, line: &Self::Line, at: u64, value: u32) -> Result<()>;
+
+    /// Writes the words of a control block that is over: the statuses that are not 0, then `done`.
+    fn tell(
+        &mut self,
+        line: &Self::Line,
+        work: &Work<Self::Event>,
+        statuses: &[u32],
+    ) -> Result<()> {
+        for (index, status) in statuses.iter().enumerate().filter(|(_, status)| **status != 0) {
+            self.write_word(line, work.statuses + 4 * index as u64, *status)?;
+        }
+        self.write_word(line, work.done, work.generation)
+    }
 
     /// A mark behind everything that the line was asked for.
     fn mark(&mut self, line: &Self::Line) -> Result<Self::Mark>;

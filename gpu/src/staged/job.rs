@@ -48,20 +48,10 @@ pub(super) struct Job<C: Copies> {
 }
 
 impl<C: Copies> Job<C> {
-    /// A job that has not begun.
-    ///
-    /// # Errors
-    /// The GPU's, where it has no line for it; the work is then over.
-    pub(super) fn new(serial: u64, work: Work<C::Event>, means: &mut Means<C>) -> Result<Job<C>> {
-        let line = match means.lines.pop() {
-            Some(line) => line,
-            None => means.copies.line()?,
-        };
-        if let Some(event) = &work.after {
-            means.copies.wait(&line, event)?;
-        }
+    /// A job that has not begun, on a line of its own that is behind the work's event.
+    pub(super) fn new(serial: u64, line: C::Line, work: Work<C::Event>) -> Job<C> {
         let count = work.contexts.len();
-        Ok(Job {
+        Job {
             serial,
             line,
             statuses: vec![NOT_SENT; count],
@@ -76,7 +66,7 @@ impl<C: Copies> Job<C> {
             deadline: Time::NEVER,
             conclusion: None,
             work,
-        })
+        }
     }
 
     /// One step of everything that can go on. Returns how much moved.
@@ -348,12 +338,7 @@ impl<C: Copies> Job<C> {
     }
 
     fn tell(&self, means: &mut Means<C>) -> Result<()> {
-        for (index, status) in self.statuses.iter().enumerate().filter(|(_, status)| **status != 0)
-        {
-            let at = self.work.statuses + 4 * index as u64;
-            means.copies.write_word(&self.line, at, *status)?;
-        }
-        means.copies.write_word(&self.line, self.work.done, self.work.generation)
+        means.copies.tell(&self.line, &self.work, &self.statuses)
     }
 
     /// Whether `done` has been told.
@@ -379,8 +364,9 @@ impl<C: Copies> Job<C> {
     }
 
     /// Ends a job whose copies the GPU refuses or that is in nobody's hands any more. The chunks that a copy may still
-    /// use are lost to the lane, and their memory stays where it is.
+    /// use are lost to the lane, and their memory stays where it is. So do the words, which the line may still write.
     pub(super) fn abandon(mut self, means: &mut Means<C>, now: Time) {
+        means.has_lost_lines = true;
         self.give_up_unsent(means, RESET);
         self.reset_unanswered();
         self.count(means);

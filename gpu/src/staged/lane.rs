@@ -44,6 +44,8 @@ pub(super) struct Lane<C: Copies> {
     jobs: VecDeque<Job<C>>,
     means: Means<C>,
     next_serial: u64,
+    /// Where the GPU is told of control blocks that could have no line of their own.
+    refusals: C::Line,
     /// Scratch; keeps its capacity.
     landed: Vec<Landed>,
 }
@@ -60,6 +62,7 @@ impl<C: Copies> Lane<C> {
         areas: &Arc<[Area]>,
         options: &LaneOptions,
     ) -> Result<Lane<C>> {
+        let refusals = copies.line()?;
         let chunks = Chunks::new(&mut copies, controller, options.chunk_bytes, options.chunks)?;
         let queue = controller.create_queue_pair(QueuePairOptions {
             depth: options.depth,
@@ -78,22 +81,34 @@ impl<C: Copies> Lane<C> {
             stats: Stats::default(),
             in_first: 0,
             has_posted: false,
+            has_lost_lines: false,
         };
-        Ok(Lane { jobs: VecDeque::new(), means, next_serial: 0, landed: Vec::new() })
+        Ok(Lane { jobs: VecDeque::new(), means, next_serial: 0, refusals, landed: Vec::new() })
     }
 
     /// Takes a control block on.
     pub(super) fn add(&mut self, work: Work<C::Event>) {
-        let (generation, progress) = (work.generation, Arc::clone(&work.progress));
         let serial = self.next_serial;
         self.next_serial += 1;
-        match Job::new(serial, work, &mut self.means) {
-            Ok(job) => self.jobs.push_back(job),
+        match self.means.line(work.after.as_ref()) {
+            Ok(line) => self.jobs.push_back(Job::new(serial, line, work)),
             Err(error) => {
                 self.say(&error);
-                progress.fail(generation, RESET);
+                self.refuse(&work);
             }
         }
+    }
+
+    /// Ends a control block that has no line. The GPU is told on the line that is kept for this, and before the CPU,
+    /// which may use the words again once it knows.
+    fn refuse(&mut self, work: &Work<C::Event>) {
+        let (copies, line) = (&mut self.means.copies, &self.refusals);
+        let told = copies.tell(line, work, &vec![RESET; work.contexts.len()]);
+        self.means.has_lost_lines |= !copies.drain(line, DRAIN_TIMEOUT);
+        if let Err(error) = told {
+            tracing::error!("nobody on the GPU learns that a control block is over: {error}");
+        }
+        work.progress.fail(work.generation, RESET);
     }
 
     /// Whether there is nothing to do until something is added.
@@ -101,9 +116,9 @@ impl<C: Copies> Lane<C> {
         self.jobs.is_empty() && self.means.queue.in_flight() == 0
     }
 
-    /// Whether a copy may go on for good whose end nobody has seen.
-    pub(super) fn has_lost_chunks(&self) -> bool {
-        self.means.chunks.has_lost()
+    /// Whether a copy or a write of a word may go on for good whose end nobody has seen.
+    pub(super) fn has_lost(&self) -> bool {
+        self.means.has_lost_lines
     }
 
     /// What was counted.

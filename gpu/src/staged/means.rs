@@ -11,6 +11,7 @@ use adit_driver::{
 use super::chunks::Chunks;
 use super::copies::Copies;
 use super::stats::Stats;
+use crate::error::Result;
 use crate::layout::Context;
 use crate::outcome;
 
@@ -67,9 +68,26 @@ pub(super) struct Means<C: Copies> {
     /// Chunks in their first stage.
     pub(super) in_first: usize,
     pub(super) has_posted: bool,
+    /// Whether a line was given up before everything that it was asked for was known to be over.
+    pub(super) has_lost_lines: bool,
 }
 
 impl<C: Copies> Means<C> {
+    /// A line that is nobody's, behind an event.
+    ///
+    /// # Errors
+    /// The GPU's, where it makes none or does not let it wait.
+    pub(super) fn line(&mut self, after: Option<&C::Event>) -> Result<C::Line> {
+        let line = match self.lines.pop() {
+            Some(line) => line,
+            None => self.copies.line()?,
+        };
+        if let Some(event) = after {
+            self.copies.wait(&line, event)?;
+        }
+        Ok(line)
+    }
+
     /// Bytes of a context.
     pub(super) fn bytes_of(&self, context: Context) -> usize {
         context.lbas() as usize * self.namespace.lba_bytes() as usize

@@ -12,7 +12,6 @@ use super::copies::Copies;
 use super::lane::Lane;
 use super::stats::Stats;
 use super::work::Work;
-use crate::outcome::NOT_SENT;
 
 /// Turns without anything to do before the thread sleeps.
 const IDLE_TURNS: u32 = 4096;
@@ -64,8 +63,9 @@ impl<C: Copies> Worker<C> {
                 std::thread::yield_now();
             }
         }
+        // What was never begun becomes a job too, for ending jobs tells the GPU, whose streams may wait for it.
         while let Ok(work) = self.work.try_recv() {
-            work.progress.fail(work.generation, NOT_SENT);
+            self.add(work);
         }
         self.end();
     }
@@ -74,7 +74,7 @@ impl<C: Copies> Worker<C> {
     fn end(&mut self) {
         self.lanes.iter_mut().for_each(Lane::close);
         self.publish();
-        if self.lanes.iter().any(Lane::has_lost_chunks) {
+        if self.lanes.iter().any(Lane::has_lost) {
             tracing::error!(
                 "leaking the pool and the blocks' words, which the GPU may still write"
             );

@@ -1,7 +1,7 @@
 //! Memory of others, and registers, that the GPU is let at.
 #![allow(unsafe_code)]
 
-use super::{alone, open};
+use super::{alone, alone_without_a_report, open};
 use crate::cuda::Priority;
 use crate::cuda::{Gpu, Registration, Stream};
 use crate::{Error, Result};
@@ -78,6 +78,19 @@ fn a_registration_ends_before_its_owner_goes() {
         let registration = register_io(&open(), &Arc::new(Pages::new())).expect("it is allowed");
         assert_eq!(adit_gpu_emulated::report().registrations, 1);
         drop(registration);
+    });
+}
+
+#[test]
+fn memory_that_the_gpu_does_not_give_up_keeps_its_owner() {
+    alone_without_a_report("", || {
+        let (gpu, pages) = (open(), Arc::new(Pages::new()));
+        let registration = register_io(&gpu, &pages).expect("it is allowed");
+        adit_gpu_emulated::set("fail=cuMemHostUnregister:1:1");
+        drop(registration);
+        adit_gpu_emulated::set("");
+        assert_eq!(adit_gpu_emulated::report().registrations, 1);
+        assert_eq!(Arc::strong_count(&pages), 2, "the GPU still reaches the pages");
     });
 }
 

@@ -38,6 +38,7 @@ struct State {
     events: Vec<bool>,
     registrations: usize,
     refuses: bool,
+    refuses_lines: bool,
     is_stuck: bool,
 }
 
@@ -97,6 +98,11 @@ impl BenchGpu {
     /// Whether calls fail from now on.
     pub(super) fn refuse(&self, refuses: bool) {
         self.state().refuses = refuses;
+    }
+
+    /// Whether no more lines are made from now on.
+    pub(super) fn refuse_lines(&self, refuses: bool) {
+        self.state().refuses_lines = refuses;
     }
 
     /// Whether nothing that was asked for happens from now on.
@@ -176,6 +182,9 @@ impl Copies for BenchGpu {
 
     fn line(&mut self) -> Result<usize> {
         let mut state = self.state();
+        if state.refuses_lines {
+            return Err(Error::invalid("a line", "the test's GPU makes no more"));
+        }
         state.tracks.push(Track::default());
         Ok(state.tracks.len() - 1)
     }

@@ -1,5 +1,8 @@
 //! How blocks end that do not succeed, and that everything comes back.
 
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::channel;
 use std::time::Duration;
 
 use adit_driver::bus::Bus as _;
@@ -8,6 +11,7 @@ use adit_driver::spec::Status;
 use super::bench_gpu::BASE;
 use super::rig::{CHUNKS, Issued, LBA, Rig, TIMEOUT, pattern, read, write};
 use crate::outcome::{NOT_SENT, RESET, TIMED_OUT};
+use crate::staged::thread::{Shared, Worker};
 
 /// The statuses of a block as the CPU and the GPU see them, which is the same.
 fn statuses(rig: &Rig, issued: &Issued, count: usize) -> Vec<u32> {
@@ -140,6 +144,37 @@ fn a_block_whose_copies_the_gpu_refuses_ends_and_its_memory_stays() {
         rig.lane = None;
         assert_eq!(rig.gpu.registrations(), 1, "a copy might still use it");
     }
+}
+
+#[test]
+fn a_block_that_gets_no_line_ends_for_the_gpu_too() {
+    let mut rig = Rig::new("");
+    rig.gpu.refuse_lines(true);
+    let issued = rig.issue(&[read(0, 1, 0), write(1, 1, 512)], None);
+    assert_eq!(rig.gpu.word(issued.done), issued.generation, "a stream may wait for it");
+    rig.finish(&issued);
+    assert_eq!(statuses(&rig, &issued, 2), [RESET; 2]);
+    rig.gpu.refuse_lines(false);
+    let next = rig.issue(&[read(0, 1, 0)], None);
+    rig.finish(&next);
+    assert_eq!(next.progress.failed(), 0);
+}
+
+#[test]
+fn a_block_that_its_thread_never_took_ends_for_the_gpu_too() {
+    let mut rig = Rig::new("");
+    let work = rig.work(&[read(0, 1, 0), write(1, 1, 512)], None);
+    let (done, statuses) = (work.done, work.statuses);
+    let (progress, generation) = (Arc::clone(&work.progress), work.generation);
+    let (sender, receiver) = channel();
+    sender.send(work).expect("there is somebody");
+    let shared = Arc::new(Shared::default());
+    shared.stop.store(true, Ordering::Relaxed);
+    let lanes = vec![rig.lane.take().expect("it was not dropped")];
+    Worker { lanes, work: receiver, shared, keep: Arc::new(()) }.run();
+    assert_eq!((progress.done(), progress.status(0)), (generation, NOT_SENT));
+    assert_eq!(rig.gpu.word(statuses + 4), NOT_SENT);
+    assert_eq!(rig.gpu.word(done), generation, "a stream may wait for it");
 }
 
 #[test]

@@ -91,26 +91,32 @@ impl Rig {
         self.lane.as_mut().expect("it was not dropped")
     }
 
-    pub(super) fn issue(&mut self, contexts: &[Context], after: Option<usize>) -> Issued {
+    /// A block that is not issued yet.
+    pub(super) fn work(&mut self, contexts: &[Context], after: Option<usize>) -> Work<usize> {
         let (statuses, number) = (WORDS + self.blocks % 64 * WORDS_BYTES, self.blocks);
         self.blocks += 1;
         self.gpu.write(statuses, &[0; WORDS_BYTES as usize]);
-        let issued = Issued {
-            progress: Arc::new(Progress::new(contexts.len())),
-            statuses,
-            done: statuses + WORDS_BYTES - 4,
-            generation: number as u32 + 1,
-        };
-        self.lane().add(Work {
+        Work {
             device: 0,
-            generation: issued.generation,
+            generation: number as u32 + 1,
             contexts: contexts.into(),
             after,
-            done: issued.done,
+            done: statuses + WORDS_BYTES - 4,
             statuses,
             timeout: TIMEOUT,
-            progress: Arc::clone(&issued.progress),
-        });
+            progress: Arc::new(Progress::new(contexts.len())),
+        }
+    }
+
+    pub(super) fn issue(&mut self, contexts: &[Context], after: Option<usize>) -> Issued {
+        let work = self.work(contexts, after);
+        let issued = Issued {
+            progress: Arc::clone(&work.progress),
+            statuses: work.statuses,
+            done: work.done,
+            generation: work.generation,
+        };
+        self.lane().add(work);
         issued
     }
 

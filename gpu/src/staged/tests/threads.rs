@@ -305,3 +305,28 @@ fn an_engine_dropped_behind_an_event_that_does_not_come_leaves_what_copies_reach
         wait(|| rig.done_word(0) == 1);
     });
 }
+
+#[test]
+fn words_behind_an_event_that_does_not_come_are_left_as_well() {
+    let name =
+        concat!(module_path!(), "::words_behind_an_event_that_does_not_come_are_left_as_well");
+    crate::alone::run("", name, || {
+        let mut rig = Rig::new(1, 1);
+        let gate = PinnedMemory::allocate(&rig.gpu, 4).expect("memory");
+        let stream = Stream::new(&rig.gpu, Priority::Normal).expect("a stream");
+        stream.wait32_at_least(gate.address(), 1, false).expect("enqueued");
+        let event = Arc::new(stream.record().expect("recorded"));
+        // No such LBA: there is nothing to copy, and two words to write.
+        let place = Context::place(rig.devices[0].1.lba_count(), 1, 0, false);
+        let contexts = [Context { address: 0, place }].into();
+        let progress = Arc::new(Progress::new(1));
+        let work = Work { contexts, progress, ..rig.work(0, false, Some(event)) };
+        rig.staged().issue(work).expect("valid");
+        wait(|| rig.staged().stats().marks > 0);
+        rig.staged = None;
+        assert!(Arc::strong_count(&rig.words) > 1, "the words are still written");
+        gate.words()[0].store(1, std::sync::atomic::Ordering::Release);
+        stream.synchronize(Duration::from_secs(10)).expect("it goes on");
+        wait(|| rig.done_word(0) == 2);
+    });
+}

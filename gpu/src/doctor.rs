@@ -52,6 +52,10 @@ pub struct Section {
     pub rows: Vec<Row>,
 }
 
+/// What rings cannot do without, by its fact.
+const ESSENTIAL: [&str; 5] =
+    ["GPU", "compute capability", "NVRTC", "host registration", "doorbells"];
+
 /// All that was found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Report {
@@ -67,6 +71,12 @@ impl Report {
     /// The fact of a name, wherever it is.
     pub fn row(&self, name: &str) -> Option<&Row> {
         self.sections.iter().flat_map(|section| &section.rows).find(|row| row.name == name)
+    }
+
+    /// What rings cannot do without and is missing here; CPU threads stage transfers instead, where there is a GPU.
+    pub fn obstacle(&self) -> Option<&Row> {
+        let rows = ESSENTIAL.iter().filter_map(|name| self.row(name));
+        rows.into_iter().find(|row| row.verdict == Verdict::Missing)
     }
 }
 

@@ -94,6 +94,8 @@ fn a_machine_whose_gpu_cannot_drive_rings_says_so_and_stages_the_layer() {
     let staged = "none: CPU threads stage the transfers, since ";
     assert!(traced.out.contains(staged) && traced.out.contains("checksums"), "{}", traced.out);
     let examined = without_a_compiler("doctor --json");
+    assert_eq!(examined.code, Some(3), "rings cannot be made: {}", examined.err);
+    assert!(examined.err.contains("NVRTC"), "{}", examined.err);
     let report: Value = serde_json::from_str(&examined.out).expect("JSON");
     let rows = report["sections"][0]["rows"].as_array().expect("rows");
     let nvrtc = rows.iter().find(|row| row["name"] == "NVRTC").expect("it is looked for");
@@ -110,7 +112,8 @@ fn bad_input_gets_one_sentence_and_its_code() {
         ("trace --blocks 0", 2, "--blocks"),
         ("trace --depth 1", 2, "depth"),
         ("trace --gpu 7", 2, "GPU 7"),
-        ("doctor --gpu 7", 3, "GPU 7"),
+        ("doctor --gpu 7", 2, "GPU 7"),
+        ("selftest --gpu 7", 2, "GPU 7"),
         ("doctor vfio:ffff:ff:1f.7", 1, "no such PCI device"),
         ("mend", 2, "mend"),
     ] {

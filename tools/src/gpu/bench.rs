@@ -252,7 +252,10 @@ fn write_single(out: &mut String, report: &BenchReport) -> std::fmt::Result {
 
 fn write_beside(out: &mut String, report: &BenchReport) -> std::fmt::Result {
     let Some(part) = &report.beside else { return Ok(()) };
-    let slower = format!("{:.1} % slower", part.slowdown() * 100.0);
+    let slower = match part.slowdown() * 100.0 {
+        percent if percent >= 0.05 => format!("{percent:.1} % slower"),
+        _ => "no slower".to_owned(),
+    };
     let times = format!("{:.2} ms alone, {:.2} ms beside", part.alone_ms, part.beside_ms);
     line(out, "compute kernel beside the rings", &format!("{slower} ({times})"))?;
     let given = format!("{} of {} SMs", part.sms_given, part.sms_all);

@@ -44,12 +44,13 @@ pub(crate) struct DoctorArgs {
 /// # Errors
 /// That there is no GPU, or no way; why the drive cannot be opened. The report is printed all the same.
 pub(crate) fn run(args: &DoctorArgs) -> Result<()> {
+    super::check(args.gpu.ordinal)?;
     let opened = args.target.as_ref().map(open).transpose();
     let controller = opened.as_ref().ok().and_then(Option::as_ref);
     let report = doctor::examine(args.gpu.ordinal, controller);
     Output::Standard.write(&match args.json {
         true => format!("{:#}\n", json(args, &report)),
-        false => table(&report, args.target.is_some()),
+        false => table(&report),
     })?;
     opened?;
     end(&report)
@@ -62,15 +63,14 @@ fn open(target: &Target) -> Result<Arc<Controller>> {
 }
 
 /// # Errors
-/// Where nothing is left but the CPU, by the first fact that is missing.
+/// Where rings cannot be made, by the fact that is missing.
 fn end(report: &Report) -> Result<()> {
-    if report.path != MemoryPath::CpuOnly {
-        return Ok(());
-    }
-    let rows = report.sections.iter().flat_map(|section| &section.rows);
-    let missing = rows.into_iter().find(|row| row.verdict == Verdict::Missing);
-    let why = missing.map_or_else(|| "no way to memory works".to_owned(), reasoned);
-    Err(Failure::unavailable(format!("only the CPU's way is left: {why}")))
+    let why = match (report.obstacle(), report.path) {
+        (Some(row), _) => reasoned(row),
+        (None, MemoryPath::CpuOnly) => "no way to memory works".to_owned(),
+        (None, _) => return Ok(()),
+    };
+    Err(Failure::unavailable(format!("rings cannot be made: {why}")))
 }
 
 /// What is missing, why, and what to do.
@@ -87,11 +87,11 @@ fn word(verdict: Verdict) -> &'static str {
     }
 }
 
-fn table(report: &Report, has_target: bool) -> String {
+fn table(report: &Report) -> String {
     let rows = report.sections.iter().flat_map(|section| &section.rows);
     let width = rows.map(|row| row.name.len()).max().unwrap_or(0);
     let sections = report.sections.iter().map(|section| section_lines(section, width));
-    format!("{}\n{}\n", sections.collect::<String>(), summary(report, has_target))
+    format!("{}\n{}\n", sections.collect::<String>(), summary(report))
 }
 
 fn section_lines(section: &Section, width: usize) -> String {
@@ -113,13 +113,16 @@ fn row_lines(row: &Row, width: usize) -> String {
 }
 
 /// What rings would use.
-fn summary(report: &Report, has_target: bool) -> String {
+fn summary(report: &Report) -> String {
     let path = report.path.name();
-    match (report.path, report.doorbells) {
-        (MemoryPath::CpuOnly, _) => "Rings cannot be made here: CPU only.".to_owned(),
-        (_, Some(how)) => format!("Rings would use {path}, doorbells {how}."),
-        (_, None) if has_target => format!("Rings would use {path}; no doorbell works."),
-        (_, None) => format!("Rings can use {path}; name a drive to have the better ways tried."),
+    match (report.obstacle(), report.path, report.doorbells) {
+        (Some(row), ..) if row.name == "GPU" => "Rings cannot be made here: CPU only.".to_owned(),
+        (Some(Row { name, .. }), ..) => {
+            format!("Rings cannot be made here ({name}): CPU threads would stage transfers.")
+        }
+        (None, MemoryPath::CpuOnly, _) => "Rings cannot be made here: CPU only.".to_owned(),
+        (None, _, Some(how)) => format!("Rings would use {path}, doorbells {how}."),
+        (None, ..) => format!("Rings can use {path}; name a drive to have the better ways tried."),
     }
 }
 
@@ -163,7 +166,7 @@ mod tests {
 
     #[test]
     fn what_is_missing_has_its_reason_and_its_remedy_below_it() {
-        let text = table(&report(MemoryPath::PinnedHost, Verdict::Missing), false);
+        let text = table(&report(MemoryPath::PinnedHost, Verdict::Missing));
         let expected = "PCIe\n  missing  bridge  no?[2J\n                   why: there is none\n                   fix: add one\n";
         assert!(text.starts_with(expected), "{text}");
         assert!(text.contains("pinned host memory; name a drive"), "{text}");
@@ -174,11 +177,19 @@ mod tests {
         let report = report(MemoryPath::CpuOnly, Verdict::Missing);
         let failure = end(&report).expect_err("nothing is left");
         assert_eq!(failure.code(), crate::failure::UNAVAILABLE);
-        assert!(
-            failure.to_string().ends_with("bridge: no?[2J; there is none; add one"),
-            "{failure}"
-        );
-        assert!(table(&report, true).ends_with("CPU only.\n"));
+        assert!(failure.to_string().ends_with("no way to memory works"), "{failure}");
+        assert!(table(&report).ends_with("CPU only.\n"));
+    }
+
+    #[test]
+    fn what_rings_cannot_do_without_is_the_reason_whatever_way_to_memory_works() {
+        let mut report = report(MemoryPath::PinnedHost, Verdict::Missing);
+        report.sections[0].rows[0].name = "NVRTC";
+        let failure = end(&report).expect_err("nothing to compile with");
+        assert_eq!(failure.code(), crate::failure::UNAVAILABLE);
+        let told = failure.to_string();
+        assert!(told.ends_with("NVRTC: no?[2J; there is none; add one"), "{told}");
+        assert!(table(&report).ends_with("(NVRTC): CPU threads would stage transfers.\n"));
     }
 
     #[test]

@@ -16,6 +16,7 @@ mod selftest;
 mod table;
 mod trace;
 
+use adit_gpu::Gpu;
 use clap::{Args, Subcommand};
 
 use crate::failure::{Failure, Result};
@@ -72,6 +73,19 @@ struct GpuArg {
     /// Which GPU, from 0 on
     #[arg(long = "gpu", value_name = "N", default_value_t = 0)]
     ordinal: u32,
+}
+
+/// Refuses the number of a GPU that is not among those there are. Where there are none, the commands say so.
+///
+/// # Errors
+/// A mistake of the command line.
+fn check(ordinal: u32) -> Result<()> {
+    match Gpu::count() {
+        Ok(count) if ordinal >= count && count > 0 => Err(Failure::usage(format!(
+            "--gpu {ordinal}: there is no GPU {ordinal}; there are {count}, from 0 on"
+        ))),
+        _ => Ok(()),
+    }
 }
 
 impl From<adit_gpu::Error> for Failure {

@@ -39,6 +39,7 @@ pub(crate) struct SelftestArgs {
 /// # Errors
 /// When a check failed, there is nothing to check, or the user ended it.
 pub(crate) fn run(args: &SelftestArgs) -> Result<()> {
+    super::check(args.gpu)?;
     let interrupt = Interrupt::install()?;
     let mut meter = Meter::new();
     let checks = selftest::run(args.gpu, interrupt.flag(), &mut |name| meter.show(|_| name.into()));
@@ -59,7 +60,8 @@ fn end(checks: &[Check]) -> Result<()> {
             Err(Failure::failed(format!("{} of {} checks failed", failed.count(), checks.len())))
         }
         Verdict::Unavailable => {
-            let why = checks.first().map_or("nothing was checked", |check| check.outcome.detail());
+            let skipped = checks.iter().find(|check| matches!(check.outcome, Outcome::Skipped(_)));
+            let why = skipped.map_or("nothing was checked", |check| check.outcome.detail());
             Err(Failure::unavailable(human::printable(why)))
         }
     }
@@ -106,6 +108,16 @@ mod tests {
 
     fn check(name: &'static str, outcome: Outcome) -> Check {
         Check { name, outcome, took: Duration::from_millis(2) }
+    }
+
+    #[test]
+    fn what_was_skipped_is_the_reason_and_not_what_passed_before() {
+        let checks = [
+            check("driver and GPU", Outcome::Passed("a GPU".to_owned())),
+            check("device code", Outcome::Skipped("no NVRTC".to_owned())),
+        ];
+        let failure = end(&checks).expect_err("no device code was checked");
+        assert_eq!((failure.code(), failure.to_string()), (3, "no NVRTC".to_owned()));
     }
 
     #[test]

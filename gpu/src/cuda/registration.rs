@@ -118,15 +118,18 @@ impl Registration {
 
 impl Drop for Registration {
     fn drop(&mut self) {
-        // Where it may not be unregistered the GPU keeps the memory, so that nobody else may get it.
-        let what = format_args!("{} registered bytes", self.bytes);
-        let Some(_nothing) = self.gpu.may_free(what) else { return };
         let at = self.host.as_ptr().cast();
-        let result = self.gpu.bind().and_then(|_bound| {
-            // SAFETY: it was registered, and its memory is still mapped: the owner lives.
-            let result = unsafe { (self.gpu.cuda().cuMemHostUnregister)(at) };
-            self.gpu.cuda().check("unregister host memory", "cuMemHostUnregister", result)
-        });
+        let result = {
+            // Where it may not be unregistered the GPU keeps the memory, so that nobody else may get it. The leave goes
+            // before the owner, which may ask for one itself.
+            let what = format_args!("{} registered bytes", self.bytes);
+            let Some(_nothing) = self.gpu.may_free(what) else { return };
+            self.gpu.bind().and_then(|_bound| {
+                // SAFETY: it was registered, and its memory is still mapped: the owner lives.
+                let result = unsafe { (self.gpu.cuda().cuMemHostUnregister)(at) };
+                self.gpu.cuda().check("unregister host memory", "cuMemHostUnregister", result)
+            })
+        };
         match result {
             // SAFETY: this is its one drop, and nobody looks at it again.
             Ok(()) => unsafe { ManuallyDrop::drop(&mut self.owner) },

@@ -5,12 +5,13 @@
 //!
 //! A block is free, held (being filled, or issued and not let go of), or draining: let go of while its commands were
 //! under way. It is used again only once the GPU has said that they have all ended, and the kernel that was launched
-//! for it has. Generations count the uses that were issued. Nothing here calls a device.
+//! for it has: who wants the last one waits for a kernel that is about to return. Generations count the uses that were
+//! issued. Nothing here calls a device.
 
-use std::iter;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
+use std::{iter, thread};
 
 use zerocopy::{FromZeros, IntoBytes};
 
@@ -31,6 +32,8 @@ const DONE: usize = ARGUMENTS + 128;
 const LISTS: usize = DONE + 128;
 /// Statuses of a block, in bytes.
 const STATUSES: u64 = CONTEXTS_MAX as u64 * 4;
+/// Much longer than a kernel takes to return that has nothing to do any more: microseconds.
+const RETURNS_WITHIN: Duration = Duration::from_secs(1);
 
 /// All blocks of one `GioUring`.
 #[derive(Debug)]
@@ -215,35 +218,48 @@ impl Blocks {
     /// # Errors
     /// [`Error::Refused`] while all are in use.
     fn take(&self, device: u16) -> Result<Use> {
-        let mut slots = self.lock();
-        let mut free = (0..self.count).zip(slots.iter_mut());
-        let Some((index, slot)) = free.find(|(index, slot)| self.is_free(*index, slot)) else {
-            let what = format!("all {} I/O control blocks are in use", self.count);
-            return Err(Error::refused(
-                "get_iocb",
-                what,
-                "wait for earlier ones, or raise Options::blocks",
-            ));
-        };
-        slot.state = State::Held;
-        let generation = next_generation(slot.generation);
-        let positions = std::mem::take(&mut slot.positions);
-        Ok(Use { index, generation, device, count: 0, positions, way: OnceLock::new() })
+        let started = Instant::now();
+        loop {
+            let mut slots = self.lock();
+            let mut free = (0..self.count).zip(slots.iter_mut());
+            if let Some((index, slot)) = free.find(|(index, slot)| self.is_free(*index, slot)) {
+                return Ok(slot.hold(index, device));
+            }
+            // Whoever saw his commands end need not see the kernel return as well.
+            if !self.is_one_returning(&slots) || started.elapsed() >= RETURNS_WITHIN {
+                let what = format!("all {} I/O control blocks are in use", self.count);
+                let fix = "wait for earlier ones, or raise Options::blocks";
+                return Err(Error::refused("get_iocb", what, fix));
+            }
+            drop(slots);
+            thread::yield_now();
+        }
     }
 
     fn is_free(&self, index: u32, slot: &Slot) -> bool {
         match &slot.state {
             State::Free => true,
             State::Held => false,
+            // A kernel whose end cannot be asked for has not ended.
             State::Draining(way) => {
-                // A kernel whose end cannot be asked for has not ended.
-                let kernel_is_over = match way {
-                    Way::Kernel(kernel) => kernel.is_over().unwrap_or(false),
-                    _ => true,
-                };
-                kernel_is_over && self.has_ended(index, slot.generation, way)
+                way.kernel().is_none_or(|kernel| kernel.is_over().unwrap_or(false))
+                    && self.has_ended(index, slot.generation, way)
             }
         }
+    }
+
+    /// Whether a kernel has carried out all that it was launched for, and has yet to return.
+    fn is_one_returning(&self, slots: &[Slot]) -> bool {
+        let draining = || {
+            (0..self.count).zip(slots).filter_map(|(index, slot)| {
+                let State::Draining(way) = &slot.state else { return None };
+                Some((way.kernel()?, self.has_ended(index, slot.generation, way)))
+            })
+        };
+        draining().any(|(kernel, has_ended)| {
+            has_ended
+                && draining().all(|(other, has_ended)| has_ended || !Arc::ptr_eq(kernel, other))
+        })
     }
 
     /// Takes note that a use is about to be issued.
@@ -431,6 +447,25 @@ impl Blocks {
             }
         }
         Ok(())
+    }
+}
+
+impl Slot {
+    fn hold(&mut self, index: u32, device: u16) -> Use {
+        self.state = State::Held;
+        let generation = next_generation(self.generation);
+        let positions = std::mem::take(&mut self.positions);
+        Use { index, generation, device, count: 0, positions, way: OnceLock::new() }
+    }
+}
+
+impl Way {
+    /// The end of the kernel that may still read its arguments.
+    fn kernel(&self) -> Option<&Arc<Event>> {
+        match self {
+            Way::Kernel(kernel) => Some(kernel),
+            Way::Persistent | Way::Staged(_) | Way::Lost | Way::Unbegun => None,
+        }
     }
 }
 

@@ -7,6 +7,7 @@
 // thread.
 #include <dlfcn.h>
 
+#include <chrono>
 #include <cstring>
 #include <sstream>
 #include <system_error>
@@ -78,6 +79,7 @@ void run_grid(Context& context, Kernel kernel, u32 warps, u64 argument) {
     threads.reserve(warps);
     if (!start_warps(kernel, warps, argument, threads)) { context.error = LAUNCH_FAILED; }
     for (std::thread& thread : threads) { thread.join(); }
+    std::this_thread::sleep_for(std::chrono::milliseconds(settings().exit_ms));
 }
 
 Result launch(const Function& function, u32 blocks, u32 threads, Handle handle, u64 argument) {

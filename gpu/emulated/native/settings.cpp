@@ -69,6 +69,7 @@ bool parse_number(const std::string& key, const std::string& text, Settings& int
     else if (key == "bar1") { into.bar1_bytes = value; }
     else if (key == "ordering") { into.ordering = static_cast<int>(value); }
     else if (key == "patience") { into.patience_ms = static_cast<u32>(value); }
+    else if (key == "exit") { into.exit_ms = static_cast<u32>(value); }
     else { return false; }
     return true;
 }

@@ -4,7 +4,7 @@
 // gpus=N driver=N sms=N memory=BYTES bar1=BYTES ordering=N    numbers; the defaults are below
 // no-green no-dma-buf no-rdma no-vmm coherent free-waits      what it lacks or has
 // dma-buf-mmap=on|off   host-register=ok|refused   io-register=ok|needs-touch|not-permitted|lost
-// nvrtc=ok|error   gdr=ok|absent|refused   patience=MS
+// nvrtc=ok|error   gdr=ok|absent|refused   patience=MS   exit=MS
 // fail=FUNCTION:CODE[:NTH]    each call of FUNCTION fails with CODE, or only the NTH from now: the documented name,
 //                             or the symbol's; `kernel` is a launched kernel, whose context is then broken
 //
@@ -40,6 +40,7 @@ struct Settings {
     bool coherent = false;
     bool free_waits = false;            // freeing memory waits for all kernels, as CUDA may
     u32 patience_ms = 30000;            // longest a call waits for work before it fails with LAUNCH_TIMEOUT
+    u32 exit_ms = 0;                    // how long a kernel that has done its work takes to end
     std::string host_register = "ok";
     std::string io_register = "ok";
     std::string nvrtc = "ok";

@@ -100,6 +100,22 @@ fn blocks_come_back_when_they_are_dropped_or_their_commands_have_ended() {
 }
 
 #[test]
+fn the_last_block_is_free_when_its_commands_have_ended_though_its_kernel_has_yet_to_return() {
+    let _alone = alone("exit=20");
+    let rig = Rig::new(&[SOFT], Place::Host, &one_by_one());
+    for round in 0..4 {
+        let iocbs = rig.uring.get_iocb(for_blocks(3), None).expect("blocks are free again");
+        rig.uring.issue_io(&iocbs, 0).expect("issued");
+        if round % 2 > 0 {
+            assert!(rig.uring.wait(iocbs, LONG).expect("done").is_success());
+            continue;
+        }
+        while !rig.uring.poll(&iocbs).expect("issued") {}
+        drop(iocbs);
+    }
+}
+
+#[test]
 fn transfers_wait_for_the_event_and_streams_wait_for_transfers() {
     for kernel in [KernelChoice::OneShot, KernelChoice::Persistent] {
         let _alone = alone("no-green");
@@ -221,9 +237,12 @@ fn let_go_while_recovering(rig: &Rig, gates: &Rig, delay: Duration) {
     let settled = rig.uring.stats().expect("stats").commands - before;
     assert!(rig.uring.poll(&behind).expect("issued"), "everything has ended");
     let failed = rig.uring.wait(behind, LONG).expect("ended").failed;
-    // The recovery may come late enough for it.
-    let expected = if settled == 1 { vec![] } else { vec![(0, Ended::Reset)] };
-    assert_eq!(failed, expected, "{settled} commands");
+    // The recovery may come late enough for it to be sent, or even done.
+    match settled {
+        0 => assert_eq!(failed, [(0, Ended::Reset)]),
+        1 => assert!(failed.is_empty() || failed == [(0, Ended::Reset)], "{failed:?}"),
+        _ => panic!("{settled} commands for one transfer"),
+    }
     assert!(gates.uring.wait(gate, LONG).expect("done").is_success());
     std::thread::sleep(Duration::from_millis(5));
     assert_eq!(rig.uring.stats().expect("stats").commands - before, settled, "none comes later");

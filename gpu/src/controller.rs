@@ -223,7 +223,7 @@ impl GpuController {
         memory.arguments.write(0, self.arguments(memory, ranges.len() as u32).as_bytes())?;
         // A warp for each queue, on multiprocessors of their own as far as there are any.
         let kernel = self.program.function(Kernel::Controller);
-        let running = Endless::begin(self.stream.gpu(), Runner::Controller);
+        let running = Endless::begin(self.stream.gpu(), Runner::Controller)?;
         self.stream.launch(kernel, self.shape.queues, 32, memory.arguments.address())?;
         self.running = Some(running);
         let begin = Instant::now();

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use adit_driver::Controller;
 
-use crate::cuda::{Endless, Gpu, PartitionKind, Partitions, Priority, Runner, Stream};
+use crate::cuda::{Busy, Endless, Gpu, PartitionKind, Partitions, Priority, Runner, Stream};
 use crate::error::{Error, Result};
 use crate::iocb::{Blocks, Iocbs, Way};
 use crate::options::{KernelChoice, Options};
@@ -74,6 +74,8 @@ pub(crate) struct Parts<'a> {
     /// The controllers of the devices that are reset with their queues.
     pub(crate) controllers: Vec<Arc<Controller>>,
     pub(crate) make_queues: MakeQueues,
+    /// Given back when all is made, before the persistent kernel begins.
+    pub(crate) making: Busy,
 }
 
 impl RingEngine {
@@ -82,7 +84,7 @@ impl RingEngine {
     /// # Errors
     /// What keeps the device code from being compiled, the queues from being made, or CUDA from working.
     pub(crate) fn new(parts: Parts<'_>, options: &Options) -> Result<RingEngine> {
-        let Parts { gpu, program, blocks, tables, controllers, make_queues } = parts;
+        let Parts { gpu, program, blocks, tables, controllers, make_queues, making } = parts;
         let partitions = gpu.partition(options.sms);
         let stream = |_| partitions.io.stream(Priority::High);
         let streams = (0..STREAMS).map(stream).collect::<Result<Vec<_>>>()?;
@@ -107,6 +109,7 @@ impl RingEngine {
             controllers,
             make_queues,
         };
+        drop(making);
         engine.start(&engine.read().rings)?;
         Ok(engine)
     }
@@ -119,16 +122,25 @@ impl RingEngine {
         self.running.write().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Lets the persistent kernel run, if that is the kind.
+    /// Lets the persistent kernel run, if that is the kind. After an error none runs.
     fn start(&self, rings: &Rings) -> Result<()> {
         rings.set_stop(false);
         match self.kernel {
             KernelChoice::OneShot => Ok(()),
             KernelChoice::Persistent => {
-                let endless = Endless::begin(&self.gpu, Runner::Rings);
-                self.launch_persistent(rings, self.partitions.io.sms())?;
-                self.set_endless(Some(endless));
-                Ok(())
+                let endless = Endless::begin(&self.gpu, Runner::Rings)?;
+                let launched = self.launch_persistent(rings, self.partitions.io.sms());
+                if launched.is_err() {
+                    // A launch that is refused may have been begun.
+                    rings.set_stop(true);
+                    if let Err(error) = self.control.synchronize(STOP_WITHIN) {
+                        tracing::error!("a kernel does not stop: what it reaches is leaked");
+                        std::mem::forget(endless);
+                        return Err(error);
+                    }
+                }
+                self.set_endless(launched.is_ok().then_some(endless));
+                launched
             }
         }
     }
@@ -232,17 +244,9 @@ impl RingEngine {
 
     /// Nothing is issued any more after a failure, until a recovery. The first reason stays.
     pub(crate) fn take_out_of_service(&self, reason: &str) {
-        if self.refuse_to_issue(reason) {
+        if self.write().refuse_to_issue(reason) {
             tracing::warn!(device = self.name, reason, "the GPU's rings are out of service");
         }
-    }
-
-    /// The same without a word, for who asked for it. False if there was a reason already.
-    fn refuse_to_issue(&self, reason: &str) -> bool {
-        let mut running = self.write();
-        let is_first = running.out_of_service.is_none();
-        running.out_of_service.get_or_insert_with(|| reason.to_owned());
-        is_first
     }
 
     /// Looks for a ring that is out of service, and takes the engine out with it.
@@ -259,8 +263,11 @@ impl RingEngine {
     /// # Errors
     /// [`Error::TimedOut`] if a kernel, or an event that blocks wait for, does not end; [`Error::Cuda`].
     pub(crate) fn stop(&self, blocks: &Blocks) -> Result<()> {
-        self.refuse_to_issue("they were stopped");
-        self.stop_kernels(&self.write().rings, blocks)
+        let mut running = self.write();
+        running.refuse_to_issue("they were stopped");
+        self.stop_kernels(&running.rings, blocks)?;
+        // Blocks whose headers never came to the GPU are no kernel's.
+        blocks.end_all()
     }
 
     fn stop_kernels(&self, rings: &Rings, blocks: &Blocks) -> Result<()> {
@@ -304,8 +311,8 @@ impl RingEngine {
     /// [`Error::TimedOut`] if a kernel does not stop; what keeps controllers from being recovered or queues from being
     /// made. The engine is then out of service as before.
     pub(crate) fn recover(&self, blocks: &Blocks, tables: &[&MappingTable]) -> Result<()> {
-        self.refuse_to_issue("they are being recovered");
         let mut running = self.write();
+        running.refuse_to_issue("they are being recovered");
         self.stop_kernels(&running.rings, blocks)?;
         blocks.end_all()?;
         self.abort_outstanding(&running.rings)?;
@@ -344,13 +351,11 @@ impl RingEngine {
             return Ok(());
         }
         rings.set_stop(false);
-        self.launch_persistent(rings, 1)?;
-        let started = Instant::now();
-        while !rings.outstanding()?.is_empty() && started.elapsed() < ABORTED_WITHIN {
-            std::thread::sleep(LOOK_EVERY);
-        }
+        let harvested = self.launch_persistent(rings, 1).and_then(|()| await_outstanding(rings));
+        // Also what was refused may have been begun, and nobody is to wait for it.
         rings.set_stop(true);
-        self.control.synchronize(STOP_WITHIN)
+        self.control.synchronize(STOP_WITHIN)?;
+        harvested
     }
 
     /// Whether queues cannot be gone on with.
@@ -362,7 +367,7 @@ impl RingEngine {
 
     /// Deletes all queues, brings controllers that failed back, and makes queues again.
     fn make_queues_anew(&self, rings: &mut Rings, tables: &[&MappingTable]) -> Result<()> {
-        self.gpu.refuse_behind_rings("make the queues of the GPU's rings anew")?;
+        let _making = self.gpu.may_make("make the queues of the GPU's rings anew")?;
         for controller in &self.controllers {
             if controller.check().is_err() {
                 controller.recover()?;
@@ -372,6 +377,24 @@ impl RingEngine {
         let queues = (0..tables.len()).map(&self.make_queues).collect::<Result<Vec<_>>>()?;
         rings.replace(queues, tables)
     }
+}
+
+impl Running {
+    /// Nothing is issued from now on. False if there was a reason already, which stays.
+    fn refuse_to_issue(&mut self, reason: &str) -> bool {
+        let is_first = self.out_of_service.is_none();
+        self.out_of_service.get_or_insert_with(|| reason.to_owned());
+        is_first
+    }
+}
+
+/// Lets completions come, for a while.
+fn await_outstanding(rings: &Rings) -> Result<()> {
+    let started = Instant::now();
+    while !rings.outstanding()?.is_empty() && started.elapsed() < ABORTED_WITHIN {
+        std::thread::sleep(LOOK_EVERY);
+    }
+    Ok(())
 }
 
 /// Blocks and threads of a kernel for so many commands: warps enough for all of them, spread over the multiprocessors.

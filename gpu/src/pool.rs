@@ -78,7 +78,7 @@ impl Pool {
         place: Option<Place>,
     ) -> Result<Pool> {
         check_regions(region_bytes.iter().copied())?;
-        gpu.refuse_behind_rings("allocate a pool")?;
+        let _making = gpu.may_make("allocate a pool")?;
         match place.unwrap_or(Place::Gpu) {
             Place::Cmb => {
                 let why = "a pool lies in the GPU's or the host's memory; only rings fit a controller memory buffer";
@@ -111,7 +111,7 @@ impl Pool {
     ) -> Result<Pool> {
         check_regions(regions.iter().map(|region| region.1))?;
         regions.iter().try_for_each(|&(address, bytes)| check_alignment(address, bytes))?;
-        gpu.refuse_behind_rings("register a pool")?;
+        let _making = gpu.may_make("register a pool")?;
         // SAFETY: the caller's.
         let memory = |&(address, bytes)| unsafe { DeviceMemory::borrowed(gpu, address, bytes) };
         let (found, reports) = paths::first_to_gpu(gpu, controllers, |path| {

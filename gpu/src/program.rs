@@ -107,7 +107,7 @@ impl Program {
     /// [`Error::Unavailable`] without NVRTC, or with one too old for the GPU; [`Error::Cuda`] with the compiler's words;
     /// [`Error::Refused`] while the persistent kernel of rings runs.
     pub(crate) fn load(gpu: &Arc<Gpu>) -> Result<Arc<Program>> {
-        gpu.refuse_behind_rings("load the device code")?;
+        let _making = gpu.may_make("load the device code")?;
         let target = target(gpu.info().compute_capability, &compiler::architectures()?)?;
         let (image, _) = compiler::compile(KERNELS, SOURCES, &target.architecture, target.form)?;
         let module = Module::load(gpu, &image)?;

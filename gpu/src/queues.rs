@@ -64,7 +64,10 @@ impl QueueMaker {
     fn find_places(&self, options: &Options) -> Result<(Place, Place)> {
         let beside = |chosen: Option<Place>| match (chosen, self.pool.place()) {
             (Some(place), _) => vec![place],
-            (None, Place::Gpu) => vec![Place::Gpu, Place::Host],
+            // Completions beside a controller's submission ring can only lie in host memory.
+            (None, Place::Gpu) if options.submission != Some(Place::Cmb) => {
+                vec![Place::Gpu, Place::Host]
+            }
             (None, _) => vec![Place::Host],
         };
         let mut refusal = None;

@@ -179,7 +179,8 @@ impl Rings {
         }
         *self.lock() = queues;
         self.plan = plan;
-        self.reset(tables)
+        // What is half written names memory of queues that are gone: no kernel is to see it.
+        self.reset(tables).inspect_err(|_| self.delete_queues())
     }
 
     /// Writes everything as it is before the first command. No kernel runs.

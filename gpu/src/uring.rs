@@ -146,7 +146,6 @@ impl GioUring {
         options: &Options,
     ) -> Result<GioUring> {
         check(gpu, &devices, &pool, options)?;
-        gpu.refuse_behind_rings("make rings")?;
         let why = match options.engine {
             EngineChoice::Staged => None,
             EngineChoice::Rings => return with_rings(gpu, &devices, pool, options),
@@ -236,11 +235,12 @@ impl GioUring {
     /// CPU has no part in it. For blocks that are never issued it waits until they, or the rings, are dropped.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for blocks of other rings; [`Error::Unavailable`] where the data would have to be flushed and
-    /// the stream cannot; [`Error::Cuda`].
+    /// [`Error::Invalid`] for blocks of other rings and streams of other GPUs; [`Error::Unavailable`] where the data would
+    /// have to be flushed and the stream cannot; [`Error::Cuda`].
     pub fn wait_cqe(&self, iocbs: &Iocbs, stream: &Stream) -> Result<()> {
         let core = self.core();
         iocbs.check_of(&core.blocks)?;
+        check_stream(&core.gpu, stream)?;
         for held in iocbs.uses() {
             core.blocks.note_wait(held);
             let address = core.blocks.done_address(held.index);
@@ -443,6 +443,10 @@ impl Drop for GioUring {
             tracing::error!(
                 "leaking the rings, their queues and the pool, which a kernel may still use: {error}"
             );
+            // Whatever kernel is yet to begin finds the stop word, and ends no block.
+            if let Err(error) = core.blocks.end_all() {
+                tracing::error!("streams wait for what nobody carries out: {error}");
+            }
             std::mem::forget(core);
         }
     }
@@ -491,6 +495,16 @@ fn check_pool(gpu: &Gpu, devices: &[Device], pool: &Pool) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// A word of one GPU's means nothing to a stream of another's.
+fn check_stream(gpu: &Gpu, stream: &Stream) -> Result<()> {
+    let (ordinal, streams) = (gpu.info().ordinal, stream.gpu().info().ordinal);
+    if ordinal == streams {
+        return Ok(());
+    }
+    let why = format!("the rings are on GPU {ordinal}; wait in one of its streams");
+    Err(Error::invalid(format!("a stream of GPU {streams}"), why))
 }
 
 /// Why the GPU cannot ring the doorbells of a device, if one's are shadowed.
@@ -542,6 +556,7 @@ fn with_rings(
     pool: Pool,
     options: &Options,
 ) -> Result<GioUring> {
+    let making = gpu.may_make("make rings")?;
     let member = |(index, device)| ring_member(index, device, &pool);
     let members = devices.iter().enumerate().map(member).collect::<Result<Vec<_>>>()?;
     let program = Program::load(gpu)?;
@@ -557,6 +572,7 @@ fn with_rings(
         tables: &tables,
         controllers: devices.iter().map(|device| Arc::clone(&device.controller)).collect(),
         make_queues: Box::new(move |device| maker_of.make(device)),
+        making,
     };
     // Last of what can fail: from here on a kernel may run, which only dropping the whole stops.
     let engine = RingEngine::new(parts, options)?;
@@ -586,6 +602,7 @@ fn staged(
     options: &Options,
     why_staged: Option<String>,
 ) -> Result<GioUring> {
+    let _making = gpu.may_make("make rings")?;
     // Contexts name offsets in regions, which chunks of pinned memory are copied to and from.
     let spans = |_| {
         (0..pool.region_count())

@@ -10,12 +10,15 @@ use crate::{Error, Result};
 use cudarc::driver::sys::{CUcontext, CUdevice, CUdevice_attribute as Attribute};
 use std::ffi::{CStr, c_char, c_int};
 use std::marker::PhantomData;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 /// Whether its dma-bufs can be mapped by the CPU (CUDA 13.3 knows it; a newer header has the name).
 const DMA_BUF_MMAP_SUPPORTED: u32 = 152;
 /// Hardware queues that streams share unless `CUDA_DEVICE_MAX_CONNECTIONS` says otherwise.
 const CONNECTIONS_DEFAULT: u32 = 8;
+
+/// The GPUs that are open: a second opening would allocate again, behind whatever runs.
+static OPEN: Mutex<Vec<(CUdevice, Weak<Gpu>)>> = Mutex::new(Vec::new());
 
 /// A GPU that is open: `Gpu::open(0)`.
 #[derive(Debug)]
@@ -104,7 +107,7 @@ impl Gpu {
         count(library::cuda()?)
     }
 
-    /// Opens a GPU by its number, from 0.
+    /// Opens a GPU by its number, from 0; one that is open already is shared.
     ///
     /// # Errors
     ///
@@ -122,6 +125,18 @@ impl Gpu {
         // SAFETY: it writes one device number.
         let result = unsafe { (cuda.cuDeviceGet)(&mut device, ordinal as c_int) };
         cuda.check(format_args!("open GPU {ordinal}"), "cuDeviceGet", result)?;
+        let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
+        let there = open.iter().filter(|(other, _)| *other == device);
+        if let Some(gpu) = there.filter_map(|(_, gpu)| gpu.upgrade()).next() {
+            return Ok(gpu);
+        }
+        let gpu = Arc::new(Gpu::make(cuda, device, ordinal)?);
+        open.retain(|(_, gpu)| gpu.strong_count() > 0);
+        open.push((device, Arc::downgrade(&gpu)));
+        Ok(gpu)
+    }
+
+    fn make(cuda: &'static Cuda, device: CUdevice, ordinal: u32) -> Result<Gpu> {
         let info = info(cuda, device, ordinal)?;
         let mut context: CUcontext = std::ptr::null_mut();
         // SAFETY: it writes one handle, which is given back when the GPU is dropped.
@@ -129,7 +144,7 @@ impl Gpu {
         cuda.check(format_args!("open GPU {ordinal}"), "cuDevicePrimaryCtxRetain", result)?;
         let gpu = Gpu { cuda, device, context, info, copier: Mutex::new(Copier::none()) };
         gpu.with_copier(|copier| copier.prepare(&gpu))?;
-        Ok(Arc::new(gpu))
+        Ok(gpu)
     }
 
     /// What it is.

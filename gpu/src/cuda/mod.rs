@@ -29,5 +29,5 @@ pub(crate) use memory::{DeviceMemory, PinnedMemory};
 pub(crate) use module::{Function, Module};
 pub(crate) use partition::{Partition, PartitionKind, Partitions};
 pub(crate) use registration::Registration;
-pub(crate) use running::{Endless, Runner};
+pub(crate) use running::{Busy, Endless, Runner};
 pub use stream::{Priority, Stream};

@@ -2,15 +2,29 @@
 //! wait for them.
 //!
 //! While one runs nothing is freed or unloaded: it is left to the process's end, and logged. What would allocate or load
-//! for others is refused at the crate's entries, while it is rings that run one. Kernels of others' are not known here.
+//! for others is refused at the crate's entries, while it is rings that run one. And none begins while something is made
+//! or freed. Nothing is locked during CUDA's calls. Kernels of others' are not known here.
 
 use super::gpu::Gpu;
 use crate::{Error, Result};
 use std::fmt::Display;
-use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
-/// The kernels that run, each by its GPU and by who runs it. Whoever frees holds it, so that none starts meanwhile.
-static RUNNING: RwLock<Vec<(i32, Runner)>> = RwLock::new(Vec::new());
+/// How long a kernel that does not end waits for what is made and freed before it begins: device code takes seconds to
+/// compile, on a busy machine more.
+const BEGINS_WITHIN: Duration = Duration::from_secs(30);
+
+static STATE: Mutex<State> = Mutex::new(State { kernels: Vec::new(), busy: Vec::new() });
+static CHANGED: Condvar = Condvar::new();
+
+/// By GPU, as CUDA numbers them.
+struct State {
+    /// The kernels that run, and who runs them.
+    kernels: Vec<(i32, Runner)>,
+    /// For each of those who make or free something, where.
+    busy: Vec<i32>,
+}
 
 /// Who runs a kernel that does not end by itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,58 +41,94 @@ pub(crate) struct Endless {
     kernel: (i32, Runner),
 }
 
-/// That no such kernel runs, nor begins to while this lives.
-pub(super) struct NothingEndless {
-    _running: RwLockReadGuard<'static, Vec<(i32, Runner)>>,
+/// That something is made or freed: no such kernel begins meanwhile.
+#[derive(Debug)]
+pub(crate) struct Busy {
+    device: i32,
 }
 
 impl Endless {
-    /// Begins.
-    pub(crate) fn begin(gpu: &Gpu, runner: Runner) -> Endless {
-        let kernel = (gpu.device(), runner);
-        write().push(kernel);
-        Endless { kernel }
+    /// Begins, once nothing is made or freed on this GPU. The caller makes nothing itself.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::TimedOut`] if that takes too long; for rings [`Error::Refused`] while others' kernel runs.
+    pub(crate) fn begin(gpu: &Gpu, runner: Runner) -> Result<Endless> {
+        let device = gpu.device();
+        let is_busy = |state: &mut State| state.busy.contains(&device);
+        let waited = CHANGED.wait_timeout_while(lock(), BEGINS_WITHIN, is_busy);
+        let (mut state, timeout) = waited.unwrap_or_else(PoisonError::into_inner);
+        if timeout.timed_out() {
+            return Err(Error::TimedOut {
+                waited_for: "what other threads make and free on this GPU".to_owned(),
+                after: BEGINS_WITHIN,
+                fix: "see what they wait for, such as control blocks that are never issued".into(),
+            });
+        }
+        if runner == Runner::Rings && state.kernels.contains(&(device, runner)) {
+            return Err(behind_rings("let a persistent kernel run"));
+        }
+        state.kernels.push((device, runner));
+        Ok(Endless { kernel: (device, runner) })
     }
 }
 
 impl Drop for Endless {
     fn drop(&mut self) {
-        let mut running = write();
-        let place = running.iter().position(|kernel| *kernel == self.kernel);
-        running.swap_remove(place.expect("it was put there, and is taken once"));
+        take_out(&mut lock().kernels, self.kernel);
+    }
+}
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        take_out(&mut lock().busy, self.device);
+        CHANGED.notify_all();
     }
 }
 
 impl Gpu {
-    /// Refuses what CUDA would delay until a persistent kernel of rings ends.
+    /// Leave to make what CUDA would delay until a persistent kernel of rings ends.
     ///
     /// # Errors
     ///
     /// [`Error::Refused`] while such a kernel runs on this GPU.
-    pub(crate) fn refuse_behind_rings(&self, what: impl Display) -> Result<()> {
-        if !read().contains(&(self.device(), Runner::Rings)) {
-            return Ok(());
+    pub(crate) fn may_make(&self, what: impl Display) -> Result<Busy> {
+        let mut state = lock();
+        if state.kernels.contains(&(self.device(), Runner::Rings)) {
+            return Err(behind_rings(what));
         }
-        let why =
-            "the persistent kernel of other rings runs on this GPU, and CUDA may wait for its end";
-        Err(Error::refused(what, why, "stop the other rings first"))
+        Ok(state.begin(self.device()))
     }
 
     /// Leave to give something back to CUDA; none, and a word in the log, while a kernel runs that does not end.
-    pub(super) fn may_free(&self, what: impl Display) -> Option<NothingEndless> {
-        let running = read();
-        if running.iter().any(|(device, _)| *device == self.device()) {
+    pub(super) fn may_free(&self, what: impl Display) -> Option<Busy> {
+        let mut state = lock();
+        if state.kernels.iter().any(|(device, _)| *device == self.device()) {
             tracing::warn!("{what} are leaked: CUDA would wait for a kernel that does not end");
             return None;
         }
-        Some(NothingEndless { _running: running })
+        Some(state.begin(self.device()))
     }
 }
 
-fn read() -> RwLockReadGuard<'static, Vec<(i32, Runner)>> {
-    RUNNING.read().unwrap_or_else(PoisonError::into_inner)
+impl State {
+    fn begin(&mut self, device: i32) -> Busy {
+        self.busy.push(device);
+        Busy { device }
+    }
 }
 
-fn write() -> RwLockWriteGuard<'static, Vec<(i32, Runner)>> {
-    RUNNING.write().unwrap_or_else(PoisonError::into_inner)
+fn behind_rings(what: impl Display) -> Error {
+    let why =
+        "the persistent kernel of other rings runs on this GPU, and CUDA may wait for its end";
+    Error::refused(what, why, "stop the other rings first")
+}
+
+fn take_out<T: PartialEq>(list: &mut Vec<T>, one: T) {
+    let place = list.iter().position(|other| *other == one);
+    list.swap_remove(place.expect("it was put there, and is taken once"));
+}
+
+fn lock() -> MutexGuard<'static, State> {
+    STATE.lock().unwrap_or_else(PoisonError::into_inner)
 }

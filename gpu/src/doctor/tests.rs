@@ -66,7 +66,7 @@ fn nothing_is_tried_beside_rings_whose_persistent_kernel_runs() {
         concat!(module_path!(), "::nothing_is_tried_beside_rings_whose_persistent_kernel_runs");
     alone::run("", name, || {
         let rig = Rig::new(1);
-        let running = Endless::begin(&rig.gpu, Runner::Rings);
+        let running = Endless::begin(&rig.gpu, Runner::Rings).expect("nothing is made");
         let report = examine(0, Some(&rig.controllers[0]));
         for row in ["dma-buf through iommufd", "pinned host memory", "doorbells"] {
             let row = report.row(row).expect("a row for each");

@@ -131,7 +131,7 @@ pub(crate) fn try_path(
     if path == MemoryPath::CpuOnly {
         return Ok(());
     }
-    gpu.refuse_behind_rings("try a way to the GPU's memory")?;
+    let _making = gpu.may_make("try a way to the GPU's memory")?;
     let block = block(path, gpu, controllers, PROBE_BYTES)?;
     block.map_for(controllers).map(drop)
 }

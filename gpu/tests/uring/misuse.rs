@@ -3,7 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use adit_gpu::{EngineChoice, Error, GioUring, Gpu, KernelChoice, Options, Place, Pool, Priority};
+use adit_gpu::{
+    Ended, EngineChoice, Error, GioUring, Gpu, KernelChoice, Options, Place, Pool, Priority, Stream,
+};
 use adit_gpu_emulated::{report, set};
 
 use crate::life::{read, write};
@@ -138,6 +140,46 @@ fn rings_are_dropped_while_streams_wait_for_what_is_never_issued() {
         drop((never, behind));
         assert_eq!(report().kernels_running, 0);
     }
+}
+
+#[test]
+fn streams_go_on_when_rings_are_stopped_that_could_not_enqueue_what_they_wait_for() {
+    let persistent = Options { kernel: KernelChoice::Persistent, ..options() };
+    for (options, is_stopped) in [options(), persistent]
+        .into_iter()
+        .flat_map(|options| [(options.clone(), true), (options, false)])
+    {
+        const SETTINGS: &str = "no-green,free-waits,patience=3000";
+        let _alone = alone(SETTINGS);
+        let rig = Rig::new(&[SOFT], Place::Host, &options);
+        let stream = rig.uring.compute_stream(Priority::Normal).expect("a stream");
+        let iocbs = rig.uring.get_iocb([write(1, 0)], None).expect("a block");
+        rig.uring.wait_cqe(&iocbs, &stream).expect("enqueued");
+        set(&format!("{SETTINGS},fail=cuMemcpyAsync:1:1"));
+        let error = rig.uring.issue_io(&iocbs, 0).expect_err("its header is not copied");
+        assert!(matches!(error, Error::Cuda { call: "cuMemcpyAsync", .. }), "{error:?}");
+        set(SETTINGS);
+        if is_stopped {
+            rig.uring.stop().expect("stopped");
+            let failed = rig.uring.wait(iocbs, LONG).expect("ended").failed;
+            assert_eq!(failed, [(0, Ended::Reset)]);
+        } else {
+            drop((rig, iocbs));
+        }
+        stream.synchronize(LONG).expect("nobody carries it out");
+    }
+}
+
+#[test]
+fn a_stream_of_another_gpu_is_refused() {
+    let _alone = alone("gpus=2");
+    let rig = Rig::new(&[SOFT], Place::Host, &options());
+    let other = Gpu::open(1).expect("a GPU");
+    let stream = Stream::new(&other, Priority::Normal).expect("a stream");
+    let iocbs = rig.uring.get_iocb([read(1, 0)], None).expect("a block");
+    let error = rig.uring.wait_cqe(&iocbs, &stream).expect_err("a stream of GPU 1");
+    assert!(error.is_usage() && error.to_string().contains("a stream of GPU 1"), "{error:?}");
+    assert!(stream.is_idle().expect("a stream"));
 }
 
 #[test]

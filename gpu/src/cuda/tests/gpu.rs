@@ -173,3 +173,18 @@ fn a_gpu_stays_open_while_anything_of_it_is_left() {
 fn writes_of_pcie_devices_can_be_flushed() {
     alone("", || flush_rdma_writes(&open()).expect("the emulated driver can"));
 }
+
+#[test]
+fn a_gpu_that_is_open_is_shared_and_nothing_is_allocated_for_it_again() {
+    alone("gpus=2", || {
+        let (gpu, other) = (open(), Gpu::open(1).expect("there are two"));
+        let before = adit_gpu_emulated::report();
+        let again = [Gpu::open(0), Gpu::open(1)].map(|gpu| gpu.expect("it is open"));
+        assert!(
+            std::sync::Arc::ptr_eq(&again[0], &gpu) && std::sync::Arc::ptr_eq(&again[1], &other)
+        );
+        assert_eq!(adit_gpu_emulated::report().host_allocations, before.host_allocations);
+        drop((gpu, again));
+        assert_eq!(open().info().ordinal, 0);
+    });
+}

@@ -2,12 +2,13 @@
 #![allow(unsafe_code)]
 
 use super::{alone_without_a_report, open};
-use crate::cuda::{DeviceMemory, Endless, PinnedMemory, Registration, Runner};
+use crate::cuda::{DeviceMemory, Endless, Gpu, PinnedMemory, Registration, Runner};
 use crate::program::Program;
 use adit_gpu_emulated::report;
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 /// Says that it went.
 struct Owner(Arc<AtomicBool>);
@@ -42,13 +43,14 @@ fn nothing_is_given_back_beside_a_kernel_that_does_not_end() {
         };
         let (gone, left) = make();
         let before = live();
+        let begin = |runner| Endless::begin(&gpu, runner).expect("nothing is made or freed");
         for runner in [Runner::Rings, Runner::Controller] {
-            let (beside, ended) = (Endless::begin(&gpu, runner), Endless::begin(&gpu, runner));
+            let (beside, ended) = (begin(runner), begin(Runner::Controller));
             drop(ended);
             assert!(gpu.may_free("nothing").is_none(), "the other runs");
             drop(beside);
         }
-        let running = Endless::begin(&gpu, Runner::Controller);
+        let running = begin(Runner::Controller);
         drop(left);
         assert_eq!(live(), before, "all of it is left");
         assert!(!gone.load(Ordering::Acquire), "its owner is kept with what is registered");
@@ -57,5 +59,39 @@ fn nothing_is_given_back_beside_a_kernel_that_does_not_end() {
         drop(more);
         assert_eq!(live(), before, "what was made later is given back");
         assert!(gone.load(Ordering::Acquire));
+    });
+}
+
+#[test]
+fn no_kernel_that_does_not_end_begins_while_something_is_made_or_freed() {
+    alone_without_a_report("gpus=2", || {
+        let (gpu, other) = (open(), Gpu::open(1).expect("there are two"));
+        let begin = |runner| Endless::begin(&gpu, runner);
+        for runner in [Runner::Rings, Runner::Controller] {
+            let busy = [
+                gpu.may_make("memory").expect("none runs"),
+                gpu.may_free("it").expect("none runs"),
+            ];
+            let elsewhere = Endless::begin(&other, runner).expect("nothing is made there");
+            let has_begun = AtomicBool::new(false);
+            std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    let running = begin(runner).expect("they end");
+                    has_begun.store(true, Ordering::Release);
+                    drop(running);
+                });
+                for one in busy {
+                    std::thread::sleep(Duration::from_millis(5));
+                    assert!(!has_begun.load(Ordering::Acquire));
+                    drop(one);
+                }
+            });
+            drop(elsewhere);
+        }
+        let running = begin(Runner::Rings).expect("none runs");
+        let refused = begin(Runner::Rings).expect_err("one runs").to_string();
+        assert!(refused.contains("persistent kernel of other rings"), "{refused}");
+        assert!(gpu.may_make("memory").is_err() && other.may_make("memory").is_ok());
+        drop(running);
     });
 }

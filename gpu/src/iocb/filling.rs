@@ -1,0 +1,124 @@
+//! Filling control blocks with what transfers are cut into.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use super::{Blocks, HEADER, Iocbs, Use};
+use crate::cuda::Event;
+use crate::error::Error;
+use crate::layout::Context;
+use crate::transfer::{Cut, Filled, Transfer};
+
+/// Fills blocks with the contexts of transfers, for one device after the other as they come.
+pub(crate) struct Filling<'a> {
+    lanes: Vec<Lane<'a>>,
+}
+
+/// The blocks of one device.
+struct Lane<'a> {
+    cut: Cut<'a>,
+    sink: Sink<'a>,
+}
+
+/// Where contexts go.
+struct Sink<'a> {
+    blocks: &'a Arc<Blocks>,
+    device: u16,
+    /// The contexts of the last of `filled`, as pairs of words; none before the first context.
+    pairs: &'a [[AtomicU64; 2]],
+    /// Their transfers' positions: those of the last of `filled`, while it is filled.
+    positions: Vec<u32>,
+    next: usize,
+    filled: Vec<Use>,
+}
+
+impl<'a> Filling<'a> {
+    /// Fills for devices that cut like these.
+    pub(crate) fn new(blocks: &'a Arc<Blocks>, cuts: impl Iterator<Item = Cut<'a>>) -> Filling<'a> {
+        let lane = |(device, cut)| {
+            let (positions, filled) = (Vec::new(), Vec::new());
+            let sink = Sink { blocks, device, pairs: &[], positions, next: 0, filled };
+            Lane { cut, sink }
+        };
+        Filling { lanes: (0..).zip(cuts).map(lane).collect() }
+    }
+
+    /// Adds the transfer at `position` of those that are given.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for a transfer that cannot be; [`Error::Refused`] if there is no free block.
+    #[inline(always)]
+    pub(crate) fn add(&mut self, position: usize, transfer: &Transfer) -> Filled {
+        match self.lanes.get_mut(usize::from(transfer.device)) {
+            Some(Lane { cut, sink }) => {
+                cut.cut(position, transfer, |context| sink.put(position, context))
+            }
+            None => Err(Box::new(self.no_device(position, transfer))),
+        }
+    }
+
+    #[cold]
+    fn no_device(&self, position: usize, transfer: &Transfer) -> Error {
+        let why = format!("the rings were made over {} devices", self.lanes.len());
+        Error::invalid(format!("transfer {position} ({transfer:?})"), why)
+    }
+
+    /// What was filled, to be issued behind `after`.
+    pub(crate) fn finish(mut self, after: Option<Arc<Event>>) -> Iocbs {
+        let blocks = Arc::clone(self.lanes[0].sink.blocks);
+        let mut uses = Vec::new();
+        for lane in &mut self.lanes {
+            lane.sink.close();
+            uses.append(&mut lane.sink.filled);
+        }
+        if !uses.is_empty() {
+            blocks.write_lists(&uses);
+        }
+        let (is_issued, is_flushed) = (AtomicBool::new(false), AtomicBool::new(false));
+        Iocbs { blocks, uses, after, is_issued, is_flushed }
+    }
+}
+
+impl<'a> Sink<'a> {
+    #[inline(always)]
+    fn put(&mut self, position: usize, context: Context) -> Filled {
+        if self.next == self.pairs.len() {
+            self.open()?;
+        }
+        let [address, place] = &self.pairs[self.next];
+        address.store(context.address, Ordering::Relaxed);
+        place.store(context.place, Ordering::Relaxed);
+        self.positions[self.next] = position as u32;
+        self.next += 1;
+        Ok(())
+    }
+
+    /// Goes on with another block.
+    #[cold]
+    fn open(&mut self) -> Filled {
+        self.close();
+        let mut held = self.blocks.take(self.device)?;
+        self.pairs = self.blocks.words(held.index, 0, HEADER).as_chunks::<2>().0;
+        self.positions = std::mem::take(&mut held.positions);
+        self.next = 0;
+        self.filled.push(held);
+        Ok(())
+    }
+
+    /// Takes note of how full the last block is, unless that was done.
+    fn close(&mut self) {
+        if let Some(held) = self.filled.last_mut().filter(|_| !self.positions.is_empty()) {
+            held.count = self.next as u32;
+            held.positions = std::mem::take(&mut self.positions);
+        }
+    }
+}
+
+impl Drop for Sink<'_> {
+    fn drop(&mut self) {
+        self.close();
+        for held in &mut self.filled {
+            self.blocks.give_back(held);
+        }
+    }
+}

@@ -223,9 +223,9 @@ impl GpuController {
         memory.arguments.write(0, self.arguments(memory, ranges.len() as u32).as_bytes())?;
         // A warp for each queue, on multiprocessors of their own as far as there are any.
         let kernel = self.program.function(Kernel::Controller);
-        let running = Endless::begin(self.stream.gpu(), Runner::Controller)?;
+        // Before the launch: one that is refused may have been begun, and is stopped as any other.
+        self.running = Some(Endless::begin(self.stream.gpu(), Runner::Controller)?);
         self.stream.launch(kernel, self.shape.queues, 32, memory.arguments.address())?;
-        self.running = Some(running);
         let begin = Instant::now();
         while alive.load(Ordering::Acquire) == before {
             if begin.elapsed() >= PATIENCE {
@@ -336,7 +336,8 @@ impl GpuController {
         let ended = self.stream.synchronize(PATIENCE);
         if ended.is_err() {
             tracing::warn!("a controller in device code does not end; its memory is not freed");
-            std::mem::forget((self.memory.take(), running));
+            running.give_up();
+            std::mem::forget(self.memory.take());
         }
         ended
     }

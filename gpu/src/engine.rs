@@ -135,7 +135,7 @@ impl RingEngine {
                     rings.set_stop(true);
                     if let Err(error) = self.control.synchronize(STOP_WITHIN) {
                         tracing::error!("a kernel does not stop: what it reaches is leaked");
-                        std::mem::forget(endless);
+                        endless.give_up();
                         return Err(error);
                     }
                 }

@@ -93,5 +93,7 @@ fn no_kernel_that_does_not_end_begins_while_something_is_made_or_freed() {
         assert!(refused.contains("persistent kernel of other rings"), "{refused}");
         assert!(gpu.may_make("memory").is_err() && other.may_make("memory").is_ok());
         drop(running);
+        begin(Runner::Controller).expect("none runs").give_up();
+        assert!(gpu.may_make("memory").is_err() && gpu.may_free("it").is_none());
     });
 }

@@ -165,7 +165,7 @@ impl<C: Copies> Lane<C> {
             return self.means.chunks.put(chunk);
         };
         if let Err(error) = self.jobs[position].land(&mut self.means, now, (chunk, tag), result) {
-            self.abandon(position, now, &error);
+            self.abandon(position, &error);
         }
     }
 
@@ -239,16 +239,17 @@ impl<C: Copies> Lane<C> {
                     job.finish(&mut self.means, now);
                     moved += 1;
                 }
-                Err(error) => self.abandon(position, now, &error),
+                // Looked at once more, which gives no error any more.
+                Err(error) => self.abandon(position, &error),
             }
         }
         moved
     }
 
-    fn abandon(&mut self, position: usize, now: Time, error: &Error) {
+    /// Gives a job up, which stays until its line is idle.
+    fn abandon(&mut self, position: usize, error: &Error) {
         self.say(error);
-        let job = self.jobs.remove(position).expect("whoever failed is there");
-        job.abandon(&mut self.means, now);
+        self.jobs[position].abandon(&mut self.means);
     }
 
     fn say(&self, error: &Error) {

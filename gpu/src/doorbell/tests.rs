@@ -105,6 +105,16 @@ fn a_controller_that_answers_nobody_is_no_matter_of_doorbells() {
 }
 
 #[test]
+fn a_machine_that_stalls_once_keeps_its_mapped_doorbells() {
+    adit_gpu_emulated::load();
+    let rig = Rig::with(&["mem=16M,dbbuf=off,faults=delay(2500ms)@op=2:times=1"]);
+    let chosen = choose(&rig, DoorbellChoice::Mapped, is_device_memory).expect("chosen");
+    assert_eq!(chosen.doorbells.name(), "mapped");
+    drop(chosen.doorbells);
+    rig.finish();
+}
+
+#[test]
 fn queues_share_the_page_of_their_doorbells_and_give_it_back() {
     alone::run(
         "",

@@ -82,6 +82,7 @@ impl Rig {
             chunks: CHUNKS,
             chunk_bytes: CHUNK_LBAS as usize * LBA,
             timeout: TIMEOUT,
+            drain: TIMEOUT,
         };
         Lane::new(&self.controller, &self.namespace, self.gpu.clone(), &areas, &options)
             .expect("a lane")

@@ -5,23 +5,23 @@
 //! queue of its own with the GPU ringing ([`self_test`]). Where it does not come back, the proxy rings, and the reason is kept.
 #![allow(unsafe_code)]
 
+mod pages;
 mod self_test;
 
-use std::collections::BTreeMap;
 use std::fs;
-use std::ptr::NonNull;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::Arc;
 
-use adit_driver::bus::Doorbell;
 use adit_driver::controller::RawQueuePair;
-use adit_driver::sys::{Register32, Window};
 use adit_driver::{Controller, Namespace};
 
-use crate::cuda::{Gpu, Registration};
-use crate::error::{Error, Result};
+use crate::cuda::Gpu;
+use crate::error::Result;
 use crate::options::DoorbellChoice;
 use crate::program::Program;
 use crate::proxy::{ProxyThread, Slot};
+
+pub(crate) use pages::MappedPages;
+use pages::Page;
 
 const PAGE_BYTES: usize = 4096;
 const WHAT: &str = "doorbells mapped for the GPU";
@@ -70,8 +70,7 @@ impl Doorbells {
 
     /// The same, with another word on which pages are a device's.
     fn mapped_where(gpu: &Arc<Gpu>, is_device: fn(usize) -> bool) -> Doorbells {
-        let (gpu, pages) = (Arc::clone(gpu), Mutex::new(BTreeMap::new()));
-        Doorbells::Mapped(Arc::new(MappedPages { gpu, is_device, pages }))
+        Doorbells::Mapped(Arc::new(MappedPages::new(gpu, is_device)))
     }
 
     /// The doorbells of a controller's queues as `choice` has it: with [`DoorbellChoice::Auto`] mapped if the self-test
@@ -138,65 +137,6 @@ impl Doorbells {
         match self {
             Doorbells::Mapped(_) => "mapped",
             Doorbells::Proxy(_) => "proxy",
-        }
-    }
-}
-
-/// Pages of registers that the GPU was let at, each for as long as a queue uses it.
-#[derive(Debug)]
-pub(crate) struct MappedPages {
-    gpu: Arc<Gpu>,
-    /// Whether a page is a device's registers, or memory that is shared with a controller in software.
-    is_device: fn(usize) -> bool,
-    /// By their address in this process.
-    pages: Mutex<BTreeMap<usize, Weak<Page>>>,
-}
-
-/// One page of registers.
-#[derive(Debug)]
-struct Page {
-    at: usize,
-    registration: Registration,
-}
-
-impl MappedPages {
-    /// Where the GPU finds a register, and the page that keeps it.
-    fn map(&self, doorbell: &Doorbell) -> Result<(u64, Arc<Page>)> {
-        let Doorbell::Mapped(register) = doorbell else {
-            let why = "this controller's doorbells are rung by messages to another process, not by stores";
-            return Err(Error::unavailable(WHAT, why, "let the proxy ring them"));
-        };
-        let at = register.as_ptr().addr();
-        let page = self.page(at & !(PAGE_BYTES - 1), register)?;
-        Ok((page.registration.address() + (at - page.at) as u64, page))
-    }
-
-    fn page(&self, at: usize, register: &Register32) -> Result<Arc<Page>> {
-        let mut pages = self.pages.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(page) = pages.get(&at).and_then(Weak::upgrade) {
-            return Ok(page);
-        }
-        let registration = self.register(at, register.window())?;
-        let page = Arc::new(Page { at, registration });
-        pages.insert(at, Arc::downgrade(&page));
-        Ok(page)
-    }
-
-    /// Lets the GPU at the page at `at`, which a register of `window` is in.
-    fn register(&self, at: usize, window: &Window) -> Result<Registration> {
-        let inside = at.checked_sub(window.as_ptr().addr());
-        let Some(page) = inside.and_then(|inside| window.slice(inside, PAGE_BYTES)) else {
-            let why = "the device's registers are not mapped by whole pages";
-            return Err(Error::unavailable(WHAT, why, "let the proxy ring them"));
-        };
-        let first = NonNull::new(page.as_ptr()).expect("a mapping is not at address zero");
-        let owner = Box::new(page);
-        if (self.is_device)(at) {
-            // SAFETY: `owner` keeps the mapping; reading a doorbell has no effect (NVMe Base 2.0 section 3.1.3).
-            unsafe { Registration::io(&self.gpu, first, PAGE_BYTES, owner) }
-        } else {
-            // SAFETY: `owner` keeps the mapping: memory that is shared with whoever serves the controller.
-            unsafe { Registration::memory(&self.gpu, first, PAGE_BYTES, owner) }
         }
     }
 }

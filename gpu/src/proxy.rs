@@ -294,7 +294,6 @@ impl Shared {
             self.take_note(&mut served);
             let rung: u64 = served.iter_mut().map(|queue| self.turn(queue)).sum();
             if rung > 0 {
-                self.rung.fetch_add(rung, Ordering::Relaxed);
                 idling.busy();
                 continue;
             }
@@ -335,6 +334,8 @@ impl Shared {
             }
             queue.last[which] = value;
             if value < queue.entry.depth {
+                // Before, so that whoever sees it rung sees it counted.
+                self.rung.fetch_add(1, Ordering::Relaxed);
                 doorbell.ring(value);
                 rung += 1;
             } else {

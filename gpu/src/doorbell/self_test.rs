@@ -24,12 +24,16 @@ use crate::queue::Queue;
 const DEPTH: u32 = 4;
 /// Bytes that the command reads at most: one LBA.
 const DATA_BYTES: u64 = 4096;
-/// How long the GPU may take to write one word, and the controller to answer each time it is rung.
-const PATIENCE: Duration = Duration::from_secs(2);
+/// How long the GPU may take to write one word, and the controller to answer the CPU.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// How long the controller may take to answer the GPU. Short, for every start waits for it where stores are lost.
+const ANSWERED_WITHIN: Duration = Duration::from_secs(2);
+/// Silences of the controller before stores count as lost: a machine that stalls looks the same for once.
+const SILENCES: u32 = 2;
 /// DW3 bit 16 of a completion in the first lap.
 const PHASE: u32 = 1 << 16;
 
-/// Sends one read through a new queue, rung by the GPU.
+/// Sends reads through new queues, rung by the GPU, until one is answered or stores count as lost.
 ///
 /// # Errors
 /// [`Error::Unavailable`] or [`Error::Refused`] where the GPU's store does not arrive, with what is known; the driver's where the
@@ -41,6 +45,22 @@ pub(super) fn run(
     namespace: &Namespace,
     doorbells: &Doorbells,
 ) -> Result<()> {
+    for _ in 0..SILENCES {
+        if answers(gpu, program, controller, namespace, doorbells)? {
+            return Ok(());
+        }
+    }
+    Err(lost(doorbells))
+}
+
+/// Sends one read through a new queue: whether the controller answered the GPU, and not the CPU alone.
+fn answers(
+    gpu: &Arc<Gpu>,
+    program: &Program,
+    controller: &Arc<Controller>,
+    namespace: &Namespace,
+    doorbells: &Doorbells,
+) -> Result<bool> {
     let places = (Place::Host, Place::Host);
     let mut queue = Queue::attach(gpu, controller, namespace, DEPTH, places, doorbells)?;
     let data = HostBlock::allocate(gpu, std::slice::from_ref(controller), DATA_BYTES)?;
@@ -50,20 +70,19 @@ pub(super) fn run(
     post_read(&queue, namespace, mapped.iova());
     let queue = Rc::new(queue);
     let poked = poke(gpu, program, &queue, 1);
-    if poked.is_ok() && is_answered(&queue, controller) {
-        return Ok(());
+    if poked.is_ok() && is_answered(&queue, controller, ANSWERED_WITHIN) {
+        return Ok(true);
     }
     let raw = queue.raw.as_ref().expect("a queue of a controller's has one");
     raw.doorbells().0.ring(1);
-    if !is_answered(&queue, controller) {
+    if !is_answered(&queue, controller, PATIENCE) {
         return Err(Error::TimedOut {
             waited_for: format!("{} to read one LBA, rung by the CPU", controller.info().device),
             after: PATIENCE,
             fix: "reset the controller, or use another one".to_owned(),
         });
     }
-    poked?;
-    Err(lost(doorbells))
+    poked.map(|()| false)
 }
 
 /// The controller answered the CPU's ring and not the GPU's.
@@ -119,8 +138,8 @@ fn poke(gpu: &Arc<Gpu>, program: &Program, queue: &Rc<Queue>, value: u32) -> Res
 }
 
 /// Whether the command's completion comes in time, whatever its status.
-fn is_answered(queue: &Queue, controller: &Controller) -> bool {
-    let deadline = Instant::now() + PATIENCE;
+fn is_answered(queue: &Queue, controller: &Controller, within: Duration) -> bool {
+    let deadline = Instant::now() + within;
     let status = &ring(queue, 1).dwords()[3];
     loop {
         if u32::from_le(status.load(Ordering::Acquire)) & PHASE != 0 {

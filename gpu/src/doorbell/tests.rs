@@ -1,11 +1,18 @@
 //! Mapped, lost, refused and proxied doorbells of a software controller, with the emulated GPU.
 
+use std::ptr::NonNull;
+
+use adit_driver::bus::Doorbell;
 use adit_driver::bus::soft::SoftBus;
 
 use super::*;
 use crate::alone;
+use crate::cuda::Registration;
+use crate::options::{EngineChoice, KernelChoice, Options, Place};
 use crate::paths::tests::Rig;
+use crate::pool::Pool;
 use crate::proxy::ProxyOptions;
+use crate::uring::{Device, GioUring};
 
 fn choose(rig: &Rig, choice: DoorbellChoice, is_device: fn(usize) -> bool) -> Result<Chosen> {
     let program = Program::load(&rig.gpu)?;
@@ -98,6 +105,16 @@ fn a_controller_that_answers_nobody_is_no_matter_of_doorbells() {
 }
 
 #[test]
+fn a_machine_that_stalls_once_keeps_its_mapped_doorbells() {
+    adit_gpu_emulated::load();
+    let rig = Rig::with(&["mem=16M,dbbuf=off,faults=delay(2500ms)@op=2:times=1"]);
+    let chosen = choose(&rig, DoorbellChoice::Mapped, is_device_memory).expect("chosen");
+    assert_eq!(chosen.doorbells.name(), "mapped");
+    drop(chosen.doorbells);
+    rig.finish();
+}
+
+#[test]
 fn queues_share_the_page_of_their_doorbells_and_give_it_back() {
     alone::run(
         "",
@@ -131,4 +148,84 @@ fn doorbells_that_are_messages_are_rung_by_proxy_alone() {
     let Doorbells::Proxy(proxy) = rig.proxy() else { panic!("a proxy") };
     let slot = proxy.add([message.clone(), message], 16).expect("room");
     drop(slot);
+}
+
+/// One-shot rings over the rig's one controller.
+fn rings(rig: &Rig, doorbells: DoorbellChoice) -> GioUring {
+    let pool = Pool::allocate(&rig.gpu, &rig.controllers, &[1 << 20], Some(Place::Host));
+    let (controller, namespace) = (Arc::clone(&rig.controllers[0]), rig.namespace.clone());
+    let options = Options {
+        engine: EngineChoice::Rings,
+        kernel: KernelChoice::OneShot,
+        doorbells,
+        queues: 1,
+        depth: 16,
+        sms: 1,
+        ..Options::default()
+    };
+    let devices = vec![Device { controller, namespace }];
+    GioUring::init_queue(&rig.gpu, devices, pool.expect("a pool"), &options).expect("rings")
+}
+
+#[test]
+fn rings_that_share_a_controller_share_its_pages() {
+    let name = concat!(module_path!(), "::rings_that_share_a_controller_share_its_pages");
+    alone::run("", name, || {
+        let rig = Rig::new(1);
+        let way = |rings: &GioUring| rings.description().doorbells.clone();
+        let first = rings(&rig, DoorbellChoice::Auto);
+        let second = rings(&rig, DoorbellChoice::Auto);
+        let third = rings(&rig, DoorbellChoice::Mapped);
+        for rings in [&first, &second, &third] {
+            assert_eq!(way(rings), Some(("mapped", None)));
+        }
+        drop((first, third));
+        let report = crate::doctor::examine(0, Some(&rig.controllers[0]));
+        assert_eq!(report.doorbells, Some("mapped"), "{report:?}");
+        drop(second);
+        rig.finish();
+        let after = adit_gpu_emulated::report();
+        assert_eq!((after.registrations, after.misuses), (0, 0), "{after:?}");
+    });
+}
+
+/// A queue's submission doorbell, which nobody rings.
+fn doorbell(rig: &Rig) -> Doorbell {
+    let queue = rig.queue(16, &rig.proxy());
+    queue.raw.as_ref().expect("a controller's").doorbells().0.clone()
+}
+
+#[test]
+fn a_page_whose_last_user_goes_is_there_for_the_next() {
+    adit_gpu_emulated::load();
+    let rig = Rig::new(1);
+    let doorbell = doorbell(&rig);
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            let (doorbell, gpu) = (doorbell.clone(), &rig.gpu);
+            scope.spawn(move || {
+                let pages = MappedPages::new(gpu, |_| false);
+                (0..5000).for_each(|_| drop(pages.map(&doorbell).expect("a page")));
+            });
+        }
+    });
+}
+
+#[test]
+fn a_page_that_others_registered_is_said_to_be() {
+    adit_gpu_emulated::load();
+    let rig = Rig::new(1);
+    let Doorbell::Mapped(register) = doorbell(&rig) else { panic!("mapped") };
+    let page = register.as_ptr().addr() & !4095;
+    let at = NonNull::new(register.window().as_ptr().with_addr(page)).expect("mapped");
+    for is_device in [|_: usize| false, |_: usize| true] {
+        // SAFETY: the controller's registers, which are mapped for as long as the rig is there.
+        let others = unsafe { Registration::memory(&rig.gpu, at, 4096, Box::new(())) };
+        let error = choose(&rig, DoorbellChoice::Mapped, is_device).expect_err("it is taken");
+        assert!(error.is_unavailable(), "{error:?}");
+        assert!(error.to_string().contains("CUDA has their page already"), "{error}");
+        drop(others);
+        let chosen = choose(&rig, DoorbellChoice::Mapped, is_device).expect("it is free");
+        assert_eq!(chosen.doorbells.name(), "mapped");
+    }
 }

@@ -13,6 +13,8 @@ use super::*;
 #[derive(Debug, Default)]
 struct Recorder {
     rung: Mutex<Vec<(u32, u32)>>,
+    /// How long a write takes after it was written down.
+    lingers: Duration,
 }
 
 impl Recorder {
@@ -39,6 +41,9 @@ unsafe impl Bus for Recorder {
     fn write32(&self, offset: u32, value: u32) {
         assert!((offset, value) != (0, 13), "a test's panic");
         self.rung.lock().expect("no panic holds it").push((offset, value));
+        if !self.lingers.is_zero() {
+            std::thread::sleep(self.lingers);
+        }
     }
     fn read64(&self, _: u32) -> u64 {
         0
@@ -99,7 +104,8 @@ fn soon(is_so: impl Fn() -> bool) {
 
 #[test]
 fn a_word_that_changes_is_rung_once_and_one_out_of_range_never() {
-    let (proxy, bus) = (proxy(), Arc::new(Recorder::default()));
+    let lingers = Duration::from_millis(20);
+    let (proxy, bus) = (proxy(), Arc::new(Recorder { lingers, ..Default::default() }));
     let slot = proxy.add(bus.doorbells(1), 16).expect("room");
     slot.words()[0].store(5, Ordering::Release);
     soon(|| bus.rung() == [(2, 5)]);

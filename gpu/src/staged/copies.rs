@@ -77,6 +77,9 @@ pub(super) trait Copies: Send {
     /// Whether everything before the mark is over.
     fn is_over(&mut self, mark: &Self::Mark) -> Result<bool>;
 
+    /// Whether everything that the line was asked for is over.
+    fn is_idle(&mut self, line: &Self::Line) -> Result<bool>;
+
     /// Waits until everything that the line was asked for is over; `false` if it is not in time or cannot be known.
     fn drain(&mut self, line: &Self::Line, at_most: Duration) -> bool;
 }

@@ -4,6 +4,9 @@
 //! due), or over. `owed` counts those whose last word the device has not spoken. When it has come to 0, the failed
 //! statuses and `done` go behind the last copy on the job's own line: whoever sees `done` sees the data, and nobody
 //! touches the data any more. The CPU is told when that has happened.
+//!
+//! A job that the GPU refuses a call is given up, and is still here until its line is idle: what the line was asked for
+//! reaches the pool and the words, which are somebody else's once the CPU has been told.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -45,6 +48,8 @@ pub(super) struct Job<C: Copies> {
     deadline: Time,
     /// Behind `done`.
     conclusion: Option<C::Mark>,
+    /// Whether nothing but the end of what the line was asked for is waited for.
+    is_given_up: bool,
 }
 
 impl<C: Copies> Job<C> {
@@ -65,6 +70,7 @@ impl<C: Copies> Job<C> {
             started: None,
             deadline: Time::NEVER,
             conclusion: None,
+            is_given_up: false,
             work,
         }
     }
@@ -74,7 +80,7 @@ impl<C: Copies> Job<C> {
     /// # Errors
     /// The GPU's; the job cannot go on.
     pub(super) fn turn(&mut self, means: &mut Means<C>, now: Time) -> Result<usize> {
-        if self.conclusion.is_some() {
+        if self.conclusion.is_some() || self.is_given_up {
             return Ok(0);
         }
         let mut moved = self.settle(means)?;
@@ -341,18 +347,29 @@ impl<C: Copies> Job<C> {
         means.copies.tell(&self.line, &self.work, &self.statuses)
     }
 
-    /// Whether `done` has been told.
+    /// Whether `done` has been told, or whatever can be of a job that was given up.
     ///
     /// # Errors
-    /// The GPU's; the job cannot go on.
+    /// The GPU's; the job cannot go on. Never of one that was given up.
     pub(super) fn is_told(&self, means: &mut Means<C>) -> Result<bool> {
         match &self.conclusion {
+            _ if self.is_given_up => Ok(self.is_line_idle(means)),
             Some(mark) => means.copies.is_over(mark),
             None => Ok(false),
         }
     }
 
-    /// Tells the CPU how it ended; its copies are over.
+    /// Whether nothing that the line was asked for is to come. Where the GPU does not say, its context is lost and nothing
+    /// is carried out any more.
+    fn is_line_idle(&self, means: &mut Means<C>) -> bool {
+        means.copies.is_idle(&self.line).unwrap_or_else(|error| {
+            tracing::error!("what the GPU still writes of a control block is not known: {error}");
+            means.has_lost_lines = true;
+            true
+        })
+    }
+
+    /// Tells the CPU how it ended; what its line was asked for is over, or never known to be.
     pub(super) fn finish(mut self, means: &mut Means<C>, now: Time) {
         self.count(means);
         for (chunk, context) in self.copying.drain(..) {
@@ -360,16 +377,21 @@ impl<C: Copies> Job<C> {
             means.chunks.put(chunk);
         }
         self.report(now);
-        means.lines.push(self.line);
+        if !self.is_given_up {
+            means.lines.push(self.line);
+        }
     }
 
-    /// Ends a job whose copies the GPU refuses or that is in nobody's hands any more. The chunks that a copy may still
-    /// use are lost to the lane, and their memory stays where it is. So do the words, which the line may still write.
-    pub(super) fn abandon(mut self, means: &mut Means<C>, now: Time) {
-        means.has_lost_lines = true;
+    /// Gives up a job whose copies the GPU refuses or that is in nobody's hands any more: it is over when its line is idle.
+    /// The chunks that a copy may still use are lost to the lane, and their memory stays where it is.
+    pub(super) fn abandon(&mut self, means: &mut Means<C>) {
         self.give_up_unsent(means, RESET);
         self.reset_unanswered();
-        self.count(means);
+        self.owed = 0;
+        self.marks.clear();
+        self.unmarked = 0;
+        self.conclusion = None;
+        self.is_given_up = true;
         for (chunk, index) in self.copying.drain(..) {
             means.in_first -= usize::from(self.work.contexts[index].is_write());
             self.statuses[index] = RESET;
@@ -379,20 +401,24 @@ impl<C: Copies> Job<C> {
         if let Err(error) = self.tell(means) {
             tracing::error!("nobody on the GPU learns that a control block is over: {error}");
         }
-        self.report(now);
     }
 
-    /// Ends the job without waiting for the device. Waits up to `at_most` for its copies.
+    /// Ends the job without waiting for the device. Waits up to `at_most` for what its line was asked for; the pool and
+    /// the words, which it may still write, stay where they are if that is not enough.
     pub(super) fn stop(mut self, means: &mut Means<C>, now: Time, at_most: Duration) {
-        self.give_up_unsent(means, NOT_SENT);
-        self.reset_unanswered();
-        self.owed = 0;
-        let is_told = self.conclusion.is_some() || self.tell(means).is_ok();
-        if is_told && means.copies.drain(&self.line, at_most) {
-            self.finish(means, now);
-        } else {
-            self.abandon(means, now);
+        if !self.is_given_up {
+            self.give_up_unsent(means, NOT_SENT);
+            self.reset_unanswered();
+            self.owed = 0;
         }
+        let is_told = self.is_given_up || self.conclusion.is_some() || self.tell(means).is_ok();
+        if !is_told || !means.copies.drain(&self.line, at_most) {
+            means.has_lost_lines = true;
+            if !self.is_given_up {
+                self.abandon(means);
+            }
+        }
+        self.finish(means, now);
     }
 
     fn count(&self, means: &mut Means<C>) {

@@ -20,9 +20,6 @@ use super::work::Work;
 use crate::error::{Error, Result};
 use crate::outcome::RESET;
 
-/// How long the copies under way may take when a lane is dropped.
-const DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
-
 /// What a lane is made with.
 #[derive(Clone, Debug)]
 pub(super) struct LaneOptions {
@@ -34,6 +31,8 @@ pub(super) struct LaneOptions {
     pub(super) chunk_bytes: usize,
     /// How long a command may take before the driver aborts it.
     pub(super) timeout: Duration,
+    /// How long the copies under way may take when the lane is dropped.
+    pub(super) drain: Duration,
 }
 
 /// How a command ended.
@@ -46,6 +45,8 @@ pub(super) struct Lane<C: Copies> {
     next_serial: u64,
     /// Where the GPU is told of control blocks that could have no line of their own.
     refusals: C::Line,
+    /// How long the copies under way may take when it is dropped.
+    drain: Duration,
     /// Scratch; keeps its capacity.
     landed: Vec<Landed>,
 }
@@ -83,7 +84,8 @@ impl<C: Copies> Lane<C> {
             has_posted: false,
             has_lost_lines: false,
         };
-        Ok(Lane { jobs: VecDeque::new(), means, next_serial: 0, refusals, landed: Vec::new() })
+        let (jobs, landed) = (VecDeque::new(), Vec::new());
+        Ok(Lane { jobs, means, next_serial: 0, refusals, drain: options.drain, landed })
     }
 
     /// Takes a control block on.
@@ -104,7 +106,7 @@ impl<C: Copies> Lane<C> {
     fn refuse(&mut self, work: &Work<C::Event>) {
         let (copies, line) = (&mut self.means.copies, &self.refusals);
         let told = copies.tell(line, work, &vec![RESET; work.contexts.len()]);
-        self.means.has_lost_lines |= !copies.drain(line, DRAIN_TIMEOUT);
+        self.means.has_lost_lines |= !copies.drain(line, self.drain);
         if let Err(error) = told {
             tracing::error!("nobody on the GPU learns that a control block is over: {error}");
         }
@@ -165,7 +167,7 @@ impl<C: Copies> Lane<C> {
             return self.means.chunks.put(chunk);
         };
         if let Err(error) = self.jobs[position].land(&mut self.means, now, (chunk, tag), result) {
-            self.abandon(position, now, &error);
+            self.abandon(position, &error);
         }
     }
 
@@ -239,16 +241,17 @@ impl<C: Copies> Lane<C> {
                     job.finish(&mut self.means, now);
                     moved += 1;
                 }
-                Err(error) => self.abandon(position, now, &error),
+                // Looked at once more, which gives no error any more.
+                Err(error) => self.abandon(position, &error),
             }
         }
         moved
     }
 
-    fn abandon(&mut self, position: usize, now: Time, error: &Error) {
+    /// Gives a job up, which stays until its line is idle.
+    fn abandon(&mut self, position: usize, error: &Error) {
         self.say(error);
-        let job = self.jobs.remove(position).expect("whoever failed is there");
-        job.abandon(&mut self.means, now);
+        self.jobs[position].abandon(&mut self.means);
     }
 
     fn say(&self, error: &Error) {
@@ -259,7 +262,7 @@ impl<C: Copies> Lane<C> {
     /// Ends everything there is, whatever the device does. Waits a while for copies that are under way; what they use
     /// stays where it is if that is not enough.
     pub(super) fn close(&mut self) {
-        let end = self.now() + DRAIN_TIMEOUT;
+        let end = self.now() + self.drain;
         while let Some(job) = self.jobs.pop_front() {
             let now = self.now();
             job.stop(&mut self.means, now, end.since(now));

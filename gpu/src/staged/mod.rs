@@ -70,6 +70,8 @@ pub(crate) struct StagedOptions {
     pub(crate) pinned_bytes: usize,
     /// How long a command may take before the driver aborts it. Default 10 s.
     pub(crate) timeout: Duration,
+    /// How long the copies under way may take when the engine is dropped. Default 10 s.
+    pub(crate) drain: Duration,
 }
 
 impl Default for StagedOptions {
@@ -80,6 +82,7 @@ impl Default for StagedOptions {
             depth: 256,
             pinned_bytes: 16 << 20,
             timeout: Duration::from_secs(10),
+            drain: Duration::from_secs(10),
         }
     }
 }
@@ -199,7 +202,8 @@ fn lane_options(namespace: &Namespace, options: &StagedOptions) -> LaneOptions {
     const CHUNKS_MIN: usize = 4;
     let chunk_bytes = context_bytes_max(namespace) as usize;
     let chunks = (options.pinned_bytes / chunk_bytes).min(options.depth as usize).max(CHUNKS_MIN);
-    LaneOptions { depth: options.depth, chunks, chunk_bytes, timeout: options.timeout }
+    let StagedOptions { depth, timeout, drain, .. } = *options;
+    LaneOptions { depth, chunks, chunk_bytes, timeout, drain }
 }
 
 impl Thread {

@@ -79,6 +79,10 @@ impl Copies for OnGpu {
         mark.is_over()
     }
 
+    fn is_idle(&mut self, line: &Stream) -> Result<bool> {
+        line.is_idle()
+    }
+
     fn drain(&mut self, line: &Stream, at_most: Duration) -> bool {
         line.synchronize(at_most).is_ok()
     }

@@ -39,6 +39,7 @@ struct State {
     registrations: usize,
     refuses: bool,
     refuses_lines: bool,
+    refuses_marks: bool,
     is_stuck: bool,
 }
 
@@ -103,6 +104,11 @@ impl BenchGpu {
     /// Whether no more lines are made from now on.
     pub(super) fn refuse_lines(&self, refuses: bool) {
         self.state().refuses_lines = refuses;
+    }
+
+    /// Whether no more marks are made from now on.
+    pub(super) fn refuse_marks(&self, refuses: bool) {
+        self.state().refuses_marks = refuses;
     }
 
     /// Whether nothing that was asked for happens from now on.
@@ -218,11 +224,19 @@ impl Copies for BenchGpu {
     }
 
     fn mark(&mut self, line: &usize) -> Result<(usize, u64)> {
-        Ok((*line, self.state().tracks[*line].asked))
+        let state = self.state();
+        if state.refuses_marks {
+            return Err(Error::invalid("a mark", "the test's GPU makes no more"));
+        }
+        Ok((*line, state.tracks[*line].asked))
     }
 
     fn is_over(&mut self, (line, position): &(usize, u64)) -> Result<bool> {
         Ok(self.state().tracks[*line].done >= *position)
+    }
+
+    fn is_idle(&mut self, line: &usize) -> Result<bool> {
+        Ok(self.state().tracks[*line].tasks.is_empty())
     }
 
     fn drain(&mut self, line: &usize, _at_most: Duration) -> bool {

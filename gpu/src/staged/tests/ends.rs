@@ -147,6 +147,58 @@ fn a_block_whose_copies_the_gpu_refuses_ends_and_its_memory_stays() {
 }
 
 #[test]
+fn a_block_that_is_given_up_is_over_when_its_line_is_and_disturbs_no_second_use() {
+    for refuses_all in [false, true] {
+        let mut rig = Rig::new("");
+        let event = rig.gpu.event();
+        let contexts: Vec<_> = (0..CHUNKS as u64).map(|n| write(n, 1, n * 512)).collect();
+        let first = rig.issue(&contexts[..1], Some(event));
+        rig.pass(Duration::from_millis(1));
+        assert_eq!(rig.lane().stats().copies, 1, "behind the event");
+        let second = rig.issue(&contexts[..3], Some(event));
+        match refuses_all {
+            true => rig.gpu.refuse(true),
+            false => rig.gpu.refuse_marks(true),
+        }
+        rig.pass(Duration::from_millis(1));
+        rig.gpu.refuse(false);
+        rig.gpu.refuse_marks(false);
+        rig.pass(4 * TIMEOUT);
+        assert_eq!((first.progress.done(), second.progress.done()), (0, 0), "the words are in use");
+        rig.gpu.happen(event);
+        while second.progress.done() == 0 {
+            rig.step(1);
+        }
+        assert_eq!(second.progress.status(0), RESET);
+        rig.finish(&first);
+        let again = rig.issue_again(&second, &[write(0, 1, 0)]);
+        rig.finish(&again);
+        rig.pass(TIMEOUT);
+        assert_eq!(rig.gpu.word(again.done), again.generation, "nobody moves it back");
+        assert_eq!(statuses(&rig, &again, 1), [0]);
+    }
+}
+
+#[test]
+fn a_lane_dropped_with_a_block_that_was_given_up_tells_of_it() {
+    for is_stuck in [false, true] {
+        let mut rig = Rig::new("");
+        let event = rig.gpu.event();
+        let issued = rig.issue(&[write(0, 1, 0)], Some(event));
+        rig.gpu.refuse_marks(true);
+        rig.pass(Duration::from_millis(1));
+        assert_eq!(issued.progress.done(), 0);
+        if !is_stuck {
+            rig.gpu.happen(event);
+        }
+        rig.lane().close();
+        assert_eq!(rig.lane().has_lost(), is_stuck, "what the line writes stays if it may");
+        assert_eq!(issued.progress.done(), issued.generation);
+        assert_eq!(issued.progress.status(0), RESET);
+    }
+}
+
+#[test]
 fn a_block_that_gets_no_line_ends_for_the_gpu_too() {
     let mut rig = Rig::new("");
     rig.gpu.refuse_lines(true);

@@ -82,6 +82,7 @@ impl Rig {
             chunks: CHUNKS,
             chunk_bytes: CHUNK_LBAS as usize * LBA,
             timeout: TIMEOUT,
+            drain: TIMEOUT,
         };
         Lane::new(&self.controller, &self.namespace, self.gpu.clone(), &areas, &options)
             .expect("a lane")
@@ -110,6 +111,19 @@ impl Rig {
 
     pub(super) fn issue(&mut self, contexts: &[Context], after: Option<usize>) -> Issued {
         let work = self.work(contexts, after);
+        self.add(work)
+    }
+
+    /// The words of a block once more, for other contexts.
+    pub(super) fn issue_again(&mut self, before: &Issued, contexts: &[Context]) -> Issued {
+        let (statuses, done) = (before.statuses, before.done);
+        let generation = before.generation + 1;
+        self.gpu.write(statuses, &[0; WORDS_BYTES as usize - 4]);
+        let work = Work { statuses, done, generation, ..self.work(contexts, None) };
+        self.add(work)
+    }
+
+    fn add(&mut self, work: Work<usize>) -> Issued {
         let issued = Issued {
             progress: Arc::clone(&work.progress),
             statuses: work.statuses,

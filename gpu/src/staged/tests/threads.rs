@@ -38,6 +38,11 @@ impl Rig {
         Rig::with(device_count, &options)
     }
 
+    /// Waits no longer than this for what does not come.
+    fn impatient() -> Rig {
+        Rig::with(1, &StagedOptions { drain: Duration::from_secs(1), ..StagedOptions::default() })
+    }
+
     fn with(device_count: usize, options: &StagedOptions) -> Rig {
         adit_gpu_emulated::load();
         let gpu = Gpu::open(0).expect("the emulated one");
@@ -287,7 +292,7 @@ fn an_engine_dropped_behind_an_event_that_does_not_come_leaves_what_copies_reach
         "::an_engine_dropped_behind_an_event_that_does_not_come_leaves_what_copies_reach"
     );
     crate::alone::run("", name, || {
-        let mut rig = Rig::new(1, 1);
+        let mut rig = Rig::impatient();
         let gate = PinnedMemory::allocate(&rig.gpu, 4).expect("memory");
         let stream = Stream::new(&rig.gpu, Priority::Normal).expect("a stream");
         stream.wait32_at_least(gate.address(), 1, false).expect("enqueued");
@@ -311,7 +316,7 @@ fn words_behind_an_event_that_does_not_come_are_left_as_well() {
     let name =
         concat!(module_path!(), "::words_behind_an_event_that_does_not_come_are_left_as_well");
     crate::alone::run("", name, || {
-        let mut rig = Rig::new(1, 1);
+        let mut rig = Rig::impatient();
         let gate = PinnedMemory::allocate(&rig.gpu, 4).expect("memory");
         let stream = Stream::new(&rig.gpu, Priority::Normal).expect("a stream");
         stream.wait32_at_least(gate.address(), 1, false).expect("enqueued");

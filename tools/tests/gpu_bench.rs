@@ -80,6 +80,7 @@ fn options_that_cannot_be_are_refused_before_anything_runs() {
         ("bench --depth 4097", "depth of the GPU bench: 4097 is outside 2 to 4096"),
         ("bench --warps 17", "outside 1 to 16"),
         ("bench --bs 513", "no multiple of 512"),
+        ("bench --compute 10m", "compute of the GPU bench: 600 s are more than 10 s"),
         ("bench --bs 8G", "more than a command's"),
         ("bench --controller cpu --placement hbm", "take host"),
     ] {

@@ -22,8 +22,9 @@ const NAMESPACE_BYTES: u64 = 1 << 30;
 /// Measures what the options say. `watch` may end it early: the report then says what is missing.
 ///
 /// # Errors
-/// [`crate::Error::Invalid`] for options that cannot be; [`crate::Error::Unavailable`] without a GPU or NVRTC; when a
-/// command failed or the controller found one bad.
+/// [`crate::Error::Invalid`] for options that cannot be; [`crate::Error::Unavailable`] without a GPU or NVRTC;
+/// [`crate::Error::OutOfService`] when a command failed or the controller found one bad; [`crate::Error::TimedOut`] if a
+/// kernel does not end in time; [`crate::Error::Cuda`] when a call failed, and the driver's with its controllers.
 pub fn run(options: &BenchOptions, watch: &Watch<'_>) -> Result<BenchReport> {
     options.check()?;
     let gpu = Gpu::open(options.gpu)?;
@@ -117,10 +118,13 @@ impl Bench<'_> {
             return Ok(Err(format!("the controller of {queues} queues fills {sms} SMs by itself")));
         };
         self.watch.tell("a compute kernel alone");
-        let alone: Alone = beside::alone(self.gpu, self.program, self.options)?;
+        let mut alone: Alone = beside::alone(self.gpu, self.program, self.options, self.watch)?;
+        if self.watch.is_stopped() {
+            return Ok(Err("interrupted".to_owned()));
+        }
         let mut rig = self.rig(&partitions.io, &partitions.io)?;
         let grid = (sms.min(self.options.sms), warps * 32);
-        let figures = (&alone, per_second);
+        let figures = (&mut alone, per_second);
         beside::measure(&mut rig, &partitions, figures, (grid, self.options), self.watch).map(Ok)
     }
 }

@@ -87,6 +87,25 @@ fn a_trace_takes_every_model_and_kernel() {
 }
 
 #[test]
+fn pages_lie_where_they_are_asked_for_and_rings_beside_them() {
+    let apart = |line: &str| {
+        let ended = run(emulated(line).env(SETTINGS, "no-dma-buf,gdr=absent"));
+        assert_eq!((ended.code, ended.err.as_str()), (Some(0), ""), "adit gpu {line}");
+        ended.out
+    };
+    let staged = apart("trace --blocks 4");
+    assert!(staged.contains("pages   in hbm, which the device does not reach"), "{staged}");
+    assert!(staged.contains("CPU threads stage the transfers, since "), "{staged}");
+    let out = apart("trace --blocks 4 --placement host --json");
+    let report: Value = serde_json::from_str(&out).expect("JSON");
+    assert_eq!(report["scene"]["pages"], "in host");
+    let rings = report["scene"]["rings"].as_str().expect("a sentence");
+    assert!(rings.contains("entries in host, completions in host"), "{out}");
+    let out = succeed("trace --blocks 4");
+    assert!(out.contains("pages   in hbm, by "), "{out}");
+}
+
+#[test]
 fn a_machine_whose_gpu_cannot_drive_rings_says_so_and_stages_the_layer() {
     let without_a_compiler = |line: &str| run(emulated(line).env(SETTINGS, "nvrtc=error"));
     let traced = without_a_compiler("trace --blocks 4");

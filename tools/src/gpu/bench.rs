@@ -4,11 +4,11 @@ use std::fmt::Write;
 use std::sync::Mutex;
 use std::time::Duration;
 
-use adit_gpu::Place;
 use adit_gpu::bench::{self, BenchOptions, BenchReport, ControllerChoice, LABEL, Watch};
 use clap::{Args, ValueEnum};
 use serde_json::{Value, json};
 
+use super::Placement;
 use crate::failure::{Failure, Result};
 use crate::human;
 use crate::interrupt::Interrupt;
@@ -76,15 +76,6 @@ pub(crate) struct BenchArgs {
     json: bool,
 }
 
-/// Where rings lie.
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum Placement {
-    /// In the GPU's memory
-    Hbm,
-    /// In pinned host memory
-    Host,
-}
-
 /// Who serves rings.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum Server {
@@ -126,10 +117,7 @@ fn options(args: &BenchArgs) -> Result<BenchOptions> {
         depth: args.depth,
         sms: args.sms,
         warps: args.warps,
-        placement: match args.placement.unwrap_or(usual) {
-            Placement::Hbm => Place::Gpu,
-            Placement::Host => Place::Host,
-        },
+        placement: args.placement.unwrap_or(usual).place(),
         controller,
         block_bytes,
         runtime: args.runtime,

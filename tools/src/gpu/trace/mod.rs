@@ -13,7 +13,9 @@ use std::time::Duration;
 use std::{slice, thread};
 
 use adit_driver::Target;
-use adit_gpu::{GioUring, Gpu, Iocbs, KernelChoice, Options, Outcome, Pool, Priority, Transfer};
+use adit_gpu::{
+    GioUring, Gpu, Iocbs, KernelChoice, Options, Outcome, Place, Pool, Priority, Transfer,
+};
 use adit_kvstore::store::{LocalLease, Transfers};
 use clap::{Args, ValueEnum};
 use serde_json::{Map, Value, json};
@@ -21,7 +23,7 @@ use serde_json::{Map, Value, json};
 use self::pages::Pages;
 use self::shelf::{Shelf, Wanted};
 use self::timeline::Timeline;
-use super::GpuArg;
+use super::{GpuArg, Placement};
 use crate::failure::{Failure, Result};
 use crate::human;
 use crate::output::Output;
@@ -32,6 +34,8 @@ Examples:
     adit gpu trace
   8,000 tensors:
     adit gpu trace --blocks 4000 --layers 1
+  Where the device does not reach the GPU's memory, rings all the same:
+    adit gpu trace --placement host
 
 The target is formatted as a store. Without one a software controller in memory is made for the trace.";
 
@@ -77,6 +81,10 @@ pub(crate) struct TraceArgs {
     /// A kernel for this layer, or one that runs as long as the rings do
     #[arg(long, value_enum, default_value_t = Kernel::OneShot)]
     kernel: Kernel,
+
+    /// Where the pages lie; rings lie beside them where that works, and otherwise in host memory
+    #[arg(long, value_enum, default_value_t = Placement::Hbm)]
+    placement: Placement,
 
     /// Overwrites what is on the target
     #[arg(long)]
@@ -157,7 +165,8 @@ fn trace(args: &TraceArgs, gpu: &Arc<Gpu>, shelf: &mut Shelf) -> Result<Told> {
     let plan = shelf.plan(shelf.layout.block().layers - 1)?;
     let pages = Pages::new(&shelf.layout, args.blocks);
     let controller = Arc::clone(&shelf.controller);
-    let pool = Pool::allocate(gpu, slice::from_ref(&controller), &pages.region_bytes(), None)?;
+    let (controllers, place) = (slice::from_ref(&controller), args.placement.place());
+    let pool = Pool::allocate(gpu, controllers, &pages.region_bytes(), Some(place))?;
     let device = adit_gpu::Device { controller, namespace: shelf.namespace.clone() };
     let uring = GioUring::init_queue(gpu, vec![device], pool, &options(args))?;
     let lba_bytes = shelf.namespace.lba_bytes();
@@ -243,6 +252,7 @@ impl Journey<'_> {
                 ),
             ),
             ("plan", format!("{reads} runs on the device, held by a lease")),
+            ("pages", where_it_lies(self.uring.pool())),
             ("rings", self.rings()),
         ]
     }
@@ -281,6 +291,16 @@ impl Journey<'_> {
             ("completion doorbells", stats.cq_rings),
             ("late completions", stats.late),
         ])
+    }
+}
+
+/// Where the pages lie, and how the device reaches them.
+fn where_it_lies(pool: &Pool) -> String {
+    let place = pool.place().name();
+    match pool.path() {
+        Some(path) if pool.place() == Place::Gpu => format!("in {place}, by {}", path.name()),
+        Some(_) => format!("in {place}"),
+        None => format!("in {place}, which the device does not reach"),
     }
 }
 

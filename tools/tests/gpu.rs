@@ -106,6 +106,22 @@ fn pages_lie_where_they_are_asked_for_and_rings_beside_them() {
 }
 
 #[test]
+fn the_steps_tell_who_carries_the_layer_out() {
+    let details = |settings: &str| -> Vec<String> {
+        let ended = run(emulated("trace --blocks 4 --json").env(SETTINGS, settings));
+        let report: Value = serde_json::from_str(&ended.out).expect("JSON");
+        let steps = report["steps"].as_array().expect("steps").iter();
+        steps.map(|step| step["detail"].as_str().expect("a sentence").to_owned()).collect()
+    };
+    let rings = details("");
+    assert_eq!(rings[2], "the I/O kernel has them, behind the event");
+    assert_eq!(rings[3], "the compute stream waits for the data; the CPU is free");
+    let staged = details("no-dma-buf,gdr=absent");
+    assert_eq!(staged[2], "CPU threads have them, behind the event");
+    assert_eq!(staged[3], "the compute stream waits for the data; CPU threads bring it");
+}
+
+#[test]
 fn a_machine_whose_gpu_cannot_drive_rings_says_so_and_stages_the_layer() {
     let without_a_compiler = |line: &str| run(emulated(line).env(SETTINGS, "nvrtc=error"));
     let traced = without_a_compiler("trace --blocks 4");

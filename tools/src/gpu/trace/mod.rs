@@ -1,8 +1,8 @@
 //! `adit gpu trace`: one layer of a model's KV blocks, from a store to the GPU's memory, step by step.
 //!
 //! A store is made and filled; it plans the reads of a layer, and the GPU carries them out through rings of its own, into
-//! the pages of a paged cache. What the CPU does is a step with a time; what the GPU did is counted. At the end each block
-//! is compared with the store's checksums.
+//! the pages of a paged cache; where it cannot, CPU threads stage them. What the CPU does is a step with a time; what is
+//! sent to the device is counted. At the end each block is compared with the store's checksums.
 
 mod pages;
 mod shelf;
@@ -14,7 +14,8 @@ use std::{slice, thread};
 
 use adit_driver::Target;
 use adit_gpu::{
-    GioUring, Gpu, Iocbs, KernelChoice, Options, Outcome, Place, Pool, Priority, Transfer,
+    EngineChoice, GioUring, Gpu, Iocbs, KernelChoice, Options, Outcome, Place, Pool, Priority,
+    Transfer,
 };
 use adit_kvstore::store::{LocalLease, Transfers};
 use clap::{Args, ValueEnum};
@@ -192,10 +193,14 @@ impl Journey<'_> {
         let iocbs = self.uring.get_iocb(self.transfers(), Some(&event))?;
         timeline.step("get_iocb", filled(&iocbs));
         self.uring.issue_io(&iocbs, self.args.sms)?;
-        timeline.step("issue_io", "the I/O kernel has them, behind the event");
+        let carrier = Carrier::of(self.uring.description().engine);
+        timeline.step("issue_io", format!("{} them, behind the event", carrier.has));
         self.uring.wait_cqe(&iocbs, &stream)?;
         let arrived = stream.record()?;
-        timeline.step("wait_cqe", "the compute stream waits for the data; the CPU is free");
+        timeline.step(
+            "wait_cqe",
+            format!("the compute stream waits for the data; {}", carrier.meanwhile),
+        );
         while !arrived.is_over()? {
             timeline.check(TIMEOUT)?;
             thread::yield_now();
@@ -301,6 +306,23 @@ fn where_it_lies(pool: &Pool) -> String {
         Some(path) if pool.place() == Place::Gpu => format!("in {place}, by {}", path.name()),
         Some(_) => format!("in {place}"),
         None => format!("in {place}, which the device does not reach"),
+    }
+}
+
+/// Who carries the layer out, in the words of the steps.
+struct Carrier {
+    has: &'static str,
+    meanwhile: &'static str,
+}
+
+impl Carrier {
+    fn of(engine: EngineChoice) -> Carrier {
+        match engine {
+            EngineChoice::Staged => {
+                Carrier { has: "CPU threads have", meanwhile: "CPU threads bring it" }
+            }
+            _ => Carrier { has: "the I/O kernel has", meanwhile: "the CPU is free" },
+        }
     }
 }
 

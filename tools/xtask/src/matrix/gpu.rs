@@ -32,7 +32,7 @@ pub(super) const CASES: &[Case] = &[Case {
         // Without memory of the GPU's that the controller reaches by itself: staged, or all in the host's.
         good(
             "ADIT_EMULATED_GPU=no-dma-buf,gdr=absent adit gpu trace {0} --blocks 16 --queues 2 --force",
-            &["CPU threads stage the transfers, since", "0 failed"],
+            &["CPU threads stage the transfers, since", "CPU threads have them", "0 failed"],
         ),
         good(
             "ADIT_EMULATED_GPU=no-dma-buf,gdr=absent adit gpu trace {0} --blocks 16 --queues 2 --force --placement host",

@@ -1,7 +1,11 @@
 //! `adit gpu` as a user meets it: on a machine without a GPU, and on the emulated CUDA driver.
 #![forbid(unsafe_code)]
 
+#[path = "support/interrupt.rs"]
+mod interrupt;
+
 use std::process::{Command, Output, Stdio};
+use std::time::Duration;
 
 use serde_json::Value;
 
@@ -136,6 +140,23 @@ fn a_machine_whose_gpu_cannot_drive_rings_says_so_and_stages_the_layer() {
     let nvrtc = rows.iter().find(|row| row["name"] == "NVRTC").expect("it is looked for");
     assert_eq!(nvrtc["verdict"], "missing", "{nvrtc}");
     assert!(nvrtc["fix"].is_string(), "{nvrtc}");
+}
+
+/// Time for the store to be filled; if it is not enough, an earlier part is interrupted.
+const FILLED: Duration = Duration::from_secs(2);
+
+#[test]
+fn an_interrupted_trace_stops_its_rings_and_ends_with_130() {
+    // One command of the layer never ends.
+    let line = "trace soft:mem=272M,lba=4096,faults=lose@read:n=100 --kernel persistent";
+    let child = emulated(line).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+    let child = child.expect("adit runs");
+    interrupt::wait_for_handler(child.id());
+    std::thread::sleep(FILLED);
+    interrupt::send(child.id());
+    let ended: Ended = child.wait_with_output().expect("it ends").into();
+    assert_eq!((ended.code, ended.out.as_str()), (Some(130), ""), "{}", ended.err);
+    assert!(ended.err.starts_with("adit: interrupted"), "{}", ended.err);
 }
 
 #[test]

@@ -1,12 +1,12 @@
 //! `adit gpu bench` and `adit gpu selftest` on the emulated CUDA driver: what they print, and how they end.
 #![forbid(unsafe_code)]
 
+#[path = "support/interrupt.rs"]
+mod interrupt;
+
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Output, Stdio};
-use std::time::{Duration, Instant};
 
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
 use serde_json::Value;
 
 /// Few warps and short parts: the emulated GPU's threads share the machine with other tests.
@@ -90,21 +90,6 @@ fn options_that_cannot_be_are_refused_before_anything_runs() {
     }
 }
 
-/// Waits until a process handles SIGINT (proc(5), SigCgt: a bit for each signal from 1 on).
-fn wait_for_handler(process: u32) {
-    let begin = Instant::now();
-    loop {
-        let status = std::fs::read_to_string(format!("/proc/{process}/status")).expect("it runs");
-        let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:"));
-        let caught = caught.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
-        if caught.expect("Linux tells") >> (Signal::SIGINT as u32 - 1) & 1 == 1 {
-            return;
-        }
-        assert!(begin.elapsed() < Duration::from_secs(60), "no handler after a minute");
-        std::thread::sleep(Duration::from_millis(5));
-    }
-}
-
 #[test]
 fn an_interrupted_bench_reports_what_it_has_and_ends_with_130() {
     let mut child = emulated(&format!("{SMALL} --runtime 1h --json"))
@@ -112,9 +97,8 @@ fn an_interrupted_bench_reports_what_it_has_and_ends_with_130() {
         .stderr(Stdio::null())
         .spawn()
         .expect("adit runs");
-    wait_for_handler(child.id());
-    let pid = Pid::from_raw(i32::try_from(child.id()).expect("a process number"));
-    kill(pid, Signal::SIGINT).expect("it runs");
+    interrupt::wait_for_handler(child.id());
+    interrupt::send(child.id());
     let lines: Vec<String> = BufReader::new(child.stdout.take().expect("piped"))
         .lines()
         .map(|line| line.expect("UTF-8"))

@@ -27,6 +27,7 @@ use self::timeline::Timeline;
 use super::{GpuArg, Placement};
 use crate::failure::{Failure, Result};
 use crate::human;
+use crate::interrupt::Interrupt;
 use crate::output::Output;
 
 const EXAMPLES: &str = "\
@@ -106,9 +107,11 @@ enum Kernel {
 /// Runs the command.
 ///
 /// # Errors
-/// That there is no GPU; what the target, the store or the rings did wrong; a block that is not what was put.
+/// That there is no GPU; what the target, the store or the rings did wrong; a block that is not what was put; that the user
+/// ended it.
 pub(crate) fn run(args: &TraceArgs) -> Result<()> {
     let gpu = Gpu::open(args.gpu.ordinal)?;
+    let interrupt = Interrupt::install()?;
     let target = args.target.clone().map_or_else(|| memory(args), Ok)?;
     let wanted = Wanted {
         target: &target,
@@ -117,8 +120,8 @@ pub(crate) fn run(args: &TraceArgs) -> Result<()> {
         layers: args.layers,
         blocks: args.blocks,
     };
-    let mut shelf = Shelf::fill(&wanted)?;
-    let told = trace(args, &gpu, &mut shelf)?;
+    let mut shelf = Shelf::fill(&wanted, &interrupt)?;
+    let told = trace(args, &gpu, &mut shelf, &interrupt)?;
     shelf.close()?;
     Output::Standard.write(&match args.json {
         true => format!("{:#}\n", told.json()),
@@ -152,6 +155,7 @@ fn options(args: &TraceArgs) -> Options {
 struct Journey<'a> {
     args: &'a TraceArgs,
     gpu: &'a Arc<Gpu>,
+    interrupt: &'a Interrupt,
     uring: GioUring,
     pages: Pages,
     plan: Transfers<LocalLease>,
@@ -161,8 +165,13 @@ struct Journey<'a> {
 /// Has the rings read the last layer, and looks whether it is what was put.
 ///
 /// # Errors
-/// What the rings did wrong; a block that is not what was put.
-fn trace(args: &TraceArgs, gpu: &Arc<Gpu>, shelf: &mut Shelf) -> Result<Told> {
+/// What the rings did wrong; a block that is not what was put; that the user ended it.
+fn trace(
+    args: &TraceArgs,
+    gpu: &Arc<Gpu>,
+    shelf: &mut Shelf,
+    interrupt: &Interrupt,
+) -> Result<Told> {
     let plan = shelf.plan(shelf.layout.block().layers - 1)?;
     let pages = Pages::new(&shelf.layout, args.blocks);
     let controller = Arc::clone(&shelf.controller);
@@ -171,7 +180,7 @@ fn trace(args: &TraceArgs, gpu: &Arc<Gpu>, shelf: &mut Shelf) -> Result<Told> {
     let device = adit_gpu::Device { controller, namespace: shelf.namespace.clone() };
     let uring = GioUring::init_queue(gpu, vec![device], pool, &options(args))?;
     let lba_bytes = shelf.namespace.lba_bytes();
-    let journey = Journey { args, gpu, uring, pages, plan, lba_bytes };
+    let journey = Journey { args, gpu, interrupt, uring, pages, plan, lba_bytes };
     let told = journey.make(shelf)?;
     shelf.release(journey.plan.lease);
     Ok(told)
@@ -202,6 +211,7 @@ impl Journey<'_> {
             format!("the compute stream waits for the data; {}", carrier.meanwhile),
         );
         while !arrived.is_over()? {
+            self.heed()?;
             timeline.check(TIMEOUT)?;
             thread::yield_now();
         }
@@ -215,6 +225,20 @@ impl Journey<'_> {
         timeline
             .step("intact", format!("{} KV blocks, by the store's checksums", self.args.blocks));
         Ok(Told { scene: self.scene(shelf), timeline, counts: self.counts(&outcome)? })
+    }
+
+    /// Stops the rings if the user asks for the end.
+    ///
+    /// # Errors
+    /// That he did.
+    fn heed(&self) -> Result<()> {
+        if !self.interrupt.requested() {
+            return Ok(());
+        }
+        Err(Failure::stopped(match self.uring.stop() {
+            Ok(()) => "interrupted before the layer was there".to_owned(),
+            Err(error) => format!("interrupted; {error}"),
+        }))
     }
 
     /// # Errors

@@ -13,6 +13,7 @@ use adit_kvstore::store::{LocalLease, Transfers};
 use adit_kvstore::{FormatStore, OpenOptions, Store};
 
 use crate::failure::{Failure, Result};
+use crate::interrupt::Interrupt;
 use crate::kv::{Blocks, Session, guard};
 
 /// I/O queues that are asked for: one is the store's, the others are for the rings.
@@ -50,8 +51,8 @@ impl Shelf {
     /// Formats the device and puts the blocks.
     ///
     /// # Errors
-    /// What the device has that is not to be overwritten, or did wrong; a model that is not known.
-    pub(super) fn fill(wanted: &Wanted) -> Result<Shelf> {
+    /// What the device has that is not to be overwritten, or did wrong; a model that is not known; that the user ended it.
+    pub(super) fn fill(wanted: &Wanted, interrupt: &Interrupt) -> Result<Shelf> {
         let layout = layout(wanted.model, wanted.layers)?;
         let options = DeviceOptions {
             queue_count: QUEUES,
@@ -75,7 +76,12 @@ impl Shelf {
         let open = OpenOptions { devices, ..OpenOptions::default() };
         let mut session = Session::of(Store::open_local(&open)?);
         let mut blocks = Blocks::define(&mut session, layout)?;
-        blocks.put(&mut session, SEQUENCE, u64::from(wanted.blocks), &mut |_| Ok(()))?;
+        blocks.put(&mut session, SEQUENCE, u64::from(wanted.blocks), &mut |_| {
+            if interrupt.requested() {
+                return Err(Failure::stopped("interrupted; the store has a part of the KV blocks"));
+            }
+            Ok(())
+        })?;
         session.commit()?;
         let controller = Arc::new(controller);
         Ok(Shelf { controller, namespace, layout, blocks: wanted.blocks, session })

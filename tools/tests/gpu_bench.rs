@@ -74,6 +74,26 @@ fn a_bench_against_controllers_on_the_cpu_says_what_it_leaves_out() {
 }
 
 #[test]
+fn multiprocessors_that_are_not_set_apart_are_not_given_away() {
+    let beside = |settings: &str, arguments: &str| {
+        let line = format!("{SMALL} --runtime 1ms {arguments}");
+        let ended = emulated(&line).env("ADIT_EMULATED_GPU", settings).output().expect("adit runs");
+        String::from_utf8(ended.stdout).expect("UTF-8")
+    };
+    let shared =
+        "multiprocessors given away                not set apart: all share 8 SMs (priorities";
+    let out = beside("sms=8,no-green", "");
+    assert!(out.contains(shared), "{out}");
+    for (settings, given, share) in [("sms=8,no-green", 0, 0.0), ("sms=8", 2, 0.25)] {
+        let out = beside(settings, "--json");
+        let report: Value = serde_json::from_str(&out).expect("JSON");
+        let beside = &report["beside_compute"];
+        assert_eq!((&beside["sms_all"], &beside["sms_given"]), (&8.into(), &given.into()), "{out}");
+        assert_eq!(beside["share_given"], share, "{out}");
+    }
+}
+
+#[test]
 fn options_that_cannot_be_are_refused_before_anything_runs() {
     for (line, part) in [
         ("bench --queues 0", "queues of the GPU bench: 0 is outside 1 to 256"),

@@ -1,7 +1,8 @@
 //! What a compute kernel loses beside the persistent I/O kernel, whose rings are at work all the while.
 //!
 //! Alone, the compute kernel has all multiprocessors. Beside, it has the complement of the I/O partition, in which the
-//! controller in device code runs as well: what is given away is that partition.
+//! controller in device code runs as well: what is given away is that partition. Where it cannot be set apart, the kernels
+//! share all multiprocessors, and none is given away.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -33,6 +34,8 @@ const REGISTERS_IO: u32 = 3_072;
 pub(super) struct Alone {
     work: Compute,
     alone_ms: f64,
+    /// Multiprocessors that it had: all.
+    sms: u32,
 }
 
 /// Measures the compute kernel alone, at least once.
@@ -52,7 +55,7 @@ pub(super) fn alone(
     while times.len() < RUNS && (times.is_empty() || !watch.is_stopped()) {
         times.push(work.time_ms(&stream, sms)?);
     }
-    Ok(Alone { work, alone_ms: median(&mut times) })
+    Ok(Alone { work, alone_ms: median(&mut times), sms })
 }
 
 /// Measures it again in the complement, while `rig` carries rounds of commands.
@@ -90,8 +93,9 @@ pub(super) fn measure(
     Ok(Beside {
         alone_ms: alone.alone_ms,
         beside_ms: median(&mut times),
-        sms_all: sms + partitions.io.sms(),
-        sms_given: partitions.io.sms(),
+        sms_all: alone.sms,
+        // None where priorities alone tell the parts apart.
+        sms_given: alone.sms.saturating_sub(sms),
         kind: kind(&partitions.kind),
         commands,
     })

@@ -246,9 +246,11 @@ fn write_beside(out: &mut String, report: &BenchReport) -> std::fmt::Result {
     };
     let times = format!("{:.2} ms alone, {:.2} ms beside", part.alone_ms, part.beside_ms);
     line(out, "compute kernel beside the rings", &format!("{slower} ({times})"))?;
-    let given = format!("{} of {} SMs", part.sms_given, part.sms_all);
-    let share =
-        format!("{:.1} % ({given}; {})", part.share() * 100.0, human::printable(&part.kind));
+    let (all, kind) = (part.sms_all, human::printable(&part.kind));
+    let share = match part.sms_given {
+        0 => format!("not set apart: all share {all} SMs ({kind})"),
+        given => format!("{:.1} % ({given} of {all} SMs; {kind})", part.share() * 100.0),
+    };
     line(out, "multiprocessors given away", &share)
 }
 

@@ -65,6 +65,20 @@ fn without_a_gpu_every_command_says_why_and_ends_with_3() {
 }
 
 #[test]
+fn a_mistake_on_the_command_line_is_told_where_there_is_no_gpu() {
+    for (line, part) in [
+        ("trace --model llama-9", "llama-3-8b"),
+        ("trace soft:mem=64M --model llama-9", "llama-3-8b"),
+        ("trace null:", "reached through the kernel"),
+        ("trace uring:kv.img", "reached through the kernel"),
+    ] {
+        let ended = without(line);
+        assert_eq!(ended.code, Some(2), "adit gpu {line}: {}{}", ended.out, ended.err);
+        assert!(ended.err.contains(part), "adit gpu {line}: {}", ended.err);
+    }
+}
+
+#[test]
 fn a_layer_of_a_store_arrives_intact() {
     let out = succeed("trace --json");
     let report: Value = serde_json::from_str(&out).expect("JSON");
@@ -162,7 +176,7 @@ fn an_interrupted_trace_stops_its_rings_and_ends_with_130() {
 #[test]
 fn bad_input_gets_one_sentence_and_its_code() {
     for (line, code, part) in [
-        ("trace uring:kv.img", 1, "kv.img"),
+        ("trace uring:kv.img", 2, "reached through the kernel"),
         ("trace null:", 2, "reached through the kernel"),
         ("trace --model llama-9", 2, "llama-3-8b"),
         ("trace --blocks 0", 2, "--blocks"),

@@ -17,6 +17,7 @@ use adit_gpu::{
     EngineChoice, GioUring, Gpu, Iocbs, KernelChoice, Options, Outcome, Place, Pool, Priority,
     Transfer,
 };
+use adit_kvstore::layout::Layout;
 use adit_kvstore::store::{LocalLease, Transfers};
 use clap::{Args, ValueEnum};
 use serde_json::{Map, Value, json};
@@ -110,16 +111,13 @@ enum Kernel {
 /// That there is no GPU; what the target, the store or the rings did wrong; a block that is not what was put; that the user
 /// ended it.
 pub(crate) fn run(args: &TraceArgs) -> Result<()> {
+    // First what is wrong on any machine.
+    let layout = shelf::layout(&args.model, args.layers)?;
+    let target = args.target.clone().map_or_else(|| memory(args, &layout), Ok)?;
+    shelf::check(&target)?;
     let gpu = Gpu::open(args.gpu.ordinal)?;
     let interrupt = Interrupt::install()?;
-    let target = args.target.clone().map_or_else(|| memory(args), Ok)?;
-    let wanted = Wanted {
-        target: &target,
-        force: args.force,
-        model: &args.model,
-        layers: args.layers,
-        blocks: args.blocks,
-    };
+    let wanted = Wanted { target: &target, force: args.force, layout, blocks: args.blocks };
     let mut shelf = Shelf::fill(&wanted, &interrupt)?;
     let told = trace(args, &gpu, &mut shelf, &interrupt)?;
     shelf.close()?;
@@ -130,8 +128,7 @@ pub(crate) fn run(args: &TraceArgs) -> Result<()> {
 }
 
 /// A software controller in memory with room for the blocks, twice, and for the store's own.
-fn memory(args: &TraceArgs) -> Result<Target> {
-    let layout = shelf::layout(&args.model, args.layers)?;
+fn memory(args: &TraceArgs, layout: &Layout) -> Result<Target> {
     let blocks_bytes = layout.block_bytes() * u64::from(args.blocks);
     Ok(format!("soft:mem={}M,lba=4096", (blocks_bytes >> 20) * 2 + 256).parse()?)
 }

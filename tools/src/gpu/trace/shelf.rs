@@ -30,10 +30,8 @@ pub(super) struct Wanted<'a> {
     pub(super) target: &'a Target,
     /// Whether what is there may go.
     pub(super) force: bool,
-    /// A model that is known by name.
-    pub(super) model: &'a str,
-    /// How many of its layers blocks have.
-    pub(super) layers: u32,
+    /// What blocks are like.
+    pub(super) layout: Layout,
     /// KV blocks.
     pub(super) blocks: u32,
 }
@@ -51,9 +49,8 @@ impl Shelf {
     /// Formats the device and puts the blocks.
     ///
     /// # Errors
-    /// What the device has that is not to be overwritten, or did wrong; a model that is not known; that the user ended it.
+    /// What the device has that is not to be overwritten, or did wrong; that the user ended it.
     pub(super) fn fill(wanted: &Wanted, interrupt: &Interrupt) -> Result<Shelf> {
-        let layout = layout(wanted.model, wanted.layers)?;
         let options = DeviceOptions {
             queue_count: QUEUES,
             exclusive: true,
@@ -75,7 +72,7 @@ impl Shelf {
         Store::format(&format)?;
         let open = OpenOptions { devices, ..OpenOptions::default() };
         let mut session = Session::of(Store::open_local(&open)?);
-        let mut blocks = Blocks::define(&mut session, layout)?;
+        let mut blocks = Blocks::define(&mut session, wanted.layout)?;
         blocks.put(&mut session, SEQUENCE, u64::from(wanted.blocks), &mut |_| {
             if interrupt.requested() {
                 return Err(Failure::stopped("interrupted; the store has a part of the KV blocks"));
@@ -84,7 +81,7 @@ impl Shelf {
         })?;
         session.commit()?;
         let controller = Arc::new(controller);
-        Ok(Shelf { controller, namespace, layout, blocks: wanted.blocks, session })
+        Ok(Shelf { controller, namespace, layout: wanted.layout, blocks: wanted.blocks, session })
     }
 
     /// The reads of one layer of all blocks, which are held until [`Shelf::release`]. Items are counted as blocks.
@@ -129,6 +126,17 @@ pub(super) fn layout(model: &str, layers: u32) -> Result<Layout> {
     let whole = Blocks::layout(model)?;
     let layers = layers.min(whole.block().layers);
     Ok(Layout::new(BlockShape { layers, ..*whole.block() }, whole.order())?)
+}
+
+/// Refuses a target that no GPU drives queues of, whatever it is.
+///
+/// # Errors
+/// A usage failure that says which are driven.
+pub(super) fn check(target: &Target) -> Result<()> {
+    match target {
+        Target::Kernel(_) => Err(no_controller(target)),
+        _ => Ok(()),
+    }
 }
 
 fn no_controller(target: &Target) -> Failure {

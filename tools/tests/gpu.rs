@@ -95,6 +95,8 @@ fn a_layer_of_a_store_arrives_intact() {
 fn a_trace_takes_every_model_and_kernel() {
     for line in [
         "trace --kernel persistent",
+        "trace --model deepseek-v3 --layers 1 --blocks 4000",
+        "trace --queues 63 --blocks 1",
         "trace --model deepseek-v3 --blocks 3 --layers 1 --queues 1 --depth 2",
         "trace soft:mem=512M,sgl=off --blocks 8",
         "trace soft:mem=512M,mdts=3,noiob=48 --blocks 8",
@@ -181,6 +183,9 @@ fn bad_input_gets_one_sentence_and_its_code() {
         ("trace --model llama-9", 2, "llama-3-8b"),
         ("trace --blocks 0", 2, "--blocks"),
         ("trace --depth 1", 2, "depth"),
+        ("trace --queues 64", 2, "1..=63"),
+        ("trace --sms 133", 2, "--sms 133: the GPU has 132 multiprocessors"),
+        ("trace soft:mem=64M,lba=4096 --blocks 1000", 1, "name a larger TARGET or fewer --blocks"),
         ("trace --gpu 7", 2, "GPU 7"),
         ("doctor --gpu 7", 2, "GPU 7"),
         ("selftest --gpu 7", 2, "GPU 7"),

@@ -98,6 +98,7 @@ fn options_that_cannot_be_are_refused_before_anything_runs() {
     for (line, part) in [
         ("bench --queues 0", "queues of the GPU bench: 0 is outside 1 to 256"),
         ("bench --depth 4097", "depth of the GPU bench: 4097 is outside 2 to 4096"),
+        ("bench --sms 9", "sms of the GPU bench: 9 is outside 1 to 8, which the GPU has"),
         ("bench --warps 17", "outside 1 to 16"),
         ("bench --bs 513", "no multiple of 512"),
         ("bench --compute 10m", "compute of the GPU bench: 600 s are more than 10 s"),
@@ -108,6 +109,16 @@ fn options_that_cannot_be_are_refused_before_anything_runs() {
         assert_eq!((code, out.as_str()), (Some(2), ""), "adit gpu {line}: {err}");
         assert!(err.contains(part) && err.lines().count() == 1, "adit gpu {line}: {err}");
     }
+}
+
+#[test]
+fn more_warps_than_a_gpu_runs_are_refused_with_the_options_that_make_fewer() {
+    let mut command = emulated("bench --queues 2 --depth 64 --sms 32 --runtime 1ms");
+    let ended = command.env("ADIT_EMULATED_GPU", "sms=64").output().expect("adit runs");
+    let err = String::from_utf8(ended.stderr).expect("UTF-8");
+    assert_eq!(ended.status.code(), Some(1), "{err}");
+    assert!(err.contains("lower --sms or --warps: 32 x 16 warps were asked for"), "{err}");
+    assert!(err.contains("room for 256)"), "{err}");
 }
 
 #[test]

@@ -112,6 +112,18 @@ impl BenchOptions {
         self.check_placement()
     }
 
+    /// Refuses more multiprocessors than a GPU has.
+    ///
+    /// # Errors
+    /// As [`BenchOptions::check`].
+    pub(super) fn check_on(&self, sms_there: u32) -> Result<()> {
+        if self.sms <= sms_there {
+            return Ok(());
+        }
+        let why = format!("{} is outside 1 to {sms_there}, which the GPU has", self.sms);
+        Err(Error::invalid("sms of the GPU bench", why))
+    }
+
     fn check_placement(&self) -> Result<()> {
         let why = match (self.placement, self.controller) {
             (Place::Cmb, _) => "a software controller has no controller memory buffer on a GPU",

@@ -23,7 +23,7 @@ use clap::{Args, ValueEnum};
 use serde_json::{Map, Value, json};
 
 use self::pages::Pages;
-use self::shelf::{Shelf, Wanted};
+use self::shelf::{Room, Shelf, Wanted};
 use self::timeline::Timeline;
 use super::{GpuArg, Placement};
 use crate::failure::{Failure, Result};
@@ -46,6 +46,8 @@ The target is formatted as a store. Without one a software controller in memory 
 const TIMEOUT: Duration = Duration::from_secs(10);
 /// Most KV blocks of a trace.
 const BLOCKS_MAX: i64 = 65_536;
+/// Most queue pairs of the rings: the store has one of those that are asked for.
+const QUEUES_MAX: i64 = shelf::QUEUES as i64 - 1;
 
 /// Takes one layer of KV blocks from a store to the GPU through its rings, and tells every step
 #[derive(Args, Clone, Debug)]
@@ -61,23 +63,23 @@ pub(crate) struct TraceArgs {
     #[arg(long, value_name = "NAME", default_value = "llama-3-8b")]
     model: String,
 
-    /// KV blocks of 16 tokens
+    /// KV blocks of 16 tokens, 1 to 65536
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=BLOCKS_MAX))]
     blocks: u32,
 
-    /// How many of the model's layers the blocks have; the last is read
+    /// How many of the model's layers the blocks have, 1 to 512 (what exceeds the model's is left out); the last is read
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=512))]
     layers: u32,
 
-    /// Queue pairs that the GPU drives
-    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=1024))]
+    /// Queue pairs that the GPU drives, 1 to 63: one more is the store's
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=QUEUES_MAX))]
     queues: u32,
 
-    /// Entries of each queue
+    /// Entries of each queue, 2 to 4096
     #[arg(long, value_name = "N", default_value_t = 256, value_parser = clap::value_parser!(u32).range(2..=4096))]
     depth: u32,
 
-    /// Streaming multiprocessors for I/O
+    /// Streaming multiprocessors for I/O, 1 to the GPU's
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..))]
     sms: u32,
 
@@ -116,6 +118,7 @@ pub(crate) fn run(args: &TraceArgs) -> Result<()> {
     let target = args.target.clone().map_or_else(|| memory(args, &layout), Ok)?;
     shelf::check(&target)?;
     let gpu = Gpu::open(args.gpu.ordinal)?;
+    check_sms(args.sms, &gpu)?;
     let interrupt = Interrupt::install()?;
     let wanted = Wanted { target: &target, force: args.force, layout, blocks: args.blocks };
     let mut shelf = Shelf::fill(&wanted, &interrupt)?;
@@ -127,10 +130,22 @@ pub(crate) fn run(args: &TraceArgs) -> Result<()> {
     })
 }
 
-/// A software controller in memory with room for the blocks, twice, and for the store's own.
+/// Refuses more multiprocessors than there are.
+///
+/// # Errors
+/// A usage failure that names their number.
+fn check_sms(asked: u32, gpu: &Gpu) -> Result<()> {
+    let there = gpu.info().sm_count;
+    if asked <= there {
+        return Ok(());
+    }
+    Err(Failure::usage(format!("--sms {asked}: the GPU has {there} multiprocessors")))
+}
+
+/// A software controller in memory with room for the blocks.
 fn memory(args: &TraceArgs, layout: &Layout) -> Result<Target> {
-    let blocks_bytes = layout.block_bytes() * u64::from(args.blocks);
-    Ok(format!("soft:mem={}M,lba=4096", (blocks_bytes >> 20) * 2 + 256).parse()?)
+    let bytes = Room::of(layout, args.blocks).bytes;
+    Ok(format!("soft:mem={}M,lba=4096", bytes >> 20).parse()?)
 }
 
 fn options(args: &TraceArgs) -> Options {

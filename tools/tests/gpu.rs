@@ -1,7 +1,11 @@
 //! `adit gpu` as a user meets it: on a machine without a GPU, and on the emulated CUDA driver.
 #![forbid(unsafe_code)]
 
+#[path = "support/interrupt.rs"]
+mod interrupt;
+
 use std::process::{Command, Output, Stdio};
+use std::time::Duration;
 
 use serde_json::Value;
 
@@ -61,6 +65,20 @@ fn without_a_gpu_every_command_says_why_and_ends_with_3() {
 }
 
 #[test]
+fn a_mistake_on_the_command_line_is_told_where_there_is_no_gpu() {
+    for (line, part) in [
+        ("trace --model llama-9", "llama-3-8b"),
+        ("trace soft:mem=64M --model llama-9", "llama-3-8b"),
+        ("trace null:", "reached through the kernel"),
+        ("trace uring:kv.img", "reached through the kernel"),
+    ] {
+        let ended = without(line);
+        assert_eq!(ended.code, Some(2), "adit gpu {line}: {}{}", ended.out, ended.err);
+        assert!(ended.err.contains(part), "adit gpu {line}: {}", ended.err);
+    }
+}
+
+#[test]
 fn a_layer_of_a_store_arrives_intact() {
     let out = succeed("trace --json");
     let report: Value = serde_json::from_str(&out).expect("JSON");
@@ -77,6 +95,8 @@ fn a_layer_of_a_store_arrives_intact() {
 fn a_trace_takes_every_model_and_kernel() {
     for line in [
         "trace --kernel persistent",
+        "trace --model deepseek-v3 --layers 1 --blocks 4000",
+        "trace --queues 63 --blocks 1",
         "trace --model deepseek-v3 --blocks 3 --layers 1 --queues 1 --depth 2",
         "trace soft:mem=512M,sgl=off --blocks 8",
         "trace soft:mem=512M,mdts=3,noiob=48 --blocks 8",
@@ -84,6 +104,41 @@ fn a_trace_takes_every_model_and_kernel() {
         let out = succeed(line);
         assert!(out.contains("by the store's checksums"), "adit gpu {line}\n{out}");
     }
+}
+
+#[test]
+fn pages_lie_where_they_are_asked_for_and_rings_beside_them() {
+    let apart = |line: &str| {
+        let ended = run(emulated(line).env(SETTINGS, "no-dma-buf,gdr=absent"));
+        assert_eq!((ended.code, ended.err.as_str()), (Some(0), ""), "adit gpu {line}");
+        ended.out
+    };
+    let staged = apart("trace --blocks 4");
+    assert!(staged.contains("pages   in hbm, which the device does not reach"), "{staged}");
+    assert!(staged.contains("CPU threads stage the transfers, since "), "{staged}");
+    let out = apart("trace --blocks 4 --placement host --json");
+    let report: Value = serde_json::from_str(&out).expect("JSON");
+    assert_eq!(report["scene"]["pages"], "in host");
+    let rings = report["scene"]["rings"].as_str().expect("a sentence");
+    assert!(rings.contains("entries in host, completions in host"), "{out}");
+    let out = succeed("trace --blocks 4");
+    assert!(out.contains("pages   in hbm, by "), "{out}");
+}
+
+#[test]
+fn the_steps_tell_who_carries_the_layer_out() {
+    let details = |settings: &str| -> Vec<String> {
+        let ended = run(emulated("trace --blocks 4 --json").env(SETTINGS, settings));
+        let report: Value = serde_json::from_str(&ended.out).expect("JSON");
+        let steps = report["steps"].as_array().expect("steps").iter();
+        steps.map(|step| step["detail"].as_str().expect("a sentence").to_owned()).collect()
+    };
+    let rings = details("");
+    assert_eq!(rings[2], "the I/O kernel has them, behind the event");
+    assert_eq!(rings[3], "the compute stream waits for the data; the CPU is free");
+    let staged = details("no-dma-buf,gdr=absent");
+    assert_eq!(staged[2], "CPU threads have them, behind the event");
+    assert_eq!(staged[3], "the compute stream waits for the data; CPU threads bring it");
 }
 
 #[test]
@@ -103,14 +158,34 @@ fn a_machine_whose_gpu_cannot_drive_rings_says_so_and_stages_the_layer() {
     assert!(nvrtc["fix"].is_string(), "{nvrtc}");
 }
 
+/// Time for the store to be filled; if it is not enough, an earlier part is interrupted.
+const FILLED: Duration = Duration::from_secs(2);
+
+#[test]
+fn an_interrupted_trace_stops_its_rings_and_ends_with_130() {
+    // One command of the layer never ends.
+    let line = "trace soft:mem=272M,lba=4096,faults=lose@read:n=100 --kernel persistent";
+    let child = emulated(line).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+    let child = child.expect("adit runs");
+    interrupt::wait_for_handler(child.id());
+    std::thread::sleep(FILLED);
+    interrupt::send(child.id());
+    let ended: Ended = child.wait_with_output().expect("it ends").into();
+    assert_eq!((ended.code, ended.out.as_str()), (Some(130), ""), "{}", ended.err);
+    assert!(ended.err.starts_with("adit: interrupted"), "{}", ended.err);
+}
+
 #[test]
 fn bad_input_gets_one_sentence_and_its_code() {
     for (line, code, part) in [
-        ("trace uring:kv.img", 1, "kv.img"),
+        ("trace uring:kv.img", 2, "reached through the kernel"),
         ("trace null:", 2, "reached through the kernel"),
         ("trace --model llama-9", 2, "llama-3-8b"),
         ("trace --blocks 0", 2, "--blocks"),
         ("trace --depth 1", 2, "depth"),
+        ("trace --queues 64", 2, "1..=63"),
+        ("trace --sms 133", 2, "--sms 133: the GPU has 132 multiprocessors"),
+        ("trace soft:mem=64M,lba=4096 --blocks 1000", 1, "name a larger TARGET or fewer --blocks"),
         ("trace --gpu 7", 2, "GPU 7"),
         ("doctor --gpu 7", 2, "GPU 7"),
         ("selftest --gpu 7", 2, "GPU 7"),

@@ -1,12 +1,12 @@
 //! `adit gpu bench` and `adit gpu selftest` on the emulated CUDA driver: what they print, and how they end.
 #![forbid(unsafe_code)]
 
+#[path = "support/interrupt.rs"]
+mod interrupt;
+
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Output, Stdio};
-use std::time::{Duration, Instant};
 
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
 use serde_json::Value;
 
 /// Few warps and short parts: the emulated GPU's threads share the machine with other tests.
@@ -74,12 +74,34 @@ fn a_bench_against_controllers_on_the_cpu_says_what_it_leaves_out() {
 }
 
 #[test]
+fn multiprocessors_that_are_not_set_apart_are_not_given_away() {
+    let beside = |settings: &str, arguments: &str| {
+        let line = format!("{SMALL} --runtime 1ms {arguments}");
+        let ended = emulated(&line).env("ADIT_EMULATED_GPU", settings).output().expect("adit runs");
+        String::from_utf8(ended.stdout).expect("UTF-8")
+    };
+    let shared =
+        "multiprocessors given away                not set apart: all share 8 SMs (priorities";
+    let out = beside("sms=8,no-green", "");
+    assert!(out.contains(shared), "{out}");
+    for (settings, given, share) in [("sms=8,no-green", 0, 0.0), ("sms=8", 2, 0.25)] {
+        let out = beside(settings, "--json");
+        let report: Value = serde_json::from_str(&out).expect("JSON");
+        let beside = &report["beside_compute"];
+        assert_eq!((&beside["sms_all"], &beside["sms_given"]), (&8.into(), &given.into()), "{out}");
+        assert_eq!(beside["share_given"], share, "{out}");
+    }
+}
+
+#[test]
 fn options_that_cannot_be_are_refused_before_anything_runs() {
     for (line, part) in [
         ("bench --queues 0", "queues of the GPU bench: 0 is outside 1 to 256"),
         ("bench --depth 4097", "depth of the GPU bench: 4097 is outside 2 to 4096"),
+        ("bench --sms 9", "sms of the GPU bench: 9 is outside 1 to 8, which the GPU has"),
         ("bench --warps 17", "outside 1 to 16"),
         ("bench --bs 513", "no multiple of 512"),
+        ("bench --compute 10m", "compute of the GPU bench: 600 s are more than 10 s"),
         ("bench --bs 8G", "more than a command's"),
         ("bench --controller cpu --placement hbm", "take host"),
     ] {
@@ -89,19 +111,14 @@ fn options_that_cannot_be_are_refused_before_anything_runs() {
     }
 }
 
-/// Waits until a process handles SIGINT (proc(5), SigCgt: a bit for each signal from 1 on).
-fn wait_for_handler(process: u32) {
-    let begin = Instant::now();
-    loop {
-        let status = std::fs::read_to_string(format!("/proc/{process}/status")).expect("it runs");
-        let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:"));
-        let caught = caught.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
-        if caught.expect("Linux tells") >> (Signal::SIGINT as u32 - 1) & 1 == 1 {
-            return;
-        }
-        assert!(begin.elapsed() < Duration::from_secs(60), "no handler after a minute");
-        std::thread::sleep(Duration::from_millis(5));
-    }
+#[test]
+fn more_warps_than_a_gpu_runs_are_refused_with_the_options_that_make_fewer() {
+    let mut command = emulated("bench --queues 2 --depth 64 --sms 32 --runtime 1ms");
+    let ended = command.env("ADIT_EMULATED_GPU", "sms=64").output().expect("adit runs");
+    let err = String::from_utf8(ended.stderr).expect("UTF-8");
+    assert_eq!(ended.status.code(), Some(1), "{err}");
+    assert!(err.contains("lower --sms or --warps: 32 x 16 warps were asked for"), "{err}");
+    assert!(err.contains("room for 256)"), "{err}");
 }
 
 #[test]
@@ -111,9 +128,8 @@ fn an_interrupted_bench_reports_what_it_has_and_ends_with_130() {
         .stderr(Stdio::null())
         .spawn()
         .expect("adit runs");
-    wait_for_handler(child.id());
-    let pid = Pid::from_raw(i32::try_from(child.id()).expect("a process number"));
-    kill(pid, Signal::SIGINT).expect("it runs");
+    interrupt::wait_for_handler(child.id());
+    interrupt::send(child.id());
     let lines: Vec<String> = BufReader::new(child.stdout.take().expect("piped"))
         .lines()
         .map(|line| line.expect("UTF-8"))

@@ -24,6 +24,7 @@ void play_warp(Kernel kernel, u32 warp, u32 warps, u64 argument);
 namespace {
 
 constexpr u32 LANES = 32;
+// Each is a thread. gpu/src/bench/run.rs names the number.
 constexpr u32 WARPS_MAX = 256;
 constexpr u32 THREADS_MAX = 1024;
 constexpr u32 THREADS_PER_SM = 2048;

@@ -1,7 +1,8 @@
 //! What a compute kernel loses beside the persistent I/O kernel, whose rings are at work all the while.
 //!
 //! Alone, the compute kernel has all multiprocessors. Beside, it has the complement of the I/O partition, in which the
-//! controller in device code runs as well: what is given away is that partition.
+//! controller in device code runs as well: what is given away is that partition. Where it cannot be set apart, the kernels
+//! share all multiprocessors, and none is given away.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -33,40 +34,44 @@ const REGISTERS_IO: u32 = 3_072;
 pub(super) struct Alone {
     work: Compute,
     alone_ms: f64,
+    /// Multiprocessors that it had: all.
+    sms: u32,
 }
 
-/// Measures the compute kernel alone.
+/// Measures the compute kernel alone, at least once.
 ///
 /// # Errors
-/// CUDA's.
+/// [`Error::TimedOut`] if it does not end; CUDA's.
 pub(super) fn alone(
     gpu: &Arc<Gpu>,
     program: &Arc<Program>,
     options: &BenchOptions,
+    watch: &Watch<'_>,
 ) -> Result<Alone> {
-    let (stream, sms) = (Stream::new(gpu, Priority::Normal)?, gpu.info().sm_count);
-    let work = Compute::calibrated(gpu, program, (&stream, sms), options.compute)?;
+    let stream = Arc::new(Stream::new(gpu, Priority::Normal)?);
+    let sms = gpu.info().sm_count;
+    let mut work = Compute::calibrated(gpu, program, (&stream, sms), options.compute)?;
     let mut times = Vec::with_capacity(RUNS);
-    for _ in 0..RUNS {
+    while times.len() < RUNS && (times.is_empty() || !watch.is_stopped()) {
         times.push(work.time_ms(&stream, sms)?);
     }
-    Ok(Alone { work, alone_ms: median(&mut times) })
+    Ok(Alone { work, alone_ms: median(&mut times), sms })
 }
 
 /// Measures it again in the complement, while `rig` carries rounds of commands.
 ///
 /// # Errors
-/// When a command failed; CUDA's.
+/// When a command failed; [`Error::TimedOut`] if kernel or commands do not end; CUDA's.
 pub(super) fn measure(
     rig: &mut Rig,
     partitions: &Partitions,
-    (alone, per_second): (&Alone, f64),
+    (alone, per_second): (&mut Alone, f64),
     (grid, options): ((u32, u32), &BenchOptions),
     watch: &Watch<'_>,
 ) -> Result<Beside> {
     let each = per_second * ROUND_MS / 1e3 / f64::from(options.queues);
     let rounds = rounds(options.queues, (each as u64).max(1));
-    let stream = partitions.compute.stream(Priority::Normal)?;
+    let stream = Arc::new(partitions.compute.stream(Priority::Normal)?);
     let sms = partitions.compute.sms();
     let mut commands = 0;
     let mut times = Vec::with_capacity(RUNS);
@@ -88,8 +93,9 @@ pub(super) fn measure(
     Ok(Beside {
         alone_ms: alone.alone_ms,
         beside_ms: median(&mut times),
-        sms_all: sms + partitions.io.sms(),
-        sms_given: partitions.io.sms(),
+        sms_all: alone.sms,
+        // None where priorities alone tell the parts apart.
+        sms_given: alone.sms.saturating_sub(sms),
         kind: kind(&partitions.kind),
         commands,
     })

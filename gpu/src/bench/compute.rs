@@ -32,14 +32,24 @@ struct ComputeArguments {
 
 const _: () = assert!(size_of::<ComputeArguments>() == 32);
 
-/// A kernel's work, always the same.
+/// A kernel's work, always the same. What a kernel that was not seen to end may reach is not freed.
 #[derive(Debug)]
 pub(super) struct Compute {
+    /// None once it is dropped.
+    reached: Option<Reached>,
+    rows: u32,
+    rounds: u32,
+    patience: Duration,
+}
+
+/// What a kernel reaches.
+#[derive(Debug)]
+struct Reached {
     program: Arc<Program>,
     matrices: DeviceMemory,
     arguments: DeviceMemory,
-    rows: u32,
-    rounds: u32,
+    /// The stream of a kernel that was not seen to end: it keeps its partition.
+    under_way: Option<Arc<Stream>>,
 }
 
 /// A kernel that is on its way.
@@ -66,19 +76,21 @@ impl Compute {
     /// Work that takes about `time` on `sms` multiprocessors in `stream`.
     ///
     /// # Errors
-    /// [`Error::Cuda`].
+    /// As [`Compute::time_ms`].
     pub(super) fn calibrated(
         gpu: &Arc<Gpu>,
         program: &Arc<Program>,
-        (stream, sms): (&Stream, u32),
+        (stream, sms): (&Arc<Stream>, u32),
         time: Duration,
     ) -> Result<Compute> {
         let bytes = 3 * u64::from(ROWS_MAX) * u64::from(ROWS_MAX) * 4;
         let matrices = DeviceMemory::allocate(gpu, bytes)?;
         matrices.zero()?;
         let arguments = DeviceMemory::allocate(gpu, size_of::<ComputeArguments>() as u64)?;
-        let program = Arc::clone(program);
-        let mut work = Compute { program, matrices, arguments, rows: ROWS_FIRST, rounds: 1 };
+        let reached =
+            Reached { program: Arc::clone(program), matrices, arguments, under_way: None };
+        let mut work =
+            Compute { reached: Some(reached), rows: ROWS_FIRST, rounds: 1, patience: PATIENCE };
         // The first run is slower than those after it.
         work.time_ms(stream, sms)?;
         let mut product_ms = work.time_ms(stream, sms)?;
@@ -95,9 +107,10 @@ impl Compute {
     ///
     /// # Errors
     /// [`Error::Cuda`].
-    pub(super) fn enqueue(&self, stream: &Stream, sms: u32) -> Result<Run> {
+    pub(super) fn enqueue(&mut self, stream: &Arc<Stream>, sms: u32) -> Result<Run> {
         let matrix_bytes = u64::from(self.rows) * u64::from(self.rows) * 4;
-        let a = self.matrices.address();
+        let reached = self.reached.as_mut().expect("it is taken when the work is dropped");
+        let a = reached.matrices.address();
         let arguments = ComputeArguments {
             a,
             b: a + matrix_bytes,
@@ -105,12 +118,51 @@ impl Compute {
             n: self.rows,
             rounds: self.rounds,
         };
-        self.arguments.write(0, arguments.as_bytes())?;
+        reached.arguments.write(0, arguments.as_bytes())?;
         let begin = stream.record()?;
-        self.launch(stream, sms)?;
+        reached.launch(stream, sms)?;
+        reached.under_way = Some(Arc::clone(stream));
         Ok(Run { begin, end: stream.record()? })
     }
 
+    /// Runs it once, and says how long it took.
+    ///
+    /// # Errors
+    /// [`Error::TimedOut`] if it does not end; [`Error::Cuda`].
+    pub(super) fn time_ms(&mut self, stream: &Arc<Stream>, sms: u32) -> Result<f64> {
+        let run = self.enqueue(stream, sms)?;
+        self.wait_ms(&run, || Ok(()))
+    }
+
+    /// Waits for it, and does `meanwhile` again and again.
+    ///
+    /// # Errors
+    /// As [`Compute::time_ms`]; what `meanwhile` fails with.
+    pub(super) fn wait_ms(
+        &mut self,
+        run: &Run,
+        mut meanwhile: impl FnMut() -> Result<()>,
+    ) -> Result<f64> {
+        let begin = Instant::now();
+        loop {
+            if let Some(took_ms) = run.took_ms()? {
+                self.reached.as_mut().expect("it is not dropped").under_way = None;
+                return Ok(took_ms);
+            }
+            if begin.elapsed() >= self.patience {
+                return Err(Error::TimedOut {
+                    waited_for: "the compute kernel of the bench".to_owned(),
+                    after: self.patience,
+                    fix: "give it less to do (--compute), or end what else the GPU does".to_owned(),
+                });
+            }
+            meanwhile()?;
+            std::thread::yield_now();
+        }
+    }
+}
+
+impl Reached {
     /// Takes small blocks where large ones do not fit.
     fn launch(&self, stream: &Stream, sms: u32) -> Result<()> {
         let (kernel, at) = (self.program.function(Kernel::Compute), self.arguments.address());
@@ -121,39 +173,53 @@ impl Compute {
             other => other,
         }
     }
+}
 
-    /// Runs it once, and says how long it took.
-    ///
-    /// # Errors
-    /// [`Error::TimedOut`] if it does not end; [`Error::Cuda`].
-    pub(super) fn time_ms(&self, stream: &Stream, sms: u32) -> Result<f64> {
-        let run = self.enqueue(stream, sms)?;
-        self.wait_ms(&run, || Ok(()))
-    }
-
-    /// Waits for it, and does `meanwhile` again and again.
-    ///
-    /// # Errors
-    /// As [`Compute::time_ms`]; what `meanwhile` fails with.
-    pub(super) fn wait_ms(
-        &self,
-        run: &Run,
-        mut meanwhile: impl FnMut() -> Result<()>,
-    ) -> Result<f64> {
-        let begin = Instant::now();
-        loop {
-            if let Some(took_ms) = run.took_ms()? {
-                return Ok(took_ms);
-            }
-            if begin.elapsed() >= PATIENCE {
-                return Err(Error::TimedOut {
-                    waited_for: "the compute kernel of the bench".to_owned(),
-                    after: PATIENCE,
-                    fix: "give it less to do (--compute), or end what else the GPU does".to_owned(),
-                });
-            }
-            meanwhile()?;
-            std::thread::yield_now();
+impl Drop for Compute {
+    fn drop(&mut self) {
+        let reached = self.reached.take();
+        if reached.as_ref().is_some_and(|reached| reached.under_way.is_some()) {
+            tracing::warn!(
+                "the compute kernel of the bench has not ended; the memory that it may reach is not freed"
+            );
+            std::mem::forget(reached);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cuda::Priority;
+
+    /// As long as a kernel may be on its way at the end of the test.
+    const AT_MOST: Duration = Duration::from_secs(60);
+
+    #[test]
+    fn a_kernel_that_does_not_end_in_time_keeps_its_memory() {
+        let test = concat!(module_path!(), "::a_kernel_that_does_not_end_in_time_keeps_its_memory");
+        crate::alone::run("sms=2", test, || {
+            let gpu = Gpu::open(0).expect("an emulated GPU");
+            let program = Program::load(&gpu).expect("it compiles");
+            let stream = Arc::new(Stream::new(&gpu, Priority::Normal).expect("a stream"));
+            let time = Duration::from_millis(500);
+            let mut work = Compute::calibrated(&gpu, &program, (&stream, 2), time).expect("work");
+            work.time_ms(&stream, 2).expect("it ends by itself");
+            work.patience = Duration::ZERO;
+            let late = work.time_ms(&stream, 2).expect_err("it takes longer than no time");
+            assert!(matches!(late, Error::TimedOut { .. }), "{late}");
+            assert!(late.to_string().contains("--compute"), "{late}");
+            let before = adit_gpu_emulated::report();
+            assert_eq!(before.kernels_running, 1);
+            drop((work, program, stream));
+            let begun = Instant::now();
+            while adit_gpu_emulated::report().kernels_running > 0 {
+                assert!(begun.elapsed() < AT_MOST, "the kernel does not end");
+                std::thread::yield_now();
+            }
+            let after = adit_gpu_emulated::report();
+            assert_eq!(after.allocated_bytes, before.allocated_bytes);
+            assert_eq!((after.streams, after.modules), (before.streams, before.modules));
+        });
     }
 }

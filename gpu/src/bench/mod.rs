@@ -23,6 +23,6 @@ mod saturated;
 pub(crate) mod server;
 mod single;
 
-pub use options::{BenchOptions, ControllerChoice, QUEUES_MAX, WARPS_MAX, Watch};
+pub use options::{BenchOptions, COMPUTE_MAX, ControllerChoice, QUEUES_MAX, WARPS_MAX, Watch};
 pub use report::{BenchReport, Beside, LABEL, Preparation, Saturated, Single};
 pub use run::run;

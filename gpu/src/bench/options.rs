@@ -12,6 +12,9 @@ pub const QUEUES_MAX: u32 = 256;
 /// Most warps of the I/O kernel on a multiprocessor: more have no registers.
 pub const WARPS_MAX: u32 = 16;
 
+/// Longest that the compute kernel may take alone: it is waited for at most six times as long.
+pub const COMPUTE_MAX: Duration = Duration::from_secs(10);
+
 /// Who serves the rings.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ControllerChoice {
@@ -55,7 +58,7 @@ pub struct BenchOptions {
     pub runtime: Duration,
     /// Commands measured one at a time. Default 2000.
     pub single_commands: u32,
-    /// How long the compute kernel runs alone. Default 100 ms.
+    /// How long the compute kernel runs alone, up to [`COMPUTE_MAX`]. Default 100 ms.
     pub compute: Duration,
 }
 
@@ -101,7 +104,24 @@ impl BenchOptions {
             let why = format!("{} is no multiple of 512", self.block_bytes);
             return Err(Error::invalid("bs of the GPU bench", why));
         }
+        if self.compute > COMPUTE_MAX {
+            let (asked, most) = (self.compute.as_secs_f64(), COMPUTE_MAX.as_secs());
+            let why = format!("{asked} s are more than {most} s");
+            return Err(Error::invalid("compute of the GPU bench", why));
+        }
         self.check_placement()
+    }
+
+    /// Refuses more multiprocessors than a GPU has.
+    ///
+    /// # Errors
+    /// As [`BenchOptions::check`].
+    pub(super) fn check_on(&self, sms_there: u32) -> Result<()> {
+        if self.sms <= sms_there {
+            return Ok(());
+        }
+        let why = format!("{} is outside 1 to {sms_there}, which the GPU has", self.sms);
+        Err(Error::invalid("sms of the GPU bench", why))
     }
 
     fn check_placement(&self) -> Result<()> {
@@ -164,6 +184,14 @@ mod tests {
         assert_eq!(refusal(&options), "queues of the GPU bench: 257 is outside 1 to 256");
         let options = BenchOptions { depth: 1, ..BenchOptions::default() };
         assert_eq!(refusal(&options), "depth of the GPU bench: 1 is outside 2 to 4096");
+    }
+
+    #[test]
+    fn a_compute_kernel_takes_no_longer_than_it_is_waited_for() {
+        let options = |compute| BenchOptions { compute, ..BenchOptions::default() };
+        options(COMPUTE_MAX).check().expect("it is waited for that long");
+        let said = refusal(&options(Duration::from_secs(600)));
+        assert_eq!(said, "compute of the GPU bench: 600 s are more than 10 s");
     }
 
     #[test]

@@ -63,7 +63,7 @@ pub struct Beside {
     pub beside_ms: f64,
     /// Multiprocessors of the GPU.
     pub sms_all: u32,
-    /// Multiprocessors that were given away.
+    /// Multiprocessors that were given away; 0 where none could be set apart.
     pub sms_given: u32,
     /// How they were set apart: `green contexts`, or why they were not.
     pub kind: String,

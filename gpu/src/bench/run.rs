@@ -10,7 +10,7 @@ use super::saturated::{self, grid};
 use super::{preparation, server, single};
 use crate::controller::{Faults, Shape};
 use crate::cuda::{Gpu, Partition, Partitions};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::layout::Form;
 use crate::program::Program;
 
@@ -19,14 +19,19 @@ const DATA_BYTES: u64 = 64 << 20;
 /// Size of the namespace.
 const NAMESPACE_BYTES: u64 = 1 << 30;
 
+/// Warps of a kernel that the emulated GPU runs: each is a thread.
+const EMULATED_WARPS: u32 = 256;
+
 /// Measures what the options say. `watch` may end it early: the report then says what is missing.
 ///
 /// # Errors
-/// [`crate::Error::Invalid`] for options that cannot be; [`crate::Error::Unavailable`] without a GPU or NVRTC; when a
-/// command failed or the controller found one bad.
+/// [`crate::Error::Invalid`] for options that cannot be; [`crate::Error::Unavailable`] without a GPU or NVRTC;
+/// [`crate::Error::OutOfService`] when a command failed or the controller found one bad; [`crate::Error::TimedOut`] if a
+/// kernel does not end in time; [`crate::Error::Cuda`] when a call failed, and the driver's with its controllers.
 pub fn run(options: &BenchOptions, watch: &Watch<'_>) -> Result<BenchReport> {
     options.check()?;
     let gpu = Gpu::open(options.gpu)?;
+    options.check_on(gpu.info().sm_count)?;
     watch.tell("compiling the device code");
     let program = Program::load(&gpu)?;
     let bench = Bench { gpu: &gpu, program: &program, options, watch };
@@ -39,8 +44,9 @@ pub fn run(options: &BenchOptions, watch: &Watch<'_>) -> Result<BenchReport> {
         preparation: Some(preparation::measure(&gpu)?),
         missing: Vec::new(),
     };
-    bench.rings(&mut report)?;
-    match bench.beside(report.saturated.map_or(0.0, |part| part.per_second()))? {
+    bench.rings(&mut report).map_err(|error| bench.explain(error))?;
+    let per_second = report.saturated.map_or(0.0, |part| part.per_second());
+    match bench.beside(per_second).map_err(|error| bench.explain(error))? {
         Ok(part) => report.beside = Some(part),
         Err(why) => report.missing.push(("beside compute", why)),
     }
@@ -101,6 +107,22 @@ impl Bench<'_> {
         rig.check()
     }
 
+    /// Says which options make fewer warps, where a kernel had too many.
+    fn explain(&self, error: Error) -> Error {
+        let BenchOptions { sms, warps, .. } = self.options;
+        match error {
+            Error::Cuda { what, call, name, code, .. }
+                if name == "CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES" =>
+            {
+                let fix = format!(
+                    "lower --sms or --warps: {sms} x {warps} warps were asked for (an emulated GPU has room for {EMULATED_WARPS})"
+                );
+                Error::Cuda { what, call, name, code, fix }
+            }
+            error => error,
+        }
+    }
+
     /// A compute kernel beside the rings, or why there is no figure for it.
     fn beside(&self, per_second: f64) -> Result<std::result::Result<Beside, String>> {
         if self.watch.is_stopped() {
@@ -117,10 +139,13 @@ impl Bench<'_> {
             return Ok(Err(format!("the controller of {queues} queues fills {sms} SMs by itself")));
         };
         self.watch.tell("a compute kernel alone");
-        let alone: Alone = beside::alone(self.gpu, self.program, self.options)?;
+        let mut alone: Alone = beside::alone(self.gpu, self.program, self.options, self.watch)?;
+        if self.watch.is_stopped() {
+            return Ok(Err("interrupted".to_owned()));
+        }
         let mut rig = self.rig(&partitions.io, &partitions.io)?;
         let grid = (sms.min(self.options.sms), warps * 32);
-        let figures = (&alone, per_second);
+        let figures = (&mut alone, per_second);
         beside::measure(&mut rig, &partitions, figures, (grid, self.options), self.watch).map(Ok)
     }
 }

@@ -4,11 +4,11 @@ use std::fmt::Write;
 use std::sync::Mutex;
 use std::time::Duration;
 
-use adit_gpu::Place;
 use adit_gpu::bench::{self, BenchOptions, BenchReport, ControllerChoice, LABEL, Watch};
 use clap::{Args, ValueEnum};
 use serde_json::{Value, json};
 
+use super::Placement;
 use crate::failure::{Failure, Result};
 use crate::human;
 use crate::interrupt::Interrupt;
@@ -76,15 +76,6 @@ pub(crate) struct BenchArgs {
     json: bool,
 }
 
-/// Where rings lie.
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum Placement {
-    /// In the GPU's memory
-    Hbm,
-    /// In pinned host memory
-    Host,
-}
-
 /// Who serves rings.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum Server {
@@ -126,10 +117,7 @@ fn options(args: &BenchArgs) -> Result<BenchOptions> {
         depth: args.depth,
         sms: args.sms,
         warps: args.warps,
-        placement: match args.placement.unwrap_or(usual) {
-            Placement::Hbm => Place::Gpu,
-            Placement::Host => Place::Host,
-        },
+        placement: args.placement.unwrap_or(usual).place(),
         controller,
         block_bytes,
         runtime: args.runtime,
@@ -258,9 +246,11 @@ fn write_beside(out: &mut String, report: &BenchReport) -> std::fmt::Result {
     };
     let times = format!("{:.2} ms alone, {:.2} ms beside", part.alone_ms, part.beside_ms);
     line(out, "compute kernel beside the rings", &format!("{slower} ({times})"))?;
-    let given = format!("{} of {} SMs", part.sms_given, part.sms_all);
-    let share =
-        format!("{:.1} % ({given}; {})", part.share() * 100.0, human::printable(&part.kind));
+    let (all, kind) = (part.sms_all, human::printable(&part.kind));
+    let share = match part.sms_given {
+        0 => format!("not set apart: all share {all} SMs ({kind})"),
+        given => format!("{:.1} % ({given} of {all} SMs; {kind})", part.share() * 100.0),
+    };
     line(out, "multiprocessors given away", &share)
 }
 

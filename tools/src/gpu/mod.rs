@@ -16,8 +16,8 @@ mod selftest;
 mod table;
 mod trace;
 
-use adit_gpu::Gpu;
-use clap::{Args, Subcommand};
+use adit_gpu::{Gpu, Place};
+use clap::{Args, Subcommand, ValueEnum};
 
 use crate::failure::{Failure, Result};
 
@@ -73,6 +73,24 @@ struct GpuArg {
     /// Which GPU, from 0 on
     #[arg(long = "gpu", value_name = "N", default_value_t = 0)]
     ordinal: u32,
+}
+
+/// Where memory lies that the GPU and devices share.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Placement {
+    /// In the GPU's memory
+    Hbm,
+    /// In pinned host memory
+    Host,
+}
+
+impl Placement {
+    fn place(self) -> Place {
+        match self {
+            Placement::Hbm => Place::Gpu,
+            Placement::Host => Place::Host,
+        }
+    }
 }
 
 /// Refuses the number of a GPU that is not among those there are. Where there are none, the commands say so.

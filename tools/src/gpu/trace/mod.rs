@@ -1,8 +1,8 @@
 //! `adit gpu trace`: one layer of a model's KV blocks, from a store to the GPU's memory, step by step.
 //!
 //! A store is made and filled; it plans the reads of a layer, and the GPU carries them out through rings of its own, into
-//! the pages of a paged cache. What the CPU does is a step with a time; what the GPU did is counted. At the end each block
-//! is compared with the store's checksums.
+//! the pages of a paged cache; where it cannot, CPU threads stage them. What the CPU does is a step with a time; what is
+//! sent to the device is counted. At the end each block is compared with the store's checksums.
 
 mod pages;
 mod shelf;
@@ -13,17 +13,22 @@ use std::time::Duration;
 use std::{slice, thread};
 
 use adit_driver::Target;
-use adit_gpu::{GioUring, Gpu, Iocbs, KernelChoice, Options, Outcome, Pool, Priority, Transfer};
+use adit_gpu::{
+    EngineChoice, GioUring, Gpu, Iocbs, KernelChoice, Options, Outcome, Place, Pool, Priority,
+    Transfer,
+};
+use adit_kvstore::layout::Layout;
 use adit_kvstore::store::{LocalLease, Transfers};
 use clap::{Args, ValueEnum};
 use serde_json::{Map, Value, json};
 
 use self::pages::Pages;
-use self::shelf::{Shelf, Wanted};
+use self::shelf::{Room, Shelf, Wanted};
 use self::timeline::Timeline;
-use super::GpuArg;
+use super::{GpuArg, Placement};
 use crate::failure::{Failure, Result};
 use crate::human;
+use crate::interrupt::Interrupt;
 use crate::output::Output;
 
 const EXAMPLES: &str = "\
@@ -32,6 +37,8 @@ Examples:
     adit gpu trace
   8,000 tensors:
     adit gpu trace --blocks 4000 --layers 1
+  Where the device does not reach the GPU's memory, rings all the same:
+    adit gpu trace --placement host
 
 The target is formatted as a store. Without one a software controller in memory is made for the trace.";
 
@@ -39,6 +46,8 @@ The target is formatted as a store. Without one a software controller in memory 
 const TIMEOUT: Duration = Duration::from_secs(10);
 /// Most KV blocks of a trace.
 const BLOCKS_MAX: i64 = 65_536;
+/// Most queue pairs of the rings: the store has one of those that are asked for.
+const QUEUES_MAX: i64 = shelf::QUEUES as i64 - 1;
 
 /// Takes one layer of KV blocks from a store to the GPU through its rings, and tells every step
 #[derive(Args, Clone, Debug)]
@@ -54,29 +63,33 @@ pub(crate) struct TraceArgs {
     #[arg(long, value_name = "NAME", default_value = "llama-3-8b")]
     model: String,
 
-    /// KV blocks of 16 tokens
+    /// KV blocks of 16 tokens, 1 to 65536
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=BLOCKS_MAX))]
     blocks: u32,
 
-    /// How many of the model's layers the blocks have; the last is read
+    /// How many of the model's layers the blocks have, 1 to 512 (what exceeds the model's is left out); the last is read
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=512))]
     layers: u32,
 
-    /// Queue pairs that the GPU drives
-    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=1024))]
+    /// Queue pairs that the GPU drives, 1 to 63: one more is the store's
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=QUEUES_MAX))]
     queues: u32,
 
-    /// Entries of each queue
+    /// Entries of each queue, 2 to 4096
     #[arg(long, value_name = "N", default_value_t = 256, value_parser = clap::value_parser!(u32).range(2..=4096))]
     depth: u32,
 
-    /// Streaming multiprocessors for I/O
+    /// Streaming multiprocessors for I/O, 1 to the GPU's
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..))]
     sms: u32,
 
     /// A kernel for this layer, or one that runs as long as the rings do
     #[arg(long, value_enum, default_value_t = Kernel::OneShot)]
     kernel: Kernel,
+
+    /// Where the pages lie; rings lie beside them where that works, and otherwise in host memory
+    #[arg(long, value_enum, default_value_t = Placement::Hbm)]
+    placement: Placement,
 
     /// Overwrites what is on the target
     #[arg(long)]
@@ -97,19 +110,19 @@ enum Kernel {
 /// Runs the command.
 ///
 /// # Errors
-/// That there is no GPU; what the target, the store or the rings did wrong; a block that is not what was put.
+/// That there is no GPU; what the target, the store or the rings did wrong; a block that is not what was put; that the user
+/// ended it.
 pub(crate) fn run(args: &TraceArgs) -> Result<()> {
+    // First what is wrong on any machine.
+    let layout = shelf::layout(&args.model, args.layers)?;
+    let target = args.target.clone().map_or_else(|| memory(args, &layout), Ok)?;
+    shelf::check(&target)?;
     let gpu = Gpu::open(args.gpu.ordinal)?;
-    let target = args.target.clone().map_or_else(|| memory(args), Ok)?;
-    let wanted = Wanted {
-        target: &target,
-        force: args.force,
-        model: &args.model,
-        layers: args.layers,
-        blocks: args.blocks,
-    };
-    let mut shelf = Shelf::fill(&wanted)?;
-    let told = trace(args, &gpu, &mut shelf)?;
+    check_sms(args.sms, &gpu)?;
+    let interrupt = Interrupt::install()?;
+    let wanted = Wanted { target: &target, force: args.force, layout, blocks: args.blocks };
+    let mut shelf = Shelf::fill(&wanted, &interrupt)?;
+    let told = trace(args, &gpu, &mut shelf, &interrupt)?;
     shelf.close()?;
     Output::Standard.write(&match args.json {
         true => format!("{:#}\n", told.json()),
@@ -117,11 +130,22 @@ pub(crate) fn run(args: &TraceArgs) -> Result<()> {
     })
 }
 
-/// A software controller in memory with room for the blocks, twice, and for the store's own.
-fn memory(args: &TraceArgs) -> Result<Target> {
-    let layout = shelf::layout(&args.model, args.layers)?;
-    let blocks_bytes = layout.block_bytes() * u64::from(args.blocks);
-    Ok(format!("soft:mem={}M,lba=4096", (blocks_bytes >> 20) * 2 + 256).parse()?)
+/// Refuses more multiprocessors than there are.
+///
+/// # Errors
+/// A usage failure that names their number.
+fn check_sms(asked: u32, gpu: &Gpu) -> Result<()> {
+    let there = gpu.info().sm_count;
+    if asked <= there {
+        return Ok(());
+    }
+    Err(Failure::usage(format!("--sms {asked}: the GPU has {there} multiprocessors")))
+}
+
+/// A software controller in memory with room for the blocks.
+fn memory(args: &TraceArgs, layout: &Layout) -> Result<Target> {
+    let bytes = Room::of(layout, args.blocks).bytes;
+    Ok(format!("soft:mem={}M,lba=4096", bytes >> 20).parse()?)
 }
 
 fn options(args: &TraceArgs) -> Options {
@@ -143,6 +167,7 @@ fn options(args: &TraceArgs) -> Options {
 struct Journey<'a> {
     args: &'a TraceArgs,
     gpu: &'a Arc<Gpu>,
+    interrupt: &'a Interrupt,
     uring: GioUring,
     pages: Pages,
     plan: Transfers<LocalLease>,
@@ -152,16 +177,22 @@ struct Journey<'a> {
 /// Has the rings read the last layer, and looks whether it is what was put.
 ///
 /// # Errors
-/// What the rings did wrong; a block that is not what was put.
-fn trace(args: &TraceArgs, gpu: &Arc<Gpu>, shelf: &mut Shelf) -> Result<Told> {
+/// What the rings did wrong; a block that is not what was put; that the user ended it.
+fn trace(
+    args: &TraceArgs,
+    gpu: &Arc<Gpu>,
+    shelf: &mut Shelf,
+    interrupt: &Interrupt,
+) -> Result<Told> {
     let plan = shelf.plan(shelf.layout.block().layers - 1)?;
     let pages = Pages::new(&shelf.layout, args.blocks);
     let controller = Arc::clone(&shelf.controller);
-    let pool = Pool::allocate(gpu, slice::from_ref(&controller), &pages.region_bytes(), None)?;
+    let (controllers, place) = (slice::from_ref(&controller), args.placement.place());
+    let pool = Pool::allocate(gpu, controllers, &pages.region_bytes(), Some(place))?;
     let device = adit_gpu::Device { controller, namespace: shelf.namespace.clone() };
     let uring = GioUring::init_queue(gpu, vec![device], pool, &options(args))?;
     let lba_bytes = shelf.namespace.lba_bytes();
-    let journey = Journey { args, gpu, uring, pages, plan, lba_bytes };
+    let journey = Journey { args, gpu, interrupt, uring, pages, plan, lba_bytes };
     let told = journey.make(shelf)?;
     shelf.release(journey.plan.lease);
     Ok(told)
@@ -183,11 +214,16 @@ impl Journey<'_> {
         let iocbs = self.uring.get_iocb(self.transfers(), Some(&event))?;
         timeline.step("get_iocb", filled(&iocbs));
         self.uring.issue_io(&iocbs, self.args.sms)?;
-        timeline.step("issue_io", "the I/O kernel has them, behind the event");
+        let carrier = Carrier::of(self.uring.description().engine);
+        timeline.step("issue_io", format!("{} them, behind the event", carrier.has));
         self.uring.wait_cqe(&iocbs, &stream)?;
         let arrived = stream.record()?;
-        timeline.step("wait_cqe", "the compute stream waits for the data; the CPU is free");
+        timeline.step(
+            "wait_cqe",
+            format!("the compute stream waits for the data; {}", carrier.meanwhile),
+        );
         while !arrived.is_over()? {
+            self.heed()?;
             timeline.check(TIMEOUT)?;
             thread::yield_now();
         }
@@ -201,6 +237,20 @@ impl Journey<'_> {
         timeline
             .step("intact", format!("{} KV blocks, by the store's checksums", self.args.blocks));
         Ok(Told { scene: self.scene(shelf), timeline, counts: self.counts(&outcome)? })
+    }
+
+    /// Stops the rings if the user asks for the end.
+    ///
+    /// # Errors
+    /// That he did.
+    fn heed(&self) -> Result<()> {
+        if !self.interrupt.requested() {
+            return Ok(());
+        }
+        Err(Failure::stopped(match self.uring.stop() {
+            Ok(()) => "interrupted before the layer was there".to_owned(),
+            Err(error) => format!("interrupted; {error}"),
+        }))
     }
 
     /// # Errors
@@ -243,6 +293,7 @@ impl Journey<'_> {
                 ),
             ),
             ("plan", format!("{reads} runs on the device, held by a lease")),
+            ("pages", where_it_lies(self.uring.pool())),
             ("rings", self.rings()),
         ]
     }
@@ -281,6 +332,33 @@ impl Journey<'_> {
             ("completion doorbells", stats.cq_rings),
             ("late completions", stats.late),
         ])
+    }
+}
+
+/// Where the pages lie, and how the device reaches them.
+fn where_it_lies(pool: &Pool) -> String {
+    let place = pool.place().name();
+    match pool.path() {
+        Some(path) if pool.place() == Place::Gpu => format!("in {place}, by {}", path.name()),
+        Some(_) => format!("in {place}"),
+        None => format!("in {place}, which the device does not reach"),
+    }
+}
+
+/// Who carries the layer out, in the words of the steps.
+struct Carrier {
+    has: &'static str,
+    meanwhile: &'static str,
+}
+
+impl Carrier {
+    fn of(engine: EngineChoice) -> Carrier {
+        match engine {
+            EngineChoice::Staged => {
+                Carrier { has: "CPU threads have", meanwhile: "CPU threads bring it" }
+            }
+            _ => Carrier { has: "the I/O kernel has", meanwhile: "the CPU is free" },
+        }
     }
 }
 

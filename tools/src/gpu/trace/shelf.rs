@@ -10,13 +10,21 @@ use adit_driver::{Controller, Device, DeviceOptions, Namespace, Target};
 use adit_kvstore::layout::{BlockShape, Layout};
 use adit_kvstore::shard::Part;
 use adit_kvstore::store::{LocalLease, Transfers};
-use adit_kvstore::{FormatStore, OpenOptions, Store};
+use adit_kvstore::{FormatStore, OpenOptions, Store, UNIT_BYTES};
 
-use crate::failure::{Failure, Result};
+use crate::failure::{Failure, INTERRUPTED, Result};
+use crate::human;
+use crate::interrupt::Interrupt;
 use crate::kv::{Blocks, Session, guard};
 
 /// I/O queues that are asked for: one is the store's, the others are for the rings.
-const QUEUES: u16 = 64;
+pub(super) const QUEUES: u16 = 64;
+/// Fewest objects that a store is formatted for.
+const OBJECTS_MIN: u64 = 4096;
+/// Bytes of a device for an object's metadata: its part of the journal and of two checkpoints.
+const OBJECT_BYTES: u64 = 256;
+/// Bytes of a device beside.
+const OWN_BYTES: u64 = 256 << 20;
 /// The sequence whose blocks are put.
 const SEQUENCE: u64 = 0;
 /// How long a plan may hold what it reads: longer than its commands may take.
@@ -29,12 +37,39 @@ pub(super) struct Wanted<'a> {
     pub(super) target: &'a Target,
     /// Whether what is there may go.
     pub(super) force: bool,
-    /// A model that is known by name.
-    pub(super) model: &'a str,
-    /// How many of its layers blocks have.
-    pub(super) layers: u32,
+    /// What blocks are like.
+    pub(super) layout: Layout,
     /// KV blocks.
     pub(super) blocks: u32,
+}
+
+/// What a store needs for blocks, and for nothing else.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Room {
+    /// Objects that it is formatted for.
+    pub(super) objects: u64,
+    /// Bytes of its device.
+    pub(super) bytes: u64,
+}
+
+impl Room {
+    /// For so many blocks of a layout: their data twice, a usual object's metadata for each object, and the store's own.
+    pub(super) fn of(layout: &Layout, blocks: u32) -> Room {
+        // A block's record has a checksum for each tensor; half of the objects are for puts under way.
+        let objects = u64::from(blocks) * (4 + u64::from(layout.tensors()) / 8);
+        let objects = objects.max(OBJECTS_MIN);
+        let data = u64::from(blocks) * layout.block_units() * UNIT_BYTES;
+        Room { objects, bytes: 2 * data + objects * OBJECT_BYTES + OWN_BYTES }
+    }
+
+    /// Says what to do about a failure on a device of `bytes`, if that is too small.
+    fn explain(self, failure: Failure, bytes: u64) -> Failure {
+        if bytes >= self.bytes || failure.code() == INTERRUPTED {
+            return failure;
+        }
+        let (there, enough) = (human::capacity(bytes), human::capacity(self.bytes));
+        failure.and(format!("{there} may not hold the KV blocks: {enough} do; name a larger TARGET or fewer --blocks"))
+    }
 }
 
 /// A store with KV blocks.
@@ -50,9 +85,8 @@ impl Shelf {
     /// Formats the device and puts the blocks.
     ///
     /// # Errors
-    /// What the device has that is not to be overwritten, or did wrong; a model that is not known.
-    pub(super) fn fill(wanted: &Wanted) -> Result<Shelf> {
-        let layout = layout(wanted.model, wanted.layers)?;
+    /// What the device has that is not to be overwritten, or did wrong; that the user ended it.
+    pub(super) fn fill(wanted: &Wanted, interrupt: &Interrupt) -> Result<Shelf> {
         let options = DeviceOptions {
             queue_count: QUEUES,
             exclusive: true,
@@ -65,8 +99,10 @@ impl Shelf {
         let namespace = controller.namespace_of(wanted.target)?;
         guard(std::slice::from_ref(wanted.target), std::slice::from_ref(&device), wanted.force)?;
         let (devices, label) = (vec![device], "adit gpu trace".to_owned());
+        let room = Room::of(&wanted.layout, wanted.blocks);
         let format = FormatStore {
             devices: devices.clone(),
+            objects_max: Some(room.objects),
             label,
             overwrite: wanted.force,
             ..FormatStore::default()
@@ -74,11 +110,18 @@ impl Shelf {
         Store::format(&format)?;
         let open = OpenOptions { devices, ..OpenOptions::default() };
         let mut session = Session::of(Store::open_local(&open)?);
-        let mut blocks = Blocks::define(&mut session, layout)?;
-        blocks.put(&mut session, SEQUENCE, u64::from(wanted.blocks), &mut |_| Ok(()))?;
+        let mut blocks = Blocks::define(&mut session, wanted.layout)?;
+        let put = blocks.put(&mut session, SEQUENCE, u64::from(wanted.blocks), &mut |_| {
+            if interrupt.requested() {
+                return Err(Failure::stopped("interrupted; the store has a part of the KV blocks"));
+            }
+            Ok(())
+        });
+        let bytes = namespace.lba_count() * u64::from(namespace.lba_bytes());
+        put.map_err(|failure| room.explain(failure, bytes))?;
         session.commit()?;
         let controller = Arc::new(controller);
-        Ok(Shelf { controller, namespace, layout, blocks: wanted.blocks, session })
+        Ok(Shelf { controller, namespace, layout: wanted.layout, blocks: wanted.blocks, session })
     }
 
     /// The reads of one layer of all blocks, which are held until [`Shelf::release`]. Items are counted as blocks.
@@ -96,7 +139,7 @@ impl Shelf {
         match missing {
             None => Ok(plan),
             Some(block) => Err(Failure::failed(format!(
-                "KV block {block} is not in the store any more; give the trace a larger device"
+                "KV block {block} is not in the store any more; name a larger TARGET or fewer --blocks"
             ))),
         }
     }
@@ -123,6 +166,17 @@ pub(super) fn layout(model: &str, layers: u32) -> Result<Layout> {
     let whole = Blocks::layout(model)?;
     let layers = layers.min(whole.block().layers);
     Ok(Layout::new(BlockShape { layers, ..*whole.block() }, whole.order())?)
+}
+
+/// Refuses a target that no GPU drives queues of, whatever it is.
+///
+/// # Errors
+/// A usage failure that says which are driven.
+pub(super) fn check(target: &Target) -> Result<()> {
+    match target {
+        Target::Kernel(_) => Err(no_controller(target)),
+        _ => Ok(()),
+    }
 }
 
 fn no_controller(target: &Target) -> Failure {

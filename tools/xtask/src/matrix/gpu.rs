@@ -29,10 +29,19 @@ pub(super) const CASES: &[Case] = &[Case {
             "ADIT_EMULATED_GPU=io-register=not-permitted adit gpu trace {1} --blocks 16 --queues 2 --force",
             &["doorbells proxy", "0 failed"],
         ),
-        // Without memory that the controller reaches by itself, the host's.
+        // Without memory of the GPU's that the controller reaches by itself: staged, or all in the host's.
         good(
             "ADIT_EMULATED_GPU=no-dma-buf,gdr=absent adit gpu trace {0} --blocks 16 --queues 2 --force",
-            &["host", "0 failed"],
+            &["CPU threads stage the transfers, since", "CPU threads have them", "0 failed"],
+        ),
+        good(
+            "ADIT_EMULATED_GPU=no-dma-buf,gdr=absent adit gpu trace {0} --blocks 16 --queues 2 --force --placement host",
+            &[
+                "pages   in host",
+                "entries in host, completions in host",
+                "doorbells mapped",
+                "0 failed",
+            ],
         ),
     ],
 }];

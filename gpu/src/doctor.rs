@@ -56,12 +56,26 @@ pub struct Section {
 const ESSENTIAL: [&str; 5] =
     ["GPU", "compute capability", "NVRTC", "host registration", "doorbells"];
 
+/// Who would carry transfers out where nothing is asked for: [`crate::Options::default`] and [`crate::Pool::allocate`]
+/// without a place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Usual {
+    /// The GPU: pool and rings lie in its memory.
+    Rings,
+    /// CPU threads, through pinned memory. Rings over pinned memory may work, and have to be asked for.
+    Staged,
+    /// The driver's own queue pairs, without the GPU.
+    CpuOnly,
+    /// That is for the drive to say, and none was there.
+    Open,
+}
+
 /// All that was found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Report {
     /// In order.
     pub sections: Vec<Section>,
-    /// The way to memory that rings would take.
+    /// The best way to memory that works; without a drive none was tried, and it is the one that needs the least.
     pub path: MemoryPath,
     /// How doorbells would be rung: `mapped` or `proxy`; `None` where no GPU rings any.
     pub doorbells: Option<&'static str>,
@@ -73,10 +87,32 @@ impl Report {
         self.sections.iter().flat_map(|section| &section.rows).find(|row| row.name == name)
     }
 
-    /// What rings cannot do without and is missing here; CPU threads stage transfers instead, where there is a GPU.
+    /// What rings cannot do without and is missing here.
     pub fn obstacle(&self) -> Option<&Row> {
         let rows = ESSENTIAL.iter().filter_map(|name| self.row(name));
         rows.into_iter().find(|row| row.verdict == Verdict::Missing)
+    }
+}
+
+impl Report {
+    /// Who would carry transfers out where nothing is asked for.
+    pub fn usual(&self) -> Usual {
+        let instead = if self.can_stage() { Usual::Staged } else { Usual::CpuOnly };
+        if self.obstacle().is_some() {
+            return instead;
+        }
+        match self.path {
+            MemoryPath::CpuOnly => Usual::CpuOnly,
+            MemoryPath::PinnedHost if self.doorbells.is_none() => Usual::Open,
+            MemoryPath::PinnedHost => instead,
+            _ => Usual::Rings,
+        }
+    }
+
+    /// Whether CPU threads could stage transfers: through pinned memory, which CUDA has to register.
+    fn can_stage(&self) -> bool {
+        let registers = |name| self.row(name).is_none_or(|row| row.verdict != Verdict::Missing);
+        ["GPU", "host registration", MemoryPath::PinnedHost.name()].into_iter().all(registers)
     }
 }
 

@@ -19,6 +19,7 @@ fn a_machine_with_everything_rings_by_itself() {
         let rig = Rig::new(1);
         let report = examine(0, Some(&rig.controllers[0]));
         assert_eq!((report.path, report.doorbells), (MemoryPath::DmaBufIommufd, Some("mapped")));
+        assert_eq!(report.usual(), Usual::Rings);
         let good = [
             "GPU",
             "driver",
@@ -55,6 +56,36 @@ fn each_thing_that_is_missing_has_its_reason_and_its_remedy() {
         let rows = report.sections.iter().flat_map(|section| &section.rows);
         for row in rows.filter(|row| row.verdict != Verdict::Good) {
             assert!(row.reason.is_some() && row.fix.is_some(), "{row:?}");
+        }
+        rig.finish();
+    });
+}
+
+#[test]
+fn without_a_way_to_gpu_memory_cpu_threads_stage_unless_rings_in_host_memory_are_asked_for() {
+    let name = concat!(
+        module_path!(),
+        "::without_a_way_to_gpu_memory_cpu_threads_stage_unless_rings_in_host_memory_are_asked_for"
+    );
+    alone::run("no-dma-buf,gdr=absent", name, || {
+        let rig = Rig::new(1);
+        let report = examine(0, Some(&rig.controllers[0]));
+        assert_eq!((report.path, report.doorbells), (MemoryPath::PinnedHost, Some("mapped")));
+        assert_eq!((report.obstacle(), report.usual()), (None, Usual::Staged));
+        assert_eq!(examine(0, None).usual(), Usual::Open);
+        rig.finish();
+    });
+}
+
+#[test]
+fn without_registered_memory_nothing_is_staged() {
+    let name = concat!(module_path!(), "::without_registered_memory_nothing_is_staged");
+    alone::run("host-register=refused", name, || {
+        let rig = Rig::new(1);
+        for controller in [None, Some(&rig.controllers[0])] {
+            let report = examine(0, controller);
+            let obstacle = report.obstacle().map(|row| row.name);
+            assert_eq!((obstacle, report.usual()), (Some("host registration"), Usual::CpuOnly));
         }
         rig.finish();
     });

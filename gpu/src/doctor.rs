@@ -170,7 +170,7 @@ pub fn examine(ordinal: u32, controller: Option<&Arc<Controller>>) -> Report {
 fn examine_below(root: &Path, ordinal: u32, controller: Option<&Arc<Controller>>) -> Report {
     let gpu = Gpu::open(ordinal);
     let mut sections = vec![Section { title: "GPU", rows: facts::gpu(&gpu) }];
-    sections.push(Section { title: "System", rows: facts::system(gpu.as_ref().ok()) });
+    sections.push(Section { title: "System", rows: facts::system(gpu.as_ref().ok(), controller) });
     let Ok(gpu) = gpu else {
         return Report { sections, path: MemoryPath::CpuOnly, doorbells: None };
     };
@@ -185,7 +185,7 @@ fn examine_below(root: &Path, ordinal: u32, controller: Option<&Arc<Controller>>
     Report { sections, path, doorbells }
 }
 
-/// How each way fares, and the first that works.
+/// How each way fares, and the best that works.
 fn ways(gpu: &Arc<Gpu>, controller: &Arc<Controller>) -> (Vec<Row>, MemoryPath) {
     let controllers = [Arc::clone(controller)];
     let mut best = None;
@@ -194,7 +194,9 @@ fn ways(gpu: &Arc<Gpu>, controller: &Arc<Controller>) -> (Vec<Row>, MemoryPath) 
         if tried.is_ok() {
             best.get_or_insert(path);
         }
-        Row::of(path.name(), &tried, |()| "works".to_owned())
+        let is_translated = facts::is_vfio(controller) || path == MemoryPath::CpuOnly;
+        let works = if is_translated { "works" } else { "works; no IOMMU takes part" };
+        Row::of(path.name(), &tried, |()| works.to_owned())
     };
     let rows = MemoryPath::ALL.into_iter().map(try_one).collect();
     (rows, best.unwrap_or(MemoryPath::CpuOnly))

@@ -4,6 +4,7 @@ use std::fs::File;
 use std::path::Path;
 use std::sync::Arc;
 
+use adit_driver::bus::vfio::HAS_IOMMUFD;
 use adit_driver::{Controller, Namespace};
 
 use super::{Row, Verdict};
@@ -84,7 +85,7 @@ fn compiler(gpu: &Arc<Gpu>) -> Row {
 }
 
 /// What lets memory and registers be shared.
-pub(super) fn system(gpu: Option<&Arc<Gpu>>) -> Vec<Row> {
+pub(super) fn system(gpu: Option<&Arc<Gpu>>, controller: Option<&Arc<Controller>>) -> Vec<Row> {
     let mut rows = Vec::new();
     if let Some(gpu) = gpu {
         let info = gpu.info();
@@ -96,7 +97,12 @@ pub(super) fn system(gpu: Option<&Arc<Gpu>>) -> Vec<Row> {
         ]);
     }
     rows.push(Row::of("gdrdrv", &paths::gdr_is_present(), |()| "yes".to_owned()));
-    rows.push(iommufd(Path::new(IOMMUFD)));
+    rows.push(match controller {
+        Some(controller) if !is_vfio(controller) => {
+            Row::good("iommufd", format!("not needed for {}", controller.info().device))
+        }
+        _ => iommufd(Path::new(IOMMUFD), HAS_IOMMUFD),
+    });
     rows
 }
 
@@ -132,8 +138,18 @@ fn ordering(info: &GpuInfo) -> Row {
     Row::warning("write ordering", format!("none ({value})"), why, fix)
 }
 
+/// Whether a controller is a PCIe function behind an IOMMU; all others take memory without one.
+pub(super) fn is_vfio(controller: &Controller) -> bool {
+    controller.info().device.starts_with("vfio:")
+}
+
 /// Whether this process may use iommufd.
-pub(super) fn iommufd(path: &Path) -> Row {
+pub(super) fn iommufd(path: &Path, is_built_in: bool) -> Row {
+    if !is_built_in {
+        let why = "built without --features iommufd, so drives are opened through a VFIO container, which maps no dma-bufs";
+        let fix = "take another way to the memory, or build with --features iommufd";
+        return Row::bad("iommufd", Verdict::Missing, "no", why, fix);
+    }
     let opened = File::options().read(true).write(true).open(path);
     let error = match opened {
         Ok(_) => return Row::good("iommufd", "yes"),

@@ -161,14 +161,38 @@ fn a_small_window_and_a_slow_link_are_warned_of() {
 fn a_kernel_without_iommufd_is_told_from_one_that_refuses() {
     let tree = Tree::new();
     let path = tree.0.join("iommu");
-    let row = facts::iommufd(&path);
+    let row = facts::iommufd(&path, true);
     assert!(row.fix.as_deref().is_some_and(|fix| fix.contains("CONFIG_IOMMUFD")), "{row:?}");
     fs::create_dir(&path).expect("a directory");
-    let row = facts::iommufd(&path);
+    let row = facts::iommufd(&path, true);
     assert!(row.fix.as_deref().is_some_and(|fix| fix.contains("let this user open")), "{row:?}");
     let file = tree.0.join("file");
     fs::write(&file, "").expect("a file");
-    assert_eq!(facts::iommufd(&file).verdict, Verdict::Good);
+    assert_eq!(facts::iommufd(&file, true).verdict, Verdict::Good);
+}
+
+#[test]
+fn iommufd_that_is_not_built_in_is_missing_whatever_the_kernel_has() {
+    let tree = Tree::new();
+    let file = tree.0.join("iommu");
+    fs::write(&file, "").expect("a file");
+    let row = facts::iommufd(&file, false);
+    assert_eq!(row.verdict, Verdict::Missing);
+    assert!(row.reason.as_deref().is_some_and(|why| why.contains("--features iommufd")), "{row:?}");
+}
+
+#[test]
+fn iommufd_is_not_missed_where_the_drive_is_in_software() {
+    let name = concat!(module_path!(), "::iommufd_is_not_missed_where_the_drive_is_in_software");
+    alone::run("", name, || {
+        let rig = Rig::new(1);
+        let report = examine(0, Some(&rig.controllers[0]));
+        let row = report.row("iommufd").expect("a row");
+        assert!(row.verdict == Verdict::Good && row.value.contains("not needed"), "{row:?}");
+        let row = report.row("dma-buf through iommufd").expect("a row");
+        assert_eq!(row.value, "works; no IOMMU takes part");
+        rig.finish();
+    });
 }
 
 #[test]

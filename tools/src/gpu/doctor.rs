@@ -22,7 +22,11 @@ Examples:
   The second GPU and a drive: also what lies between them, and each way to memory, tried:
     adit gpu doctor --gpu 1 vfio:0000:01:00.0
 
-Exit codes: 0 the GPU's rings have a way, 1 the drive cannot be opened, 3 there is no GPU, or no way.";
+Exit codes:
+  0 rings can be made, if need be over host memory, which has to be asked for
+  1 the drive cannot be opened
+  2 the command line is wrong, or names no drive that has queues
+  3 rings cannot be made here: no GPU, no NVRTC that compiles for it, no doorbell, no memory for both";
 
 /// Prints what a GPU and a drive have for each other, what they lack, and what would change that
 #[derive(Args, Clone, Debug)]

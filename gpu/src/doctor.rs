@@ -11,11 +11,10 @@ mod tests;
 use std::path::Path;
 use std::sync::Arc;
 
-use adit_driver::Controller;
-
 use crate::cuda::Gpu;
 use crate::error::Error;
 use crate::paths::{self, MemoryPath};
+use crate::uring::Device;
 
 /// How a fact stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -139,6 +138,11 @@ impl Row {
 
     /// What is not there, by the error that says so.
     fn missing(name: &'static str, error: &Error) -> Row {
+        Row::by(name, Verdict::Missing, "no", error)
+    }
+
+    /// What stands so because of an error.
+    fn by(name: &'static str, verdict: Verdict, value: &str, error: &Error) -> Row {
         let (reason, fix) = match error {
             Error::Unavailable { why, fix, .. } | Error::Refused { why, fix, .. } => {
                 (why.clone(), Some(fix.clone()))
@@ -148,8 +152,7 @@ impl Row {
             }
             other => (other.to_string(), None),
         };
-        let (value, verdict) = ("no".to_owned(), Verdict::Missing);
-        Row { name, value, verdict, reason: Some(reason), fix }
+        Row { name, value: value.to_owned(), verdict, reason: Some(reason), fix }
     }
 
     /// `good` where something is there, or why it is not.
@@ -161,32 +164,33 @@ impl Row {
     }
 }
 
-/// Looks at a GPU by its number, and at a controller with it.
-pub fn examine(ordinal: u32, controller: Option<&Arc<Controller>>) -> Report {
-    examine_below(Path::new("/sys"), ordinal, controller)
+/// Looks at a GPU by its number, and at a device with it, from whose namespace one LBA is read.
+pub fn examine(ordinal: u32, device: Option<&Device>) -> Report {
+    examine_below(Path::new("/sys"), ordinal, device)
 }
 
 /// The same with the sysfs at `root`.
-fn examine_below(root: &Path, ordinal: u32, controller: Option<&Arc<Controller>>) -> Report {
+fn examine_below(root: &Path, ordinal: u32, device: Option<&Device>) -> Report {
     let gpu = Gpu::open(ordinal);
+    let controller = device.map(|device| &device.controller);
     let mut sections = vec![Section { title: "GPU", rows: facts::gpu(&gpu) }];
     sections.push(Section { title: "System", rows: facts::system(gpu.as_ref().ok(), controller) });
     let Ok(gpu) = gpu else {
         return Report { sections, path: MemoryPath::CpuOnly, doorbells: None };
     };
     sections.push(Section { title: "PCIe", rows: pcie::rows(root, &gpu, controller) });
-    let Some(controller) = controller else {
+    let Some(device) = device else {
         return Report { sections, path: MemoryPath::PinnedHost, doorbells: None };
     };
-    let (rows, path) = ways(&gpu, controller);
+    let (rows, path) = ways(&gpu, &device.controller);
     sections.push(Section { title: "Ways to memory", rows });
-    let (row, doorbells) = facts::doorbells(&gpu, controller);
+    let (row, doorbells) = facts::doorbells(&gpu, device);
     sections.push(Section { title: "Doorbells", rows: vec![row] });
     Report { sections, path, doorbells }
 }
 
 /// How each way fares, and the best that works.
-fn ways(gpu: &Arc<Gpu>, controller: &Arc<Controller>) -> (Vec<Row>, MemoryPath) {
+fn ways(gpu: &Arc<Gpu>, controller: &Arc<adit_driver::Controller>) -> (Vec<Row>, MemoryPath) {
     let controllers = [Arc::clone(controller)];
     let mut best = None;
     let try_one = |path: MemoryPath| {

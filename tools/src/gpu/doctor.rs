@@ -5,8 +5,8 @@
 use std::sync::Arc;
 
 use adit_driver::{Controller, ControllerOptions, Target};
-use adit_gpu::MemoryPath;
 use adit_gpu::doctor::{self, Report, Row, Section, Usual, Verdict};
+use adit_gpu::{Device, MemoryPath};
 use clap::Args;
 use serde_json::{Value, json};
 
@@ -49,9 +49,10 @@ pub(crate) struct DoctorArgs {
 /// That there is no GPU, or no way; why the drive cannot be opened. The report is printed all the same.
 pub(crate) fn run(args: &DoctorArgs) -> Result<()> {
     super::check(args.gpu.ordinal)?;
+    args.target.as_ref().map_or(Ok(()), has_queues)?;
     let opened = args.target.as_ref().map(open).transpose();
-    let controller = opened.as_ref().ok().and_then(Option::as_ref);
-    let report = doctor::examine(args.gpu.ordinal, controller);
+    let device = opened.as_ref().ok().and_then(Option::as_ref);
+    let report = doctor::examine(args.gpu.ordinal, device);
     Output::Standard.write(&match args.json {
         true => format!("{:#}\n", json(args, &report)),
         false => table(&report),
@@ -60,10 +61,23 @@ pub(crate) fn run(args: &DoctorArgs) -> Result<()> {
     end(&report)
 }
 
+/// # Errors
+/// A mistake of the command line: a target that is no controller.
+fn has_queues(target: &Target) -> Result<()> {
+    match target {
+        Target::Kernel(_) => Err(Failure::usage(format!(
+            "{target} has no queues of its own; a GPU drives those of a controller: use vfio:…, vfio-user:… or soft:…"
+        ))),
+        _ => Ok(()),
+    }
+}
+
 /// As rings need it: their doorbells are registers.
-fn open(target: &Target) -> Result<Arc<Controller>> {
+fn open(target: &Target) -> Result<Device> {
     let options = ControllerOptions { shadow_doorbells: false, ..ControllerOptions::default() };
-    Ok(Arc::new(Controller::open(target, &options)?))
+    let controller = Arc::new(Controller::open(target, &options)?);
+    let namespace = controller.namespace_of(target)?;
+    Ok(Device { controller, namespace })
 }
 
 /// # Errors

@@ -11,11 +11,10 @@ mod tests;
 use std::path::Path;
 use std::sync::Arc;
 
-use adit_driver::Controller;
-
 use crate::cuda::Gpu;
 use crate::error::Error;
 use crate::paths::{self, MemoryPath};
+use crate::uring::Device;
 
 /// How a fact stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -56,12 +55,26 @@ pub struct Section {
 const ESSENTIAL: [&str; 5] =
     ["GPU", "compute capability", "NVRTC", "host registration", "doorbells"];
 
+/// Who would carry transfers out where nothing is asked for: [`crate::Options::default`] and [`crate::Pool::allocate`]
+/// without a place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Usual {
+    /// The GPU: pool and rings lie in its memory.
+    Rings,
+    /// CPU threads, through pinned memory. Rings over pinned memory may work, and have to be asked for.
+    Staged,
+    /// The driver's own queue pairs, without the GPU.
+    CpuOnly,
+    /// That is for the drive to say, and none was there.
+    Open,
+}
+
 /// All that was found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Report {
     /// In order.
     pub sections: Vec<Section>,
-    /// The way to memory that rings would take.
+    /// The best way to memory that works; without a drive none was tried, and it is the one that needs the least.
     pub path: MemoryPath,
     /// How doorbells would be rung: `mapped` or `proxy`; `None` where no GPU rings any.
     pub doorbells: Option<&'static str>,
@@ -73,10 +86,32 @@ impl Report {
         self.sections.iter().flat_map(|section| &section.rows).find(|row| row.name == name)
     }
 
-    /// What rings cannot do without and is missing here; CPU threads stage transfers instead, where there is a GPU.
+    /// What rings cannot do without and is missing here.
     pub fn obstacle(&self) -> Option<&Row> {
         let rows = ESSENTIAL.iter().filter_map(|name| self.row(name));
         rows.into_iter().find(|row| row.verdict == Verdict::Missing)
+    }
+}
+
+impl Report {
+    /// Who would carry transfers out where nothing is asked for.
+    pub fn usual(&self) -> Usual {
+        let instead = if self.can_stage() { Usual::Staged } else { Usual::CpuOnly };
+        if self.obstacle().is_some() {
+            return instead;
+        }
+        match self.path {
+            MemoryPath::CpuOnly => Usual::CpuOnly,
+            MemoryPath::PinnedHost if self.doorbells.is_none() => Usual::Open,
+            MemoryPath::PinnedHost => instead,
+            _ => Usual::Rings,
+        }
+    }
+
+    /// Whether CPU threads could stage transfers: through pinned memory, which CUDA has to register.
+    fn can_stage(&self) -> bool {
+        let registers = |name| self.row(name).is_none_or(|row| row.verdict != Verdict::Missing);
+        ["GPU", "host registration", MemoryPath::PinnedHost.name()].into_iter().all(registers)
     }
 }
 
@@ -103,6 +138,11 @@ impl Row {
 
     /// What is not there, by the error that says so.
     fn missing(name: &'static str, error: &Error) -> Row {
+        Row::by(name, Verdict::Missing, "no", error)
+    }
+
+    /// What stands so because of an error.
+    fn by(name: &'static str, verdict: Verdict, value: &str, error: &Error) -> Row {
         let (reason, fix) = match error {
             Error::Unavailable { why, fix, .. } | Error::Refused { why, fix, .. } => {
                 (why.clone(), Some(fix.clone()))
@@ -112,8 +152,7 @@ impl Row {
             }
             other => (other.to_string(), None),
         };
-        let (value, verdict) = ("no".to_owned(), Verdict::Missing);
-        Row { name, value, verdict, reason: Some(reason), fix }
+        Row { name, value: value.to_owned(), verdict, reason: Some(reason), fix }
     }
 
     /// `good` where something is there, or why it is not.
@@ -125,32 +164,33 @@ impl Row {
     }
 }
 
-/// Looks at a GPU by its number, and at a controller with it.
-pub fn examine(ordinal: u32, controller: Option<&Arc<Controller>>) -> Report {
-    examine_below(Path::new("/sys"), ordinal, controller)
+/// Looks at a GPU by its number, and at a device with it, from whose namespace one LBA is read.
+pub fn examine(ordinal: u32, device: Option<&Device>) -> Report {
+    examine_below(Path::new("/sys"), ordinal, device)
 }
 
 /// The same with the sysfs at `root`.
-fn examine_below(root: &Path, ordinal: u32, controller: Option<&Arc<Controller>>) -> Report {
+fn examine_below(root: &Path, ordinal: u32, device: Option<&Device>) -> Report {
     let gpu = Gpu::open(ordinal);
+    let controller = device.map(|device| &device.controller);
     let mut sections = vec![Section { title: "GPU", rows: facts::gpu(&gpu) }];
-    sections.push(Section { title: "System", rows: facts::system(gpu.as_ref().ok()) });
+    sections.push(Section { title: "System", rows: facts::system(gpu.as_ref().ok(), controller) });
     let Ok(gpu) = gpu else {
         return Report { sections, path: MemoryPath::CpuOnly, doorbells: None };
     };
     sections.push(Section { title: "PCIe", rows: pcie::rows(root, &gpu, controller) });
-    let Some(controller) = controller else {
+    let Some(device) = device else {
         return Report { sections, path: MemoryPath::PinnedHost, doorbells: None };
     };
-    let (rows, path) = ways(&gpu, controller);
+    let (rows, path) = ways(&gpu, &device.controller);
     sections.push(Section { title: "Ways to memory", rows });
-    let (row, doorbells) = facts::doorbells(&gpu, controller);
+    let (row, doorbells) = facts::doorbells(&gpu, device);
     sections.push(Section { title: "Doorbells", rows: vec![row] });
     Report { sections, path, doorbells }
 }
 
-/// How each way fares, and the first that works.
-fn ways(gpu: &Arc<Gpu>, controller: &Arc<Controller>) -> (Vec<Row>, MemoryPath) {
+/// How each way fares, and the best that works.
+fn ways(gpu: &Arc<Gpu>, controller: &Arc<adit_driver::Controller>) -> (Vec<Row>, MemoryPath) {
     let controllers = [Arc::clone(controller)];
     let mut best = None;
     let try_one = |path: MemoryPath| {
@@ -158,7 +198,9 @@ fn ways(gpu: &Arc<Gpu>, controller: &Arc<Controller>) -> (Vec<Row>, MemoryPath) 
         if tried.is_ok() {
             best.get_or_insert(path);
         }
-        Row::of(path.name(), &tried, |()| "works".to_owned())
+        let is_translated = facts::is_vfio(controller) || path == MemoryPath::CpuOnly;
+        let works = if is_translated { "works" } else { "works; no IOMMU takes part" };
+        Row::of(path.name(), &tried, |()| works.to_owned())
     };
     let rows = MemoryPath::ALL.into_iter().map(try_one).collect();
     (rows, best.unwrap_or(MemoryPath::CpuOnly))

@@ -59,7 +59,7 @@ pub(crate) struct Chosen {
     /// How they are rung.
     pub(crate) doorbells: Doorbells,
     /// Why not by the GPU itself, where that was tried.
-    pub(crate) why_not_mapped: Option<String>,
+    pub(crate) why_not_mapped: Option<crate::error::Error>,
 }
 
 impl Doorbells {
@@ -105,7 +105,7 @@ impl Doorbells {
             match test(&self) {
                 Ok(()) => return Ok(Chosen { doorbells: self, why_not_mapped }),
                 Err(error) if choice == DoorbellChoice::Mapped => return Err(error),
-                Err(error) => why_not_mapped = Some(error.to_string()),
+                Err(error) => why_not_mapped = Some(error),
             }
         }
         let doorbells = Doorbells::Proxy(proxy()?);

@@ -48,7 +48,7 @@ pub enum Error {
         what: String,
         /// The function of the CUDA driver API or of NVRTC.
         call: &'static str,
-        /// Its result's name, such as `CUDA_ERROR_OUT_OF_MEMORY`.
+        /// Its result's name, such as `CUDA_ERROR_OUT_OF_MEMORY`; of NVRTC also what the compiler says.
         name: String,
         /// Its result.
         code: u32,
@@ -84,6 +84,12 @@ impl From<Box<Error>> for Error {
     fn from(error: Box<Error>) -> Error {
         *error
     }
+}
+
+/// An error of another's with its causes, which many leave to whoever asks for them.
+pub(crate) fn with_causes(error: &dyn std::error::Error) -> String {
+    let causes = std::iter::successors(error.source(), |cause| cause.source());
+    causes.fold(error.to_string(), |said, cause| format!("{said}: {cause}"))
 }
 
 impl Error {

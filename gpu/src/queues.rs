@@ -54,7 +54,8 @@ impl QueueMaker {
             let start = || shared_proxy(gpu, &options.proxy, &proxy);
             let chosen = Doorbells::choose(gpu, program, pair, options.doorbells, start)?;
             maker.doorbells.push(chosen.doorbells);
-            maker.why_not_mapped = maker.why_not_mapped.or(chosen.why_not_mapped);
+            let why_not = chosen.why_not_mapped.map(|why| why.to_string());
+            maker.why_not_mapped = maker.why_not_mapped.or(why_not);
         }
         maker.places = maker.find_places(options)?;
         Ok(maker)

@@ -61,7 +61,7 @@ fn without_a_gpu_every_check_is_skipped_with_a_reason() {
 }
 
 #[test]
-fn device_code_that_does_not_compile_fails_one_check_and_skips_the_rest() {
+fn device_code_that_does_not_compile_fails_one_check_and_skips_what_needs_it() {
     let _alone = emulated("nvrtc=error");
     let checks = checks(0);
     let failed: Vec<_> =
@@ -69,6 +69,9 @@ fn device_code_that_does_not_compile_fails_one_check_and_skips_the_rest() {
     assert_eq!(failed.len(), 1, "{failed:?}");
     assert_eq!(failed[0].name, "device code");
     assert!(failed[0].outcome.detail().contains("undefined"), "{failed:?}");
+    let passed = checks.iter().filter(|check| matches!(check.outcome, Outcome::Passed(_)));
+    let passed: Vec<_> = passed.map(|check| check.name).collect();
+    assert_eq!(passed, ["driver and GPU", "staged engine"], "staging needs no device code");
     assert_eq!(verdict(&checks), Verdict::Failed);
 }
 

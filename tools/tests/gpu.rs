@@ -190,6 +190,8 @@ fn bad_input_gets_one_sentence_and_its_code() {
         ("doctor --gpu 7", 2, "GPU 7"),
         ("selftest --gpu 7", 2, "GPU 7"),
         ("doctor vfio:ffff:ff:1f.7", 1, "no such PCI device"),
+        ("doctor soft:mem=64M,ns=9", 1, "no active namespace 9"),
+        ("doctor null:", 2, "no queues of its own"),
         ("mend", 2, "mend"),
     ] {
         let ended = run(&mut emulated(line));

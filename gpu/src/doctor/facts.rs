@@ -4,16 +4,18 @@ use std::fs::File;
 use std::path::Path;
 use std::sync::Arc;
 
-use adit_driver::{Controller, Namespace};
+use adit_driver::Controller;
+use adit_driver::bus::vfio::HAS_IOMMUFD;
 
 use super::{Row, Verdict};
 use crate::cuda::{Gpu, GpuInfo, PartitionKind};
 use crate::doorbell::Doorbells;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::options::DoorbellChoice;
 use crate::paths;
 use crate::program::{self, Program};
 use crate::proxy::{ProxyOptions, ProxyThread};
+use crate::uring::Device;
 
 /// Writes of devices are seen in order by the GPU from this value of the attribute on (`OWNER`).
 const ORDERED: i32 = 100;
@@ -69,8 +71,13 @@ fn partitions(gpu: &Arc<Gpu>) -> Row {
     match gpu.partition(8).kind {
         PartitionKind::Green => Row::good(name, "yes"),
         PartitionKind::Priority { why } => {
-            let fix = "without them, I/O and computing share multiprocessors by priority";
-            Row::bad(name, Verdict::Warning, "no", why, fix)
+            let value = "no: I/O and computing share multiprocessors by priority";
+            Row::warning(
+                name,
+                value,
+                &why,
+                "use a GPU and a driver with green contexts (CUDA 12.5)",
+            )
         }
     }
 }
@@ -84,7 +91,7 @@ fn compiler(gpu: &Arc<Gpu>) -> Row {
 }
 
 /// What lets memory and registers be shared.
-pub(super) fn system(gpu: Option<&Arc<Gpu>>) -> Vec<Row> {
+pub(super) fn system(gpu: Option<&Arc<Gpu>>, controller: Option<&Arc<Controller>>) -> Vec<Row> {
     let mut rows = Vec::new();
     if let Some(gpu) = gpu {
         let info = gpu.info();
@@ -93,10 +100,23 @@ pub(super) fn system(gpu: Option<&Arc<Gpu>>) -> Vec<Row> {
             dma_buf_mmap(info),
             host_register(info),
             ordering(info),
+            peer_access(info),
+            flushing(info),
+            has(
+                info.attributes.unified_addressing,
+                "unified addressing",
+                "the GPU has addresses of its own",
+                "use a GPU and a driver for 64-bit Linux, which share the process's",
+            ),
         ]);
     }
     rows.push(Row::of("gdrdrv", &paths::gdr_is_present(), |()| "yes".to_owned()));
-    rows.push(iommufd(Path::new(IOMMUFD)));
+    rows.push(match controller {
+        Some(controller) if !is_vfio(controller) => {
+            Row::good("iommufd", format!("not needed for {}", controller.info().device))
+        }
+        _ => iommufd(Path::new(IOMMUFD), HAS_IOMMUFD),
+    });
     rows
 }
 
@@ -132,8 +152,50 @@ fn ordering(info: &GpuInfo) -> Row {
     Row::warning("write ordering", format!("none ({value})"), why, fix)
 }
 
+fn yes(is_so: bool) -> &'static str {
+    if is_so { "yes" } else { "no" }
+}
+
+/// Whether PCIe devices may be let at the GPU's memory, and at memory that is made by granules.
+fn peer_access(info: &GpuInfo) -> Row {
+    let (name, attributes) = ("PCIe access", &info.attributes);
+    let (all, granules) = (attributes.gpu_direct_rdma, attributes.vmm_rdma);
+    let value = format!("gpu_direct_rdma {}, vmm_rdma {}", yes(all), yes(granules));
+    if all && granules {
+        return Row::good(name, value);
+    }
+    let why = "PCIe devices do not reach this GPU's memory, or none that can be exported";
+    let fix = "use a data-centre or workstation GPU, on the machine itself or passed to it whole";
+    Row::warning(name, value, why, fix)
+}
+
+/// How the GPU is made to see what devices wrote, where it does not by itself.
+fn flushing(info: &GpuInfo) -> Row {
+    let (name, attributes) = ("flushing", &info.attributes);
+    let how = ["none", "call", "stream", "call and stream"][attributes.flush_writes as usize & 3];
+    let value = format!("stream_flush {}, flush_writes {how}", yes(attributes.stream_flush));
+    let is_needed = attributes.rdma_writes_ordering < ORDERED;
+    if !is_needed || (attributes.stream_flush && attributes.flush_writes & 1 != 0) {
+        return Row::good(name, value);
+    }
+    let why = "data in the GPU's memory cannot be flushed behind completions in host memory";
+    let fix =
+        "keep completion rings in the GPU's memory, beside the data, or the pool in host memory";
+    Row::warning(name, value, why, fix)
+}
+
+/// Whether a controller is a PCIe function behind an IOMMU; all others take memory without one.
+pub(super) fn is_vfio(controller: &Controller) -> bool {
+    controller.info().device.starts_with("vfio:")
+}
+
 /// Whether this process may use iommufd.
-pub(super) fn iommufd(path: &Path) -> Row {
+pub(super) fn iommufd(path: &Path, is_built_in: bool) -> Row {
+    if !is_built_in {
+        let why = "built without --features iommufd, so drives are opened through a VFIO container, which maps no dma-bufs";
+        let fix = "take another way to the memory, or build with --features iommufd";
+        return Row::bad("iommufd", Verdict::Missing, "no", why, fix);
+    }
     let opened = File::options().read(true).write(true).open(path);
     let error = match opened {
         Ok(_) => return Row::good("iommufd", "yes"),
@@ -147,16 +209,12 @@ pub(super) fn iommufd(path: &Path) -> Row {
     Row::bad("iommufd", Verdict::Missing, "no", format!("{}: {error}", path.display()), fix)
 }
 
-/// How a controller's doorbells would be rung.
-pub(super) fn doorbells(
-    gpu: &Arc<Gpu>,
-    controller: &Arc<Controller>,
-) -> (Row, Option<&'static str>) {
+/// How a device's doorbells would be rung.
+pub(super) fn doorbells(gpu: &Arc<Gpu>, device: &Device) -> (Row, Option<&'static str>) {
     const NAME: &str = "doorbells";
-    let chosen = namespace(controller).and_then(|namespace| {
-        let program = Program::load(gpu)?;
+    let chosen = Program::load(gpu).and_then(|program| {
         let proxy = || ProxyThread::start(gpu, &ProxyOptions::default());
-        let pair = (controller, &namespace);
+        let pair = (&device.controller, &device.namespace);
         Doorbells::choose(gpu, &program, pair, DoorbellChoice::Auto, proxy)
     });
     let chosen = match chosen {
@@ -166,22 +224,9 @@ pub(super) fn doorbells(
     let way = chosen.doorbells.name();
     let row = match chosen.why_not_mapped {
         None => Row::good(NAME, "mapped for the GPU: a command that it rang came back"),
-        Some(why) => {
-            let fix = "a thread rings them instead, which costs a core and a microsecond or two";
-            Row::bad(NAME, Verdict::Warning, "by proxy", why, fix)
-        }
+        Some(why) => Row::by(NAME, Verdict::Warning, "by proxy: a thread rings them", &why),
     };
     (row, Some(way))
-}
-
-/// The first namespace.
-fn namespace(controller: &Controller) -> Result<Namespace> {
-    let first = controller.namespace_ids()?.first().copied();
-    let first = first.ok_or_else(|| {
-        let why = "it has no active namespace to read from";
-        Error::unavailable(&controller.info().device, why, "create and attach one")
-    })?;
-    Ok(controller.namespace(first)?)
 }
 
 /// A size in the largest unit that it fills.

@@ -19,11 +19,28 @@ pub(super) fn rows(
     let ours = Site::find(root, &info.pci_address);
     rows.extend(ours.as_ref().and_then(|site| link("GPU link", site)));
     let Some(controller) = controller else { return rows };
-    let theirs = controller.locality().pci_address.and_then(|address| Site::find(root, &address));
-    rows.extend(theirs.as_ref().and_then(|site| link("SSD link", site)));
+    let Some(address) = controller.locality().pci_address else {
+        let device = &controller.info().device;
+        rows.push(Row::good("GPU and SSD", format!("{device} is not on this machine's PCIe")));
+        return rows;
+    };
+    rows.extend(pair(ours, Site::find(root, &address)));
+    rows
+}
+
+/// What sysfs says of a GPU and a drive on PCIe, of which it may hide one.
+fn pair(ours: Option<Site>, theirs: Option<Site>) -> Vec<Row> {
+    let mut rows: Vec<Row> =
+        theirs.as_ref().and_then(|site| link("SSD link", site)).into_iter().collect();
+    let hidden = if ours.is_none() { "GPU" } else { "SSD" };
     match ours.zip(theirs) {
         Some((ours, theirs)) => rows.extend([between(&ours, &theirs), translation(&ours, &theirs)]),
-        None => rows.push(Row::good("GPU and SSD", "not both on this machine's PCIe")),
+        None => rows.push(Row::warning(
+            "GPU and SSD",
+            "unknown",
+            &format!("sysfs does not show the {hidden}"),
+            "in a virtual machine or container, look on the host",
+        )),
     }
     rows
 }
@@ -91,4 +108,24 @@ fn translation(ours: &Site, theirs: &Site) -> Row {
         why,
         "accept the root port's rate, or allow it in the switch's ACS control",
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::doctor::Verdict;
+    use crate::topology::tests::Tree;
+
+    #[test]
+    fn what_lies_between_is_unknown_where_sysfs_hides_one_of_the_two() {
+        let tree = Tree::new();
+        tree.function("pci0000:00/0000:01:00.0", &[]);
+        let site = || Site::find(&tree.0, "0000:01:00.0");
+        for (ours, theirs, hidden) in [(None, site(), "GPU"), (site(), None, "SSD")] {
+            let rows = pair(ours, theirs);
+            let row = rows.last().expect("a row");
+            assert_eq!((row.verdict, row.value.as_str()), (Verdict::Warning, "unknown"));
+            assert!(row.reason.as_deref().is_some_and(|why| why.ends_with(hidden)), "{row:?}");
+        }
+    }
 }

@@ -27,7 +27,7 @@ fn doorbells_that_work_are_mapped() {
     adit_gpu_emulated::load();
     let rig = Rig::new(1);
     let chosen = choose(&rig, DoorbellChoice::Auto, is_device_memory).expect("chosen");
-    assert_eq!((chosen.doorbells.name(), chosen.why_not_mapped), ("mapped", None));
+    assert_eq!((chosen.doorbells.name(), chosen.why_not_mapped.is_none()), ("mapped", true));
     drop(chosen.doorbells);
     rig.finish();
 }
@@ -54,7 +54,7 @@ fn a_store_that_does_not_arrive_is_found_and_the_proxy_rings() {
             let rig = Rig::new(1);
             let chosen = choose(&rig, DoorbellChoice::Auto, |_| true).expect("chosen");
             assert_eq!(chosen.doorbells.name(), "proxy");
-            let why = chosen.why_not_mapped.expect("a reason");
+            let why = chosen.why_not_mapped.expect("a reason").to_string();
             assert!(why.contains("took no notice until the CPU rang"), "{why}");
             let error = choose(&rig, DoorbellChoice::Mapped, |_| true).expect_err("as asked");
             assert!(error.is_unavailable(), "{error}");
@@ -72,7 +72,7 @@ fn a_gpu_that_is_not_let_at_registers_says_what_would_let_it() {
         || {
             let rig = Rig::new(1);
             let chosen = choose(&rig, DoorbellChoice::Auto, |_| true).expect("chosen");
-            let why = chosen.why_not_mapped.expect("a reason");
+            let why = chosen.why_not_mapped.expect("a reason").to_string();
             assert!(why.contains("CAP_SYS_ADMIN") && why.contains("PeerMappingOverride"), "{why}");
         },
     );

@@ -10,7 +10,7 @@ use std::sync::OnceLock;
 
 use libloading::Library;
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, with_causes};
 
 const LIBRARY: &str = "libgdrapi.so.2";
 const WHAT: &str = "GPU memory through gdrdrv";
@@ -61,12 +61,17 @@ pub(crate) fn is_present() -> Result<()> {
     Session::open().map(drop)
 }
 
+/// What is wrong with the library, by its name.
+fn not_loaded(why: &libloading::Error) -> String {
+    format!("{LIBRARY}: {}", with_causes(why))
+}
+
 impl Functions {
     /// Loads the library, once.
     fn load() -> Result<&'static Functions> {
         static LOADED: OnceLock<Result<Functions, String>> = OnceLock::new();
         // SAFETY: loading runs the library's initialisers, as linking with it would.
-        let load = || unsafe { Functions::find() }.map_err(|why| why.to_string());
+        let load = || unsafe { Functions::find() }.map_err(|why| not_loaded(&why));
         let loaded = LOADED.get_or_init(load).as_ref();
         loaded.map_err(|why| Error::unavailable(WHAT, why, INSTALL))
     }
@@ -182,5 +187,19 @@ impl Drop for GdrMapping {
         if codes != [0, 0] {
             tracing::error!("gdrdrv does not take {self:?} back (errors {codes:?})");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_library_that_is_not_there_is_named_with_the_linkers_reason() {
+        // SAFETY: there is no such library, so nothing of it runs.
+        let why = unsafe { Library::new("libgdrapi-that-is-not-there.so") };
+        let told = not_loaded(&why.expect_err("there is none"));
+        assert!(told.starts_with("libgdrapi.so.2: "), "{told}");
+        assert!(told.contains("No such file"), "{told}");
     }
 }

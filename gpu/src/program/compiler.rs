@@ -2,6 +2,7 @@
 #![allow(unsafe_code)]
 
 use crate::cuda::library::functions;
+use crate::error::with_causes;
 use crate::{Error, Result};
 use cudarc::nvrtc::sys::{self, nvrtcProgram};
 use std::ffi::{CString, c_char, c_int};
@@ -201,14 +202,13 @@ fn failure(call: &'static str, code: u32, log: &str) -> Error {
         _ => "an NVRTC result that has no name here",
     };
     let fix = match code {
-        7 => "put libnvrtc-builtins beside libnvrtc, both of one version".to_owned(),
-        _ if log.is_empty() => {
-            "use NVRTC of CUDA 12.4 or newer (pip install nvidia-cuda-nvrtc)".to_owned()
-        }
-        _ => format!("the compiler says:\n{log}"),
+        7 => "put libnvrtc-builtins beside libnvrtc, both of one version",
+        _ => "use NVRTC of CUDA 12.4 or newer (pip install nvidia-cuda-nvrtc)",
     };
+    let lines = log.lines().map(str::trim).filter(|line| !line.is_empty());
+    let told: Vec<&str> = std::iter::once(name).chain(lines).collect();
     let what = "compile the device code".to_owned();
-    Error::Cuda { what, call, name: name.to_owned(), code, fix }
+    Error::Cuda { what, call, name: told.join("; "), code, fix: fix.to_owned() }
 }
 
 /// NVRTC's functions; it is looked for again at the next call if it was not found.
@@ -249,7 +249,7 @@ fn load_from(directory: &Path) -> Result<&'static libloading::Library> {
         // SAFETY: as above, of the libraries that the user names.
         let library = unsafe { libloading::Library::new(&file) };
         let library = library
-            .map_err(|why| unavailable(format!("{} cannot be loaded: {why}", file.display())))?;
+            .map_err(|why| unavailable(format!("{}: {}", file.display(), with_causes(&why))))?;
         // It stays for the process's life: the second finds the first by its name when it needs it.
         last = Some(&*Box::leak(Box::new(library)));
     }

@@ -59,7 +59,7 @@ pub enum Verdict {
     Sound,
     /// Something failed.
     Failed,
-    /// There is no GPU, or nothing that drives it.
+    /// Nothing failed, and the rings could not be checked: there is no GPU, no driver, or no NVRTC that compiles for it.
     Unavailable,
 }
 

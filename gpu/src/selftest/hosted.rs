@@ -8,6 +8,7 @@ use adit_driver::{Controller, ControllerOptions, Target};
 
 use super::check::{Objection, Seen, expect};
 use super::machine::Machine;
+use crate::cuda::Gpu;
 use crate::options::{DoorbellChoice, EngineChoice, KernelChoice, Options, Place};
 use crate::pool::Pool;
 use crate::transfer::{Direction, Transfer};
@@ -35,16 +36,16 @@ fn options() -> Options {
     }
 }
 
-fn rings(machine: &Machine, target: &str, options: &Options) -> Result<GioUring, Objection> {
+fn rings(gpu: &Arc<Gpu>, target: &str, options: &Options) -> Result<GioUring, Objection> {
     let target: Target = target.parse()?;
     let settings = ControllerOptions { shadow_doorbells: false, ..Default::default() };
     let controller = Arc::new(Controller::open(&target, &settings)?);
     let namespace = controller.namespace(Nsid(1))?;
     let regions = [REGION_BYTES; 2];
     let one = [Arc::clone(&controller)];
-    let pool = Pool::allocate(&machine.gpu, &one, &regions, Some(Place::Host))?;
+    let pool = Pool::allocate(gpu, &one, &regions, Some(Place::Host))?;
     let devices = vec![Device { controller, namespace }];
-    Ok(GioUring::init_queue(&machine.gpu, devices, pool, options)?)
+    Ok(GioUring::init_queue(gpu, devices, pool, options)?)
 }
 
 /// Pieces of a region, to or from the namespace.
@@ -95,7 +96,7 @@ fn doorbells(uring: &GioUring) -> String {
 
 pub(super) fn mapped(machine: &Machine) -> Seen {
     let doorbell_choice = DoorbellChoice::Auto;
-    let uring = rings(machine, TARGET, &Options { doorbells: doorbell_choice, ..options() })?;
+    let uring = rings(&machine.gpu, TARGET, &Options { doorbells: doorbell_choice, ..options() })?;
     let commands = there_and_back(&uring)?;
     Ok(format!("{commands} commands; {}", doorbells(&uring)))
 }
@@ -103,13 +104,13 @@ pub(super) fn mapped(machine: &Machine) -> Seen {
 pub(super) fn proxied(machine: &Machine) -> Seen {
     let chosen =
         Options { doorbells: DoorbellChoice::Proxy, kernel: KernelChoice::Persistent, ..options() };
-    let uring = rings(machine, TARGET, &chosen)?;
+    let uring = rings(&machine.gpu, TARGET, &chosen)?;
     let commands = there_and_back(&uring)?;
     Ok(format!("{commands} commands; {}", doorbells(&uring)))
 }
 
 pub(super) fn recovery(machine: &Machine) -> Seen {
-    let uring = rings(machine, TARGET_FAULTY, &options())?;
+    let uring = rings(&machine.gpu, TARGET_FAULTY, &options())?;
     let iocbs = uring.get_iocb(pieces(0, Direction::Read), None)?;
     uring.issue_io(&iocbs, 2)?;
     let ended = uring.wait(iocbs, LONG);
@@ -120,9 +121,9 @@ pub(super) fn recovery(machine: &Machine) -> Seen {
     Ok(format!("a ring was poisoned, recovered, and carried {commands} commands"))
 }
 
-pub(super) fn staged(machine: &Machine) -> Seen {
+pub(super) fn staged(gpu: &Arc<Gpu>) -> Seen {
     let chosen = Options { engine: EngineChoice::Staged, ..options() };
-    let uring = rings(machine, TARGET, &chosen)?;
+    let uring = rings(gpu, TARGET, &chosen)?;
     let commands = there_and_back(&uring)?;
     Ok(format!("{commands} commands through pinned memory and asynchronous copies"))
 }

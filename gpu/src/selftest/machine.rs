@@ -49,6 +49,11 @@ pub(super) fn compile(gpu: Option<&Arc<Gpu>>, machine: &mut Option<Machine>) -> 
     Ok(format!("compiled and loaded for {major}.{minor}"))
 }
 
+/// Why a check that needs no device code cannot be made.
+pub(super) fn no_gpu() -> Objection {
+    Objection::Missing("it needs a GPU")
+}
+
 /// Why a check cannot be made.
 pub(super) fn missing() -> Objection {
     Objection::Missing("it needs a GPU and the compiled device code")

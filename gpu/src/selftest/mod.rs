@@ -18,34 +18,52 @@ mod rings;
 mod trouble;
 mod waits;
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use crate::cuda::Gpu;
 use check::{CODE, DRIVER, Seen, make};
 pub use check::{Check, Outcome, Verdict, verdict};
 use machine::Machine;
 
-/// A check that needs the machine.
-type Body = fn(&Machine) -> Seen;
+/// A check, by what it needs.
+#[derive(Clone, Copy)]
+enum Body {
+    /// The GPU and the compiled device code.
+    Whole(fn(&Machine) -> Seen),
+    /// The GPU alone.
+    Gpu(fn(&Arc<Gpu>) -> Seen),
+}
+use Body::Whole;
+
+impl Body {
+    fn make(self, gpu: Option<&Arc<Gpu>>, machine: Option<&Machine>) -> Seen {
+        match self {
+            Body::Whole(body) => body(machine.ok_or_else(machine::missing)?),
+            Body::Gpu(body) => body(gpu.ok_or_else(machine::no_gpu)?),
+        }
+    }
+}
 
 /// The checks behind those of the machine, in this order.
 const CHECKS: [(&str, Body); 17] = [
-    ("partitions", machine::partitions),
-    ("rings of several shapes in GPU memory", rings::shapes),
-    ("rings in host memory", rings::in_host_memory),
-    ("one doorbell for one command", rings::one_at_a_time),
-    ("data by SGLs", rings::data_by_sgls),
-    ("data by PRPs", rings::data_by_prps),
-    ("stop and restart", rings::stop_and_restart),
-    ("commands that fail", trouble::failing),
-    ("deadline and abandoned commands", trouble::deadline),
-    ("late completions", trouble::late),
-    ("poison", trouble::poison),
-    ("a stream waits", waits::by_stream),
-    ("a kernel waits", waits::by_kernel),
-    ("one-shot kernels, mapped doorbells", hosted::mapped),
-    ("persistent kernel, doorbell proxy", hosted::proxied),
-    ("recovery", hosted::recovery),
-    ("staged engine", hosted::staged),
+    ("partitions", Whole(machine::partitions)),
+    ("rings of several shapes in GPU memory", Whole(rings::shapes)),
+    ("rings in host memory", Whole(rings::in_host_memory)),
+    ("one doorbell for one command", Whole(rings::one_at_a_time)),
+    ("data by SGLs", Whole(rings::data_by_sgls)),
+    ("data by PRPs", Whole(rings::data_by_prps)),
+    ("stop and restart", Whole(rings::stop_and_restart)),
+    ("commands that fail", Whole(trouble::failing)),
+    ("deadline and abandoned commands", Whole(trouble::deadline)),
+    ("late completions", Whole(trouble::late)),
+    ("poison", Whole(trouble::poison)),
+    ("a stream waits", Whole(waits::by_stream)),
+    ("a kernel waits", Whole(waits::by_kernel)),
+    ("one-shot kernels, mapped doorbells", Whole(hosted::mapped)),
+    ("persistent kernel, doorbell proxy", Whole(hosted::proxied)),
+    ("recovery", Whole(hosted::recovery)),
+    ("staged engine", Body::Gpu(hosted::staged)),
 ];
 
 /// Makes all checks of a GPU, from 0 on. `stop` ends the list early, after the check that is being made; `tell` is given
@@ -63,7 +81,7 @@ pub fn run(gpu: u32, stop: &AtomicBool, tell: &mut dyn FnMut(&'static str)) -> V
             break;
         }
         tell(name);
-        checks.push(make(name, || body(machine.as_ref().ok_or_else(machine::missing)?)));
+        checks.push(make(name, || body.make(opened.as_ref(), machine.as_ref())));
     }
     checks
 }

@@ -5,8 +5,8 @@
 use std::sync::Arc;
 
 use adit_driver::{Controller, ControllerOptions, Target};
-use adit_gpu::MemoryPath;
-use adit_gpu::doctor::{self, Report, Row, Section, Verdict};
+use adit_gpu::doctor::{self, Report, Row, Section, Usual, Verdict};
+use adit_gpu::{Device, MemoryPath};
 use clap::Args;
 use serde_json::{Value, json};
 
@@ -22,7 +22,11 @@ Examples:
   The second GPU and a drive: also what lies between them, and each way to memory, tried:
     adit gpu doctor --gpu 1 vfio:0000:01:00.0
 
-Exit codes: 0 the GPU's rings have a way, 1 the drive cannot be opened, 3 there is no GPU, or no way.";
+Exit codes:
+  0 rings can be made, if need be over host memory, which has to be asked for
+  1 the drive cannot be opened
+  2 the command line is wrong, or names no drive that has queues
+  3 rings cannot be made here: no GPU, no NVRTC that compiles for it, no doorbell, no memory for both";
 
 /// Prints what a GPU and a drive have for each other, what they lack, and what would change that
 #[derive(Args, Clone, Debug)]
@@ -45,9 +49,10 @@ pub(crate) struct DoctorArgs {
 /// That there is no GPU, or no way; why the drive cannot be opened. The report is printed all the same.
 pub(crate) fn run(args: &DoctorArgs) -> Result<()> {
     super::check(args.gpu.ordinal)?;
+    args.target.as_ref().map_or(Ok(()), has_queues)?;
     let opened = args.target.as_ref().map(open).transpose();
-    let controller = opened.as_ref().ok().and_then(Option::as_ref);
-    let report = doctor::examine(args.gpu.ordinal, controller);
+    let device = opened.as_ref().ok().and_then(Option::as_ref);
+    let report = doctor::examine(args.gpu.ordinal, device);
     Output::Standard.write(&match args.json {
         true => format!("{:#}\n", json(args, &report)),
         false => table(&report),
@@ -56,10 +61,23 @@ pub(crate) fn run(args: &DoctorArgs) -> Result<()> {
     end(&report)
 }
 
+/// # Errors
+/// A mistake of the command line: a target that is no controller.
+fn has_queues(target: &Target) -> Result<()> {
+    match target {
+        Target::Kernel(_) => Err(Failure::usage(format!(
+            "{target} has no queues of its own; a GPU drives those of a controller: use vfio:…, vfio-user:… or soft:…"
+        ))),
+        _ => Ok(()),
+    }
+}
+
 /// As rings need it: their doorbells are registers.
-fn open(target: &Target) -> Result<Arc<Controller>> {
+fn open(target: &Target) -> Result<Device> {
     let options = ControllerOptions { shadow_doorbells: false, ..ControllerOptions::default() };
-    Ok(Arc::new(Controller::open(target, &options)?))
+    let controller = Arc::new(Controller::open(target, &options)?);
+    let namespace = controller.namespace_of(target)?;
+    Ok(Device { controller, namespace })
 }
 
 /// # Errors
@@ -112,17 +130,38 @@ fn row_lines(row: &Row, width: usize) -> String {
     lines
 }
 
-/// What rings would use.
+/// How rings that the default does not make are asked for.
+const ASKING: &str = "Pool::allocate with Some(Place::Host), or adit gpu trace --placement host";
+
+/// Who carries transfers out where nothing is asked for, and what may be asked for.
 fn summary(report: &Report) -> String {
-    let path = report.path.name();
-    match (report.obstacle(), report.path, report.doorbells) {
-        (Some(row), ..) if row.name == "GPU" => "Rings cannot be made here: CPU only.".to_owned(),
-        (Some(Row { name, .. }), ..) => {
-            format!("Rings cannot be made here ({name}): CPU threads would stage transfers.")
+    let (path, how) = (report.path.name(), report.doorbells.unwrap_or("not tried"));
+    let why = report.obstacle().map(|row| row.name).filter(|name| *name != "GPU");
+    let why = why.map(|name| format!(" ({name})")).unwrap_or_default();
+    match (report.usual(), report.obstacle()) {
+        (Usual::CpuOnly, _) => format!("Rings cannot be made here{why}: CPU only."),
+        (Usual::Staged, Some(_)) => {
+            format!("Rings cannot be made here{why}: CPU threads would stage transfers.")
         }
-        (None, MemoryPath::CpuOnly, _) => "Rings cannot be made here: CPU only.".to_owned(),
-        (None, _, Some(how)) => format!("Rings would use {path}, doorbells {how}."),
-        (None, ..) => format!("Rings can use {path}; name a drive to have the better ways tried."),
+        (Usual::Staged, None) => format!(
+            "No way to the GPU's memory works: by default CPU threads would stage transfers.\n\
+             Rings over {path}, doorbells {how}, have to be asked for: {ASKING}."
+        ),
+        (Usual::Rings, _) => format!("Rings would use {path}, doorbells {how}."),
+        (Usual::Open, _) => format!(
+            "Name a drive to have the ways to the GPU's memory tried.\n\
+             Where none works, rings over {path} have to be asked for: {ASKING}."
+        ),
+    }
+}
+
+/// [`Usual`] as it is written; nothing where it is not known.
+fn usual(report: &Report) -> Option<&'static str> {
+    match report.usual() {
+        Usual::Rings => Some("rings"),
+        Usual::Staged => Some("staged"),
+        Usual::CpuOnly => Some("CPU only"),
+        Usual::Open => None,
     }
 }
 
@@ -145,6 +184,7 @@ fn json(args: &DoctorArgs, report: &Report) -> Value {
         "gpu": args.gpu.ordinal,
         "target": args.target.as_ref().map(ToString::to_string),
         "sections": sections,
+        "default": usual(report),
         "path": report.path.name(),
         "doorbells": report.doorbells,
     })
@@ -169,7 +209,7 @@ mod tests {
         let text = table(&report(MemoryPath::PinnedHost, Verdict::Missing));
         let expected = "PCIe\n  missing  bridge  no?[2J\n                   why: there is none\n                   fix: add one\n";
         assert!(text.starts_with(expected), "{text}");
-        assert!(text.contains("pinned host memory; name a drive"), "{text}");
+        assert!(text.contains("\nName a drive to have"), "{text}");
     }
 
     #[test]
@@ -190,6 +230,26 @@ mod tests {
         let told = failure.to_string();
         assert!(told.ends_with("NVRTC: no?[2J; there is none; add one"), "{told}");
         assert!(table(&report).ends_with("(NVRTC): CPU threads would stage transfers.\n"));
+    }
+
+    #[test]
+    fn rings_over_host_memory_have_to_be_asked_for() {
+        let mut report = report(MemoryPath::PinnedHost, Verdict::Warning);
+        report.doorbells = Some("mapped");
+        assert!(end(&report).is_ok());
+        let text = table(&report);
+        assert!(text.contains("by default CPU threads would stage transfers"), "{text}");
+        assert!(text.contains("pinned host memory, doorbells mapped, have to be asked"), "{text}");
+        assert!(text.contains("--placement host"), "{text}");
+        assert_eq!(usual(&report), Some("staged"));
+    }
+
+    #[test]
+    fn without_pinned_memory_nothing_is_staged_either() {
+        let mut report = report(MemoryPath::CpuOnly, Verdict::Missing);
+        report.sections[0].rows[0].name = "host registration";
+        assert!(table(&report).ends_with("(host registration): CPU only.\n"));
+        assert_eq!(usual(&report), Some("CPU only"));
     }
 
     #[test]

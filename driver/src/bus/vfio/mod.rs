@@ -40,6 +40,8 @@ use crate::spec::Iova;
 use crate::sys::{HostRange, Window};
 use crate::time::Time;
 
+/// Whether this was built with the feature `iommufd`, without which functions are opened through a VFIO container.
+pub const HAS_IOMMUFD: bool = cfg!(feature = "iommufd");
 /// Base address registers of a function.
 const BAR_COUNT: u8 = 6;
 

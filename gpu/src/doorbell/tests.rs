@@ -180,7 +180,10 @@ fn rings_that_share_a_controller_share_its_pages() {
             assert_eq!(way(rings), Some(("mapped", None)));
         }
         drop((first, third));
-        let report = crate::doctor::examine(0, Some(&rig.controllers[0]));
+        let controller = Arc::clone(&rig.controllers[0]);
+        let device = Device { controller, namespace: rig.namespace.clone() };
+        let report = crate::doctor::examine(0, Some(&device));
+        drop(device);
         assert_eq!(report.doorbells, Some("mapped"), "{report:?}");
         drop(second);
         rig.finish();

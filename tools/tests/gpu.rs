@@ -234,3 +234,23 @@ fn help_has_examples() {
         assert!(ended.out.contains("Example"), "adit gpu {command}--help");
     }
 }
+
+#[test]
+fn help_has_limits_and_exit_codes() {
+    let limits: [(&str, &[&str]); 4] = [
+        (
+            "bench",
+            &["1 to 256", "2 to 4096", "1 to 16", "multiple of 512, up to 1M", "2s", "up to 10s"],
+        ),
+        ("trace", &["1 to 65536", "1 to 512", "1 to 63", "2 to 4096"]),
+        ("selftest", &["3 no GPU, or none that rings can use"]),
+        ("table", &["a region's and 4 GiB"]),
+    ];
+    for (command, parts) in limits {
+        let out = without(&format!("{command} --help")).out;
+        let said = out.split_whitespace().collect::<Vec<_>>().join(" ");
+        for part in parts.iter().chain([&"Exit codes: 0 "]) {
+            assert!(said.contains(part), "adit gpu {command} --help has no '{part}':\n{out}");
+        }
+    }
+}

@@ -21,7 +21,9 @@ Examples:
   A pool of 60 GiB, objects of 100 KiB, commands of up to 1 MiB:
     adit gpu table
   Objects of 36 KiB on a controller that takes 128 KiB in a command, for a program to read:
-    adit gpu table --object 36K --mdts 128K --json";
+    adit gpu table --object 36K --mdts 128K --json
+
+Exit codes: 0 compared, 2 an option cannot be.";
 
 /// Times that each table is built, of which the least counts.
 const BUILDS: usize = 5;

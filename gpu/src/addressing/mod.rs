@@ -26,6 +26,10 @@ use crate::error::{Error, Result};
 pub const RUN_BYTES: u64 = 64 << 10;
 /// The LBA size of the comparison, in bytes.
 pub const LBA_BYTES: u64 = 512;
+/// Most bytes of a region whose objects are counted, for which tables are built.
+pub const COUNTED_BYTES_MAX: u64 = 4 << 30;
+/// Most bytes of a command.
+const TRANSFER_BYTES_MAX: u64 = 1 << 20;
 /// Bytes of an SGL descriptor (NVMe Base 2.0 figure 96).
 const DESCRIPTOR_BYTES: u64 = 16;
 /// Bytes of a PRP entry.
@@ -88,7 +92,7 @@ pub struct Question {
     pub pool_bytes: u64,
     /// A region's size in bytes: whole 64 KiB.
     pub region_bytes: u64,
-    /// An object's size in bytes; they lie one behind another, each at an LBA's beginning.
+    /// An object's size in bytes, up to [`COUNTED_BYTES_MAX`]; they lie one behind another, each at an LBA's beginning.
     pub object_bytes: u64,
     /// Most bytes of a command (MDTS): 4 KiB times a power of two, up to 1 MiB.
     pub transfer_bytes_max: u64,
@@ -102,25 +106,36 @@ impl Question {
     /// # Errors
     /// [`Error::Invalid`] with the limit that was exceeded.
     pub fn check(&self) -> Result<()> {
-        let invalid = |what: &str, why: &str| Err(Error::invalid(what, why));
-        if self.region_bytes == 0 || !self.region_bytes.is_multiple_of(RUN_BYTES) {
-            return invalid("a region", "its size is a multiple of 64 KiB, and not 0");
+        let Question { pool_bytes, region_bytes, object_bytes, transfer_bytes_max, .. } = *self;
+        let invalid = |option: &str, bytes: u64, why: String| {
+            Err(Error::invalid(format!("{option} of the comparison"), format!("{bytes} {why}")))
+        };
+        if region_bytes == 0 || !region_bytes.is_multiple_of(RUN_BYTES) {
+            let why = "is no size of a region: take a multiple of 64 KiB".to_owned();
+            return invalid("region", region_bytes, why);
         }
-        if self.pool_bytes == 0 || !self.pool_bytes.is_multiple_of(self.region_bytes) {
-            return invalid("a pool", "its size is a multiple of a region's, and not 0");
+        if pool_bytes == 0 || !pool_bytes.is_multiple_of(region_bytes) {
+            let why =
+                format!("is no size of a pool: take a multiple of the region's {region_bytes}");
+            return invalid("pool", pool_bytes, why);
         }
-        if self.object_bytes == 0 || self.object_bytes > self.region_bytes {
-            return invalid("an object", "it has at least one byte, and fits into a region");
+        let most = region_bytes.min(COUNTED_BYTES_MAX);
+        if !(1..=most).contains(&object_bytes) {
+            return invalid("object", object_bytes, format!("is outside 1 to {most}"));
         }
-        let pages = self.transfer_bytes_max / PAGE_BYTES;
-        let is_mdts = pages.is_power_of_two() && pages * PAGE_BYTES == self.transfer_bytes_max;
-        if !is_mdts || pages > 256 {
-            return invalid("a command's most bytes", "4 KiB times a power of two, up to 1 MiB");
+        let pages = transfer_bytes_max / PAGE_BYTES;
+        let is_mdts = pages.is_power_of_two() && pages * PAGE_BYTES == transfer_bytes_max;
+        if !is_mdts || transfer_bytes_max > TRANSFER_BYTES_MAX {
+            let why = "is no power of two from 4 KiB to 1 MiB".to_owned();
+            return invalid("mdts", transfer_bytes_max, why);
         }
         Ok(())
     }
 
     /// Memory that a form's table of the whole pool takes, in bytes.
+    ///
+    /// # Panics
+    /// If a region has no bytes, which [`Question::check`] refuses.
     pub fn table_bytes(&self, form: Form) -> u64 {
         let regions = self.pool_bytes / self.region_bytes;
         let runs = self.pool_bytes / RUN_BYTES;
@@ -131,7 +146,7 @@ impl Question {
             Form::BuiltLists => {
                 let most = self.transfer_bytes_max.min(self.object_bytes);
                 let entries = most.div_ceil(PAGE_BYTES) + 1;
-                self.in_flight * prp::list_pages(entries) as u64 * PAGE_BYTES
+                self.in_flight.saturating_mul(prp::list_pages(entries) as u64 * PAGE_BYTES)
             }
             Form::PrebuiltLists => {
                 regions * PrebuiltPrps::bytes_for(self.region_bytes / PAGE_BYTES)
@@ -141,14 +156,16 @@ impl Question {
         }
     }
 
-    /// What a controller fetches to learn where the first `objects` of a region lie, or as many as it holds.
+    /// What a controller fetches to learn where the first `objects` of a region lie, or as many as it holds, or as lie in
+    /// [`COUNTED_BYTES_MAX`] of it; at least one.
     ///
     /// # Errors
     /// [`Error::Invalid`] as [`Question::check`]; the driver's for a software controller that cannot be made.
     pub fn fetched(&self, form: Form, objects: u64) -> Result<Fetched> {
         self.check()?;
         let stride = self.object_bytes.next_multiple_of(LBA_BYTES);
-        let objects = objects.min(self.region_bytes / stride).max(1);
+        let most = self.region_bytes.min(COUNTED_BYTES_MAX) / stride;
+        let objects = objects.min(most).max(1);
         let bytes = (objects * stride).next_multiple_of(RUN_BYTES).min(self.region_bytes);
         let mut table = Table::build(form, bytes, self.transfer_bytes_max);
         host::count(&mut table, self.object_bytes, objects)
@@ -226,11 +243,29 @@ mod tests {
             Question { pool_bytes: (60 << 30) + 1, ..QUESTION },
             Question { object_bytes: 0, ..QUESTION },
             Question { object_bytes: 2 << 30, ..QUESTION },
+            Question {
+                pool_bytes: 32 << 40,
+                region_bytes: 16 << 40,
+                object_bytes: 16 << 40,
+                ..QUESTION
+            },
             Question { transfer_bytes_max: 3 << 12, ..QUESTION },
             Question { transfer_bytes_max: 2 << 20, ..QUESTION },
         ] {
             let refused = question.fetched(Form::SglRegions, 1);
             assert!(matches!(refused, Err(Error::Invalid { .. })), "{question:?}");
         }
+    }
+
+    #[test]
+    fn objects_are_counted_in_a_part_of_a_region_that_is_too_large_to_build() {
+        let question = Question {
+            pool_bytes: 32 << 40,
+            region_bytes: 16 << 40,
+            object_bytes: 1 << 30,
+            ..QUESTION
+        };
+        let fetched = question.fetched(Form::SglRegions, u64::MAX).expect("an answer");
+        assert_eq!(fetched.objects, 4);
     }
 }

@@ -8,7 +8,7 @@ use adit_driver::transfer::{
     LIST_PAGES_PER_COMMAND, ListMemory, PAGE_BYTES, PRPS_PER_PAGE, Position, Segment, prp,
 };
 
-use super::{Form, LBA_BYTES, RUN_BYTES};
+use super::{Form, LBA_BYTES, RUN_BYTES, TRANSFER_BYTES_MAX};
 
 /// Where the region lies for the device.
 pub(super) const REGION: u64 = 1 << 40;
@@ -36,9 +36,18 @@ pub struct Table {
 }
 
 impl Table {
-    /// The table of a region of `bytes`, a multiple of 64 KiB, for a controller that takes so many bytes in a command.
+    /// The table of a region of `bytes`, a multiple of 64 KiB, for a controller that takes so many bytes in a command:
+    /// whole LBAs, up to 1 MiB.
+    ///
+    /// # Panics
+    /// If a size is another.
     pub fn build(form: Form, bytes: u64, transfer_bytes_max: u64) -> Table {
         assert!(bytes.is_multiple_of(RUN_BYTES), "a region is whole runs");
+        assert!(
+            (LBA_BYTES..=TRANSFER_BYTES_MAX).contains(&transfer_bytes_max)
+                && transfer_bytes_max.is_multiple_of(LBA_BYTES),
+            "a command is whole LBAs, up to 1 MiB"
+        );
         let (pages, runs) = (bytes / PAGE_BYTES, bytes / RUN_BYTES);
         let mut table = Table { form, transfer_bytes_max, words: Vec::new(), prebuilt: None };
         match form {
@@ -80,6 +89,9 @@ impl Table {
 
     /// Calls `command` with the first LBA, the bytes and the data pointer of each command for an object at `offset` of
     /// the region. A list that is built for a command stays until the next.
+    ///
+    /// # Panics
+    /// As [`Table::point`].
     pub fn commands(
         &mut self,
         mut offset: u64,
@@ -96,6 +108,9 @@ impl Table {
     }
 
     /// The data pointer of a command for `bytes` at `offset` of the region: of one run, where the form has runs.
+    ///
+    /// # Panics
+    /// Where the table has no entry for what lies outside of the region, or room for more than a command's bytes.
     #[inline]
     pub fn point(&mut self, offset: u64, bytes: u64) -> Pointer {
         let words = match self.form {

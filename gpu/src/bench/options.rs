@@ -40,25 +40,25 @@ impl ControllerChoice {
 pub struct BenchOptions {
     /// Which GPU, from 0 on.
     pub gpu: u32,
-    /// Queue pairs. Default 16.
+    /// Queue pairs, 1 to [`QUEUES_MAX`]. Default 16.
     pub queues: u32,
-    /// Entries of each queue. Default 1024.
+    /// Entries of each queue, 2 to 4096. Default 1024.
     pub depth: u32,
-    /// Multiprocessors of the I/O kernel. Default 8.
+    /// Multiprocessors of the I/O kernel, 1 to the GPU's. Default 8.
     pub sms: u32,
-    /// Warps of the I/O kernel on each multiprocessor. Default 16.
+    /// Warps of the I/O kernel on each multiprocessor, 1 to [`WARPS_MAX`]. Default 16.
     pub warps: u32,
     /// Where the rings lie: GPU memory or pinned host memory.
     pub placement: Place,
     /// Who serves the rings.
     pub controller: ControllerChoice,
-    /// Bytes of each command, a multiple of 512. Default 512.
+    /// Bytes of each command, a multiple of 512 up to 1 MiB. Default 512.
     pub block_bytes: u32,
-    /// How long the saturated rings are measured. Default 2 s.
+    /// How long the saturated rings are measured: without limit, and at least for one chunk of commands. Default 2 s.
     pub runtime: Duration,
-    /// Commands measured one at a time. Default 2000.
+    /// Commands measured one at a time, 1 to 1,000,000. Default 2000.
     pub single_commands: u32,
-    /// How long the compute kernel runs alone, up to [`COMPUTE_MAX`]. Default 100 ms.
+    /// About how long the compute kernel runs alone, each time: up to [`COMPUTE_MAX`]. Default 100 ms.
     pub compute: Duration,
 }
 

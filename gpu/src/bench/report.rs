@@ -48,9 +48,9 @@ pub struct Single {
     pub commands: u64,
     /// Times that the submission doorbell was rung.
     pub sq_rings: u64,
-    /// Submission to completion, by the device's clock.
+    /// Submission to completion, by the device's clock: half of the commands took no longer.
     pub p50_ns: u64,
-    /// The same.
+    /// Submission to completion of which 99 of 100 commands took no longer.
     pub p99_ns: u64,
 }
 

@@ -21,7 +21,10 @@ Examples:
   Queues in GPU memory, served by a second kernel, for two seconds:
     adit gpu bench
   One queue in host memory, served by a thread of the CPU, for a program to read:
-    adit gpu bench --controller cpu --placement host --queues 1 --json";
+    adit gpu bench --controller cpu --placement host --queues 1 --json
+
+Exit codes: 0 measured, 1 a command, the controller or CUDA failed, 2 an option cannot be, 3 no GPU, or none that rings \
+can use (a compiler for device code included), 130 interrupted, with what was measured until then.";
 
 /// Measures the rings of a GPU against a software controller that checks every command: no PCIe, no drive
 #[derive(Args, Clone, Debug)]
@@ -31,15 +34,15 @@ pub(crate) struct BenchArgs {
     #[arg(long, default_value_t = 0)]
     gpu: u32,
 
-    /// Queue pairs
+    /// Queue pairs, 1 to 256
     #[arg(long, default_value_t = 16)]
     queues: u32,
 
-    /// Entries of each queue
+    /// Entries of each queue, 2 to 4096
     #[arg(long, default_value_t = 1024)]
     depth: u32,
 
-    /// Multiprocessors of the I/O kernel
+    /// Multiprocessors of the I/O kernel, 1 to the GPU's
     #[arg(long, default_value_t = 8)]
     sms: u32,
 
@@ -55,19 +58,19 @@ pub(crate) struct BenchArgs {
     #[arg(long, default_value = "gpu")]
     controller: Server,
 
-    /// Bytes of each command
+    /// Bytes of each command: a multiple of 512, up to 1M
     #[arg(long, default_value = "512", value_parser = units::block_bytes)]
     bs: u64,
 
-    /// How long the saturated rings are measured
-    #[arg(long, default_value = "2", value_parser = units::duration)]
+    /// How long the saturated rings are measured: 500ms, 2s, 5m
+    #[arg(long, default_value = "2s", value_parser = units::duration)]
     runtime: Duration,
 
-    /// Commands measured one at a time
+    /// Commands measured one at a time, 1 to 1000000
     #[arg(long, default_value_t = 2000)]
     single: u32,
 
-    /// How long the compute kernel that runs beside the rings takes alone
+    /// How long the compute kernel that runs beside the rings takes alone, up to 10s
     #[arg(long, default_value = "100ms", value_parser = units::duration)]
     compute: Duration,
 

@@ -33,8 +33,8 @@ Examples:
   adit gpu table
   adit gpu trace
 
-Without a GPU they say why there is none and end with exit code 3 (table needs none). 'cargo xtask gpu -- trace' runs them with
-the GPU's code on threads of this machine.";
+Without a GPU they say why there is none and end with exit code 3 (table needs none); each command's help has its exit \
+codes. 'cargo xtask gpu -- trace' runs them with the GPU's code on threads of this machine.";
 
 /// `adit gpu`.
 #[derive(Args, Debug)]

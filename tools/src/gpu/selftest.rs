@@ -19,7 +19,8 @@ Examples:
   The second, for a program to read:
     adit gpu selftest --gpu 1 --json
 
-Exit codes: 0 nothing failed, 1 a check failed, 3 there is no GPU to check.";
+Exit codes: 0 nothing failed, 1 a check failed, 2 an option cannot be, 3 no GPU, or none that rings can use \
+(a compiler for device code included), 130 interrupted.";
 
 /// Checks the driver of a GPU, the device code and the rings, against software controllers
 #[derive(Args, Clone, Debug)]

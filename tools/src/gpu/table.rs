@@ -8,7 +8,7 @@ use std::fmt::Write;
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
-use adit_gpu::addressing::{Fetched, Form, Question, Table};
+use adit_gpu::addressing::{COUNTED_BYTES_MAX, Fetched, Form, Question, Table};
 use clap::Args;
 use serde_json::{Value, json};
 
@@ -21,10 +21,10 @@ Examples:
   A pool of 60 GiB, objects of 100 KiB, commands of up to 1 MiB:
     adit gpu table
   Objects of 36 KiB on a controller that takes 128 KiB in a command, for a program to read:
-    adit gpu table --object 36K --mdts 128K --json";
+    adit gpu table --object 36K --mdts 128K --json
 
-/// Largest region whose table is built.
-const BUILT_BYTES_MAX: u64 = 4 << 30;
+Exit codes: 0 compared, 2 an option cannot be.";
+
 /// Times that each table is built, of which the least counts.
 const BUILDS: usize = 5;
 
@@ -33,27 +33,27 @@ const BUILDS: usize = 5;
 #[command(after_help = EXAMPLES)]
 pub(crate) struct TableArgs {
     /// The pool's size: whole regions
-    #[arg(long, value_name = "BYTES", default_value = "60G", value_parser = units::block_bytes)]
+    #[arg(long, value_name = "BYTES", default_value = "60G", value_parser = units::bytes)]
     pool: u64,
 
     /// A region's size, one run of addresses: a multiple of 64 KiB
-    #[arg(long, value_name = "BYTES", default_value = "1G", value_parser = units::block_bytes)]
+    #[arg(long, value_name = "BYTES", default_value = "1G", value_parser = units::bytes)]
     region: u64,
 
-    /// An object's size
-    #[arg(long, value_name = "BYTES", default_value = "100K", value_parser = units::block_bytes)]
+    /// An object's size, at most a region's and 4 GiB
+    #[arg(long, value_name = "BYTES", default_value = "100K", value_parser = units::bytes)]
     object: u64,
 
     /// Most bytes of a command: 4 KiB times a power of two, up to 1 MiB
-    #[arg(long, value_name = "BYTES", default_value = "1M", value_parser = units::block_bytes)]
+    #[arg(long, value_name = "BYTES", default_value = "1M", value_parser = units::bytes)]
     mdts: u64,
 
-    /// Commands in flight, for which lists are kept that are built for each
-    #[arg(long, value_name = "N", default_value_t = 2048)]
+    /// Commands in flight, from 1 on, for which lists are kept that are built for each
+    #[arg(long, value_name = "N", default_value_t = 2048, value_parser = clap::value_parser!(u32).range(1..))]
     in_flight: u32,
 
-    /// Objects that are counted
-    #[arg(long, value_name = "N", default_value_t = 1000)]
+    /// Objects that are counted, at most as many as 4 GiB of a region hold
+    #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..))]
     objects: u32,
 
     /// Prints JSON
@@ -100,7 +100,7 @@ pub(crate) fn run(args: &TableArgs) -> Result<()> {
 
 /// The time that the tables of the whole pool take, from the least of some builds of one region's.
 fn build(question: &Question, form: Form) -> Duration {
-    let bytes = question.region_bytes.min(BUILT_BYTES_MAX);
+    let bytes = question.region_bytes.min(COUNTED_BYTES_MAX);
     let one = || {
         let begun = Instant::now();
         black_box(Table::build(form, black_box(bytes), question.transfer_bytes_max));

@@ -40,7 +40,10 @@ Examples:
   Where the device does not reach the GPU's memory, rings all the same:
     adit gpu trace --placement host
 
-The target is formatted as a store. Without one a software controller in memory is made for the trace.";
+The target is formatted as a store. Without one a software controller in memory is made for the trace.
+
+Exit codes: 0 the layer arrived intact, by rings or staged by CPU threads, 1 the target, the store, the rings or CUDA \
+failed, or a block is not what was put, 2 an option or the target cannot be, 3 no GPU, 130 interrupted.";
 
 /// How long the layer's commands may take.
 const TIMEOUT: Duration = Duration::from_secs(10);
@@ -67,7 +70,7 @@ pub(crate) struct TraceArgs {
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=BLOCKS_MAX))]
     blocks: u32,
 
-    /// How many of the model's layers the blocks have, 1 to 512 (what exceeds the model's is left out); the last is read
+    /// How many of the model's layers the blocks have, 1 to 512, or all if it has fewer; the last is read
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=512))]
     layers: u32,
 
@@ -110,8 +113,8 @@ enum Kernel {
 /// Runs the command.
 ///
 /// # Errors
-/// That there is no GPU; what the target, the store or the rings did wrong; a block that is not what was put; that the user
-/// ended it.
+/// That there is no GPU; what the target, the store or the rings did wrong; a block that is not what was put; that the
+/// user ended it.
 pub(crate) fn run(args: &TraceArgs) -> Result<()> {
     // First what is wrong on any machine.
     let layout = shelf::layout(&args.model, args.layers)?;

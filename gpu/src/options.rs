@@ -65,15 +65,20 @@ pub enum KernelChoice {
 /// How rings are made. `Options { depth: 1024, ..Options::default() }`.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Queue pairs on each device. Default 8.
+    /// Queue pairs on each device: at least 1, and no more than the controller still has; a doorbell proxy serves 1024 in
+    /// all. Default 8.
     pub queues: u32,
-    /// Entries of each queue, 2 to 4096. Default 256.
+    /// Entries of each queue: 2 to 4096, and no more than the controller's queues may have. Default 256.
     pub depth: u32,
-    /// Streaming multiprocessors set aside for I/O. Default 8, the least of a partition on recent GPUs.
+    /// Streaming multiprocessors set aside for I/O: rounded up to what the hardware can set apart. With 0 or all of them, and
+    /// where there are no green contexts, I/O gets priority instead of a partition, and the number is clamped to 1 and all.
+    /// Default 8, the least of a partition on recent GPUs.
     pub sms: u32,
-    /// Where submission rings lie; `None` is the best that works.
+    /// Where submission rings lie; `None` is beside the pool, or host memory where that does not work. [`Place::Cmb`] needs a
+    /// controller that was opened with its memory buffer (`ControllerOptions::cmb`).
     pub submission: Option<Place>,
-    /// Where completion rings lie; `None` is the best that works.
+    /// Where completion rings lie; `None` as for submission rings, and host memory where these are in the controller memory
+    /// buffer. Never [`Place::Cmb`].
     pub completion: Option<Place>,
     /// How doorbells are rung.
     pub doorbells: DoorbellChoice,
@@ -85,9 +90,10 @@ pub struct Options {
     pub kernel: KernelChoice,
     /// The cores of the staged engine's threads, one for each. Default none: two threads, where the system puts them.
     pub staged_cores: Vec<usize>,
-    /// I/O control blocks, each of up to 2048 contexts. Default 64.
+    /// I/O control blocks, 1 to 4096, each of up to 2048 contexts. Default 64.
     pub blocks: u32,
-    /// How long the commands of a control block may take, from its first on. Default 10 s.
+    /// How long the commands of a control block may take, by the GPU's clock from the moment a warp first looks at the issued
+    /// block, which is after its event; with the staged engine by the CPU's, likewise from after its event. Default 10 s.
     pub timeout: Duration,
 }
 

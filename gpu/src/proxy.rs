@@ -35,7 +35,8 @@ const WHAT: &str = "the doorbell proxy";
 /// How a proxy runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProxyOptions {
-    /// The core that its thread is pinned to. Default none.
+    /// The core that its thread is pinned to; where that is refused it runs where the system puts it, and the log says so.
+    /// Default none.
     pub core: Option<usize>,
     /// When it goes from polling to yielding to napping. Default 200 us, 200 us, and naps of at most 50 us.
     pub idle: Idle,

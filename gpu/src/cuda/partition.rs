@@ -1,6 +1,6 @@
 //! The GPU in two parts: some streaming multiprocessors for I/O, the rest for compute.
 //!
-//! Green contexts (CUDA 12.4) make the parts: a kernel in a stream of one runs on its multiprocessors alone. They share
+//! Green contexts (CUDA 12.5, which has streams of them) make the parts: a kernel in a stream of one runs on its multiprocessors alone. They share
 //! caches, memory and copy engines, and streams outside both may still run anywhere. Where there are none, the parts are
 //! streams of high and low priority over the whole GPU, and the reason is kept.
 #![allow(unsafe_code)]

@@ -135,7 +135,7 @@ impl Drop for GreenContext {
 
 fn unavailable(why: impl ToString) -> Error {
     let fix =
-        "install driver 560 or newer for green contexts; streams of high and low priority are used";
+        "install driver 555 or newer for green contexts; streams of high and low priority are used";
     Error::unavailable("a partition of the GPU", why, fix)
 }
 

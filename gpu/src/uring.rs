@@ -209,7 +209,7 @@ impl GioUring {
             core.members.iter().map(|member| member.table.cut(member.device.namespace.lba_count()));
         let mut filling = Filling::new(&core.blocks, cuts);
         for (position, transfer) in transfers.into_iter().enumerate() {
-            filling.add(position, &transfer)?;
+            filling.add(position, transfer)?;
         }
         Ok(filling.finish(after.map(|event| core.gates.own(event)).transpose()?))
     }

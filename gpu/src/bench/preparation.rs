@@ -44,7 +44,7 @@ pub(super) fn measure(gpu: &Arc<Gpu>) -> Result<Preparation> {
         let begin = Instant::now();
         let mut filling = Filling::new(&blocks, std::iter::once(table.cut(1 << 32)));
         for (position, transfer) in transfers.iter().enumerate() {
-            filling.add(position, transfer)?;
+            filling.add(position, *transfer)?;
         }
         let iocbs = filling.finish(None);
         samples.push(begin.elapsed().as_nanos() as u64);

@@ -48,12 +48,16 @@ impl<'a> Filling<'a> {
     /// # Errors
     /// [`Error::Invalid`] for a transfer that cannot be; [`Error::Refused`] if there is no free block.
     #[inline(always)]
-    pub(crate) fn add(&mut self, position: usize, transfer: &Transfer) -> Filled {
+    pub(crate) fn add(&mut self, position: usize, transfer: Transfer) -> Filled {
         match self.lanes.get_mut(usize::from(transfer.device)) {
             Some(Lane { cut, sink }) => {
                 cut.cut(position, transfer, |context| sink.put(position, context))
             }
-            None => Err(Box::new(self.no_device(position, transfer))),
+            None => {
+                let Transfer { device, lba, region, offset, bytes, direction } = transfer;
+                let again = Transfer::anew((device, region), lba, offset, bytes, direction);
+                Err(Box::new(self.no_device(position, &again)))
+            }
         }
     }
 

@@ -260,7 +260,9 @@ impl Blocks {
             })
         };
         draining().any(|(kernel, has_ended)| {
+            // One whose end cannot be asked for, since the context is lost, is not waited for.
             has_ended
+                && kernel.is_over().is_ok()
                 && draining().all(|(other, has_ended)| has_ended || !Arc::ptr_eq(kernel, other))
         })
     }

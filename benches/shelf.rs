@@ -66,6 +66,7 @@ impl Shelf {
             boundary_bytes: 0,
             depth: 130,
             deallocates: false,
+            deallocate_lbas_max: 0,
             protection: None,
             accepts: Box::new(|_| true),
         };

@@ -3,6 +3,7 @@
 //! This process need not reach it, so there is no [`crate::Buffer`] of it: whoever drives the device writes
 //! addresses into commands by hand. It is unmapped before its owner lets it go; if unmapping fails the owner is leaked,
 //! and said so (law 3).
+#![allow(unsafe_code)]
 
 use std::any::Any;
 use std::fmt;
@@ -28,14 +29,18 @@ pub struct FileMapping {
 
 impl FileMapping {
     /// Maps the file and prebuilds its PRP lists where a transfer can need one.
-    pub(crate) fn new(
+    ///
+    /// # Safety
+    /// As [`crate::Controller::register_file`].
+    pub(crate) unsafe fn new(
         bus: &Arc<dyn Bus>,
         file: BorrowedFd<'_>,
         offset: u64,
         len: u64,
         owner: Box<dyn Any + Send + Sync>,
     ) -> Result<FileMapping> {
-        let iova = bus.map_file(file, offset, len)?;
+        // SAFETY: the owner, which the mapping keeps until it is unmapped, keeps the file's bytes.
+        let iova = unsafe { bus.map_file(file, offset, len)? };
         let bus = Arc::clone(bus);
         let mut mapping = FileMapping { prebuilt: None, bus, iova, len, owner: Some(owner) };
         let pages = len / PAGE_BYTES;
@@ -69,7 +74,8 @@ impl fmt::Debug for FileMapping {
 
 impl Drop for FileMapping {
     fn drop(&mut self) {
-        if let Err(error) = self.bus.unmap(self.iova, self.len) {
+        // SAFETY: this mapping's own; who wrote its addresses into commands holds it until they are done.
+        if let Err(error) = unsafe { self.bus.unmap(self.iova, self.len) } {
             tracing::error!("leaking {} bytes the device may still write: {error}", self.len);
             std::mem::forget(self.owner.take());
         }

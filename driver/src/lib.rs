@@ -15,6 +15,7 @@
 //! `docs/ARCHITECTURE.md` has the map.
 
 pub mod bus;
+mod command_limits;
 pub mod controller;
 pub mod device;
 pub mod error;
@@ -25,6 +26,7 @@ mod namespace;
 mod protection;
 pub mod queue_pair;
 pub mod reactor;
+mod refused;
 mod ring;
 #[cfg(feature = "serve")]
 pub mod serve;
@@ -44,7 +46,7 @@ pub use error::{Error, Result};
 pub use file_mapping::FileMapping;
 pub use memory::{Buffer, IoBuffer};
 pub use namespace::Namespace;
-pub use protection::Protection;
+pub use protection::{Protection, ProtectionChecks};
 pub use queue_pair::{Command, CommandError, Completion, Errno, RejectReason, Rejected, Stats};
 pub use target::{KernelPath, KernelTarget, Target};
 pub use time::Time;

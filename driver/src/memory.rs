@@ -21,7 +21,7 @@ use std::sync::atomic::Ordering;
 use crate::bus::Bus;
 use crate::error::{Error, Result};
 use crate::spec::Iova;
-use crate::sys::{Atomics, Backing, HostMemory, PageKind};
+use crate::sys::{Atomics, Backing, HostMemory, HostRange, PageKind};
 use crate::transfer::prebuilt::PrebuiltPrps;
 use crate::transfer::{PAGE_BYTES, Position, Segment, SegmentList};
 
@@ -49,10 +49,30 @@ pub(crate) struct Mapping {
 
 impl Mapping {
     pub(crate) fn new(bus: &Arc<dyn Bus>, memory: HostMemory) -> Result<Mapping> {
-        let iova = bus.map(memory.range())?;
+        Mapping::with(bus, Arc::new(memory), |memory| memory.range())
+    }
+
+    /// Allocates and maps memory that the device only reads.
+    pub(crate) fn allocate_read_only(bus: &Arc<dyn Bus>, len: usize) -> Result<Mapping> {
+        let memory = Arc::new(near(bus, len)?);
+        // Private pages that were never written are the kernel's page of zeroes. One that is pinned for reading stays
+        // that for the device (Linux before 6.2), whatever is written here afterwards.
+        for page in memory.atomics().words().chunks(PAGE_BYTES as usize / size_of::<u64>()) {
+            page[0].store(0, Ordering::Relaxed);
+        }
+        Mapping::with(bus, memory, |memory| memory.range().read_only())
+    }
+
+    fn with(
+        bus: &Arc<dyn Bus>,
+        memory: Arc<HostMemory>,
+        range: impl FnOnce(&HostMemory) -> HostRange<'_>,
+    ) -> Result<Mapping> {
+        // SAFETY: the mapping owns the memory until it is unmapped, else leaks it; buffers in flight have no references.
+        let iova = unsafe { bus.map(range(&memory))? };
         assert!(iova.0.is_multiple_of(PAGE_BYTES), "a bus maps whole pages");
         let len = memory.len() as u64;
-        Ok(Mapping { bus: Arc::clone(bus), memory: Some(Arc::new(memory)), iova, len })
+        Ok(Mapping { bus: Arc::clone(bus), memory: Some(memory), iova, len })
     }
 
     /// Allocates and maps near the device.
@@ -81,7 +101,8 @@ impl fmt::Debug for Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        if let Err(error) = self.bus.unmap(self.iova, self.len) {
+        // SAFETY: this mapping's own; regions and rings keep it while its addresses are in use.
+        if let Err(error) = unsafe { self.bus.unmap(self.iova, self.len) } {
             tracing::error!("leaking {} bytes the device may still write: {error}", self.len);
             std::mem::forget(self.memory.take());
         }
@@ -156,7 +177,7 @@ pub(crate) fn prebuild(
     region: Iova,
     pages: u64,
 ) -> Result<(PrebuiltPrps, Mapping)> {
-    let lists = Mapping::allocate(bus, PrebuiltPrps::bytes_for(pages) as usize)?;
+    let lists = Mapping::allocate_read_only(bus, PrebuiltPrps::bytes_for(pages) as usize)?;
     let words = lists.atomics();
     let prps = PrebuiltPrps::build(region, pages, lists.iova, |word, value| {
         words.words()[word].store(value.to_le(), Ordering::Relaxed);
@@ -636,6 +657,26 @@ pub(crate) fn near(bus: &Arc<dyn Bus>, len: usize) -> Result<HostMemory> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::bus::soft::{Drive, SoftBus};
+
+    #[test]
+    fn the_device_cannot_write_prebuilt_lists() {
+        let options = "mem=1M".parse().expect("options");
+        let soft = SoftBus::new(options, Drive::Manual).expect("a bus");
+        let bus: Arc<dyn Bus> = Arc::<SoftBus>::clone(&soft);
+        let (prps, lists) = prebuild(&bus, Iova(1 << 33), 8).expect("lists");
+        let [first, _] = prps.tables();
+        // SAFETY: no reference to the lists exists.
+        let (written, read) = unsafe {
+            soft.with_memory(|memory| {
+                let mut word = [0; 8];
+                (memory.write(first, &word), memory.read(first, &mut word).map(|()| word))
+            })
+        };
+        assert!(written.is_err(), "a data page that was a list would be overwritten by reads");
+        assert_eq!(read.expect("mapped"), (1u64 << 33).to_le_bytes());
+        drop(lists);
+    }
 
     #[test]
     fn what_was_split_off_joins_again_and_nothing_else_does() {

@@ -7,9 +7,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
 use crate::bus::Bus;
+use crate::command_limits::CommandLimits;
 use crate::error::{Error, Result};
 use crate::memory::DomainId;
-use crate::protection::{Prinfo, Protection};
+use crate::protection::{Prinfo, Protection, ProtectionChecks};
 use crate::spec::Nsid;
 use crate::spec::identify::{Ctratt, IdentifyNamespace, IdentifyNvmNamespace};
 use crate::transfer::{LIST_PAGES_PER_COMMAND, Limits, PAGE_BYTES, SglSupport};
@@ -22,9 +23,12 @@ pub struct Namespace {
     /// Shared by all handles; follows what the controller reports.
     lba_count: Arc<AtomicU64>,
     limits: Limits,
-    /// The bits of a length that is not whole LBAs.
-    lba_mask: u64,
-    /// The bits of an address or length that keep a buffer from being an SGL data block.
+    command_limits: CommandLimits,
+    /// Most LBAs of one command.
+    max_lbas: u64,
+    /// Whether data may be pointed at by SGLs.
+    takes_sgls: bool,
+    /// The bits of an address or length that keep a buffer from being an SGL data block, where there are SGLs.
     sgl_mask: u64,
     prinfo: Prinfo,
     protection: Option<Protection>,
@@ -41,6 +45,7 @@ pub(crate) struct ControllerLimits<'a> {
     pub(crate) bus: &'a Arc<dyn Bus>,
     pub(crate) max_transfer_bytes: u64,
     pub(crate) sgl: SglSupport,
+    pub(crate) commands: CommandLimits,
 }
 
 impl Namespace {
@@ -83,10 +88,11 @@ impl Namespace {
             nsid,
             lba_count,
             limits,
-            lba_mask: u64::from(lba_bytes - 1),
+            command_limits: controller.commands,
+            max_lbas: max_bytes >> lba_shift,
+            takes_sgls: controller.sgl != SglSupport::None,
             sgl_mask: match controller.sgl {
-                SglSupport::None => u64::MAX,
-                SglSupport::Byte => 0,
+                SglSupport::None | SglSupport::Byte => 0,
                 SglSupport::Dword => 3,
             },
             prinfo: Prinfo::of(protection),
@@ -132,14 +138,24 @@ impl Namespace {
         &self.limits
     }
 
+    /// How much one command without a transfer may cover.
+    pub(crate) fn command_limits(&self) -> &CommandLimits {
+        &self.command_limits
+    }
+
     /// Identify Namespace as the controller gave it when it was opened (NVM Command Set 1.0 section 4.1.5.1).
     pub fn identify(&self) -> &IdentifyNamespace {
         &self.identify
     }
 
     #[inline(always)]
-    pub(crate) fn lba_mask(&self) -> u64 {
-        self.lba_mask
+    pub(crate) fn max_lbas(&self) -> u64 {
+        self.max_lbas
+    }
+
+    #[inline(always)]
+    pub(crate) fn takes_sgls(&self) -> bool {
+        self.takes_sgls
     }
 
     #[inline(always)]
@@ -153,6 +169,20 @@ impl Namespace {
         self.prinfo.control
     }
 
+    /// Has all commands by this handle ask for these checks, where the namespace is protected.
+    pub(crate) fn set_protection_checks(&mut self, checks: ProtectionChecks) {
+        if let Some(protection) = self.protection {
+            let fua = self.prinfo.control & FUA;
+            self.prinfo = Prinfo::with(protection, checks);
+            self.prinfo.control |= fua;
+        }
+    }
+
+    /// Has all reads and writes by this handle say Force Unit Access, or none.
+    pub(crate) fn force_unit_access(&mut self, fua: bool) {
+        self.prinfo.control = (self.prinfo.control & !FUA) | if fua { FUA } else { 0 };
+    }
+
     #[inline(always)]
     pub(crate) fn prinfo(&self) -> Prinfo {
         self.prinfo
@@ -163,6 +193,9 @@ impl Namespace {
         self.domain
     }
 }
+
+/// CDW12 bit 30 of reads and writes (NVM Command Set 1.0, Read and Write): Force Unit Access.
+const FUA: u32 = 1 << 30;
 
 const FORMAT_FIX: &str = "choose another namespace (ns=N), or format it under the kernel's driver with `nvme format`, which erases it: \
      to a format with ms:0, or with ms:8 and --pi=1";

@@ -5,8 +5,10 @@
 //! a write and checks and drops them on a read, so that the host transfers and allocates data only, wherever the data
 //! goes. A read that fails the check ends with Guard or Reference Tag Check Error.
 //!
-//! What the driver does not do: carry the 8 bytes to or from the host, use application tags, formats with more
-//! metadata, guards of 32 and 64 bits, storage tags.
+//! Application tags are 0 and not checked, unless a queue is given some ([`ProtectionChecks`]).
+//!
+//! What the driver does not do: carry the 8 bytes to or from the host, formats with more metadata, guards of 32 and 64
+//! bits, storage tags.
 
 use std::fmt;
 
@@ -20,6 +22,8 @@ const PROTECTION_BYTES: u16 = 8;
 const PRACT: u32 = 1 << 29;
 /// CDW12 bit 28: it checks the guard.
 const CHECK_GUARD: u32 = 1 << 28;
+/// CDW12 bit 27: it checks the application tag.
+const CHECK_APPLICATION: u32 = 1 << 27;
 /// CDW12 bit 26: it checks the reference tag.
 const CHECK_REFERENCE: u32 = 1 << 26;
 /// How much lower PRINFO's bits lie for what Copy reads (PRINFOR) than for what it writes.
@@ -36,7 +40,34 @@ pub enum Protection {
     Type3,
 }
 
+/// What the controller checks of protection information (PRCHK), and the application tag (NVM Command Set 1.0 section
+/// 5.2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ProtectionChecks {
+    /// The guard.
+    pub guard: bool,
+    /// The reference tag; without meaning for [`Protection::Type3`], whose tag is not checked.
+    pub reference_tag: bool,
+    /// The application tag, in the bits of `application_mask`.
+    pub application_tag: bool,
+    /// The tag that writes leave and reads expect (LBAT, ELBAT).
+    pub application: u16,
+    /// Its bits that are compared (LBATM, ELBATM).
+    pub application_mask: u16,
+}
+
 impl Protection {
+    /// The checks where no others are asked for: all but the application tag, which is 0.
+    pub const fn usual_checks(self) -> ProtectionChecks {
+        ProtectionChecks {
+            guard: true,
+            reference_tag: self.checks_place(),
+            application_tag: false,
+            application: 0,
+            application_mask: 0,
+        }
+    }
+
     /// The type's number, 1 to 3.
     pub const fn number(self) -> u8 {
         match self {
@@ -71,10 +102,6 @@ impl Protection {
         };
         extended.map_or(Ok(()), |extended| plain(extended, identify.format_index()))?;
         Ok(Some(protection))
-    }
-
-    const fn checks(self) -> u32 {
-        if self.checks_place() { CHECK_GUARD | CHECK_REFERENCE } else { CHECK_GUARD }
     }
 }
 
@@ -119,14 +146,27 @@ pub(crate) struct Prinfo {
     pub(crate) control: u32,
     /// The bits of the LBA's number that are the reference tag.
     pub(crate) reference_mask: u32,
+    /// CDW15: the application tag below its mask.
+    pub(crate) application: u32,
 }
 
 impl Prinfo {
     pub(crate) fn of(protection: Option<Protection>) -> Prinfo {
         let Some(protection) = protection else { return Prinfo::default() };
+        Prinfo::with(protection, protection.usual_checks())
+    }
+
+    /// The same with other checks.
+    pub(crate) fn with(protection: Protection, checks: ProtectionChecks) -> Prinfo {
+        let bit = |bit: u32, is_set: bool| if is_set { bit } else { 0 };
+        let checks_place = protection.checks_place();
         Prinfo {
-            control: PRACT | protection.checks(),
-            reference_mask: if protection.checks_place() { u32::MAX } else { 0 },
+            control: PRACT
+                | bit(CHECK_GUARD, checks.guard)
+                | bit(CHECK_APPLICATION, checks.application_tag)
+                | bit(CHECK_REFERENCE, checks.reference_tag && checks_place),
+            reference_mask: if checks_place { u32::MAX } else { 0 },
+            application: u32::from(checks.application_mask) << 16 | u32::from(checks.application),
         }
     }
 
@@ -167,6 +207,7 @@ impl Prinfo {
         Sqe {
             cdw12: (sqe.cdw12.get() | control).into(),
             cdw14: self.reference(sqe.slba()).into(),
+            cdw15: self.application.into(),
             ..sqe
         }
     }

@@ -12,15 +12,15 @@
 use std::sync::atomic::Ordering;
 
 use crate::bus::Doorbell;
-use crate::spec::{Cqe, Sqe};
+use crate::spec::{Cid, Cqe, Qid, Sqe, Status};
 use crate::sys::{Atomics, Ring, barrier};
 
 /// 64-bit words of a submission queue entry.
 const SQE_WORDS: usize = 8;
 /// 64-bit words of a completion queue entry.
 const CQE_WORDS: usize = 2;
-/// The phase tag in a completion's second 64-bit word (DW3 bit 16).
-const PHASE: u64 = 1 << 48;
+/// The phase tag in a completion's last dword.
+const PHASE: u32 = 1 << 16;
 
 /// A shadow doorbell and its event index, both 32-bit words of the pages given
 /// to the controller with Doorbell Buffer Config.
@@ -89,8 +89,8 @@ impl Bell {
 /// The submission side.
 #[derive(Debug)]
 pub(crate) struct SubmissionRing {
+    /// At the tail.
     entries: Ring<SQE_WORDS>,
-    tail: u32,
     /// The device's read position as its last valid completion gave it.
     head: u32,
     bell: Bell,
@@ -101,7 +101,7 @@ impl SubmissionRing {
     pub(crate) fn new(entries: Atomics, depth: u32, bell: Bell) -> SubmissionRing {
         assert!((2..=65536).contains(&depth), "a queue has 2 to 65536 entries");
         let entries = Ring::new(entries, depth);
-        SubmissionRing { entries, tail: 0, head: 0, bell }
+        SubmissionRing { entries, head: 0, bell }
     }
 
     /// From now on publishes the tail in a shadow doorbell, too.
@@ -112,43 +112,45 @@ impl SubmissionRing {
     /// Writes an entry at the tail. The caller bounds what is outstanding to `depth - 1`,
     /// so the entry is free.
     #[inline(always)]
-    pub(crate) fn push(&mut self, sqe: &Sqe) {
-        let entry = self.entries.entry(self.tail);
-        let words = sqe.to_qwords();
-        for (word, value) in entry.iter().zip(words) {
+    pub(crate) fn push(&mut self, command: [u64; SQE_WORDS]) {
+        for (word, value) in self.entries.current().iter().zip(command) {
             word.store(value.to_le(), Ordering::Relaxed);
         }
-        self.tail = if self.tail + 1 == self.entries.count() { 0 } else { self.tail + 1 };
+        self.entries.advance();
     }
 
     /// The entries pushed since the last ring, which the device was never told of, as they lie in
     /// its reach: it may have changed them.
     pub(crate) fn unsent(&self) -> Vec<Sqe> {
-        let (mut index, mut unsent) = (self.bell.last, Vec::new());
-        while index != self.tail {
-            let entry = self.entries.entry(index);
+        let mut ring = self.entries.clone();
+        ring.move_to(self.bell.last);
+        let mut unsent = Vec::new();
+        while ring.at() != self.tail() {
+            let entry = ring.current();
             unsent.push(Sqe::from_dwords(std::array::from_fn(|dword| {
                 let qword = u64::from_le(entry[dword / 2].load(Ordering::Relaxed));
                 (qword >> (dword % 2 * 32)) as u32
             })));
-            index = if index + 1 == self.entries.count() { 0 } else { index + 1 };
+            ring.advance();
         }
         unsent
     }
 
     /// Where the next entry goes.
+    #[inline(always)]
     pub(crate) fn tail(&self) -> u32 {
-        self.tail
+        self.entries.at()
     }
 
     /// Takes back what was pushed since the last ring.
     pub(crate) fn rewind(&mut self) {
-        self.tail = self.bell.last;
+        self.entries.move_to(self.bell.last);
     }
 
     /// Starts anew with a queue that was just created.
     pub(crate) fn restart(&mut self) {
-        (self.tail, self.head, self.bell.last) = (0, 0, 0);
+        self.entries.move_to(0);
+        (self.head, self.bell.last) = (0, 0);
     }
 
     /// Entries in the ring.
@@ -159,41 +161,115 @@ impl SubmissionRing {
     /// Tells the device about everything pushed since the last ring; nothing if there is nothing.
     #[inline(always)]
     pub(crate) fn ring(&mut self) -> bool {
-        let news = self.tail != self.bell.last;
+        let news = self.tail() != self.bell.last;
         if news {
-            self.bell.ring(self.tail);
+            self.bell.ring(self.tail());
         }
         news
     }
 
     /// Takes the device's read position, or returns `false` if it cannot be one:
     /// outside the ring, backwards, or beyond what was pushed.
-    #[inline(always)]
     pub(crate) fn observe_head(&mut self, sqhd: u16) -> bool {
-        let sqhd = u32::from(sqhd);
-        let plausible = (self.head <= sqhd && sqhd <= self.tail) || self.is_ahead(sqhd);
+        let (sqhd, tail) = (u32::from(sqhd), self.tail());
+        let plausible = if self.head <= tail {
+            (self.head..=tail).contains(&sqhd)
+        } else {
+            sqhd < self.entries.count() && (sqhd >= self.head || sqhd <= tail)
+        };
         if plausible {
             self.head = sqhd;
         }
         plausible
     }
 
-    /// Whether `sqhd` lies from the last read position to the tail when that run wraps around.
-    #[cold]
-    fn is_ahead(&self, sqhd: u32) -> bool {
-        self.tail < self.head
-            && sqhd < self.entries.count()
-            && (sqhd >= self.head || sqhd <= self.tail)
+    /// What completions of queue `qid` may report until the read position wraps around or an entry is pushed.
+    #[inline(always)]
+    pub(crate) fn reports(&self, qid: Qid) -> Reports {
+        let end = if self.head <= self.tail() { self.tail() } else { self.entries.count() - 1 };
+        Reports { last: u32::from(qid.0) << 16 | self.head, ahead: end - self.head }
+    }
+
+    /// Takes the read position that `reports` ended with.
+    #[inline(always)]
+    pub(crate) fn observe(&mut self, reports: &Reports) {
+        self.head = reports.last & 0xffff;
+    }
+}
+
+/// The queue and read position that completions report (dword 2: SQID in bits 31:16, SQHD in bits 15:0), checked by
+/// one comparison.
+#[derive(Debug)]
+pub(crate) struct Reports {
+    /// The last one.
+    last: u32,
+    /// How many positions lie between it and the last plausible one.
+    ahead: u32,
+}
+
+impl Reports {
+    /// Takes a report in if it is of this queue, no earlier than the last one and no later than is plausible.
+    ///
+    /// The plausible ones are the numbers from `last` to `last + ahead`, which have the same upper half.
+    #[inline(always)]
+    pub(crate) fn take(&mut self, dword: u32) -> bool {
+        let step = dword.wrapping_sub(self.last);
+        let plausible = step <= self.ahead;
+        if plausible {
+            self.last = dword;
+            self.ahead -= step;
+        }
+        plausible
+    }
+}
+
+/// A completion as it was read: two words, of which the usual case looks at the second, whole. Taken apart into the fields
+/// of a [`Cqe`], they are not put together again by the compiler.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Arrival {
+    low: u64,
+    high: u64,
+}
+
+impl Arrival {
+    /// Queue and read position (dword 2), as [`Reports::take`] checks them.
+    #[inline(always)]
+    pub(crate) fn report(self) -> u32 {
+        self.high as u32
+    }
+
+    /// The command that ended.
+    #[inline(always)]
+    pub(crate) fn cid(self) -> Cid {
+        Cid((self.high >> 32) as u16)
+    }
+
+    /// How it ended.
+    #[inline(always)]
+    pub(crate) fn status(self) -> Status {
+        Status::from_bits((self.high >> 49) as u16)
+    }
+
+    /// Its result (dword 0).
+    #[inline(always)]
+    pub(crate) fn dw0(self) -> u32 {
+        self.low as u32
+    }
+
+    /// All of it.
+    pub(crate) fn cqe(self) -> Cqe {
+        let Arrival { low, high } = self;
+        Cqe::from_dwords([low as u32, (low >> 32) as u32, high as u32, (high >> 32) as u32])
     }
 }
 
 /// The completion side.
 #[derive(Debug)]
 pub(crate) struct CompletionRing {
+    /// At the head.
     entries: Ring<CQE_WORDS>,
-    head: u32,
-    /// The phase bit of this lap, in place in an entry's second word.
-    phase: u64,
+    /// The phase bit of this lap, in place in an entry's last dword.
+    phase: u32,
     bell: Bell,
 }
 
@@ -201,8 +277,7 @@ impl CompletionRing {
     /// A ring of `depth` entries over zeroed memory: the first lap's phase is 1.
     pub(crate) fn new(entries: Atomics, depth: u32, bell: Bell) -> CompletionRing {
         assert!((2..=65536).contains(&depth), "a queue has 2 to 65536 entries");
-        let entries = Ring::new(entries, depth);
-        CompletionRing { entries, head: 0, phase: PHASE, bell }
+        CompletionRing { entries: Ring::new(entries, depth), phase: PHASE, bell }
     }
 
     /// From now on publishes the head in a shadow doorbell, too.
@@ -213,13 +288,13 @@ impl CompletionRing {
     /// Whether the device has written the entry at the head.
     #[inline(always)]
     pub(crate) fn has_news(&self) -> bool {
-        self.is_new(self.entries.entry(self.head)[1].load(Ordering::Relaxed))
+        self.is_new(u64::from_le(self.entries.current()[1].load(Ordering::Relaxed)))
     }
 
     /// Whether an entry's second word has this lap's phase.
     #[inline(always)]
     fn is_new(&self, high: u64) -> bool {
-        (u64::from_le(high) ^ self.phase) & PHASE == 0
+        ((high >> 32) as u32 ^ self.phase) & PHASE == 0
     }
 
     /// The entry at the head if the device has written it, and moves on.
@@ -227,32 +302,29 @@ impl CompletionRing {
     /// The word with the phase is loaded first and with Acquire: the other word
     /// must not be read before the phase says that it is there.
     #[inline(always)]
-    pub(crate) fn pop(&mut self) -> Option<Cqe> {
-        let (head, depth) = (self.head, self.entries.count());
-        let entry = self.entries.entry(head);
+    pub(crate) fn pop(&mut self) -> Option<Arrival> {
+        let entry = self.entries.current();
         let high = u64::from_le(entry[1].load(Ordering::Acquire));
-        if !self.is_new(high.to_le()) {
+        if !self.is_new(high) {
             return None;
         }
         let low = u64::from_le(entry[0].load(Ordering::Relaxed));
-        // From the local copy: the Acquire load makes the compiler forget what it read before.
-        self.head = head + 1;
-        if self.head == depth {
-            self.head = 0;
+        if self.entries.advance() {
             self.phase ^= PHASE;
         }
-        Some(Cqe::from_dwords([low as u32, (low >> 32) as u32, high as u32, (high >> 32) as u32]))
+        Some(Arrival { low, high })
     }
 
     /// Starts anew with a queue that was just created over cleared memory.
     pub(crate) fn restart(&mut self) {
-        (self.head, self.phase, self.bell.last) = (0, PHASE, 0);
+        self.entries.move_to(0);
+        (self.phase, self.bell.last) = (PHASE, 0);
     }
 
     /// Gives the entries read so far back to the device.
     #[inline(always)]
     pub(crate) fn ring(&mut self) {
-        self.bell.ring(self.head);
+        self.bell.ring(self.entries.at());
     }
 
     /// Entries in the ring.
@@ -262,6 +334,8 @@ impl CompletionRing {
 }
 
 #[cfg(test)]
+mod laps;
+#[cfg(test)]
 mod tests {
     use super::*;
     use crate::sys::{Backing, HostMemory, Window};
@@ -269,8 +343,7 @@ mod tests {
 
     fn ring(depth: u32) -> SubmissionRing {
         let memory = HostMemory::allocate(65536, Backing::Any, &|_, _| ()).expect("memory");
-        let page = memmap2::MmapOptions::new().len(4096).map_anon().expect("memory");
-        let register = Window::new(Arc::new(page.into())).register32(0).expect("inside");
+        let register = Window::of_a_page().register32(0).expect("inside");
         SubmissionRing::new(
             Arc::new(memory).atomics(),
             depth,
@@ -283,13 +356,54 @@ mod tests {
         for (head, tail) in [(0, 0), (0, 3), (2, 6), (6, 1), (7, 0), (3, 2)] {
             for sqhd in 0..20u16 {
                 let mut ring = ring(8);
-                (ring.head, ring.tail) = (head, tail);
+                ring.head = head;
+                ring.entries.move_to(tail);
                 let pushed = (tail + 8 - head) % 8;
                 let naive = (0..=pushed).any(|ahead| (head + ahead) % 8 == u32::from(sqhd));
                 assert_eq!(ring.observe_head(sqhd), naive, "{sqhd} with {head}..{tail}");
                 assert_eq!(ring.head, if naive { u32::from(sqhd) } else { head });
             }
         }
+    }
+
+    #[test]
+    fn reports_are_the_plausible_heads_of_one_queue_up_to_the_end_of_the_ring() {
+        for (head, tail) in [(0, 0), (0, 3), (2, 6), (6, 1), (7, 0), (3, 2)] {
+            for (sqid, sqhd) in (0..4u16).flat_map(|sqid| (0..20u16).map(move |sqhd| (sqid, sqhd)))
+            {
+                let mut ring = ring(8);
+                ring.head = head;
+                ring.entries.move_to(tail);
+                let mut reports = ring.reports(Qid(2));
+                let taken = reports.take(u32::from(sqid) << 16 | u32::from(sqhd));
+                let in_order = u32::from(sqhd) >= head && ring.observe_head(sqhd);
+                assert_eq!(taken, sqid == 2 && in_order, "{sqid}:{sqhd} with {head}..{tail}");
+                ring.observe(&reports);
+                assert_eq!(ring.head, if taken { u32::from(sqhd) } else { ring.head });
+                assert!(reports.take(2 << 16 | ring.head), "the same again");
+            }
+        }
+    }
+
+    #[test]
+    fn reports_of_the_largest_ring_do_not_run_into_the_next_queue() {
+        let mut ring = ring(65536 / 64);
+        ring.head = 1;
+        ring.entries.move_to(1023);
+        let mut reports = ring.reports(Qid(7));
+        assert!(!reports.take(8 << 16) && !reports.take(6 << 16 | 0xffff));
+        assert!(reports.take(7 << 16 | 1023) && !reports.take(7 << 16 | 1022));
+    }
+
+    #[test]
+    fn an_arrival_says_what_the_entry_says() {
+        let (low, high) = (0x1122_3344_5566_7788, 0x8c05_abcd_0007_0123);
+        let arrival = Arrival { low, high };
+        let cqe = arrival.cqe();
+        assert_eq!((cqe.dw0.get(), cqe.dw1.get()), (0x5566_7788, 0x1122_3344));
+        assert_eq!(arrival.dw0(), cqe.dw0.get());
+        assert_eq!((arrival.cid(), arrival.status()), (cqe.cid(), cqe.status()));
+        assert_eq!(arrival.report(), u32::from(cqe.sqid().0) << 16 | u32::from(cqe.sqhd()));
     }
 
     #[test]

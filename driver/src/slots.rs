@@ -7,7 +7,8 @@
 //! entries needs all 16 bits for the index and has no generation.
 //!
 //! [`Slot::key`] answers everything the common case asks with one comparison:
-//! in flight, this generation, nothing special to do.
+//! in flight, this generation, nothing special to do. [`Vacant`] is a free slot that was found and not
+//! yet taken, so that a command is checked between the two without looking for its slot twice.
 
 use std::fmt;
 
@@ -24,18 +25,26 @@ const WAITING: u32 = 1 << 18;
 /// No slot: there are at most 65535.
 const NONE: u16 = u16::MAX;
 
+/// Every state of a command in flight.
+const IN_FLIGHT: u32 = PLAIN | SPECIAL | WAITING;
+
 /// One command in flight, or none.
 pub(crate) struct Slot<B> {
-    /// `PLAIN | cid`, `SPECIAL | cid`, `WAITING | cid`, or 0 while idle.
+    /// `PLAIN | cid`, `SPECIAL | cid` or `WAITING | cid`; while idle the identifier of the slot's next command.
     key: u32,
-    /// The identifier that the slot's next (idle) or present command has.
-    cid: u16,
     /// While idle: the next idle slot, or [`NONE`]. In flight: the command's opcode.
     link: u16,
     /// When the command is overdue.
     pub(crate) deadline: Time,
     /// What the command owns. Pieces of a split request own nothing but their first.
     pub(crate) buffer: Option<B>,
+}
+
+/// A slot that is free: nothing else can take it while this exists.
+pub(crate) struct Vacant<'a, B> {
+    slot: &'a mut Slot<B>,
+    head: &'a mut u16,
+    taken: &'a mut u64,
 }
 
 /// All slots of a queue.
@@ -46,7 +55,7 @@ pub(crate) struct Slots<B> {
     /// Slots ever taken, and ever given back.
     taken: u64,
     returned: u64,
-    index_mask: u16,
+    index_mask: usize,
     generation_step: u16,
 }
 
@@ -57,8 +66,7 @@ impl<B> Slots<B> {
         let index_bits = usize::BITS - count.leading_zeros();
         let next = |index: u16| if usize::from(index) + 1 < count { index + 1 } else { NONE };
         let slot = |index| Slot {
-            key: 0,
-            cid: index,
+            key: u32::from(index),
             link: next(index),
             deadline: Time::NEVER,
             buffer: None,
@@ -68,7 +76,7 @@ impl<B> Slots<B> {
             head: 0,
             taken: 0,
             returned: 0,
-            index_mask: ((1u32 << index_bits) - 1) as u16,
+            index_mask: (1 << index_bits) - 1,
             generation_step: (1u32 << index_bits) as u16,
         }
     }
@@ -96,15 +104,23 @@ impl<B> Slots<B> {
 
     /// The slot of the command in flight that `cid` names, whatever its state; `None` if there is none.
     pub(crate) fn find(&self, cid: Cid) -> Option<usize> {
-        let index = usize::from(cid.0 & self.index_mask);
+        let index = usize::from(cid.0) & self.index_mask;
         let slot = self.slots.get(index)?;
-        (slot.key != 0 && slot.cid == cid.0).then_some(index)
+        (slot.is_in_flight() && slot.cid() == cid).then_some(index)
     }
 
     /// Whether every slot is taken.
     #[inline(always)]
     pub(crate) fn is_full(&self) -> bool {
         self.head == NONE
+    }
+
+    /// The slot that the next command takes; `None` if every slot is taken.
+    #[inline(always)]
+    pub(crate) fn vacant(&mut self) -> Option<Vacant<'_, B>> {
+        // The end of the list is no slot's index.
+        let slot = self.slots.get_mut(usize::from(self.head))?;
+        Some(Vacant { slot, head: &mut self.head, taken: &mut self.taken })
     }
 
     /// Takes a free slot for a command and returns its index and identifier.
@@ -120,23 +136,14 @@ impl<B> Slots<B> {
         special: bool,
     ) -> (usize, Cid) {
         let index = usize::from(self.head);
-        // The end of the list is no slot's index.
-        let slot = &mut self.slots[index];
-        self.head = std::mem::replace(&mut slot.link, u16::from(opcode));
-        self.taken += 1;
-        debug_assert!(slot.key == 0 && slot.buffer.is_none(), "a free slot holds nothing");
-        let state = if special { SPECIAL } else { PLAIN };
-        slot.key = state | u32::from(slot.cid);
-        slot.deadline = deadline;
-        // The slot is free, so there is nothing to drop; forgetting spares the check.
-        std::mem::forget(std::mem::replace(&mut slot.buffer, buffer));
-        (index, Cid(slot.cid))
+        let vacant = self.vacant().expect("the caller made sure that a slot is free");
+        (index, vacant.occupy(buffer, deadline, opcode, special))
     }
 
     /// The slot of the special command that `cid` names now; `None` if it names no such command:
     /// it is unknown, stale or already completed.
     pub(crate) fn find_special(&self, cid: Cid) -> Option<usize> {
-        let index = usize::from(cid.0 & self.index_mask);
+        let index = usize::from(cid.0) & self.index_mask;
         let slot = self.slots.get(index)?;
         (slot.key == SPECIAL | u32::from(cid.0)).then_some(index)
     }
@@ -145,14 +152,13 @@ impl<B> Slots<B> {
     /// plain command, in which case it may be a special one.
     #[inline(always)]
     pub(crate) fn end_plain(&mut self, cid: Cid) -> Option<B> {
-        let index = cid.0 & self.index_mask;
-        let slot = self.slots.get_mut(usize::from(index))?;
+        let index = usize::from(cid.0) & self.index_mask;
+        let slot = self.slots.get_mut(index)?;
         if slot.key != PLAIN | u32::from(cid.0) {
             return None;
         }
-        slot.key = 0;
-        slot.cid = cid.0.wrapping_add(self.generation_step);
-        slot.link = std::mem::replace(&mut self.head, index);
+        slot.key = u32::from(cid.0.wrapping_add(self.generation_step));
+        slot.link = std::mem::replace(&mut self.head, index as u16);
         self.returned += 1;
         slot.buffer.take()
     }
@@ -160,8 +166,8 @@ impl<B> Slots<B> {
     /// Makes a command special: its completion takes the long way.
     pub(crate) fn mark_special(&mut self, index: usize) {
         let slot = &mut self.slots[index];
-        assert!(slot.key != 0, "only a command in flight is marked");
-        slot.key = SPECIAL | u32::from(slot.cid);
+        assert!(slot.is_in_flight(), "only a command in flight is marked");
+        slot.key = SPECIAL | u32::from(slot.cid().0);
     }
 
     /// Keeps a slot whose command completed, for the sake of the buffer in it:
@@ -169,7 +175,7 @@ impl<B> Slots<B> {
     pub(crate) fn mark_waiting(&mut self, index: usize) {
         let slot = &mut self.slots[index];
         assert!(slot.key & SPECIAL != 0, "only a split request's slot waits");
-        slot.key = WAITING | u32::from(slot.cid);
+        slot.key = WAITING | u32::from(slot.cid().0);
         slot.deadline = Time::NEVER;
     }
 
@@ -182,9 +188,8 @@ impl<B> Slots<B> {
     #[inline(always)]
     pub(crate) fn vacate(&mut self, index: usize) -> Option<B> {
         let slot = &mut self.slots[index];
-        assert!(slot.key != 0, "only a command in flight ends");
-        slot.key = 0;
-        slot.cid = slot.cid.wrapping_add(self.generation_step);
+        assert!(slot.is_in_flight(), "only a command in flight ends");
+        slot.key = u32::from(slot.cid().0.wrapping_add(self.generation_step));
         slot.link = std::mem::replace(&mut self.head, index as u16);
         self.returned += 1;
         slot.buffer.take()
@@ -200,7 +205,7 @@ impl<B> Slots<B> {
 
     /// Indices of all commands in flight.
     pub(crate) fn occupied(&self) -> impl Iterator<Item = usize> + '_ {
-        (0..self.slots.len()).filter(|&index| self.slots[index].key != 0)
+        (0..self.slots.len()).filter(|&index| self.slots[index].is_in_flight())
     }
 }
 
@@ -210,19 +215,48 @@ impl<B> fmt::Debug for Slots<B> {
     }
 }
 
+impl<B> Vacant<'_, B> {
+    /// Takes the slot for a command and returns its identifier.
+    #[inline(always)]
+    pub(crate) fn occupy(
+        self,
+        buffer: Option<B>,
+        deadline: Time,
+        opcode: u8,
+        special: bool,
+    ) -> Cid {
+        let slot = self.slot;
+        debug_assert!(!slot.is_in_flight() && slot.buffer.is_none(), "a free slot holds nothing");
+        *self.head = std::mem::replace(&mut slot.link, u16::from(opcode));
+        *self.taken += 1;
+        let cid = slot.cid();
+        slot.key |= if special { SPECIAL } else { PLAIN };
+        slot.deadline = deadline;
+        // The slot is free, so there is nothing to drop; forgetting spares the check.
+        std::mem::forget(std::mem::replace(&mut slot.buffer, buffer));
+        cid
+    }
+}
+
 impl<B> Slot<B> {
-    /// The identifier of the command in flight.
+    /// The identifier of the command in flight, or of the next one.
     pub(crate) fn cid(&self) -> Cid {
-        Cid(self.cid)
+        Cid(self.key as u16)
+    }
+
+    fn is_in_flight(&self) -> bool {
+        self.key & IN_FLIGHT != 0
     }
 
     /// The opcode of the command in flight.
     pub(crate) fn opcode(&self) -> u8 {
-        assert!(self.key != 0, "only a command in flight has an opcode");
+        assert!(self.is_in_flight(), "only a command in flight has an opcode");
         self.link as u8
     }
 }
 
+#[cfg(test)]
+mod states;
 #[cfg(test)]
 mod tests {
     use super::*;

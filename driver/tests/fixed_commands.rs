@@ -1,15 +1,24 @@
 //! Commands of a namespace that are no transfers: what their data is, and where they may go.
 
 use std::sync::Arc;
+use std::time::Duration;
 
+use adit_driver::bus::Bus;
 use adit_driver::bus::soft::{Drive, SoftBus};
-use adit_driver::spec::{DsmRange, Lba, LbaCount, Nsid, Sqe};
+use adit_driver::device::{CommandQueue, Operation, QueueOptions, Request};
+use adit_driver::spec::{CopyRange, DsmRange, Lba, LbaCount, Nsid, Sqe, Status};
+use adit_driver::transfer::Unplannable;
 use adit_driver::{
-    Buffer, Command, Controller, ControllerOptions, QueuePair, QueuePairOptions, RejectReason, Time,
+    Buffer, Command, CommandError, Completion, Controller, ControllerOptions, Device, Errno,
+    QueuePair, QueuePairOptions, RejectReason, Time,
 };
 
 fn controller() -> (Arc<SoftBus>, Controller) {
-    let bus = SoftBus::new("mem=1M".parse().expect("options"), Drive::Manual).expect("bus");
+    made_as("mem=1M")
+}
+
+fn made_as(options: &str) -> (Arc<SoftBus>, Controller) {
+    let bus = SoftBus::new(options.parse().expect("options"), Drive::Manual).expect("bus");
     let controller = Controller::attach(Arc::<SoftBus>::clone(&bus), &ControllerOptions::default());
     (bus, controller.expect("controller"))
 }
@@ -80,4 +89,109 @@ fn a_raw_command_whose_buffer_was_exchanged_for_less_is_refused() {
     let command = command.map_buffer(|mut pages| pages.split_off(4096));
     let rejected = queue.post(Time::ZERO, command).expect_err("two pages are not three");
     assert_eq!(rejected.reason, RejectReason::ShortBuffer { needs: 3 * 4096, has: 2 * 4096 });
+}
+
+/// The controller enforces what it states, so that a command at each limit works and one above it would fail there.
+#[test]
+fn commands_without_a_transfer_keep_to_the_controllers_limits() {
+    let (_bus, controller) = made_as("mem=1M,wzsl=1,vsl=2,dmrl=2,dmrsl=8,dmsl=12");
+    let namespace = controller.namespace(Nsid(1)).expect("namespace");
+    let mut queue: QueuePair<Option<Buffer>> =
+        controller.create_queue_pair(QueuePairOptions::default()).expect("queue pair");
+    let mut run = |command: Command<'_, Option<Buffer>>| match queue.post(Time::ZERO, command) {
+        Err(rejected) => Some(rejected.reason),
+        Ok(_) => {
+            queue.ring();
+            let mut result = None;
+            while queue.poll(controller.now(), |done| result = Some(done.result)) == 0 {
+                controller.pause(Duration::from_micros(1));
+            }
+            result.expect("polled").expect("a command within the limits");
+            None
+        }
+    };
+    let over =
+        |limit, what, asks, takes| Some(RejectReason::OverLimit { what, limit, asks, takes });
+    let count = |lbas| LbaCount::new(lbas).expect("a count");
+    let zeroes = |lbas| namespace.write_zeroes(Lba(0), count(lbas), false).map_buffer(|()| None);
+    assert_eq!(run(zeroes(16)), None);
+    assert_eq!(run(zeroes(17)), over("WZSL", "bytes of one Write Zeroes", 17 * 512, 8192));
+    let verify = |lbas| namespace.verify(Lba(0), count(lbas)).map_buffer(|()| None);
+    assert_eq!(run(verify(32)), None);
+    assert_eq!(run(verify(33)), over("VSL", "bytes of one Verify", 33 * 512, 16384));
+    let mut deallocate = |lbas: &[u32]| {
+        let ranges: Vec<DsmRange> = lbas.iter().map(|lbas| DsmRange::new(Lba(0), *lbas)).collect();
+        let list = controller.allocate(4096).expect("memory");
+        run(namespace.deallocate(&ranges, list).expect("it fits").map_buffer(Some))
+    };
+    assert_eq!(deallocate(&[8, 4]), None);
+    assert_eq!(deallocate(&[1; 3]), over("DMRL", "ranges of one deallocation", 3, 2));
+    assert_eq!(deallocate(&[9]), over("DMRSL", "LBAs of one range to deallocate", 9, 8));
+    assert_eq!(deallocate(&[8, 5]), over("DMSL", "LBAs of one deallocation", 13, 12));
+}
+
+/// A device's deallocation is one run, which it cuts into the ranges that the controller takes.
+#[test]
+fn a_long_deallocation_is_cut_into_ranges_that_the_controller_takes() {
+    let (bus, controller) = made_as("mem=1M,dmrl=3,dmrsl=8");
+    let namespace = controller.namespace(Nsid(1)).expect("namespace");
+    let target = "soft:mem=1M".parse().expect("target");
+    let device = Device::of_namespace(controller, namespace, &target);
+    assert_eq!(device.info().deallocate_lbas_max, 24);
+    let timeout = Duration::from_secs(10);
+    let options = QueueOptions { depth: 4, timeout, abort_timeout: timeout };
+    let mut queue = device.create_queue::<Buffer>(&options, &[]).expect("queue");
+    let mut run = |operation, buffer| {
+        let posted = queue.post(device.now(), Request { operation, buffer });
+        posted.map_err(|rejected| rejected.reason)?;
+        queue.ring();
+        let mut done = None;
+        while queue.poll(device.now(), |completion| done = Some(completion)) == 0 {
+            bus.pause(Duration::from_micros(1));
+        }
+        let Completion { buffer, result } = done.expect("polled");
+        result.expect("within the limits");
+        Ok(buffer)
+    };
+    let mut ones = device.allocate(24 * 512).expect("memory");
+    ones.fill(1);
+    let ones = run(Operation::Write(Lba(0)), ones).expect("written");
+    let list = || device.allocate(4096).expect("memory");
+    run(Operation::Deallocate(Lba(0), 22), list()).expect("three ranges");
+    let read = run(Operation::Read(Lba(0)), ones).expect("read");
+    assert!(read[..22 * 512].iter().all(|&byte| byte == 0));
+    assert!(read[22 * 512..].iter().all(|&byte| byte == 1), "and no more than that");
+    let refused = run(Operation::Deallocate(Lba(0), 25), list()).expect_err("a fourth range");
+    assert!(matches!(refused, RejectReason::OverLimit { asks: 25, takes: 24, .. }), "{refused}");
+    let short = list().split_off(4096 - 32);
+    let refused = run(Operation::Deallocate(Lba(0), 24), short).expect_err("room for two");
+    assert_eq!(refused, RejectReason::ShortBuffer { needs: 48, has: 32 });
+}
+
+#[test]
+fn ranges_fit_their_buffer_exactly_or_are_refused() {
+    let (_bus, controller) = controller();
+    let namespace = controller.namespace(Nsid(1)).expect("namespace");
+    let room = |bytes: usize| controller.allocate(4096).expect("memory").split_off(4096 - bytes);
+    let ranges = [DsmRange::new(Lba(0), 1); 3];
+    assert!(namespace.deallocate(&ranges, room(48)).is_ok());
+    let refused = namespace.deallocate(&ranges, room(32)).expect_err("two fit");
+    assert_eq!(refused, Unplannable::Ranges { ranges: 3, room: 2 });
+    let sources = [CopyRange::new(Lba(0), LbaCount::ONE); 3];
+    assert!(namespace.copy(Lba(8), &sources, room(96)).is_ok());
+    let refused = namespace.copy(Lba(8), &sources, room(64)).expect_err("two fit");
+    assert_eq!(refused, Unplannable::Ranges { ranges: 3, room: 2 });
+}
+
+#[test]
+fn a_failure_says_what_became_of_the_data_and_whether_the_disk_is_full() {
+    let full = CommandError::System(Errno(libc::ENOSPC));
+    assert_eq!(full.to_string(), "No space left on device");
+    let exceeded = CommandError::Status(Status::CAPACITY_EXCEEDED);
+    let other = CommandError::Status(Status::LBA_OUT_OF_RANGE);
+    let late = |may_have_written| CommandError::TimedOut { may_have_written };
+    let is_full = [full, exceeded, other, late(true)].map(|error| error.is_no_space());
+    assert_eq!(is_full, [true, true, false, false]);
+    assert!(late(true).to_string().ends_with("; data may have been written"));
+    assert!(late(false).to_string().ends_with("; nothing was written"));
 }

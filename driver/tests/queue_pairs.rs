@@ -1,9 +1,10 @@
 //! Queue pairs over the software controller, one after another.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use adit_driver::bus::soft::{Drive, SoftBus};
-use adit_driver::spec::Lba;
+use adit_driver::soft::Verdict;
+use adit_driver::spec::{Lba, Nsid, Sqe};
 use adit_driver::{Buffer, Controller, ControllerOptions, QueuePair, QueuePairOptions};
 
 fn open(target: &str) -> Controller {
@@ -46,4 +47,34 @@ fn a_bus_has_one_controller_at_a_time() {
     assert!(first.namespace_ids().is_ok(), "the first is as it was");
     drop(first);
     attach().expect("once the first is gone");
+}
+
+/// The dwords of a command that say where it goes and how, as the device sees them.
+#[test]
+fn a_command_says_all_of_its_lba_its_length_and_its_flags() {
+    // 4 TiB of 512 bytes: some LBAs take more than 32 bits.
+    let options = "null,size=4T".parse().expect("options");
+    let bus = SoftBus::new(options, Drive::Manual).expect("bus");
+    let controller = Controller::attach(Arc::<SoftBus>::clone(&bus), &ControllerOptions::default());
+    let controller = controller.expect("controller");
+    let namespace = controller.namespace(Nsid(1)).expect("namespace");
+    let seen = Arc::new(Mutex::new(Vec::<Sqe>::new()));
+    let hook = Arc::clone(&seen);
+    let mut queue: QueuePair<Buffer> =
+        controller.create_queue_pair(QueuePairOptions::default()).expect("queue pair");
+    bus.with_controller(|controller| {
+        controller.set_hook(move |sqe, _| {
+            hook.lock().expect("not poisoned").push(*sqe);
+            Verdict::Run
+        });
+    });
+    let buffer = controller.allocate(4096).expect("memory");
+    let (buffer, _) = queue.execute(namespace.write(Lba(0x1_2345_6789), buffer)).expect("written");
+    queue.execute(namespace.read(Lba(0x1_0000_0000), buffer).fua()).expect("read");
+    let seen = seen.lock().expect("not poisoned");
+    let told: Vec<[u32; 4]> = seen
+        .iter()
+        .map(|sqe| [sqe.cdw0.get() & 0xff, sqe.cdw10.get(), sqe.cdw11.get(), sqe.cdw12.get()])
+        .collect();
+    assert_eq!(told, [[1, 0x2345_6789, 1, 7], [2, 0, 1, 1 << 30 | 7]]);
 }

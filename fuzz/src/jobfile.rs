@@ -152,7 +152,7 @@ struct Line {
     bench: BenchArgs,
 }
 
-/// Runs one input; see the module.
+/// Runs one input.
 ///
 /// # Panics
 /// When a law is broken.
@@ -185,8 +185,7 @@ fn check(text: &[u8]) {
     match jobs {
         Ok((jobs, sections)) if !jobs.is_empty() => {
             let words = written::words(&[], &sections).concat();
-            // Shown and not run: jobs on several files are understood, and only refused when they are to run.
-            let line = ["bench", "--showcmd"].into_iter().chain(words.iter().map(String::as_str));
+            let line = ["bench"].into_iter().chain(words.iter().map(String::as_str));
             let line = Line::try_parse_from(line);
             let line = line.unwrap_or_else(|why| panic!("{words:?}: {why}"));
             let again = line.bench.request().unwrap_or_else(|why| panic!("{words:?}: {why}"));

@@ -11,6 +11,7 @@
 //! | [`recovery`] | the same, with a user who calls `recover()` again and again | the same |
 //! | [`planner`] | limits and segments of a request | each byte moves once and in order, by the independent walker |
 //! | [`vfio_user_client`] | what a vfio-user server answers | no panic, no wait beyond the deadline |
+//! | [`vfio_user_server`] | what vfio-user clients do with messages, memory files and eventfds | no panic, no wait; their memory is given back, the next client is served |
 //! | [`soft_host`] | what a host writes to the software controller | no panic, bounded work in each step |
 //! | [`strings`] | target strings and options | no panic; what parses prints as something that parses to the same |
 //! | [`kv_media`], five of them | what is on the media of a KV store, with checksums put right | no panic, bounded work; what decodes encodes to the same; the journal can go on |
@@ -25,6 +26,10 @@ mod bench;
 #[path = "../../tools/src/failure.rs"]
 mod failure;
 pub mod hostile;
+#[cfg(not(test))]
+#[allow(dead_code)]
+#[path = "../../tools/src/human.rs"]
+mod human;
 pub mod input;
 #[cfg(not(test))]
 pub mod jobfile;
@@ -38,6 +43,7 @@ pub mod strings;
 #[path = "../../tools/src/units.rs"]
 mod units;
 pub mod vfio_user_client;
+pub mod vfio_user_server;
 
 /// [`hostile`] with a user who takes a failed controller for failed.
 pub mod hostile_controller {
@@ -60,12 +66,13 @@ pub type Target = (&'static str, fn(&[u8]));
 
 /// All targets.
 #[cfg(not(test))]
-pub const TARGETS: [Target; 13] = [
+pub const TARGETS: [Target; 14] = [
     ("spec_bytes", spec_bytes::target),
     ("hostile_controller", hostile_controller::target),
     ("recovery", recovery::target),
     ("planner", planner::target),
     ("vfio_user_client", vfio_user_client::target),
+    ("vfio_user_server", vfio_user_server::target),
     ("soft_host", soft_host::target),
     ("strings", strings::target),
     ("jobfile", jobfile::target),

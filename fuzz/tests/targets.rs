@@ -110,6 +110,7 @@ exercises!(
     recovery,
     planner,
     vfio_user_client,
+    vfio_user_server,
     soft_host,
     strings,
     jobfile,

@@ -122,11 +122,16 @@ inline u64 second_prp(const RingView& ring, const Context& context, u64 bytes) {
     if (pages == 1) { return 0; }
     if (pages == 2) { return second; }
     const Region& region = reinterpret_cast<const Region*>(ring.regions)[region_of(context)];
-    // As driver/src/transfer/prebuilt.rs lays the lists out: 511 entries and a chain pointer to a page, and a list that
-    // would end on a page's last word is taken from the second table.
+    // As driver/src/transfer/prebuilt.rs lays the lists out: 511 entries and a chain pointer to a page. A short list is
+    // taken from the table in which it meets no chain pointer, and a long one that would end on a page's last word
+    // from the second.
     u64 entries = pages - 1;
     u64 page = (second - region.address) / PAGE;
     u64 word = page + page / 511;
+    if (entries <= 256) {
+        u64 phase = word / 256 % 2;
+        return region.lists[phase] + (word + phase * 257) * 8;
+    }
     u64 available = 512 - word % 512;
     if (entries < available || (entries - available) % 511 != 0) { return region.lists[0] + word * 8; }
     u64 shifted = page + 256;

@@ -3,7 +3,6 @@
 //! Mapped registers are whole pages of the device's BAR, registered with CUDA. Whether a GPU's store then arrives at the device is
 //! for no attribute to say (it may have to pass a root complex, an IOMMU, a virtual machine): so one command is sent through a
 //! queue of its own with the GPU ringing ([`self_test`]). Where it does not come back, the proxy rings, and the reason is kept.
-#![allow(unsafe_code)]
 
 mod pages;
 mod self_test;

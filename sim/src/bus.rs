@@ -273,7 +273,8 @@ impl SimBus {
         let found = watch.mapped.range(..=ring.iova).next_back().map(|(iova, len)| (*iova, *len));
         drop(watch);
         if let Some((iova, len)) = found {
-            self.unmap(Iova(iova), len).expect("it is mapped");
+            // SAFETY: none; yet the software controller's addresses are never given away again.
+            unsafe { self.unmap(Iova(iova), len) }.expect("it is mapped");
         }
     }
 
@@ -302,9 +303,10 @@ unsafe impl Bus for SimBus {
         self.watch().shown(offset, truth.into()) as u32
     }
 
-    fn write32(&self, offset: u32, value: u32) {
+    unsafe fn write32(&self, offset: u32, value: u32) {
         self.watch().idle = 0;
-        self.soft.write32(offset, value);
+        // SAFETY: passed on to our caller.
+        unsafe { self.soft.write32(offset, value) };
         self.forget_if_disabled();
     }
 
@@ -313,31 +315,35 @@ unsafe impl Bus for SimBus {
         self.watch().shown(offset, truth)
     }
 
-    fn write64(&self, offset: u32, value: u64) {
+    unsafe fn write64(&self, offset: u32, value: u64) {
         self.watch().idle = 0;
-        self.soft.write64(offset, value);
+        // SAFETY: passed on to our caller.
+        unsafe { self.soft.write64(offset, value) };
         self.forget_if_disabled();
     }
 
-    fn doorbell(self: Arc<Self>, offset: u32) -> Result<Doorbell> {
-        Arc::clone(&self.soft).doorbell(offset)
+    unsafe fn doorbell(self: Arc<Self>, offset: u32) -> Result<Doorbell> {
+        // SAFETY: passed on to our caller.
+        unsafe { Arc::clone(&self.soft).doorbell(offset) }
     }
 
-    fn bar_window(&self, bar: u8, offset: u64, len: u64) -> Result<Window> {
-        self.soft.bar_window(bar, offset, len)
+    unsafe fn bar_window(&self, bar: u8, offset: u64, len: u64) -> Result<Window> {
+        // SAFETY: passed on to our caller.
+        unsafe { self.soft.bar_window(bar, offset, len) }
     }
 
-    fn map(&self, memory: HostRange<'_>) -> Result<Iova> {
+    unsafe fn map(&self, memory: HostRange<'_>) -> Result<Iova> {
         if self.is_cut_off() {
             return Err(Error::device(self.device(), "it is cut off from memory", "none"));
         }
         let len = memory.bytes();
-        let iova = self.soft.map(memory)?;
+        // SAFETY: passed on to our caller.
+        let iova = unsafe { self.soft.map(memory) }?;
         self.watch().mapped.insert(iova.0, len);
         Ok(iova)
     }
 
-    fn unmap(&self, iova: Iova, len: u64) -> Result<()> {
+    unsafe fn unmap(&self, iova: Iova, len: u64) -> Result<()> {
         let mut watch = self.watch();
         // Whatever was mapped when the device was cut off is not any more.
         let Some(mapped) = watch.mapped.remove(&iova.0) else { return Ok(()) };
@@ -348,7 +354,8 @@ unsafe impl Bus for SimBus {
         if self.is_live() {
             self.watch().check_unmap(iova.0, len);
         }
-        self.soft.unmap(iova, len)
+        // SAFETY: passed on to our caller.
+        unsafe { self.soft.unmap(iova, len) }
     }
 
     fn cut_off(&self) -> Result<()> {
@@ -357,7 +364,8 @@ unsafe impl Bus for SimBus {
         }
         let mapped = std::mem::take(&mut self.watch().mapped);
         for (iova, len) in mapped {
-            self.soft.unmap(Iova(iova), len)?;
+            // SAFETY: after this the device is to reach nothing.
+            unsafe { self.soft.unmap(Iova(iova), len) }?;
         }
         let mut watch = self.watch();
         watch.forget_rings();

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use adit_driver::bus::BusEvent;
+use adit_driver::bus::soft::Script;
 use adit_driver::controller::Event;
-use adit_driver::soft::Controller;
 use adit_driver::spec::Nsid;
 
 use crate::bus::{Lie, lock};
@@ -253,7 +253,7 @@ impl World {
         }
     }
 
-    fn strike(&mut self, fault: impl FnOnce(&mut Controller)) {
+    fn strike(&mut self, fault: impl FnOnce(&mut Script<'_>)) {
         self.bus.soft.with_controller(fault);
     }
 

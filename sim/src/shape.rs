@@ -44,6 +44,7 @@ impl Shape {
             interrupts: random.one_in(16),
             subsystem_reset: random.chance(80),
             admin_timeout: random.pick(&[Duration::from_secs(1), Duration::from_secs(10)]),
+            ..ControllerOptions::default()
         };
         Shape {
             polls_shadow: random.one_in(2),

@@ -1,6 +1,10 @@
 //! Why a command ends without success: one sentence and an exit code.
+//!
+//! A message is one line, whatever the text in it that a drive or another user chose; only lists of several have more.
 
 use std::fmt;
+
+use crate::human::printable;
 
 /// Exit code: the command line is at fault.
 pub(crate) const USAGE: u8 = 2;
@@ -24,17 +28,17 @@ pub(crate) type Result<T> = std::result::Result<T, Failure>;
 impl Failure {
     /// The command line asks for what cannot be.
     pub(crate) fn usage(message: impl ToString) -> Failure {
-        Failure { message: message.to_string(), code: USAGE }
+        Failure { message: printable(&message.to_string()), code: USAGE }
     }
 
     /// The machine, the device or its data is not as it should be.
     pub(crate) fn failed(message: impl ToString) -> Failure {
-        Failure { message: message.to_string(), code: FAILED }
+        Failure { message: printable(&message.to_string()), code: FAILED }
     }
 
     /// The machine lacks what the command is about.
     pub(crate) fn unavailable(message: impl ToString) -> Failure {
-        Failure { message: message.to_string(), code: UNAVAILABLE }
+        Failure { message: printable(&message.to_string()), code: UNAVAILABLE }
     }
 
     /// The user ended it.
@@ -47,7 +51,7 @@ impl Failure {
 
     /// The user ended it; `message` says what became of it.
     pub(crate) fn stopped(message: impl ToString) -> Failure {
-        Failure { message: message.to_string(), code: INTERRUPTED }
+        Failure { message: printable(&message.to_string()), code: INTERRUPTED }
     }
 
     /// The same, with more to say about it.
@@ -61,9 +65,15 @@ impl Failure {
         let messages: Vec<&str> = failures.iter().map(|failure| &*failure.message).collect();
         let message = match *messages {
             [message] => message.to_owned(),
-            _ => format!("{} things failed:\n  {}", messages.len(), messages.join("\n  ")),
+            _ => listed(&format!("{} things failed:", messages.len()), &messages),
         };
         Some(Failure { message, code })
+    }
+
+    /// The machine is not as it should be, for all of `reasons`, one to a line.
+    pub(crate) fn list(heading: &str, reasons: &[String]) -> Failure {
+        let reasons: Vec<String> = reasons.iter().map(|reason| printable(reason)).collect();
+        Failure { message: listed(heading, &reasons), code: FAILED }
     }
 
     /// The process's exit code.
@@ -81,6 +91,26 @@ impl fmt::Display for Failure {
 impl From<adit_driver::Error> for Failure {
     fn from(error: adit_driver::Error) -> Failure {
         let code = if error.is_usage() { USAGE } else { FAILED };
-        Failure { message: error.to_string(), code }
+        Failure { message: printable(&error.to_string()), code }
+    }
+}
+
+fn listed<S: AsRef<str>>(heading: &str, items: &[S]) -> String {
+    items.iter().fold(heading.to_owned(), |text, item| text + "\n  " + item.as_ref())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_others_chose_makes_no_line_of_its_own() {
+        let model = "Disk\nadit: all is well\u{1b}[1A";
+        let one = || Failure::failed(format!("{model} is broken"));
+        assert_eq!(one().to_string(), "Disk?adit: all is well?[1A is broken");
+        let all = Failure::all(vec![one(), one()]).expect("two").to_string();
+        assert_eq!(all.lines().count(), 3, "{all}");
+        let list = Failure::list("not changed:", &[model.to_owned()]).to_string();
+        assert_eq!(list, "not changed:\n  Disk?adit: all is well?[1A");
     }
 }

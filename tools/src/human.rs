@@ -1,4 +1,6 @@
-//! Numbers for people.
+//! Numbers and others' text for people.
+
+use std::borrow::Cow;
 
 /// Prefixes of 1000.
 const SI: [&str; 6] = ["", "k", "M", "G", "T", "P"];
@@ -32,7 +34,31 @@ pub(crate) fn rate(bytes_per_second: f64) -> String {
 
 /// Text that others chose (a label on a drive, a process's name) in one line that does nothing to a terminal.
 pub(crate) fn printable(text: &str) -> String {
-    text.chars().map(|letter| if letter.is_control() { '?' } else { letter }).collect()
+    text.chars().map(|letter| if is_harmful(letter) { '?' } else { letter }).collect()
+}
+
+/// The same for text of several lines: line feeds and tabs stay.
+pub(crate) fn printable_lines(text: &str) -> Cow<'_, str> {
+    let is_layout = |letter: char| letter == '\n' || letter == '\t';
+    let goes = |letter: char| is_harmful(letter) && !is_layout(letter);
+    if text.contains(goes) { Cow::Owned(text.replace(goes, "?")) } else { Cow::Borrowed(text) }
+}
+
+/// Whether a letter moves the cursor, begins another line, or shows the letters after it in another order (Unicode's
+/// bidirectional controls).
+fn is_harmful(letter: char) -> bool {
+    letter.is_control()
+        || matches!(letter, '\u{61c}' | '\u{200e}' | '\u{200f}')
+        || matches!(letter, '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
+/// Text as one word for a shell, quoted where it has to be, in one line.
+pub(crate) fn shell_word(text: &str) -> String {
+    let is_plain = |letter: char| letter.is_ascii_alphanumeric() || "/-_.,:@+=%".contains(letter);
+    if !text.is_empty() && text.chars().all(is_plain) {
+        return text.to_owned();
+    }
+    format!("'{}'", printable(text).replace('\'', "'\\''"))
 }
 
 /// Divides by `base` until the whole part has at most `digits` digits, then fills up with decimals.
@@ -94,6 +120,15 @@ mod tests {
     #[test]
     fn what_others_chose_stays_in_its_line() {
         assert_eq!(printable("a\u{1b}[2J\nb ü\u{9b}"), "a?[2J?b ü?");
+        assert_eq!(printable("a\u{202e}b\u{2028}c"), "a?b?c");
+        assert_eq!(printable_lines("a\n\tb\r\u{1b}c\n"), "a\n\tb??c\n");
+    }
+
+    #[test]
+    fn what_others_chose_is_one_word_of_a_shell() {
+        assert_eq!(shell_word("/dev/nvme0n1"), "/dev/nvme0n1");
+        assert_eq!(shell_word(""), "''");
+        assert_eq!(shell_word("a b; rm -r '/'\n"), "'a b; rm -r '\\''/'\\''?'");
     }
 
     #[test]

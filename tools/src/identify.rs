@@ -105,7 +105,8 @@ struct NamespaceReport {
 #[derive(Debug, Serialize)]
 struct HealthReport {
     critical_warning: u8,
-    temperature_celsius: i32,
+    /// `null` where the controller does not report it.
+    temperature_celsius: Option<i32>,
     available_spare_percent: u8,
     percentage_used: u8,
     data_read_bytes: u128,
@@ -202,8 +203,11 @@ impl HealthReport {
         let page =
             controller.log_page(Lid::SMART_HEALTH, Nsid::ALL, size_of::<SmartHealth>() as u32);
         let page = page.inspect_err(|error| tracing::warn!("no SMART log: {error}")).ok()?;
-        let smart = SmartHealth::view(&page)?;
-        Some(HealthReport {
+        Some(HealthReport::from_log(SmartHealth::view(&page)?))
+    }
+
+    fn from_log(smart: &SmartHealth) -> HealthReport {
+        HealthReport {
             critical_warning: smart.critical_warning,
             temperature_celsius: smart.temperature_c(),
             available_spare_percent: smart.available_spare_percent,
@@ -214,7 +218,7 @@ impl HealthReport {
             power_cycles: smart.power_cycles.get(),
             unsafe_shutdowns: smart.unsafe_shutdowns.get(),
             media_errors: smart.media_errors.get(),
-        })
+        }
     }
 }
 
@@ -330,7 +334,11 @@ fn health_rows(health: &HealthReport) -> Vec<(&'static str, String)> {
     };
     vec![
         ("Warnings", warning),
-        ("Temperature", format!("{} C", h.temperature_celsius)),
+        (
+            "Temperature",
+            h.temperature_celsius
+                .map_or("not reported".to_owned(), |celsius| format!("{celsius} C")),
+        ),
         ("Spare, used", format!("{} %, {} %", h.available_spare_percent, h.percentage_used)),
         ("Read, written", format!("{}, {}", size(h.data_read_bytes), size(h.data_written_bytes))),
         (
@@ -347,6 +355,19 @@ fn health_rows(health: &HealthReport) -> Vec<(&'static str, String)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_temperature_that_is_not_reported_is_not_absolute_zero() {
+        let shown = |kelvin: u16| {
+            let mut page = [0; size_of::<SmartHealth>()];
+            page[1..3].copy_from_slice(&kelvin.to_le_bytes());
+            let health = HealthReport::from_log(SmartHealth::view(&page).expect("a page"));
+            let rows = health_rows(&health).into_iter();
+            rows.filter(|(name, _)| *name == "Temperature").map(|(_, value)| value).collect()
+        };
+        let values: [Vec<String>; 2] = [shown(0), shown(300)];
+        assert_eq!(values, [["not reported"], ["27 C"]]);
+    }
 
     #[test]
     fn protection_that_the_driver_refuses_is_told_by_its_type() {

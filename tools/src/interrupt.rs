@@ -1,9 +1,9 @@
-//! Ctrl-C as a flag.
+//! Signals as flags: Ctrl-C and its like, and SIGUSR1.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 use signal_hook::flag;
 
 use crate::failure::{Failure, INTERRUPTED, Result};
@@ -11,7 +11,10 @@ use crate::failure::{Failure, INTERRUPTED, Result};
 /// Set once the user or the system asks us to end; a second Ctrl-C ends the process
 /// at once (the kernel then takes the device back, without a clean shutdown).
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Interrupt(Arc<AtomicBool>);
+pub(crate) struct Interrupt {
+    end: Arc<AtomicBool>,
+    status: Arc<AtomicBool>,
+}
 
 impl Interrupt {
     /// Takes over SIGINT, SIGTERM and SIGHUP.
@@ -25,28 +28,45 @@ impl Interrupt {
             flag::register_conditional_shutdown(
                 signal,
                 INTERRUPTED.into(),
-                Arc::clone(&interrupt.0),
+                Arc::clone(&interrupt.end),
             )
-            .and_then(|_| flag::register(signal, Arc::clone(&interrupt.0)))
-            .map_err(|error| Failure::failed(format!("cannot handle signals: {error}")))?;
+            .and_then(|_| flag::register(signal, Arc::clone(&interrupt.end)))
+            .map_err(refused)?;
         }
         Ok(interrupt)
     }
 
+    /// Takes over SIGUSR1, which then asks for a report in between instead of ending the process.
+    ///
+    /// # Errors
+    /// When the system refuses.
+    pub(crate) fn hear_status(&self) -> Result<()> {
+        flag::register(SIGUSR1, Arc::clone(&self.status)).map(drop).map_err(refused)
+    }
+
+    /// Whether SIGUSR1 came since the last look.
+    pub(crate) fn takes_status(&self) -> bool {
+        self.status.swap(false, Ordering::Relaxed)
+    }
+
     /// The flag itself, for whoever looks at it often.
     pub(crate) fn flag(&self) -> &AtomicBool {
-        &self.0
+        &self.end
     }
 
     /// Asks everybody to end.
     #[cfg(test)]
     pub(crate) fn request(&self) {
-        self.0.store(true, Ordering::Relaxed);
+        self.end.store(true, Ordering::Relaxed);
     }
 
     /// Whether to end.
     #[inline]
     pub(crate) fn requested(&self) -> bool {
-        self.0.load(Ordering::Relaxed)
+        self.end.load(Ordering::Relaxed)
     }
+}
+
+fn refused(error: std::io::Error) -> Failure {
+    Failure::failed(format!("cannot handle signals: {error}"))
 }

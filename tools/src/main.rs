@@ -20,7 +20,6 @@ mod softnvme;
 mod units;
 
 use std::error::Error as _;
-use std::io::Write as _;
 use std::process::ExitCode;
 
 use clap::error::{ContextKind, ErrorKind};
@@ -35,6 +34,7 @@ use identify::IdentifyArgs;
 use kv::KvCommand;
 use log::LogArgs;
 use man::ManArgs;
+use output::LogLines;
 use setup::SetupArgs;
 use softnvme::options::SoftnvmeArgs;
 
@@ -131,9 +131,9 @@ fn refuse(error: &clap::Error) -> ExitCode {
     ExitCode::from(error.exit_code() as u8)
 }
 
-/// One line on standard error. Where that is full or gone, the exit code still tells.
+/// What went wrong, on standard error.
 fn tell(what: &dyn std::fmt::Display) {
-    drop(writeln!(std::io::stderr(), "adit: {what}"));
+    output::remark(&format!("adit: {what}"));
 }
 
 /// What clap has to say, in one line.
@@ -168,7 +168,7 @@ fn unknown_of_bench(error: &clap::Error) -> Option<String> {
 fn log_to_standard_error() {
     tracing_subscriber::fmt()
         .with_max_level(tracing::Level::WARN)
-        .with_writer(std::io::stderr)
+        .with_writer(|| LogLines)
         .with_target(false)
         .without_time()
         .with_ansi(false)

@@ -1,10 +1,15 @@
-//! Where reports go: standard output or a file.
+//! Where reports go, standard output or a file, and remarks, standard error.
+//!
+//! All of it goes through [`printable_lines`], so that nothing that a drive, another user or a server chose reaches a
+//! terminal as more than text. What keeps such text in its line is [`printable`](crate::human::printable), where the
+//! line is put together.
 
 use std::fs::File;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use crate::failure::{Failure, Result};
+use crate::human::{printable, printable_lines};
 
 /// A place for a report.
 ///
@@ -35,8 +40,9 @@ impl Output {
     /// # Errors
     /// When it cannot be written.
     pub(crate) fn write(&mut self, text: &str) -> Result<()> {
+        let text = printable_lines(text);
         let (written, name) = match self {
-            Output::Standard => (to_standard_output(text), "standard output".to_owned()),
+            Output::Standard => (to_standard_output(&text), "standard output".to_owned()),
             Output::File(file, path) => {
                 (file.write_all(text.as_bytes()), path.display().to_string())
             }
@@ -50,5 +56,26 @@ fn to_standard_output(text: &str) -> io::Result<()> {
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
         other => other,
+    }
+}
+
+/// Writes `text` and a line feed to standard error. Where that is full or gone, the exit code still tells.
+pub(crate) fn remark(text: &str) {
+    drop(writeln!(io::stderr(), "{}", printable_lines(text)));
+}
+
+/// Standard error for a log whose every event is one line.
+#[derive(Debug)]
+pub(crate) struct LogLines;
+
+impl Write for LogLines {
+    fn write(&mut self, event: &[u8]) -> io::Result<usize> {
+        let text = String::from_utf8_lossy(event);
+        let line = printable(text.strip_suffix('\n').unwrap_or(&text));
+        writeln!(io::stderr(), "{line}").map(|()| event.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        io::stderr().flush()
     }
 }

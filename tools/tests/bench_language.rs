@@ -94,7 +94,7 @@ fn what_is_wrong_is_told_in_a_sentence_with_what_to_do() {
     for (words, expected) in [
         (&["--filename=null:", "--bs=4x"][..], "--bs: '4x' is not a number"),
         (&["--filename=null:", "--rw=raed"], "did you mean 'read'?"),
-        (&["--filename=null:", "--nice=5"], "start the whole run with nice"),
+        (&["--filename=null:", "--uid=5"], "as with setpriv --reuid"),
         (&["--filename=null:", "--ioengine=rbd"], "rbd map"),
         (
             &["--filename=null:", "--iodpeth=5"],
@@ -103,9 +103,9 @@ fn what_is_wrong_is_told_in_a_sentence_with_what_to_do() {
         (&["--filename=null:", "--outptu=x"], "did you mean 'output'?"),
         (&["--filename=null:", "--bz=4k"], "--bz: there is no such option; 'adit bench --help'"),
         (&["-name=x"], "two dashes"),
-        (&["--nrfiles=2", "--size=1m", "--parse-only"], "write a section for each"),
-        (&["--filename=/tmp/a:/tmp/b", "--parse-only"], "write a section for each"),
-        (&["--filename=null:", "--time_based"], "give runtime=10"),
+        (&["--filename=/tmp/a::/tmp/b", "--parse-only"], "nothing between two colons"),
+        (&["--nrfiles=2", "--size=1m", "--file_service_type=zipf:1.2"], "take random"),
+        (&["--filename=null:", "--iodepth_low=5"], "give at most 1"),
         (&["--filename=null:", "--rw=write", "--readonly"], "--readonly forbids"),
         (&["--filename=null:", "--rw=rw", "--rwmixread=5", "--rwmixwrite=5"], "not 100 together"),
         (&["--filename=null:", "--bs=64k", "--size=4k"], "make size larger"),
@@ -125,5 +125,5 @@ fn the_help_lists_the_options_by_what_they_are_about() {
     for part in ["Job: which I/Os:", "Job: when and how fast:", "Run:", "--rw <WAY>", "Examples:"] {
         assert!(help.contains(part), "{part}");
     }
-    assert!(!help.contains("--nice"));
+    assert!(!help.contains("--uid"));
 }

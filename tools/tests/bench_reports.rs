@@ -93,7 +93,12 @@ fn a_job_has_the_same_keys_and_types_as_with_fio() {
 /// What begins the lines of a report for people, without units and figures.
 fn labels(report: &str) -> BTreeSet<String> {
     let lines = report.lines().filter(|line| !line.starts_with("     |"));
-    let lines = lines.take_while(|line| !line.starts_with("Disk stats"));
+    let mut after_disks = 0;
+    // Of the disks the first: fio lists those that a volume is made of as well.
+    let lines = lines.take_while(|line| {
+        after_disks += usize::from(after_disks > 0 || line.starts_with("Disk stats"));
+        after_disks <= 2
+    });
     let labels = lines.filter_map(|line| line.split_once(':')).map(|(label, _)| label.to_owned());
     let without_unit = |label: String| {
         ["nsec", "usec", "msec", "KiB", "MiB"].iter().fold(label, |l, unit| l.replace(unit, ""))
@@ -112,17 +117,48 @@ fn the_other_formats_have_the_lines_and_fields_of_fios() {
             let options = options.replace("--output-format=json", format);
             let mut adit = Command::new(env!("CARGO_BIN_EXE_adit"));
             adit.args(["bench", "--allow-destroy"]);
-            let mut fio = Command::new("fio");
-            // What the kernel counts for disks is not ours to tell.
-            fio.arg("--disk_util=0");
-            (run(fio, case, &options), run(adit, case, &options))
+            (run(Command::new("fio"), case, &options), run(adit, case, &options))
         };
         let (theirs, ours) = both("--output-format=normal");
         let (theirs, ours) = (labels(&theirs), labels(&ours));
         let missing: Vec<_> = theirs.difference(&ours).collect();
         assert!(missing.is_empty(), "{case}: fio has and we have not: {missing:?}");
-        let (theirs, ours) = both("--output-format=terse");
+        let (theirs, ours) = both("--output-format=terse --disk_util=0");
         let fields = |report: &str| report.trim_end().split(';').count();
         assert_eq!(fields(&ours), fields(&theirs), "{case}");
+    }
+}
+
+#[test]
+fn blocks_that_fio_verified_are_verified_by_us() {
+    if !has_fio() {
+        eprintln!("{VERSION} is not installed: there is nothing to read");
+        return;
+    }
+    let scratch = Scratch::new("verify");
+    let run = |mut program: Command, options: &str| {
+        let options = format!("--filename=a:b --size=256k --verify=crc32c {options}");
+        program.current_dir(&scratch.0).args(["--name=job", "--bs=4k"]);
+        program.args(options.split_whitespace()).output().expect("it runs")
+    };
+    let adit = || {
+        let mut adit = Command::new(env!("CARGO_BIN_EXE_adit"));
+        adit.arg("bench");
+        adit
+    };
+    for write in ["--rw=write", "--rw=randwrite --verify_interval=1k --verify_pattern=0xab%o"] {
+        let ended = run(Command::new("fio"), &format!("{write} --do_verify=0"));
+        assert!(ended.status.success(), "{write}");
+        let read = write.replace("write", "read");
+        let ended = run(adit(), &read);
+        let said = String::from_utf8_lossy(&ended.stderr);
+        assert!(ended.status.success(), "{read}: {said}");
+        let file = scratch.0.join("b");
+        let mut content = std::fs::read(&file).expect("fio wrote it");
+        content[5000] ^= 1;
+        std::fs::write(&file, content).expect("writable");
+        let ended = run(adit(), &read);
+        let said = String::from_utf8_lossy(&ended.stderr);
+        assert!(!ended.status.success() && said.contains("is corrupt: crc32c"), "{read}: {said}");
     }
 }

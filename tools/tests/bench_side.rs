@@ -108,6 +108,30 @@ fn a_page_is_written_where_it_is_asked_for() {
 }
 
 #[test]
+fn latencies_of_two_reports_are_of_the_same_kind() {
+    let folder = folder("kinds");
+    let (plain, mut both) = (report(1000.0), report(1000.0));
+    let slow =
+        json!({ "mean": 7.77e6, "percentile": { "50.000000": 7.77e6, "99.000000": 7.77e6 } });
+    both["jobs"][0]["read"]["lat_ns"] = slow;
+    let mut total = both.clone();
+    total["jobs"][0]["read"]["clat_ns"].take();
+    let files = [("plain", plain), ("both", both), ("total", total)];
+    let [plain, both, total] = files.map(|(name, report)| write(&folder, name, &report));
+    // One with both is compared by what the other has.
+    for pair in [[&plain, &both], [&both, &plain], [&total, &both]] {
+        let output = adit(&["bench", "compare", pair[0], pair[1]]);
+        assert_eq!(output.status.code(), Some(0), "{output:?}");
+    }
+    let output = adit(&["bench", "compare", &plain, &total]);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.code() == Some(2) && said.contains("lat_percentiles=1"), "{said}");
+    let page = |reports: [&str; 2]| adit(&[&["bench", "report"], &reports[..]].concat()).stdout;
+    let shows_total = |page: Vec<u8>| String::from_utf8_lossy(&page).contains("7.77");
+    assert!(!shows_total(page([&plain, &both])) && shows_total(page([&both, &total])));
+}
+
+#[test]
 fn paths_run_side_by_side_and_their_report_is_read_back() {
     let folder = folder("paths");
     let out = folder.join("out.json");

@@ -264,7 +264,7 @@ fn bad_input_gets_one_sentence_and_its_code() {
         ("bench --filename=DISK --bs=1000", 2, "bs=1024"),
         ("bench --filename=DISK --size=1g", 2, "8388608 bytes"),
         ("bench --filename=DISK --iodepth=9999", 2, "iodepth=4095 at most"),
-        ("bench --filename=DISK --time_based", 2, "give runtime=10"),
+        ("bench --filename=DISK --iodepth_low=5", 2, "give at most 1"),
         ("bench --filename=DISK --io_timeout=soon", 2, "--io_timeout: 'soon' is not a time"),
         ("bench --filename=DISK --continue_on_error=maybe", 2, "one of none, read"),
         ("bench --filename=DISK --retries=256", 2, "--retries"),

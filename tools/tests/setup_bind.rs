@@ -156,6 +156,40 @@ would rm /var/lib/adit/setup/devices/0000:01:00.0.json
 }
 
 #[test]
+fn what_another_tool_has_bound_since_the_boot_is_left_alone() {
+    let stale = "\
+/dev/vfio/12 = x
+/proc/77/comm = qemu
+/proc/77/fd/3 -> /dev/vfio/12
+/var/lib/adit/setup/devices/0000:01:00.0.json = {\"version\": 1, \"bdf\": \"0000:01:00.0\", \"phase\": \"bound\", \
+\"before\": {\"driver\": \"nvme\", \"driver_override\": null}, \"identity\": {\"ids\": \"8086:0a54\", \"model\": null, \
+\"serial\": \"S1\", \"firmware\": null, \"size_bytes\": 4096000, \"namespaces\": [\"nvme0n1\"]}, \"boot_id\": \"a000\", \
+\"grant\": \"alice\"}
+/sys/bus/pci/drivers/vfio-pci/
+";
+    let machine =
+        MACHINE.replace("drivers/nvme\n", "drivers/vfio-pci\n").replace("(null)", "vfio-pci");
+    let machine = machine.lines().filter(|line| !line.contains("nvme0")).collect::<Vec<_>>();
+    let recording = Recording::new("stale", "");
+    std::fs::write(&recording.0, format!("{}\n{stale}", machine.join("\n"))).expect("a recording");
+    for line in ["restore --dry-run", "unbind 01:00.0 --dry-run"] {
+        let (code, out, err) = recording.run(line);
+        assert_eq!((code, err.as_str()), (Some(0), ""), "{line}");
+        assert_eq!(
+            out,
+            "\
+would write /var/lib/adit/setup/devices/0000:01:00.0.json
+would write /var/lib/adit/setup/devices/0000:01:00.0.json
+0000:01:00.0 has the driver vfio-pci by now, and keeps it
+would rm /var/lib/adit/setup/devices/0000:01:00.0.json
+0000:01:00.0 would be left alone, and its record removed
+",
+            "{line}"
+        );
+    }
+}
+
+#[test]
 fn wrong_command_lines_end_with_2_and_say_why() {
     let machine = Recording::new("wrong", EMPTY);
     for (line, why) in [

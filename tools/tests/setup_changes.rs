@@ -109,6 +109,20 @@ fn a_grant_shows_both_files_and_the_owner() {
 }
 
 #[test]
+fn what_goes_along_in_the_group_is_said_or_refused() {
+    let neighbour = "\
+/sys/bus/pci/devices/0000:03:00.0/driver -> ../../drivers/vfio-pci
+/sys/kernel/iommu_groups/12/devices/0000:03:00.0 -> ../../../../bus/pci/devices/0000:03:00.0
+";
+    let machine = Recording::new("group", neighbour);
+    let why = machine.fail("grant 0000:01:00.0 --user alice --dry-run", 1);
+    assert!(why.contains("alice could also open 0000:03:00.0; add --with-group"), "{why}");
+    let out = machine.succeed("grant 0000:01:00.0 --user alice --with-group --dry-run");
+    let said = "alice may open 0000:03:00.0 too: it shares IOMMU group 12 with 0000:01:00.0\n";
+    assert!(out.starts_with(said), "{out}");
+}
+
+#[test]
 fn another_users_grant_is_taken_back_first() {
     let machine = Recording::new("regrant", RECORD);
     let out = machine.succeed("grant 0000:01:00.0 --user alice --dry-run --json");

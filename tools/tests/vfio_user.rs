@@ -4,7 +4,11 @@
 #[path = "support/softnvme.rs"]
 mod softnvme;
 
-use softnvme::{Scratch, Softnvme, adit, text};
+use std::io::{BufRead, BufReader, Read};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use softnvme::{Scratch, Softnvme, adit, kill, text};
 
 /// Writes, reads back and verifies on a server of these options.
 fn verified(serving: &[&str], settings: &str) -> serde_json::Value {
@@ -73,4 +77,67 @@ fn no_server_is_one_sentence() {
             && said.contains("/nonexistent/cntrl"),
         "{said}"
     );
+}
+
+/// A minute of reads on a server, with a line each 500 ms.
+fn reading(server: &Softnvme, more: &[&str]) -> Child {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_adit"));
+    command.args(["bench", "--rw=randread", "--bs=4k", "--iodepth=4", "--io_timeout=1"]);
+    command.args(["--time_based", "--eta=always", "--eta-interval=500ms"]);
+    command.arg(format!("--filename={}", server.target())).args(more);
+    command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("adit runs")
+}
+
+/// Reads lines until one has `part`; the rest of the lines.
+fn skip_to(lines: &mut impl BufRead, part: &str) {
+    let mut line = String::new();
+    while !line.contains(part) {
+        line.clear();
+        assert_ne!(lines.read_line(&mut line).expect("UTF-8"), 0, "no '{part}'");
+    }
+}
+
+#[test]
+fn a_server_that_is_killed_or_hangs_ends_the_run_soon_and_its_figures_before() {
+    for signal in ["KILL", "STOP"] {
+        let scratch = Scratch::new();
+        let server = Softnvme::start(&scratch.path("drive"), &["--media", "mem=8M"]);
+        let mut bench = reading(&server, &["--runtime=60", "--output-format=json"]);
+        let mut said = BufReader::new(bench.stderr.take().expect("piped"));
+        skip_to(&mut said, "[r=");
+        kill(signal, server.id());
+        let since = Instant::now();
+        let mut out = String::new();
+        bench.stdout.take().expect("piped").read_to_string(&mut out).expect("UTF-8");
+        let took = since.elapsed();
+        let mut rest = String::new();
+        said.read_to_string(&mut rest).expect("UTF-8");
+        assert_eq!(bench.wait().expect("a child").code(), Some(1), "{rest}");
+        assert!(rest.contains("read as all ones") && !rest.contains("CAP 0xffff"), "{rest}");
+        // 2 s on an idle machine; it used to be more than 10.
+        assert!(took < Duration::from_secs(8), "{signal}: {took:?}: {rest}");
+        let report: serde_json::Value = serde_json::from_str(&out).expect("JSON");
+        assert_ne!(report["jobs"][0]["error"], 0);
+    }
+}
+
+#[test]
+fn with_recover_the_run_goes_on_when_the_server_is_there_again() {
+    let scratch = Scratch::new();
+    let folder = scratch.path("drive");
+    let server = Softnvme::start(&folder, &["--media", "mem=8M"]);
+    let mut bench = reading(&server, &["--runtime=2", "--recover", "--output-format=json"]);
+    let mut said = BufReader::new(bench.stderr.take().expect("piped"));
+    skip_to(&mut said, "[r=");
+    kill("KILL", server.id());
+    skip_to(&mut said, "for it to come back");
+    drop(server);
+    let again = Softnvme::start(&folder, &["--media", "mem=8M"]);
+    let mut rest = String::new();
+    said.read_to_string(&mut rest).expect("UTF-8");
+    let ended = bench.wait_with_output().expect("a child");
+    assert!(ended.status.success(), "{rest}");
+    let report: serde_json::Value = serde_json::from_slice(&ended.stdout).expect("JSON");
+    assert_eq!(report["jobs"][0]["adit"]["recoveries"], 1, "{rest}");
+    drop(again);
 }

@@ -33,7 +33,11 @@ impl MappedRuns {
 
 /// The doorbell at `offset` of a BAR0 of `bar0_len` bytes: a store where `mapped` has it, else
 /// a message.
-pub(super) fn doorbell(
+///
+/// # Safety
+/// As [`Bus::doorbell`].
+#[allow(unsafe_code)]
+pub(super) unsafe fn doorbell(
     bus: Arc<dyn Bus>,
     bar0_len: u64,
     offset: u32,
@@ -45,21 +49,18 @@ pub(super) fn doorbell(
     }
     match mapped.and_then(|(window, inside)| window.register32(inside)) {
         Some(register) => Ok(Doorbell::Mapped(register)),
-        None => Ok(Doorbell::Message { bus, offset }),
+        // SAFETY: passed on to our caller.
+        None => Ok(unsafe { Doorbell::message(bus, offset) }),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use memmap2::{MmapOptions, MmapRaw};
 
     #[test]
     fn only_what_lies_wholly_in_a_run_is_found() {
-        let page = || {
-            let map = MmapOptions::new().len(4096).map_anon().expect("anonymous memory");
-            Window::new(Arc::new(MmapRaw::from(map)))
-        };
+        let page = Window::of_a_page;
         let mut runs = MappedRuns::default();
         runs.push(0x1000, page());
         runs.push(0x3000, page());

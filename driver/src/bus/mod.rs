@@ -37,30 +37,46 @@ pub enum Doorbell {
     /// Mapped into this process: ringing is one store.
     Mapped(Register32),
     /// Reached by a message: ringing is a [`Bus::write32`].
-    Message {
-        /// The bus that carries it.
-        bus: Arc<dyn Bus>,
-        /// Offset in BAR0.
-        offset: u32,
-    },
+    Message(MessageDoorbell),
+}
+
+/// A doorbell that is written by a message; [`Doorbell::message`] makes one.
+#[derive(Clone, Debug)]
+pub struct MessageDoorbell {
+    bus: Arc<dyn Bus>,
+    /// Offset in BAR0.
+    offset: u32,
 }
 
 impl Doorbell {
+    /// The doorbell at `offset` of BAR0, rung by [`Bus::write32`].
+    ///
+    /// # Safety
+    /// As [`Bus::doorbell`].
+    #[allow(unsafe_code)]
+    pub unsafe fn message(bus: Arc<dyn Bus>, offset: u32) -> Doorbell {
+        Doorbell::Message(MessageDoorbell { bus, offset })
+    }
+
     /// Writes the doorbell. Ring memory written before is visible to the device first.
     #[inline(always)]
     pub fn ring(&self, value: u32) {
         crate::sys::barrier::before_doorbell();
         match self {
             Doorbell::Mapped(register) => register.write(value),
-            Doorbell::Message { bus, offset } => ring_by_message(&**bus, *offset, value),
+            Doorbell::Message(doorbell) => doorbell.ring(value),
         }
     }
 }
 
-#[cold]
-#[inline(never)]
-fn ring_by_message(bus: &dyn Bus, offset: u32, value: u32) {
-    bus.write32(offset, value);
+impl MessageDoorbell {
+    #[allow(unsafe_code)]
+    #[cold]
+    #[inline(never)]
+    fn ring(&self, value: u32) {
+        // SAFETY: the maker of the doorbell answers for what is rung.
+        unsafe { self.bus.write32(self.offset, value) };
+    }
 }
 
 /// Where a device sits, for placing memory and threads.
@@ -94,6 +110,9 @@ pub enum BusEvent {
 /// successful [`Bus::unmap`] the device reaches it no more; after a successful [`Bus::reset`] it
 /// reads and writes nothing until it is set up anew; after a successful [`Bus::cut_off`] it
 /// reaches no memory ever again.
+///
+/// What steers the device's DMA is unsafe to call, so that safe code reaches a device only through
+/// [`crate::Controller`].
 #[allow(unsafe_code)]
 pub unsafe trait Bus: Send + Sync + fmt::Debug {
     /// The target string of the device, for messages.
@@ -102,45 +121,69 @@ pub unsafe trait Bus: Send + Sync + fmt::Debug {
     /// Reads a 32-bit register.
     fn read32(&self, offset: u32) -> u32;
     /// Writes a 32-bit register.
-    fn write32(&self, offset: u32, value: u32);
+    ///
+    /// # Safety
+    /// The write does not make the device read or write memory that this process uses otherwise: queue
+    /// addresses name memory that is mapped for the device and the caller's, and a doorbell announces
+    /// entries whose commands keep to such memory.
+    unsafe fn write32(&self, offset: u32, value: u32);
     /// Reads a 64-bit register.
     fn read64(&self, offset: u32) -> u64;
     /// Writes a 64-bit register.
-    fn write64(&self, offset: u32, value: u64);
+    ///
+    /// # Safety
+    /// As [`Bus::write32`].
+    unsafe fn write64(&self, offset: u32, value: u64);
 
     /// A doorbell at `offset`.
     ///
+    /// # Safety
+    /// Every value rung there keeps to the contract of [`Bus::write32`], for as long as the doorbell is used.
+    ///
     /// # Errors
     /// When BAR0 does not reach that far.
-    fn doorbell(self: Arc<Self>, offset: u32) -> Result<Doorbell>;
+    unsafe fn doorbell(self: Arc<Self>, offset: u32) -> Result<Doorbell>;
 
     /// `len` bytes at `offset` of BAR `bar`, mapped (the controller memory buffer).
     ///
+    /// # Safety
+    /// Every write there keeps to the contract of [`Bus::write32`], for as long as the window is used.
+    ///
     /// # Errors
     /// When the BAR is absent, too short or may not be mapped.
-    fn bar_window(&self, bar: u8, offset: u64, len: u64) -> Result<Window>;
+    unsafe fn bar_window(&self, bar: u8, offset: u64, len: u64) -> Result<Window>;
 
     /// Makes memory visible to the device and returns its address there, 4 KiB aligned.
-    /// The caller keeps the memory alive until [`Bus::unmap`] succeeded.
+    ///
+    /// # Safety
+    /// The memory stays allocated until [`Bus::unmap`], [`Bus::cut_off`] or the end of the bus took it from the
+    /// device, and no Rust reference to its bytes is used while the device may write them.
     ///
     /// # Errors
     /// Each refusal by name: the memlock limit, the container's mapping limit,
     /// no address space left in the IOMMU's ranges, no file behind the memory.
-    fn map(&self, memory: HostRange<'_>) -> Result<Iova>;
+    unsafe fn map(&self, memory: HostRange<'_>) -> Result<Iova>;
 
     /// Takes memory back: afterwards the device cannot reach it.
     ///
+    /// # Safety
+    /// The caller mapped that memory, and nothing uses its device addresses any more: the bus may give them
+    /// to other memory.
+    ///
     /// # Errors
     /// When the system refuses; the memory must then be leaked, not freed.
-    fn unmap(&self, iova: Iova, len: u64) -> Result<()>;
+    unsafe fn unmap(&self, iova: Iova, len: u64) -> Result<()>;
 
     /// Makes `len` bytes from `offset` of `file` visible to the device and returns their address there, 4 KiB
-    /// aligned, whether this process reaches them or not: a dma-buf of another device's memory. As with
-    /// [`Bus::map`], which also says when they are given back.
+    /// aligned, whether this process reaches them or not: a dma-buf of another device's memory. [`Bus::unmap`] takes
+    /// them back.
+    ///
+    /// # Safety
+    /// As [`Bus::map`], of the file's bytes.
     ///
     /// # Errors
     /// When the bus has no such means, or the system refuses the file.
-    fn map_file(&self, file: BorrowedFd<'_>, offset: u64, len: u64) -> Result<Iova> {
+    unsafe fn map_file(&self, file: BorrowedFd<'_>, offset: u64, len: u64) -> Result<Iova> {
         let _ = (file, offset);
         let what = format!("cannot map {len} bytes of a file for DMA");
         let why = "this bus reaches only memory that is mapped into this process";

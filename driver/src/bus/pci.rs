@@ -15,6 +15,18 @@ use crate::error::Error;
 /// base class 01h, subclass 08h, programming interface 02h.
 pub const CLASS_NVME: u32 = 0x01_08_02;
 
+/// The command register of a function's configuration space (PCI Local Bus 3.0 section 6.2.2).
+pub(super) mod command {
+    /// Where it is.
+    pub(in super::super) const OFFSET: u64 = 0x04;
+    /// The function answers memory accesses.
+    pub(in super::super) const MEMORY: u16 = 1 << 1;
+    /// The function may start DMA.
+    pub(in super::super) const BUS_MASTER: u16 = 1 << 2;
+    /// The function keeps off the INTx line.
+    pub(in super::super) const INTX_DISABLE: u16 = 1 << 10;
+}
+
 /// Domain, bus, device and function: `0000:01:00.0`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PciAddress {

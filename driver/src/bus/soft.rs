@@ -10,6 +10,8 @@
 //! step can still be using the memory.
 #![allow(unsafe_code)]
 
+mod script;
+
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd};
@@ -28,6 +30,8 @@ use crate::soft::{CMB_BAR, Controller, DOORBELLS_OFFSET, DmaResult, Fault, HostM
 use crate::spec::Iova;
 use crate::sys::{DmaTable, HostRange, Window};
 use crate::time::Time;
+
+pub use script::Script;
 
 /// Where device addresses start: nothing works by taking zero or a host pointer for one.
 const IOVA_START: u64 = 1 << 32;
@@ -126,13 +130,16 @@ impl SoftBus {
     }
 
     /// Calls `f` with the controller, which does nothing else meanwhile.
-    pub fn with_controller<R>(&self, f: impl FnOnce(&mut Controller) -> R) -> R {
-        f(&mut self.shared.lock().controller)
+    pub fn with_controller<R>(&self, f: impl FnOnce(&mut Script<'_>) -> R) -> R {
+        f(&mut Script(&mut self.shared.lock().controller))
     }
 
     /// Calls `f` with the memory that is mapped for the controller, so that a test can have the
     /// device write there on its own account.
-    pub fn with_memory<R>(&self, f: impl FnOnce(&dyn HostMemory) -> R) -> R {
+    ///
+    /// # Safety
+    /// No Rust reference to the bytes that `f` writes is used meanwhile.
+    pub unsafe fn with_memory<R>(&self, f: impl FnOnce(&dyn HostMemory) -> R) -> R {
         f(&self.shared.lock().table)
     }
 
@@ -342,7 +349,7 @@ unsafe impl Bus for SoftBus {
         self.read(offset, 4) as u32
     }
 
-    fn write32(&self, offset: u32, value: u32) {
+    unsafe fn write32(&self, offset: u32, value: u32) {
         self.write(offset, 4, u64::from(value));
     }
 
@@ -350,11 +357,11 @@ unsafe impl Bus for SoftBus {
         self.read(offset, 8)
     }
 
-    fn write64(&self, offset: u32, value: u64) {
+    unsafe fn write64(&self, offset: u32, value: u64) {
         self.write(offset, 8, value);
     }
 
-    fn doorbell(self: Arc<Self>, offset: u32) -> Result<Doorbell> {
+    unsafe fn doorbell(self: Arc<Self>, offset: u32) -> Result<Doorbell> {
         let offset_in = Some(offset as usize).filter(|_| offset >= DOORBELLS_OFFSET);
         let register = offset_in.and_then(|offset| self.doorbells.register32(offset));
         register.map(Doorbell::Mapped).ok_or_else(|| {
@@ -363,7 +370,7 @@ unsafe impl Bus for SoftBus {
         })
     }
 
-    fn bar_window(&self, bar: u8, offset: u64, len: u64) -> Result<Window> {
+    unsafe fn bar_window(&self, bar: u8, offset: u64, len: u64) -> Result<Window> {
         let whole = self.cmb.as_ref().filter(|_| bar == CMB_BAR);
         let range = usize::try_from(offset).ok().zip(usize::try_from(len).ok());
         whole.zip(range).and_then(|(cmb, (offset, len))| cmb.slice(offset, len)).ok_or_else(|| {
@@ -372,22 +379,21 @@ unsafe impl Bus for SoftBus {
         })
     }
 
-    fn map(&self, memory: HostRange<'_>) -> Result<Iova> {
+    unsafe fn map(&self, memory: HostRange<'_>) -> Result<Iova> {
         let mut state = self.shared.lock();
         let len = memory.len as u64;
         let what = format!("map {len} bytes for DMA");
         let iova = state.take_iova(len).ok_or_else(|| {
             self.refused(&what, "no device address space is left", "open the device anew")
         })?;
-        // SAFETY: the caller of `Bus::map` keeps the memory alive until `unmap`, and device
-        // memory is not accessed through plain references while a device has it.
-        if unsafe { state.table.insert(iova, memory.at, len) } {
+        // SAFETY: the caller keeps the memory until `unmap`, and has no references while the device writes.
+        if unsafe { state.table.insert(iova, memory.at, len, memory.is_writable) } {
             return Ok(Iova(iova));
         }
         Err(self.refused(&what, "the range is empty", "map at least one page"))
     }
 
-    fn map_file(&self, file: BorrowedFd<'_>, offset: u64, len: u64) -> Result<Iova> {
+    unsafe fn map_file(&self, file: BorrowedFd<'_>, offset: u64, len: u64) -> Result<Iova> {
         let what = format!("map {len} bytes of a file for DMA");
         let refused = |why: &dyn fmt::Display| {
             let fix = "give it a file that can be mapped, at a multiple of 4096";
@@ -401,14 +407,14 @@ unsafe impl Bus for SoftBus {
         let iova =
             state.take_iova(len).ok_or_else(|| refused(&"no device address space is left"))?;
         // SAFETY: the mapping stays with the table until `unmap`, and nobody has references to it.
-        if unsafe { state.table.insert(iova, at, len) } {
+        if unsafe { state.table.insert(iova, at, len, true) } {
             state.files.insert(iova, map);
             return Ok(Iova(iova));
         }
         Err(refused(&"the range is empty"))
     }
 
-    fn unmap(&self, iova: Iova, len: u64) -> Result<()> {
+    unsafe fn unmap(&self, iova: Iova, len: u64) -> Result<()> {
         let mut state = self.shared.lock();
         if state.table.remove(iova.0, len) {
             state.files.remove(&iova.0);

@@ -109,6 +109,19 @@ pub(super) fn bring_up(bus: &Arc<dyn Bus>, options: &ControllerOptions) -> Resul
     Ok(Shared::new(Parts { admin, ids, info, options, doorbells, cmb, vectors, bus, claim }))
 }
 
+/// Makes the device answer, where it does not: whatever its link went through, a reset sets the function up again. One
+/// that lost its address to a reset of the link may read as anything.
+///
+/// # Errors
+/// What the bus says of the reset; [`Error::Device`] when the device is gone.
+pub(super) fn reach(shared: &Shared) -> Result<()> {
+    let bus = &**shared.bus();
+    if read(bus, CSTS).is_all_ones() || read(bus, CAP) != shared.info.cap {
+        bus.reset()?;
+    }
+    if read(bus, CSTS).is_all_ones() { Err(gone(bus)) } else { Ok(()) }
+}
+
 /// Makes a controller ready again that is out of service, as it was before: what handles of it
 /// rely on must still hold.
 ///
@@ -116,11 +129,6 @@ pub(super) fn bring_up(bus: &Arc<dyn Bus>, options: &ControllerOptions) -> Resul
 /// As [`bring_up`]; [`Error::Device`] when another device answers, or the same one in another way.
 pub(super) fn bring_up_again(shared: &Shared, admin: &mut Admin) -> Result<()> {
     let (bus, info) = (shared.bus(), &shared.info);
-    // Whatever the link went through: a reset sets the function up again. One that lost its
-    // address to a reset of the link may read as anything.
-    if read(&**bus, CSTS).is_all_ones() || read(&**bus, CAP) != info.cap {
-        bus.reset()?;
-    }
     if capabilities(&**bus)? != info.cap {
         return Err(other_device(&**bus, "its capabilities (CAP) are others"));
     }

@@ -63,6 +63,7 @@ impl Cmb {
     /// # Errors
     /// [`Error::Device`] when there is none, it takes no submission queues, or it
     /// refuses the address.
+    #[allow(unsafe_code)]
     pub(super) fn enable(bus: &Arc<dyn Bus>) -> Result<Cmb> {
         let lacks = |what: &str| lacks(&**bus, what);
         if !read(&**bus, CAP).cmbs() {
@@ -79,7 +80,8 @@ impl Cmb {
             return Err(lacks("its controller memory buffer takes no submission queues"));
         }
         let usable = bytes.min(USABLE_MAX);
-        let window = bus.bar_window(location.bir(), offset, usable)?;
+        // SAFETY: the buffer is handed out as rings, which hold what the driver wrote.
+        let window = unsafe { bus.bar_window(location.bir(), offset, usable)? };
         let base = bus.reserve(bytes)?;
         place(&**bus, base)?;
         let used = vec![false; (usable / PAGE_BYTES) as usize];

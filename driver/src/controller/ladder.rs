@@ -3,7 +3,7 @@
 //! | step | means | source |
 //! |---|---|---|
 //! | 1 | CC.EN = 0, waited for up to CAP.TO or CRTO | NVMe Base 2.0 section 3.7.2 |
-//! | 2 | subsystem reset (NSSR), where CAP.NSSRS says so and no other controller is in it | section 3.7.1 |
+//! | 2 | subsystem reset (NSSR), where CAP.NSSRS says so, no other controller is in it and the device answers | section 3.7.1 |
 //! | 3 | function reset through the bus | |
 //! | 4 | the bus cuts the device off from all memory | |
 //!
@@ -14,7 +14,7 @@ use super::registers::{describe, read, wait_for, write};
 use super::{ControllerInfo, cmb};
 use crate::bus::Bus;
 use crate::error::Result;
-use crate::spec::register::{CC, NSSR, NSSR_RESET, ShutdownNotification, ShutdownStatus};
+use crate::spec::register::{CC, CSTS, NSSR, NSSR_RESET, ShutdownNotification, ShutdownStatus};
 use std::time::Duration;
 
 /// What state a controller was stopped in.
@@ -37,7 +37,7 @@ pub(super) fn quiesce(bus: &dyn Bus, info: &ControllerInfo) -> Result<Stopped> {
         cmb::switch_off(bus, info.cap);
     });
     disabled
-        .or_else(|error| match info.subsystem_reset {
+        .or_else(|error| match info.subsystem_reset && !read(bus, CSTS).is_all_ones() {
             true => reset_subsystem(bus, info.ready_timeout, &error),
             false => Err(error),
         })

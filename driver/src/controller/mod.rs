@@ -44,15 +44,17 @@ pub use queues::{Placement, RawQueuePair, RingSpace, SuppliedRings};
 
 use crate::bus::soft::{Drive, SoftBus};
 use crate::bus::vfio::Vfio;
-use crate::bus::vfio_user::VfioUser;
+use crate::bus::vfio_user::{self, SERVER_TIMEOUT, VfioUser};
 use crate::bus::{Bus, Locality};
+use crate::command_limits::CommandLimits;
 use crate::error::{Error, Result};
 use crate::file_mapping::FileMapping;
 use crate::memory::{self, Buffer, IoBuffer};
 use crate::namespace::{self, ControllerLimits, Namespace};
 use crate::queue_pair::CommandError;
 use crate::spec::identify::{
-    IdentifyController, IdentifyNamespace, IdentifyNvmNamespace, NamespaceList,
+    IdentifyController, IdentifyNamespace, IdentifyNvmController, IdentifyNvmNamespace,
+    NamespaceList,
 };
 use crate::spec::register::{Cap, Version};
 use crate::spec::{Cns, Nsid, Sqe, View};
@@ -80,6 +82,9 @@ pub struct ControllerOptions {
     pub interrupts: bool,
     /// How long an admin command may take. Default 10 s.
     pub admin_timeout: Duration,
+    /// How long a vfio-user server may take for each answer. A server that takes longer is lost: requests in flight end
+    /// after at most twice that beyond their own deadline. Default 5 s.
+    pub server_timeout: Duration,
     /// Whether a controller that cannot be disabled may be stopped by resetting its NVM subsystem,
     /// where it offers that and no other controller is in it. Default true.
     pub subsystem_reset: bool,
@@ -94,6 +99,7 @@ impl Default for ControllerOptions {
             cmb: false,
             interrupts: false,
             admin_timeout: Duration::from_secs(10),
+            server_timeout: SERVER_TIMEOUT,
             subsystem_reset: true,
         }
     }
@@ -148,7 +154,10 @@ impl Controller {
     pub fn open(target: &Target, options: &ControllerOptions) -> Result<Controller> {
         let bus: Arc<dyn Bus> = match target {
             Target::Vfio { address, .. } => Vfio::open(address)?,
-            Target::VfioUser { socket, .. } => VfioUser::open(socket)?,
+            Target::VfioUser { socket, .. } => {
+                let deadline = options.server_timeout;
+                VfioUser::open_with(socket, vfio_user::Options { deadline, ..Default::default() })?
+            }
             Target::Soft { options, .. } => SoftBus::new(options.parse()?, Drive::Thread)?,
             Target::Kernel(kernel) => {
                 let why = "the kernel's driver has the controller; name one by vfio:, vfio-user: or soft:";
@@ -242,11 +251,29 @@ impl Controller {
             bus: self.shared.bus(),
             max_transfer_bytes: self.info().max_transfer_bytes,
             sgl: self.info().sgl,
+            commands: self.command_limits()?,
         };
         let mut sizes = shared::lock(&self.shared.sizes);
         Namespace::new(nsid, identify, extended.as_deref(), limits, |shape, lba_count| {
             sizes.share(nsid, shape, lba_count)
         })
+    }
+
+    /// What CNS 06h says of the NVM command set, where the controller has it.
+    fn command_limits(&self) -> Result<CommandLimits> {
+        let info = self.info();
+        if !CommandLimits::are_told(info.version, info.cap) {
+            return Ok(CommandLimits::NONE);
+        }
+        match self.identify(Cns::COMMAND_SET_CONTROLLER, Nsid::NONE) {
+            Ok(page) => {
+                let identify = IdentifyNvmController::view(&page);
+                let identify = identify.expect("a page is as long as the structure");
+                Ok(CommandLimits::of(identify, info.cap.page_size_min()))
+            }
+            Err(Error::Status { .. }) => Ok(CommandLimits::NONE),
+            Err(error) => Err(error),
+        }
     }
 
     /// What CNS 05h says of a namespace's formats, where that is needed to know the one in use.
@@ -334,6 +361,18 @@ impl Controller {
         self.shared.recover()
     }
 
+    /// Whether [`Controller::recover`] may succeed later though it fails now: the device does not answer at all, as a
+    /// vfio-user server that was ended, and the system has not asked for it back. Asks the device.
+    pub fn may_come_back(&self) -> bool {
+        self.shared.may_come_back()
+    }
+
+    /// Whether the controller is out of service and may still write memory that was handed to it. Requests in flight
+    /// do not end then until [`Controller::recover`] succeeds: waiting for them is in vain.
+    pub fn may_still_write(&self) -> bool {
+        self.shared.may_still_write()
+    }
+
     /// How long to wait before a request that failed with `error` is sent again: what the
     /// controller asks for (Command Retry Delay, NVMe Base 2.0 section 3.3.3.2.1), or nothing.
     /// `None` if it would fail again.
@@ -405,7 +444,8 @@ impl Controller {
         owner: Box<dyn Any + Send + Sync>,
     ) -> Result<FileMapping> {
         self.shared.check()?;
-        FileMapping::new(self.shared.bus(), file, offset, len, owner)
+        // SAFETY: passed on to our caller.
+        unsafe { FileMapping::new(self.shared.bus(), file, offset, len, owner) }
     }
 
     /// Memory of at least `len` bytes, zeroed and near the device, of a kind that can be registered with it, and with others

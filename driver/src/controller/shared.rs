@@ -16,7 +16,7 @@ use super::events::{Event, Pause, Sizes};
 use super::ladder::{Stopped, quiesce, shut_down};
 use super::life::{Life, SharedLife, State};
 use super::queues::QueueIds;
-use super::registers::{describe, read};
+use super::registers::{GONE, describe, read};
 use super::{ControllerInfo, ControllerOptions, bring_up, cmb::Cmb, doorbells::Doorbells};
 use crate::bus::Bus;
 use crate::error::{Error, Result};
@@ -194,7 +194,7 @@ impl Shared {
     pub(crate) fn cause_of_death(&self) -> Option<String> {
         let status = read(&*self.bus, CSTS);
         if status.is_all_ones() {
-            Some("its registers read as all ones: removed, or its link is down".to_owned())
+            Some(GONE.to_owned())
         } else if status.cfs() {
             Some("it reports a fatal status (CSTS.CFS)".to_owned())
         } else if !status.rdy() {
@@ -256,6 +256,16 @@ impl Shared {
         }
     }
 
+    /// Whether the device may still write memory that is in flight: it stays with the queue then.
+    pub(super) fn may_still_write(&self) -> bool {
+        self.life().state() == State::Stuck
+    }
+
+    /// Whether a recovery that failed may succeed later: the device does not answer, and may be used again.
+    pub(super) fn may_come_back(&self) -> bool {
+        self.given_up.get().is_none() && read(&*self.bus, CSTS).is_all_ones()
+    }
+
     /// From now on the controller is not to be recovered.
     pub(super) fn give_up(&self, why: &'static str) {
         self.given_up.get_or_init(|| why);
@@ -271,6 +281,13 @@ impl Shared {
     fn recover_from(&self, life: Life) -> Result<()> {
         let _span = tracing::info_span!("recover", device = self.bus.device()).entered();
         let begun = self.bus.now();
+        if let Err(error) = bring_up::reach(self) {
+            // Nothing was handed to it, so it is what it was.
+            tracing::debug!("{}: cannot be reached: {error}", self.bus.device());
+            *lock(&self.reason) = error.to_string();
+            self.life.set(life);
+            return Err(error);
+        }
         let recovered = bring_up::bring_up_again(self, &mut lock(&self.admin));
         match &recovered {
             Ok(()) => {

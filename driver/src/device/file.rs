@@ -116,6 +116,7 @@ impl OpenFile {
             queue_depth_max,
             queue_count_max: u16::MAX,
             deallocates: self.deallocates,
+            deallocate_lbas_max: u64::MAX,
             is_cached: !target.direct,
             protection: None,
         }

@@ -11,7 +11,7 @@
 
 use std::fmt;
 use std::io;
-use std::os::fd::RawFd;
+use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -222,6 +222,19 @@ impl<S: squeue::EntryMarker, C: cqueue::EntryMarker> Ring<S, C> {
             self.enter();
             self.take_in(&mut done);
         }
+    }
+
+    /// Has the kernel add to an eventfd whenever an entry completes. False where completions are looked for on the
+    /// device, of which the kernel learns nothing by itself.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] with what the system said.
+    pub(super) fn notify(&self, event: BorrowedFd<'_>, device: &str) -> Result<bool> {
+        if self.polled {
+            return Ok(false);
+        }
+        let registered = self.uring.submitter().register_eventfd(event.as_raw_fd());
+        registered.map(|()| true).map_err(|error| refusal(device, error))
     }
 
     /// Sleeps in the kernel until an entry completes, or `at_most`. False, and no sleep, where there is nothing to wait

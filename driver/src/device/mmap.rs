@@ -10,10 +10,10 @@ use std::sync::Arc;
 
 use memmap2::{MmapOptions, MmapRaw};
 
-use super::Operation;
 use super::extent::Run;
 use super::file::OpenFile;
 use super::synchronous::{Carry, SynchronousQueue};
+use super::{Durability, Operation};
 use crate::error::{Error, Result};
 use crate::memory::IoBuffer;
 use crate::queue_pair::{CommandError, Errno};
@@ -27,6 +27,8 @@ pub type MmapQueue<B> = SynchronousQueue<B, Mapped>;
 pub struct Mapped {
     file: OpenFile,
     map: Arc<MmapRaw>,
+    /// Whether each write is followed by an msync of what it wrote.
+    syncs: bool,
 }
 
 impl fmt::Debug for Mapped {
@@ -50,7 +52,7 @@ pub(super) fn map(file: OpenFile, device: &str) -> Result<Mapped> {
         false => options.map_raw_read_only(file.file()),
     };
     bus_error::catch().map_err(refused)?;
-    Ok(Mapped { file, map: Arc::new(map.map_err(refused)?) })
+    Ok(Mapped { file, map: Arc::new(map.map_err(refused)?), syncs: false })
 }
 
 pub(super) fn create_queue<B>(mapped: &Mapped, device: &str) -> MmapQueue<B> {
@@ -58,6 +60,10 @@ pub(super) fn create_queue<B>(mapped: &Mapped, device: &str) -> MmapQueue<B> {
 }
 
 impl Mapped {
+    pub(super) fn set_durability(&mut self, durability: Durability) {
+        self.syncs = durability != Durability::Cached;
+    }
+
     /// The bytes of `run`, which lies in the mapping.
     fn at(&self, run: Run) -> NonNull<u8> {
         let end = run.offset.checked_add(run.bytes);
@@ -102,7 +108,14 @@ impl Carry for Mapped {
     ) -> Result<u64, CommandError> {
         match operation {
             Operation::Read(_) => self.copy(run, buffer, true),
-            Operation::Write(_) if self.file.writes() => self.copy(run, buffer, false),
+            Operation::Write(_) if self.file.writes() => {
+                let moved = self.copy(run, buffer, false)?;
+                let synced = match self.syncs {
+                    true => self.map.flush_range(run.offset as usize, run.bytes as usize),
+                    false => Ok(()),
+                };
+                synced.map(|()| moved).map_err(|error| CommandError::System(Errno::of(&error)))
+            }
             // What pwrite says of a file that is open for reading only.
             Operation::Write(_) => Err(CommandError::System(Errno(libc::EBADF))),
             Operation::Flush => self.flush(),

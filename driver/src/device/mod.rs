@@ -43,6 +43,7 @@ pub use uring::UringQueue;
 pub use uring_cmd::UringCmdQueue;
 
 use crate::bus::Clock;
+use crate::bus::vfio_user::SERVER_TIMEOUT;
 use crate::error::Result;
 use crate::memory::{self, Buffer, IoBuffer};
 use crate::queue_pair::{CommandError, Completion, Rejected, Stats};
@@ -56,8 +57,9 @@ use crate::{Controller, Namespace, Protection};
 pub struct Request<B> {
     /// What to do.
     pub operation: Operation,
-    /// The data of a read or write, and how long it is. A [`Operation::Deallocate`] uses the first 16 bytes for
-    /// its own purposes; a [`Operation::Flush`] does not touch it.
+    /// The data of a read or write, and how long it is. A [`Operation::Deallocate`] uses its first
+    /// segment for its own purposes, 16 bytes for each range that the run is cut into where the controller takes no longer
+    /// one (4 KiB do for all); a [`Operation::Flush`] does not touch it.
     pub buffer: B,
 }
 
@@ -135,6 +137,10 @@ pub struct DeviceOptions {
     /// Whether the queues of a controller use shadow doorbells where it has them. Off where another agent drives queues
     /// of the same controller, as a GPU does: see [`Controller::create_raw_queue_pair`]. Default true.
     pub shadow_doorbells: bool,
+    /// How long a vfio-user server may take for each answer ([`ControllerOptions::server_timeout`]). Default 5 s.
+    ///
+    /// [`ControllerOptions::server_timeout`]: crate::ControllerOptions::server_timeout
+    pub server_timeout: Duration,
 }
 
 impl Default for DeviceOptions {
@@ -145,6 +151,7 @@ impl Default for DeviceOptions {
             file_bytes: None,
             exclusive: false,
             shadow_doorbells: true,
+            server_timeout: SERVER_TIMEOUT,
         }
     }
 }
@@ -168,6 +175,8 @@ pub struct DeviceInfo {
     pub queue_count_max: u16,
     /// Whether [`Operation::Deallocate`] works.
     pub deallocates: bool,
+    /// Most LBAs of one of them; the largest number for no limit.
+    pub deallocate_lbas_max: u64,
     /// Whether data passes through the page cache.
     pub is_cached: bool,
     /// How the device checks each read by itself, if it does ([`Namespace::protection`]). The kernel's own
@@ -184,6 +193,31 @@ pub struct QueueOptions {
     pub timeout: Duration,
     /// How long an aborted command may take to end before its queue is created anew.
     pub abort_timeout: Duration,
+}
+
+/// What a write that completed survives.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Durability {
+    /// What the device grants by itself; a loss of power may cost what lies in a volatile cache.
+    #[default]
+    Cached,
+    /// A loss of power does not cost its data: Force Unit Access of an NVMe write, RWF_DSYNC of a file's, msync of a
+    /// mapping.
+    Data,
+    /// Nor the file's metadata: RWF_SYNC; to a controller the same as [`Durability::Data`].
+    All,
+}
+
+impl Durability {
+    /// What a file's write says for it (`pwritev2(2)`).
+    #[inline]
+    fn write_flags(self) -> i32 {
+        match self {
+            Durability::Cached => 0,
+            Durability::Data => libc::RWF_DSYNC,
+            Durability::All => libc::RWF_SYNC,
+        }
+    }
 }
 
 /// A target that was opened.

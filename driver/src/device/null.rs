@@ -24,6 +24,7 @@ pub(super) fn open(target: &KernelTarget) -> Device {
         queue_depth_max: DEPTH_MAX,
         queue_count_max: u16::MAX,
         deallocates: true,
+        deallocate_lbas_max: u64::MAX,
         is_cached: false,
         protection: None,
     };

@@ -5,16 +5,20 @@ use zerocopy::IntoBytes;
 
 use super::exclusive::Lock;
 use super::{
-    CommandQueue, Device, DeviceInfo, DeviceOptions, Operation, Path, QueueOptions, Request,
+    CommandQueue, Device, DeviceInfo, DeviceOptions, Durability, Operation, Path, QueueOptions,
+    Request,
 };
-use crate::error::Result;
+use crate::command_limits::Ranges;
 use crate::memory::{DomainId, IoBuffer};
-use crate::queue_pair::{Body, Bounds, Command, Completion, Rejected, Stats};
+use crate::queue_pair::{Body, Bounds, Command, Completion, RejectReason, Rejected, Stats};
 use crate::soft::{self, Storage};
-use crate::spec::{DsmRange, Lba, RangeCount, Sqe};
+use crate::spec::{DsmRange, Lba, Sqe};
 use crate::target::{QueueMemory, Target};
 use crate::time::Time;
-use crate::{Controller, ControllerOptions, Namespace, Placement, QueuePair, QueuePairOptions};
+use crate::{
+    Controller, ControllerOptions, Namespace, Placement, ProtectionChecks, QueuePair,
+    QueuePairOptions,
+};
 
 #[derive(Clone, Debug)]
 pub(super) struct NvmeDevice {
@@ -25,10 +29,11 @@ pub(super) struct NvmeDevice {
     lock: Option<Lock>,
 }
 
-pub(super) fn open(target: &Target, options: &DeviceOptions) -> Result<Device> {
+pub(super) fn open(target: &Target, options: &DeviceOptions) -> crate::Result<Device> {
     let about = ControllerOptions {
         io_queues: options.queue_count,
         shadow_doorbells: options.shadow_doorbells,
+        server_timeout: options.server_timeout,
         ..ControllerOptions::default()
     };
     let controller = Controller::open(target, &about)?;
@@ -38,7 +43,7 @@ pub(super) fn open(target: &Target, options: &DeviceOptions) -> Result<Device> {
 }
 
 /// The lock of the file that a software controller keeps its data in; nothing for any other.
-fn lock(target: &Target) -> Result<Option<Lock>> {
+fn lock(target: &Target) -> crate::Result<Option<Lock>> {
     let Target::Soft { options, .. } = target else { return Ok(None) };
     let Storage::File { path, .. } = options.parse::<soft::Options>()?.storage else {
         return Ok(None);
@@ -62,6 +67,7 @@ pub(super) fn device(
         queue_depth_max: about.queue_entries_max - 1,
         queue_count_max: about.io_queues,
         deallocates: about.identify.oncs().dataset_management(),
+        deallocate_lbas_max: namespace.command_limits().deallocate_lbas_max(),
         is_cached: false,
         protection: namespace.protection(),
     };
@@ -75,7 +81,10 @@ impl NvmeDevice {
         self.namespace.domain()
     }
 
-    pub(super) fn create_queue<B: IoBuffer>(&self, options: &QueueOptions) -> Result<NvmeQueue<B>> {
+    pub(super) fn create_queue<B: IoBuffer>(
+        &self,
+        options: &QueueOptions,
+    ) -> crate::Result<NvmeQueue<B>> {
         let placement = match self.queues {
             QueueMemory::Host => Placement::Host,
             QueueMemory::Cmb => Placement::Cmb,
@@ -89,7 +98,8 @@ impl NvmeDevice {
             ..QueuePairOptions::default()
         };
         let queue = self.controller.create_queue_pair(options)?;
-        Ok(NvmeQueue { queue, namespace: self.namespace.clone(), _lock: self.lock.clone() })
+        let (reads, writes) = (self.namespace.clone(), self.namespace.clone());
+        Ok(NvmeQueue { queue, reads, writes, _lock: self.lock.clone() })
     }
 }
 
@@ -97,19 +107,32 @@ impl NvmeDevice {
 #[derive(Debug)]
 pub struct NvmeQueue<B: IoBuffer> {
     queue: QueuePair<B>,
-    namespace: Namespace,
+    /// The namespace for reads and all else, and for writes, which may have to say more.
+    reads: Namespace,
+    writes: Namespace,
     _lock: Option<Lock>,
+}
+
+impl<B: IoBuffer> NvmeQueue<B> {
+    pub(super) fn set_durability(&mut self, durability: Durability) {
+        self.writes.force_unit_access(durability != Durability::Cached);
+    }
+
+    pub(super) fn set_protection_checks(&mut self, checks: ProtectionChecks) {
+        self.reads.set_protection_checks(checks);
+        self.writes.set_protection_checks(checks);
+    }
 }
 
 impl<B: IoBuffer> CommandQueue<B> for NvmeQueue<B> {
     #[inline(always)]
     fn post(&mut self, now: Time, request: Request<B>) -> Result<(), Rejected<B>> {
-        let command = command(&self.namespace, request);
+        let command = command(&self.reads, &self.writes, request);
         self.queue.post(now, command).map(drop)
     }
 
     fn post_again(&mut self, now: Time, request: Request<B>) -> Result<(), Rejected<B>> {
-        let command = command(&self.namespace, request);
+        let command = command(&self.reads, &self.writes, request);
         self.queue.resubmit(now, command).map(drop)
     }
 
@@ -123,7 +146,7 @@ impl<B: IoBuffer> CommandQueue<B> for NvmeQueue<B> {
         self.queue.poll(now, done)
     }
 
-    fn check(&self) -> Result<()> {
+    fn check(&self) -> crate::Result<()> {
         self.queue.check()
     }
 
@@ -133,10 +156,14 @@ impl<B: IoBuffer> CommandQueue<B> for NvmeQueue<B> {
 }
 
 #[inline(always)]
-fn command<B: IoBuffer>(namespace: &Namespace, request: Request<B>) -> Command<'_, B> {
+fn command<'n, B: IoBuffer>(
+    namespace: &'n Namespace,
+    writes: &'n Namespace,
+    request: Request<B>,
+) -> Command<'n, B> {
     match request.operation {
         Operation::Read(lba) => namespace.read(lba, request.buffer),
-        Operation::Write(lba) => namespace.write(lba, request.buffer),
+        Operation::Write(lba) => writes.write(lba, request.buffer),
         Operation::Flush => fixed(namespace, Sqe::flush(namespace.nsid()), 0, request.buffer),
         Operation::Deallocate(lba, lbas) => deallocate(namespace, lba, lbas, request.buffer),
     }
@@ -155,12 +182,34 @@ fn deallocate<B: IoBuffer>(
     lbas: u32,
     buffer: B,
 ) -> Command<'_, B> {
-    let range = DsmRange::new(lba, lbas);
-    let bytes = range.as_bytes();
-    let fits = buffer.segment_count() > 0 && buffer.segment(0).len >= bytes.len() as u64;
-    assert!(fits, "the first segment of a deallocation holds its range");
-    // SAFETY: the segment is long enough, and exclusively the buffer's, which is not in flight (`IoBuffer`).
-    unsafe { buffer.pointer(0).as_ptr().copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
-    let one = RangeCount::new(1).expect("one range is allowed");
-    fixed(namespace, Sqe::dataset_management(namespace.nsid(), one, true), 16, buffer)
+    let ranges = namespace.command_limits().cut(lba, lbas).and_then(|ranges| {
+        put_ranges(ranges, &buffer)?;
+        Ok(ranges)
+    });
+    match ranges {
+        Ok(ranges) => {
+            let sqe = Sqe::dataset_management(namespace.nsid(), ranges.count(), true);
+            fixed(namespace, sqe, ranges.bytes(), buffer)
+        }
+        Err(reason) => Command { body: Body::Refused(reason), buffer },
+    }
+}
+
+/// Writes the ranges of a deallocation to the start of its buffer's first segment.
+///
+/// # Errors
+/// [`RejectReason::ShortBuffer`] if it has no room for them.
+pub(super) fn put_ranges<B: IoBuffer>(ranges: Ranges, buffer: &B) -> Result<(), RejectReason> {
+    let has = if buffer.segment_count() > 0 { buffer.segment(0).len } else { 0 };
+    if has < ranges.bytes() {
+        return Err(RejectReason::ShortBuffer { needs: ranges.bytes(), has });
+    }
+    for (index, range) in ranges.iter().enumerate() {
+        let (bytes, at) = (range.as_bytes(), index * size_of::<DsmRange>());
+        // SAFETY: the segment has room for all, and is exclusively the buffer's, which is not in flight (`IoBuffer`).
+        let at = unsafe { buffer.pointer(0).as_ptr().add(at) };
+        // SAFETY: as above.
+        unsafe { at.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
+    }
+    Ok(())
 }

@@ -1,10 +1,10 @@
 //! pread and pwrite, one at a time: the plainest way through the kernel, as a baseline.
 #![allow(unsafe_code)]
 
-use super::Operation;
 use super::extent::Run;
 use super::file::OpenFile;
 use super::synchronous::{Carry, SynchronousQueue};
+use super::{Durability, Operation};
 use crate::memory::IoBuffer;
 use crate::queue_pair::{CommandError, Errno};
 use crate::sys::file_io::{self, PIECES_MAX, Pieces};
@@ -17,14 +17,20 @@ pub type PsyncQueue<B> = SynchronousQueue<B, Psync>;
 pub struct Psync {
     file: OpenFile,
     pieces: Pieces,
+    durability: Durability,
 }
 
 pub(super) fn create_queue<B>(file: &OpenFile, device: &str) -> PsyncQueue<B> {
-    let psync = Psync { file: file.clone(), pieces: Pieces::with_room(PIECES_MAX) };
+    let pieces = Pieces::with_room(PIECES_MAX);
+    let psync = Psync { file: file.clone(), pieces, durability: Durability::Cached };
     SynchronousQueue::new(psync, file.extent(), device.to_owned())
 }
 
 impl Psync {
+    pub(super) fn set_durability(&mut self, durability: Durability) {
+        self.durability = durability;
+    }
+
     fn name_pieces<B: IoBuffer>(&mut self, buffer: &B) {
         self.pieces.clear();
         for index in 0..buffer.segment_count() {
@@ -48,8 +54,9 @@ impl Carry for Psync {
             }
             Operation::Write(_) => {
                 self.name_pieces(buffer);
+                let flags = self.durability.write_flags();
                 // SAFETY: as above.
-                unsafe { file_io::write_at(self.file.file(), &self.pieces, run.offset) }
+                unsafe { file_io::write_at(self.file.file(), &self.pieces, run.offset, flags) }
             }
             Operation::Flush => self.file.file().sync_data().map(|()| 0),
             Operation::Deallocate(..) => self.file.deallocate(run).map(|()| 0),

@@ -1,8 +1,12 @@
 //! A queue of any path, for those who do not want to be generic over it.
 
+use std::os::fd::BorrowedFd;
+
 use super::{
-    CommandQueue, MmapQueue, NullQueue, NvmeQueue, PsyncQueue, Request, UringCmdQueue, UringQueue,
+    CommandQueue, Durability, MmapQueue, NullQueue, NvmeQueue, PsyncQueue, Request, UringCmdQueue,
+    UringQueue,
 };
+use crate::ProtectionChecks;
 use crate::error::Result;
 use crate::memory::IoBuffer;
 use crate::queue_pair::{Completion, Rejected, Stats};
@@ -41,6 +45,43 @@ macro_rules! each {
             DeviceQueue::Mmap($queue) => $call,
         }
     };
+}
+
+impl<B: IoBuffer> DeviceQueue<B> {
+    /// Makes writes that are posted from now on survive a loss of power once they complete. `null:` ignores it.
+    pub fn set_durability(&mut self, durability: Durability) {
+        match self {
+            DeviceQueue::Nvme(queue) => queue.set_durability(durability),
+            DeviceQueue::Uring(queue) => queue.set_durability(durability),
+            DeviceQueue::UringCmd(queue) => queue.set_durability(durability),
+            DeviceQueue::Psync(queue) => queue.carrier().set_durability(durability),
+            DeviceQueue::Mmap(queue) => queue.carrier().set_durability(durability),
+            DeviceQueue::Null(_) => {}
+        }
+    }
+
+    /// Has reads and writes that are posted from now on ask for these checks of the namespace's protection information.
+    /// Without effect where [`super::DeviceInfo::protection`] says of none.
+    pub fn set_protection_checks(&mut self, checks: ProtectionChecks) {
+        match self {
+            DeviceQueue::Nvme(queue) => queue.set_protection_checks(checks),
+            DeviceQueue::UringCmd(queue) => queue.set_protection_checks(checks),
+            _ => {}
+        }
+    }
+
+    /// Has the kernel add to `event`, an eventfd, whenever something finishes, so that one thread can sleep on several
+    /// queues at once. False where [`CommandQueue::wait`] would not sleep: such a queue is polled.
+    ///
+    /// # Errors
+    /// [`crate::Error::Refused`] with what the system said.
+    pub fn notify(&self, event: BorrowedFd<'_>) -> Result<bool> {
+        match self {
+            DeviceQueue::Uring(queue) => queue.notify(event),
+            DeviceQueue::UringCmd(queue) => queue.notify(event),
+            _ => Ok(false),
+        }
+    }
 }
 
 impl<B: IoBuffer> CommandQueue<B> for DeviceQueue<B> {

@@ -42,6 +42,10 @@ impl<B, C> SynchronousQueue<B, C> {
         let stats = Stats::default();
         SynchronousQueue { carrier, extent, device, finished: None, gone: None, stats }
     }
+
+    pub(super) fn carrier(&mut self) -> &mut C {
+        &mut self.carrier
+    }
 }
 
 impl<B: IoBuffer, C: Carry> CommandQueue<B> for SynchronousQueue<B, C> {

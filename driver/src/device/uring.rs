@@ -11,13 +11,16 @@
 
 use io_uring::types::FsyncFlags;
 use io_uring::{cqueue, opcode, squeue};
+use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 use super::extent::{Extent, Run};
 use super::file::{self, OpenFile};
 use super::kernel_ring::{COMMANDS_MIN, COMMANDS_PER_REQUEST, DEPTH_MAX, FILE, Ring, Shape};
 use super::pieces::{Cutter, Join};
-use super::{CommandQueue, DeviceInfo, DeviceOptions, Operation, QueueOptions, Request};
+use super::{
+    CommandQueue, DeviceInfo, DeviceOptions, Durability, Operation, QueueOptions, Request,
+};
 use crate::error::{Error, Result};
 use crate::memory::{Buffer, IoBuffer};
 use crate::queue_pair::{CommandError, Completion, Errno, RejectReason, Rejected, Stats};
@@ -108,6 +111,7 @@ impl UringDevice {
             pieces: Pieces::with_room(PIECES_MAX),
             done_at_once: Vec::with_capacity(depth as usize),
             depth: depth as usize,
+            durability: Durability::Cached,
             extent: self.file.extent(),
             file: self.file.clone(),
             device: device.to_owned(),
@@ -136,6 +140,7 @@ pub struct UringQueue<B: IoBuffer> {
     /// Requests that `post` carried out.
     done_at_once: Vec<Completion<B>>,
     depth: usize,
+    durability: Durability,
     extent: Extent,
     file: OpenFile,
     device: String,
@@ -144,6 +149,15 @@ pub struct UringQueue<B: IoBuffer> {
 }
 
 impl<B: IoBuffer> UringQueue<B> {
+    pub(super) fn set_durability(&mut self, durability: Durability) {
+        self.durability = durability;
+    }
+
+    /// As [`super::DeviceQueue::notify`].
+    pub(super) fn notify(&self, event: BorrowedFd<'_>) -> Result<bool> {
+        self.ring.notify(event, &self.device)
+    }
+
     #[inline]
     fn slots(&mut self) -> &mut Slots<B> {
         self.slots.as_mut().expect("slots are there until drop")
@@ -207,7 +221,7 @@ impl<B: IoBuffer> UringQueue<B> {
             let region = buffer.region_of(piece.segment());
             let fixed = self.ring.fixed_in(at, piece.bytes, region);
             let run = Run { offset: piece.at, bytes: piece.bytes };
-            let entry = transfer(at, run, fixed, reads).user_data(cid.0.into());
+            let entry = transfer(at, run, fixed, reads, self.durability).user_data(cid.0.into());
             // SAFETY: as in `push`; each piece lies in the request's buffer, which stays until the last of its entries
             // completes.
             unsafe { self.ring.push(&entry) };
@@ -233,11 +247,11 @@ impl<B: IoBuffer> UringQueue<B> {
         let slots = self.slots.as_ref().expect("slots are there until drop");
         let buffer = slots.get(slot).buffer.as_ref().expect("a request owns its buffer");
         if buffer.segment_count() != 1 {
-            return scattered(&mut self.pieces, buffer, run, reads);
+            return scattered(&mut self.pieces, buffer, run, reads, self.durability);
         }
         let at = buffer.pointer(0).as_ptr();
         let fixed = self.ring.fixed_in(at, run.bytes, buffer.region_of(0));
-        transfer(at, run, fixed, reads)
+        transfer(at, run, fixed, reads, self.durability)
     }
 
     /// Carries out what a polled ring cannot.
@@ -255,21 +269,33 @@ impl<B: IoBuffer> UringQueue<B> {
 
 /// An entry for one piece of memory, registered as number `fixed` if it is.
 #[inline]
-fn transfer(at: *mut u8, run: Run, fixed: Option<u16>, reads: bool) -> squeue::Entry {
-    let (len, offset) = (run.bytes as u32, run.offset);
+fn transfer(
+    at: *mut u8,
+    run: Run,
+    fixed: Option<u16>,
+    reads: bool,
+    durability: Durability,
+) -> squeue::Entry {
+    let (len, offset, flags) = (run.bytes as u32, run.offset, durability.write_flags());
     match (reads, fixed) {
         (true, Some(index)) => opcode::ReadFixed::new(FILE, at, len, index).offset(offset).build(),
         (true, None) => opcode::Read::new(FILE, at, len).offset(offset).build(),
         (false, Some(index)) => {
-            opcode::WriteFixed::new(FILE, at, len, index).offset(offset).build()
+            opcode::WriteFixed::new(FILE, at, len, index).offset(offset).rw_flags(flags).build()
         }
-        (false, None) => opcode::Write::new(FILE, at, len).offset(offset).build(),
+        (false, None) => opcode::Write::new(FILE, at, len).offset(offset).rw_flags(flags).build(),
     }
 }
 
 /// An entry for several segments, which `pieces` has room for.
 #[cold]
-fn scattered<B: IoBuffer>(pieces: &mut Pieces, buffer: &B, run: Run, reads: bool) -> squeue::Entry {
+fn scattered<B: IoBuffer>(
+    pieces: &mut Pieces,
+    buffer: &B,
+    run: Run,
+    reads: bool,
+    durability: Durability,
+) -> squeue::Entry {
     let (first, count) = (pieces.len(), buffer.segment_count());
     for index in 0..count {
         pieces.push(buffer.pointer(index), buffer.segment(index).len);
@@ -277,7 +303,10 @@ fn scattered<B: IoBuffer>(pieces: &mut Pieces, buffer: &B, run: Run, reads: bool
     let at = pieces.from(first).as_ptr();
     match reads {
         true => opcode::Readv::new(FILE, at, count as u32).offset(run.offset).build(),
-        false => opcode::Writev::new(FILE, at, count as u32).offset(run.offset).build(),
+        false => {
+            let writev = opcode::Writev::new(FILE, at, count as u32).offset(run.offset);
+            writev.rw_flags(durability.write_flags()).build()
+        }
     }
 }
 

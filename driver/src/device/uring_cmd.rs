@@ -8,29 +8,34 @@
 #![allow(unsafe_code)]
 
 use std::fs::{File, OpenOptions};
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, BorrowedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use io_uring::{cqueue, opcode, squeue};
-use zerocopy::{FromBytes, IntoBytes};
+use zerocopy::FromBytes;
 
 use super::exclusive::Lock;
 use super::extent::{Extent, Run};
 use super::kernel_ring::{COMMANDS_MIN, COMMANDS_PER_REQUEST, DEPTH_MAX, FILE, Ring, Shape};
 use super::passthrough::{self, Passthrough};
 use super::pieces::{Cutter, Join, Piece};
-use super::{CommandQueue, DeviceInfo, DeviceOptions, Operation, QueueOptions, Request};
+use super::{
+    CommandQueue, DeviceInfo, DeviceOptions, Durability, Operation, QueueOptions, Request, nvme,
+};
+use crate::command_limits::CommandLimits;
 use crate::error::{Error, Result};
 use crate::memory::{Buffer, IoBuffer};
 use crate::namespace::{self, Format};
-use crate::protection::{Prinfo, Protection};
+use crate::protection::{Prinfo, Protection, ProtectionChecks};
 use crate::queue_pair::{CommandError, Completion, Errno, RejectReason, Rejected, Stats};
 use crate::slots::Slots;
-use crate::spec::identify::{IdentifyController, IdentifyNamespace, IdentifyNvmNamespace};
-use crate::spec::{Cid, Cns, DsmRange, Lba, LbaCount, Nsid, RangeCount, Sqe, Status};
+use crate::spec::identify::{
+    IdentifyController, IdentifyNamespace, IdentifyNvmController, IdentifyNvmNamespace,
+};
+use crate::spec::{Cid, Cns, Lba, LbaCount, Nsid, Sqe, Status};
 
 use crate::target::KernelTarget;
 use crate::time::Time;
@@ -61,6 +66,7 @@ struct Namespace {
     lba_bytes: u32,
     command_bytes_max: u64,
     deallocates: bool,
+    limits: CommandLimits,
     writes: bool,
     protection: Option<Protection>,
 }
@@ -127,6 +133,14 @@ fn identify(file: &File, device: &str, queue: Option<&Path>, writes: bool) -> Re
     let command_bytes_max = command_bytes_max(mdts, queue, lba_bytes);
     let deallocates = writes && oncs.dataset_management();
     let extent = Extent::new(bytes, lba_bytes);
+    let limits = match ask(Cns::COMMAND_SET_CONTROLLER, Nsid(0)) {
+        Ok(data) => CommandLimits::of(
+            IdentifyNvmController::ref_from_bytes(&data).expect("4096 bytes of any kind"),
+            PAGE,
+        ),
+        // An older controller has no such page.
+        Err(_) => CommandLimits::NONE,
+    };
     Ok(Namespace {
         nsid,
         extent,
@@ -134,6 +148,7 @@ fn identify(file: &File, device: &str, queue: Option<&Path>, writes: bool) -> Re
         lba_bytes,
         command_bytes_max,
         deallocates,
+        limits,
         writes,
         protection,
     })
@@ -180,6 +195,7 @@ impl UringCmdDevice {
             queue_depth_max: DEPTH_MAX / COMMANDS_PER_REQUEST,
             queue_count_max: u16::MAX,
             deallocates: self.namespace.deallocates,
+            deallocate_lbas_max: self.namespace.limits.deallocate_lbas_max(),
             is_cached: false,
             protection: self.namespace.protection,
         }
@@ -212,6 +228,8 @@ impl UringCmdDevice {
             commands: entries as usize,
             namespace: self.namespace,
             timeout_ms: milliseconds(options.timeout),
+            fua: false,
+            prinfo: Prinfo::of(self.namespace.protection),
             _file: Arc::clone(&self.file),
             lock: self.lock.clone(),
             device: device.to_owned(),
@@ -250,6 +268,9 @@ pub struct UringCmdQueue<B: IoBuffer> {
     commands: usize,
     namespace: Namespace,
     timeout_ms: u32,
+    /// Writes say Force Unit Access.
+    fua: bool,
+    prinfo: Prinfo,
     /// Keeps the descriptor from being closed before the ring.
     _file: Arc<File>,
     lock: Option<Lock>,
@@ -268,19 +289,34 @@ impl Namespace {
 
     /// The command for a piece.
     #[inline]
-    fn sqe(&self, piece: Piece, reads: bool) -> Sqe {
+    fn sqe(&self, piece: Piece, reads: bool, fua: bool, prinfo: Prinfo) -> Sqe {
         let count = LbaCount::new((piece.bytes / u64::from(self.lba_bytes)) as u32)
             .expect("a piece has 1 to 65536 LBAs");
         let lba = Lba(piece.at / u64::from(self.lba_bytes));
         let sqe = match reads {
             true => Sqe::read(self.nsid, lba, count),
-            false => Sqe::write(self.nsid, lba, count),
+            false => Sqe::write(self.nsid, lba, count).with_fua(fua),
         };
-        Prinfo::of(self.protection).on_transfer(sqe)
+        prinfo.on_transfer(sqe)
     }
 }
 
 impl<B: IoBuffer> UringCmdQueue<B> {
+    pub(super) fn set_durability(&mut self, durability: Durability) {
+        self.fua = durability != Durability::Cached;
+    }
+
+    pub(super) fn set_protection_checks(&mut self, checks: ProtectionChecks) {
+        if let Some(protection) = self.namespace.protection {
+            self.prinfo = Prinfo::with(protection, checks);
+        }
+    }
+
+    /// As [`super::DeviceQueue::notify`].
+    pub(super) fn notify(&self, event: BorrowedFd<'_>) -> Result<bool> {
+        self.ring.notify(event, &self.device)
+    }
+
     /// How many commands a request is.
     ///
     /// # Errors
@@ -290,12 +326,8 @@ impl<B: IoBuffer> UringCmdQueue<B> {
         let needs = match operation {
             Operation::Read(_) | Operation::Write(_) => self.namespace.cutter().count(buffer)?,
             Operation::Flush => 1,
-            Operation::Deallocate(..) => {
-                let has = if buffer.segment_count() > 0 { buffer.segment(0).len } else { 0 };
-                let needs = size_of::<DsmRange>() as u64;
-                if has < needs {
-                    return Err(RejectReason::ShortBuffer { needs, has });
-                }
+            Operation::Deallocate(lba, lbas) => {
+                nvme::put_ranges(self.namespace.limits.cut(lba, lbas)?, buffer)?;
                 1
             }
         };
@@ -321,7 +353,7 @@ impl<B: IoBuffer> UringCmdQueue<B> {
                 let start = lba.0 * u64::from(namespace.lba_bytes);
                 for piece in namespace.cutter().pieces(start, buffer) {
                     let data = Data { at: piece.data(buffer), bytes: piece.bytes as u32 };
-                    let sqe = namespace.sqe(piece, reads);
+                    let sqe = namespace.sqe(piece, reads, self.fua, self.prinfo);
                     // SAFETY: see `push_command`; the data lies in the request's buffer.
                     unsafe { push_command(&mut self.ring, &sqe, data, timeout, cid) };
                 }
@@ -332,10 +364,11 @@ impl<B: IoBuffer> UringCmdQueue<B> {
                 unsafe { push_command(&mut self.ring, &sqe, Data::NONE, timeout, cid) };
             }
             Operation::Deallocate(lba, lbas) => {
-                let data = Data::range(buffer, DsmRange::new(lba, lbas));
-                let one = RangeCount::new(1).expect("one range is allowed");
-                let sqe = Sqe::dataset_management(namespace.nsid, one, true);
-                // SAFETY: the range lies in the request's buffer.
+                let ranges = namespace.limits.cut(lba, lbas).expect("admitted");
+                let at = buffer.pointer(0).as_ptr().cast_const();
+                let data = Data { at, bytes: ranges.bytes() as u32 };
+                let sqe = Sqe::dataset_management(namespace.nsid, ranges.count(), true);
+                // SAFETY: the ranges lie in the request's buffer, since it was admitted.
                 unsafe { push_command(&mut self.ring, &sqe, data, timeout, cid) };
             }
         }
@@ -351,16 +384,6 @@ struct Data {
 
 impl Data {
     const NONE: Data = Data { at: std::ptr::null(), bytes: 0 };
-
-    /// Writes a range to the start of the first segment, which was checked to have room.
-    fn range<B: IoBuffer>(buffer: &B, range: DsmRange) -> Data {
-        let bytes = range.as_bytes();
-        assert!(buffer.segment(0).len >= bytes.len() as u64, "admitted with room for its range");
-        let at = buffer.pointer(0).as_ptr();
-        // SAFETY: the segment is long enough, and exclusively the buffer's, no command of which was sent.
-        unsafe { at.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
-        Data { at, bytes: bytes.len() as u32 }
-    }
 }
 
 /// Puts one command into the ring.

@@ -51,18 +51,19 @@ pub(crate) struct Transfer<'n> {
 }
 
 impl Transfer<'_> {
-    /// The command for `count` (1 to 65536) of the transfer's LBAs.
+    /// The command for `count` (1 to 65536) of the transfer's LBAs, as the 64-bit words of its entry (NVM Command
+    /// Set 1.0 section 3.2), without an identifier. An [`Sqe`] of the same is 16 fields, which the compiler does
+    /// not put together again.
     #[inline(always)]
-    pub(crate) fn sqe(&self, lba: Lba, count: u64, pointer: Pointer) -> Sqe {
+    pub(crate) fn qwords(&self, lba: Lba, count: u64, pointer: Pointer) -> [u64; 8] {
         debug_assert!((1..=65536).contains(&count), "limits keep a command to what NLB can say");
-        let mut sqe = Sqe::new(self.opcode.0, self.namespace.nsid());
-        sqe.cdw10 = (lba.0 as u32).into();
-        sqe.cdw11 = ((lba.0 >> 32) as u32).into();
-        sqe.cdw12 = (self.control | (count as u32 - 1)).into();
-        sqe.cdw14 = self.namespace.prinfo().reference(lba).into();
-        sqe.cdw0 = (sqe.cdw0.get() | pointer.psdt).into();
-        sqe.dptr = pointer.words.map(Into::into);
-        sqe
+        let cdw0 = u32::from(self.opcode.0) | pointer.psdt;
+        let nsid = u64::from(self.namespace.nsid().0);
+        let [dptr0, dptr1] = pointer.words;
+        let prinfo = self.namespace.prinfo();
+        let tags = u64::from(prinfo.reference(lba)) | u64::from(prinfo.application) << 32;
+        let cdw12 = u64::from(self.control) | (count - 1);
+        [u64::from(cdw0) | nsid << 32, 0, 0, dptr0, dptr1, lba.0, cdw12, tags]
     }
 }
 
@@ -135,6 +136,14 @@ impl<'n, B: IoBuffer> Command<'n, B> {
         Command { body: Body::Raw { sqe, bounds: None }, buffer }
     }
 
+    /// The command as it is, or one that is refused when it is submitted.
+    pub(crate) fn unless_refused(self, checked: Result<(), RejectReason>) -> Self {
+        match checked {
+            Ok(()) => self,
+            Err(reason) => Command { body: Body::Refused(reason), buffer: self.buffer },
+        }
+    }
+
     /// Force Unit Access: a write completes only once it is on the medium, a read
     /// comes from there (NVM Command Set 1.0, Read and Write, CDW12 bit 30). Without effect on commands
     /// other than reads, writes and compares.
@@ -188,7 +197,8 @@ impl Namespace {
     }
 
     /// Sets `count` LBAs from `lba` on to zero without a transfer; with
-    /// `deallocate` the controller may release them as well (DEAC).
+    /// `deallocate` the controller may release them as well (DEAC). One that is longer than the controller takes (WZSL) is
+    /// refused when it is submitted.
     pub fn write_zeroes(
         &self,
         lba: Lba,
@@ -196,16 +206,25 @@ impl Namespace {
         deallocate: bool,
     ) -> Command<'static, ()> {
         let sqe = Sqe::write_zeroes(self.nsid(), lba, count).with_deac(deallocate);
-        self.fixed(self.prinfo().on_zeroes(sqe), 0, ())
+        let checked = self.command_limits().check_write_zeroes(self.bytes_of(count));
+        self.fixed(self.prinfo().on_zeroes(sqe), 0, ()).unless_refused(checked)
     }
 
-    /// Has the controller read `count` LBAs from `lba` on, and check what protects them, without a transfer.
+    /// Has the controller read `count` LBAs from `lba` on, and check what protects them, without a transfer. One that
+    /// is longer than the controller takes (VSL) is refused when it is submitted.
     pub fn verify(&self, lba: Lba, count: LbaCount) -> Command<'static, ()> {
-        self.fixed(self.prinfo().on_verify(Sqe::verify(self.nsid(), lba, count)), 0, ())
+        let sqe = self.prinfo().on_verify(Sqe::verify(self.nsid(), lba, count));
+        let checked = self.command_limits().check_verify(self.bytes_of(count));
+        self.fixed(sqe, 0, ()).unless_refused(checked)
+    }
+
+    fn bytes_of(&self, count: LbaCount) -> u64 {
+        u64::from(count.get()) << self.limits().lba_shift
     }
 
     /// Tells the controller that the LBAs of `ranges` (1 to 256 of them) hold nothing
-    /// of value. `buffer` carries the ranges and must hold 16 bytes for each.
+    /// of value. `buffer` carries the ranges and must hold 16 bytes for each. What is more than the controller takes in one
+    /// command (DMRL, DMRSL, DMSL) is refused when it is submitted.
     ///
     /// # Errors
     /// [`Unplannable::Ranges`] when there are none, too many, or more than fit in `buffer`.
@@ -220,7 +239,8 @@ impl Namespace {
             bytes.copy_from_slice(zerocopy::IntoBytes::as_bytes(range));
         }
         let sqe = Sqe::dataset_management(self.nsid(), count, true);
-        Ok(self.fixed(sqe, size_of_val(ranges), buffer))
+        let checked = self.command_limits().check_ranges(ranges);
+        Ok(self.fixed(sqe, size_of_val(ranges), buffer).unless_refused(checked))
     }
 
     /// Copies the LBAs of `sources` (1 to 256 of them), one after another, to
@@ -418,6 +438,18 @@ pub enum RejectReason {
     /// A Compare to a protected namespace, whose protection information the host does not have.
     #[error("the namespace is protected, which leaves nothing to compare with: read it instead")]
     Protected,
+    /// The command covers more than the controller takes at once, though it transfers nothing or little.
+    #[error("{asks} {what}, and the controller takes {takes} ({limit}): send several commands")]
+    OverLimit {
+        /// The events that count.
+        what: &'static str,
+        /// The limit's name in Identify.
+        limit: &'static str,
+        /// How much the command asks for.
+        asks: u64,
+        /// The limit.
+        takes: u64,
+    },
     /// The data of a raw command cannot be expressed as PRPs.
     #[error("the data of a raw command must be contiguous, or pieces of whole 4 KiB pages")]
     Scattered,

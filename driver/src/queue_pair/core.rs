@@ -12,7 +12,8 @@ use super::command::{
 use super::lists::PagePool;
 use super::slow::Extra;
 use crate::memory::{DomainId, IoBuffer};
-use crate::ring::{CompletionRing, Shadow, SubmissionRing};
+use crate::namespace::Namespace;
+use crate::ring::{Arrival, CompletionRing, Reports, Shadow, SubmissionRing};
 use crate::slots::Slots;
 use crate::spec::{Cid, Cqe, Iova, Qid, Sqe};
 use crate::time::Time;
@@ -154,90 +155,51 @@ impl<B: IoBuffer> Core<B> {
     #[inline(always)]
     pub(crate) fn post(&mut self, now: Time, command: Command<'_, B>) -> Result<Cid, Rejected<B>> {
         let Command { body, buffer } = command;
-        if self.slots.is_full() {
-            return Err(Rejected { buffer, reason: RejectReason::Full });
-        }
         let deadline = Time::from_ns(now.as_ns().wrapping_add(self.timeout_ns));
         match body {
-            Body::Transfer(transfer) => match self.in_one(&transfer, &buffer) {
-                Some(sqe) => Ok(self.launch(sqe, buffer, deadline)),
-                None => self.post_pieces(deadline, transfer, buffer),
-            },
+            Body::Transfer(transfer) => self.post_transfer(deadline, transfer, buffer),
             Body::Raw { sqe, bounds } => self.post_raw(deadline, sqe, bounds, buffer),
             Body::Refused(reason) => Err(Rejected { buffer, reason }),
         }
     }
 
-    /// The command for a transfer that is one segment, one command and builds no list.
-    /// `None` leaves it to the planner, which also finds out what is wrong with it.
+    /// Nothing here may panic before the buffer is in its slot: the compiler would keep it in memory for unwinding,
+    /// and loading it from there waits for the stores of the last entries, whose lines the device is reading.
     #[inline(always)]
-    fn in_one(&mut self, transfer: &Transfer<'_>, buffer: &B) -> Option<Sqe> {
-        let namespace = transfer.namespace;
-        if buffer.segment_count() != 1
-            || !buffer.is_in(self.domain)
-            || namespace.domain() != self.domain
-        {
-            return None;
+    fn post_transfer(
+        &mut self,
+        deadline: Time,
+        transfer: Transfer<'_>,
+        buffer: B,
+    ) -> Result<Cid, Rejected<B>> {
+        let Some(vacant) = self.slots.vacant() else {
+            return Err(Rejected { buffer, reason: RejectReason::Full });
+        };
+        match in_one(self.domain, &mut self.stats, &transfer, &buffer) {
+            Some(command) => {
+                let cid = vacant.occupy(Some(buffer), deadline, transfer.opcode.0, false);
+                self.push(command, cid, deadline);
+                Ok(cid)
+            }
+            None => self.post_pieces(deadline, transfer, buffer),
         }
-        let segment = buffer.segment(0);
-        let limits = namespace.limits();
-        // An empty segment wraps around and is too long, too.
-        if segment.len.wrapping_sub(1) >= limits.max_bytes
-            || segment.len & namespace.lba_mask() != 0
-        {
-            return None;
-        }
-        let count = segment.len >> limits.lba_shift;
-        if transfer.lba.0.checked_add(count)? > namespace.lba_count() {
-            return None;
-        }
-        if limits.boundary_lbas != 0 && segment.len > limits.to_boundary_bytes(transfer.lba.0) {
-            return None;
-        }
-        let pointer = self.direct_pointer(segment, namespace.sgl_mask(), buffer)?;
-        self.stats.bytes += segment.len;
-        Some(transfer.sqe(transfer.lba, count, pointer))
-    }
-
-    /// A data pointer that needs no list built.
-    #[inline(always)]
-    fn direct_pointer(&mut self, segment: Segment, sgl_mask: u64, buffer: &B) -> Option<Pointer> {
-        let Segment { iova, len } = segment;
-        if (iova.0 | len) & sgl_mask == 0 {
-            self.stats.sgl_commands += 1;
-            return Some(Pointer::data_block(iova, len as u32));
-        }
-        if !iova.0.is_multiple_of(4) {
-            return None;
-        }
-        let second = Iova((iova.0 | (PAGE_BYTES - 1)) + 1);
-        let end = iova.0 + len;
-        if end <= second.0 {
-            return Some(Pointer::prps(iova, Iova(0)));
-        }
-        let beyond = end - second.0;
-        if beyond <= PAGE_BYTES {
-            return Some(Pointer::prps(iova, second));
-        }
-        let list = buffer.prebuilt(0)?.list(second, beyond.div_ceil(PAGE_BYTES));
-        self.stats.prebuilt_lists += 1;
-        Some(Pointer::prps(iova, list))
     }
 
     /// Puts a command with nothing attached but its buffer into the ring.
-    #[inline(always)]
     pub(super) fn launch(&mut self, sqe: Sqe, buffer: B, deadline: Time) -> Cid {
         let (_, cid) = self.slots.occupy(Some(buffer), deadline, sqe.opcode(), false);
-        self.push(sqe, cid, deadline);
+        self.push(sqe.with_cid(Cid(0)).to_qwords(), cid, deadline);
         cid
     }
 
+    /// Writes a command, given without an identifier, into the ring.
     #[inline(always)]
-    pub(super) fn push(&mut self, sqe: Sqe, cid: Cid, deadline: Time) {
+    pub(super) fn push(&mut self, mut command: [u64; 8], cid: Cid, deadline: Time) {
         if deadline < self.next_deadline {
             self.next_deadline = deadline;
         }
-        self.sq.push(&sqe.with_cid(cid));
+        command[0] |= u64::from(cid.0) << 16;
+        self.sq.push(command);
     }
 
     /// Tells the device about every command posted since the last ring.
@@ -275,26 +237,29 @@ impl<B: IoBuffer> Core<B> {
         now: Time,
         done: &mut impl FnMut(Completion<B>),
     ) -> usize {
-        let mut finished = 0;
+        let mut unfinished = 0;
+        let mut reports = self.sq.reports(self.qid);
         // One lap at most: a device that never stops writing does not keep us here.
         let lap = self.cq.depth();
         let mut left = lap;
-        while let Some(entry) = self.cq.pop() {
+        while left > 0
+            && let Some(entry) = self.cq.pop()
+        {
+            left -= 1;
             if TIMED {
                 self.measure(now, entry.cid());
             }
-            finished += self.accept(entry, done);
-            left -= 1;
-            if left == 0 {
-                break;
+            if !self.accept(entry, &mut reports, done) {
+                unfinished += 1;
             }
         }
         if left < lap {
+            self.sq.observe(&reports);
             self.cq.ring();
             self.stats.completion_rings += 1;
-            probe::probe!(adit, reap, self.qid.0, finished);
+            probe::probe!(adit, reap, self.qid.0, lap - left - unfinished);
         }
-        finished
+        (lap - left - unfinished) as usize
     }
 
     /// Notes how long the command took that is about to end; nothing of one that is being aborted,
@@ -312,23 +277,23 @@ impl<B: IoBuffer> Core<B> {
         }
     }
 
-    /// Checks a completion and ends the command it names. Returns the requests that
-    /// finished: one or none.
+    /// Checks a completion and ends the command it names. Returns whether a request finished.
     #[inline(always)]
-    fn accept(&mut self, entry: Cqe, done: &mut impl FnMut(Completion<B>)) -> usize {
-        if entry.sqid() != self.qid {
-            self.violated(Violation::WrongSqid(entry.sqid()));
-            return 0;
-        }
-        if !self.sq.observe_head(entry.sqhd()) {
-            self.doubt_head(entry.sqhd());
+    fn accept(
+        &mut self,
+        entry: Arrival,
+        reports: &mut Reports,
+        done: &mut impl FnMut(Completion<B>),
+    ) -> bool {
+        if !reports.take(entry.report()) && !self.accept_report(&entry.cqe(), reports) {
+            return false;
         }
         match self.slots.end_plain(entry.cid()) {
             Some(buffer) => {
-                done(Completion { buffer, result: outcome(&entry) });
-                1
+                done(Completion { buffer, result: outcome(entry) });
+                true
             }
-            None => self.accept_special(entry.cid(), outcome(&entry), done),
+            None => self.accept_special(entry.cid(), outcome(entry), done),
         }
     }
 
@@ -340,27 +305,33 @@ impl<B: IoBuffer> Core<B> {
         cid: Cid,
         result: Result<u32, CommandError>,
         done: &mut impl FnMut(Completion<B>),
-    ) -> usize {
+    ) -> bool {
         let Some(index) = self.slots.find_special(cid) else {
             self.violated(Violation::UnknownCid(cid));
-            return 0;
+            return false;
         };
-        self.finish_special(index, result).map_or(0, |completion| {
-            done(completion);
-            1
-        })
+        self.finish_special(index, result).map(done).is_some()
     }
 
-    /// A head that cannot be: outside the ring it is a violation; inside, the controller's
-    /// firmware may have put completions into the queue out of their order. It is not used.
+    /// A report that does not follow the last one: a position that wrapped around, or what cannot be. A head outside
+    /// the ring is a violation; inside, the controller's firmware may have put completions into the queue out of
+    /// their order, and the head is not used. Returns whether the completion is of this queue.
     #[cold]
     #[inline(never)]
-    fn doubt_head(&mut self, sqhd: u16) {
-        if u32::from(sqhd) < self.sq.depth() {
+    fn accept_report(&mut self, entry: &Cqe, reports: &mut Reports) -> bool {
+        if entry.sqid() != self.qid {
+            self.violated(Violation::WrongSqid(entry.sqid()));
+            return false;
+        }
+        self.sq.observe(reports);
+        if self.sq.observe_head(entry.sqhd()) {
+            *reports = self.sq.reports(self.qid);
+        } else if u32::from(entry.sqhd()) < self.sq.depth() {
             self.stats.stale_sqheads += 1;
         } else {
-            self.violated(Violation::BadSqhd(sqhd));
+            self.violated(Violation::BadSqhd(entry.sqhd()));
         }
+        true
     }
 
     /// Counts a violation and has the next poll attend to it.
@@ -394,7 +365,7 @@ impl<B: IoBuffer> Core<B> {
         self.sq.restart();
         self.cq.restart();
         self.violation = None;
-        unsent.iter().for_each(|sqe| self.sq.push(sqe));
+        unsent.iter().for_each(|sqe| self.sq.push(sqe.to_qwords()));
         // To be found anew.
         self.next_deadline = Time::ZERO;
     }
@@ -461,9 +432,71 @@ impl<B: IoBuffer> Core<B> {
     }
 }
 
+/// The command for a transfer that is one segment, one command and builds no list.
+/// `None` leaves it to the planner, which also finds out what is wrong with it.
+#[inline(always)]
+fn in_one<B: IoBuffer>(
+    domain: DomainId,
+    stats: &mut Stats,
+    transfer: &Transfer<'_>,
+    buffer: &B,
+) -> Option<[u64; 8]> {
+    let namespace = transfer.namespace;
+    if buffer.segment_count() != 1 || !buffer.is_in(domain) || namespace.domain() != domain {
+        return None;
+    }
+    let segment = buffer.segment(0);
+    let limits = namespace.limits();
+    // Bytes beyond whole LBAs come out as the highest bits, and 0 wraps around: both are too many.
+    let count = segment.len.rotate_right(limits.lba_shift);
+    if count.wrapping_sub(1) >= namespace.max_lbas() {
+        return None;
+    }
+    if namespace.lba_count().checked_sub(transfer.lba.0)? < count {
+        return None;
+    }
+    if limits.boundary_lbas != 0 && segment.len > limits.to_boundary_bytes(transfer.lba.0) {
+        return None;
+    }
+    let pointer = direct_pointer(stats, segment, namespace, buffer)?;
+    stats.bytes += segment.len;
+    Some(transfer.qwords(transfer.lba, count, pointer))
+}
+
+/// A data pointer that needs no list built.
+#[inline(always)]
+fn direct_pointer<B: IoBuffer>(
+    stats: &mut Stats,
+    segment: Segment,
+    namespace: &Namespace,
+    buffer: &B,
+) -> Option<Pointer> {
+    let Segment { iova, len } = segment;
+    if namespace.takes_sgls() && (iova.0 | len) & namespace.sgl_mask() == 0 {
+        stats.sgl_commands += 1;
+        return Some(Pointer::data_block(iova, len as u32));
+    }
+    if !iova.0.is_multiple_of(4) {
+        return None;
+    }
+    let offset = iova.0 % PAGE_BYTES;
+    // Bytes from the start of the first page on.
+    let end = offset + len;
+    if end <= PAGE_BYTES {
+        return Some(Pointer::prps(iova, Iova(0)));
+    }
+    let second = Iova(iova.0 - offset + PAGE_BYTES);
+    if end <= 2 * PAGE_BYTES {
+        return Some(Pointer::prps(iova, second));
+    }
+    let list = buffer.prebuilt(0)?.list(second, end - PAGE_BYTES);
+    stats.prebuilt_lists += 1;
+    Some(Pointer::prps(iova, list))
+}
+
 /// A completion's result by its status.
 #[inline(always)]
-fn outcome(entry: &Cqe) -> Result<u32, CommandError> {
+fn outcome(entry: Arrival) -> Result<u32, CommandError> {
     let status = entry.status();
-    if status.is_success() { Ok(entry.dw0.get()) } else { Err(CommandError::Status(status)) }
+    if status.is_success() { Ok(entry.dw0()) } else { Err(CommandError::Status(status)) }
 }

@@ -163,13 +163,13 @@ impl<B: IoBuffer> Core<B> {
             Form::Prp { entries } => self.build_prp(piece, entries, &extra.lists, buffer),
         };
         let limits = transfer.namespace.limits();
-        let sqe = transfer.sqe(piece.lba, piece.bytes >> limits.lba_shift, pointer);
-        let (index, cid) = self.slots.occupy(None, deadline, sqe.opcode(), true);
+        let command = transfer.qwords(piece.lba, piece.bytes >> limits.lba_shift, pointer);
+        let (index, cid) = self.slots.occupy(None, deadline, transfer.opcode.0, true);
         self.stats.bytes += piece.bytes;
         let lead = lead.unwrap_or(index);
         self.extras[index] = Extra { lead: lead as u16, ..extra };
         self.extras[lead].remaining += 1;
-        self.push(sqe, cid, deadline);
+        self.push(command, cid, deadline);
         index
     }
 
@@ -195,7 +195,7 @@ impl<B: IoBuffer> Core<B> {
     fn build_prp(&mut self, piece: &Piece, entries: u64, lists: &Borrowed, buffer: &B) -> Pointer {
         if entries > 2 && lists.is_empty() {
             self.stats.prebuilt_lists += 1;
-            return prebuilt_pointer(piece, entries, buffer);
+            return prebuilt_pointer(piece, buffer);
         }
         self.stats.built_lists += u64::from(!lists.is_empty());
         let mut memory = lists.memory(&self.lists);
@@ -279,7 +279,8 @@ impl<B: IoBuffer> Core<B> {
         let (index, cid) = self.slots.occupy(Some(buffer), deadline, sqe.opcode(), special);
         self.stats.bytes += bytes;
         self.extras[index] = Extra { lead: index as u16, remaining: 1, lists, ..Extra::default() };
-        self.push(sqe.with_dptr(DataPointer::Prp { prp1, prp2 }), cid, deadline);
+        let sqe = sqe.with_dptr(DataPointer::Prp { prp1, prp2 }).with_cid(Cid(0));
+        self.push(sqe.to_qwords(), cid, deadline);
         cid
     }
 
@@ -548,10 +549,10 @@ fn lists_of<B: IoBuffer>(piece: &Piece, buffer: &B) -> usize {
     }
 }
 
-fn prebuilt_pointer<B: IoBuffer>(piece: &Piece, entries: u64, buffer: &B) -> Pointer {
+fn prebuilt_pointer<B: IoBuffer>(piece: &Piece, buffer: &B) -> Pointer {
     let prebuilt =
         prebuilt_for(piece, buffer).expect("no list was borrowed because there is a prebuilt one");
     let prp1 = Iova(buffer.segment(piece.start.segment).iova.0 + piece.start.offset);
     let second = Iova((prp1.0 | (PAGE_BYTES - 1)) + 1);
-    Pointer::prps(prp1, prebuilt.list(second, entries - 1))
+    Pointer::prps(prp1, prebuilt.list(second, prp1.0 + piece.bytes - second.0))
 }

@@ -6,14 +6,13 @@
 //! DMA when it hands memory over.
 
 use super::refusal::{Outcome, Refusal};
+use crate::soft::PCI_VENDOR;
 
 /// Bytes of it: a PCI Express function has 4096.
 pub(super) const LEN: usize = 4096;
 /// Which BAR holds the MSI-X table.
 pub(super) const MSIX_BAR: u8 = 4;
 
-/// Identifiers of no vendor: nobody's quirks apply.
-const VENDOR: u16 = 0xad17;
 const DEVICE: u16 = 0x0001;
 const NVM_EXPRESS: [u8; 3] = [0x02, 0x08, 0x01];
 
@@ -72,12 +71,12 @@ impl ConfigSpace {
     /// With BAR0 and BAR2 of these sizes, powers of two or zero, and MSI-X in [`MSIX_BAR`].
     pub(super) fn new(bar0_bytes: u64, bar2_bytes: u64, vector_count: u16) -> ConfigSpace {
         let mut space = ConfigSpace { bytes: Box::new([0; LEN]), writable: Box::new([0; LEN]) };
-        space.put(0x00, &VENDOR.to_le_bytes());
+        space.put(0x00, &PCI_VENDOR.to_le_bytes());
         space.put(0x02, &DEVICE.to_le_bytes());
         space.allow(COMMAND, &COMMAND_MASK.to_le_bytes());
         space.put(STATUS, &STATUS_CAPABILITIES.to_le_bytes());
         space.put(CLASS, &NVM_EXPRESS);
-        space.put(SUBSYSTEM, &VENDOR.to_le_bytes());
+        space.put(SUBSYSTEM, &PCI_VENDOR.to_le_bytes());
         space.put(SUBSYSTEM + 2, &DEVICE.to_le_bytes());
         space.put(CAPABILITIES, &[MSIX as u8]);
         space.allow(INTERRUPT_LINE, &[0xff]);
@@ -203,7 +202,7 @@ mod tests {
         space.write(4, &command.to_le_bytes()).expect("inside");
         assert_eq!(u16::from_le_bytes(read(&space, 4)), 0x404);
         space.write(0, &[0xff; 4]).expect("inside");
-        assert_eq!(u16::from_le_bytes(read(&space, 0)), VENDOR, "read-only");
+        assert_eq!(u16::from_le_bytes(read(&space, 0)), PCI_VENDOR, "read-only");
         space.reset();
         assert_eq!(u16::from_le_bytes(read(&space, 4)), 0);
     }

@@ -69,7 +69,8 @@ impl Device {
     /// Runs the controller; returns the commands taken.
     #[inline]
     pub(super) fn step(&mut self, now: Time) -> usize {
-        self.controller.step(self.memory.table(), now)
+        let Device { controller, memory, .. } = self;
+        memory.access(|table| controller.step(table, now))
     }
 
     /// What region `index` is.

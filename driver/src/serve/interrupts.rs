@@ -1,17 +1,16 @@
 //! The client's eventfds, one per MSI-X vector.
 //!
-//! Signalling must not wait for the client: only eventfds are taken, and they are made to fail
-//! rather than to wait when their counter is full (the client has been told often enough then).
+//! Signalling must not wait for the client: only eventfds are taken, and `signaller.rs` signals them.
 
 use std::fs::File;
-use std::io::Write;
-use std::os::fd::AsRawFd;
+use std::ops::Range;
 use std::sync::Arc;
 
 use vfio_bindings::bindings::vfio::VFIO_PCI_MSIX_IRQ_INDEX;
 
 use super::refusal::{Outcome, Refusal};
-use super::system;
+use super::signaller::Signaller;
+use super::system::is_eventfd;
 use crate::bus::vfio_user::wire::{IRQ_ACTION_TRIGGER, IRQ_DATA_EVENTFD, IRQ_DATA_NONE, SetIrqs};
 use crate::soft::Controller;
 
@@ -20,16 +19,26 @@ pub(super) const KINDS: u32 = 5;
 
 /// What is signalled for each vector.
 #[derive(Debug)]
-pub(super) struct Interrupts(Vec<Option<Arc<File>>>);
+pub(super) struct Interrupts {
+    vectors: Vec<Option<Arc<Vector>>>,
+    /// There from the first eventfd on; a client that polls needs none.
+    signaller: Option<Arc<Signaller>>,
+}
+
+#[derive(Debug)]
+struct Vector {
+    eventfd: File,
+    signaller: Arc<Signaller>,
+}
 
 impl Interrupts {
     pub(super) fn new(vector_count: u16) -> Interrupts {
-        Interrupts(vec![None; usize::from(vector_count)])
+        Interrupts { vectors: vec![None; usize::from(vector_count)], signaller: None }
     }
 
     /// How many interrupts of a kind there are.
     pub(super) fn count(&self, index: u32) -> u32 {
-        if index == VFIO_PCI_MSIX_IRQ_INDEX { self.0.len() as u32 } else { 0 }
+        if index == VFIO_PCI_MSIX_IRQ_INDEX { self.vectors.len() as u32 } else { 0 }
     }
 
     /// Does what the client asks: eventfds for vectors, none for them, a test signal.
@@ -44,17 +53,12 @@ impl Interrupts {
         if ask.index != VFIO_PCI_MSIX_IRQ_INDEX {
             return Ok(());
         }
-        let vectors = &mut self.0[start..end];
+        let vectors = start..end;
         match ask.flags {
             DISABLE_OR_TEST if count == 0 && files.is_empty() => self.clear(),
-            DISABLE_OR_TEST if files.is_empty() => vectors.iter().for_each(signal),
-            SIGNAL_BY_EVENTFD if files.is_empty() => vectors.fill(None),
-            SIGNAL_BY_EVENTFD if files.len() == count => {
-                files.iter().try_for_each(check)?;
-                for (vector, file) in vectors.iter_mut().zip(files) {
-                    *vector = Some(Arc::new(file));
-                }
-            }
+            DISABLE_OR_TEST if files.is_empty() => self.vectors[vectors].iter().for_each(signal),
+            SIGNAL_BY_EVENTFD if files.is_empty() => self.vectors[vectors].fill(None),
+            SIGNAL_BY_EVENTFD if files.len() == count => self.take(vectors, files)?,
             SIGNAL_BY_EVENTFD => {
                 let why = format!("{} files for {count} interrupts", files.len());
                 return Err(Refusal::invalid(why));
@@ -64,17 +68,35 @@ impl Interrupts {
         Ok(())
     }
 
+    fn take(&mut self, vectors: Range<usize>, files: Vec<File>) -> Outcome {
+        files.iter().try_for_each(check)?;
+        let signaller = self.signaller()?;
+        for (vector, eventfd) in self.vectors[vectors].iter_mut().zip(files) {
+            *vector = Some(Arc::new(Vector { eventfd, signaller: Arc::clone(&signaller) }));
+        }
+        Ok(())
+    }
+
+    fn signaller(&mut self) -> Outcome<Arc<Signaller>> {
+        if let Some(signaller) = &self.signaller {
+            return Ok(Arc::clone(signaller));
+        }
+        let what = "no asynchronous I/O to signal interrupts by (raise fs.aio-max-nr)";
+        let signaller = Signaller::new().map_err(|why| Refusal::system(what, &why))?;
+        Ok(Arc::clone(self.signaller.insert(Arc::new(signaller))))
+    }
+
     /// Forgets the client's eventfds.
     pub(super) fn clear(&mut self) {
-        self.0.fill(None);
+        self.vectors.fill(None);
     }
 
     /// Has the controller signal what is here now.
     pub(super) fn install(&self, controller: &mut Controller) {
-        if self.0.iter().all(Option::is_none) {
+        if self.vectors.iter().all(Option::is_none) {
             return controller.set_interrupt(None);
         }
-        let vectors = self.0.clone();
+        let vectors = self.vectors.clone();
         controller.set_interrupt(Some(Box::new(move |vector| {
             if let Some(vector) = vectors.get(usize::from(vector)) {
                 signal(vector);
@@ -86,20 +108,18 @@ impl Interrupts {
 const DISABLE_OR_TEST: u32 = IRQ_DATA_NONE | IRQ_ACTION_TRIGGER;
 const SIGNAL_BY_EVENTFD: u32 = IRQ_DATA_EVENTFD | IRQ_ACTION_TRIGGER;
 
-fn signal(vector: &Option<Arc<File>>) {
-    if let Some(eventfd) = vector {
-        // Fails only when the counter is full: the client has been told.
-        let _ = (&**eventfd).write(&1u64.to_ne_bytes());
+fn signal(vector: &Option<Arc<Vector>>) {
+    if let Some(vector) = vector {
+        // It is an eventfd, so that only a system without memory refuses.
+        let _ = vector.signaller.signal(&vector.eventfd);
     }
 }
 
 fn check(file: &File) -> Outcome {
-    let name = std::fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd()));
-    let is_eventfd = name.is_ok_and(|name| name.to_string_lossy().contains("[eventfd]"));
-    if !is_eventfd {
-        return Err(Refusal::invalid("what came for an interrupt is no eventfd"));
+    match is_eventfd(file) {
+        true => Ok(()),
+        false => Err(Refusal::invalid("what came for an interrupt is no eventfd")),
     }
-    system::set_nonblocking(file).map_err(|why| Refusal::system("cannot use the eventfd", &why))
 }
 
 #[cfg(test)]
@@ -118,10 +138,17 @@ mod tests {
         interrupts.set(&ask(SIGNAL_BY_EVENTFD, 1, 1), vec![theirs]).expect("set");
         interrupts.set(&ask(DISABLE_OR_TEST, 0, 3), vec![]).expect("tested");
         assert_eq!(ours.read().expect("signalled"), 1);
-        ours.write(u64::MAX - 1).expect("full");
-        interrupts.set(&ask(DISABLE_OR_TEST, 1, 1), vec![]).expect("does not wait");
         interrupts.set(&ask(DISABLE_OR_TEST, 0, 0), vec![]).expect("disabled");
-        assert!(interrupts.0.iter().all(Option::is_none));
+        assert!(interrupts.vectors.iter().all(Option::is_none));
+    }
+
+    /// A FIFO with a name like an eventfd's; it makes its writers wait when it is full.
+    fn fifo() -> File {
+        let path = std::env::temp_dir().join(format!("adit-{}-[eventfd]", std::process::id()));
+        nix::unistd::mkfifo(&path, nix::sys::stat::Mode::S_IRWXU).expect("a FIFO");
+        let file = File::options().read(true).write(true).open(&path).expect("both ends");
+        std::fs::remove_file(&path).expect("removed");
+        file
     }
 
     #[test]
@@ -134,9 +161,10 @@ mod tests {
         assert_eq!(set(ask(SIGNAL_BY_EVENTFD, u32::MAX, 1), vec![]), libc::EINVAL);
         assert_eq!(set(ask(SIGNAL_BY_EVENTFD, 0, 2), vec![eventfd().1]), libc::EINVAL);
         assert_eq!(set(ask(SIGNAL_BY_EVENTFD, 0, 1), vec![file()]), libc::EINVAL);
+        assert_eq!(set(ask(SIGNAL_BY_EVENTFD, 0, 1), vec![fifo()]), libc::EINVAL);
         assert_eq!(set(ask(1 << 1 | 1 << 5, 0, 1), vec![]), libc::EOPNOTSUPP);
         assert_eq!(set(SetIrqs { index: 9, ..ask(DISABLE_OR_TEST, 0, 1) }, vec![]), libc::EINVAL);
-        assert!(interrupts.0.iter().all(Option::is_none));
+        assert!(interrupts.vectors.iter().all(Option::is_none));
         let error = SetIrqs { index: 3, ..ask(DISABLE_OR_TEST, 0, 0) };
         interrupts.set(&error, vec![]).expect("there is nothing to disable");
     }

@@ -4,21 +4,22 @@
 //! first and the mapping then. The controller is not stepping meanwhile: one thread does both.
 //!
 //! A client can make our accesses fail with SIGBUS by shortening the file behind them. Files are
-//! sealed against that where the kernel allows it; where it does not (files of hugetlbfs and
-//! `/dev/shm`, memory files made without `MFD_ALLOW_SEALING`), the client is believed, unless
-//! [`super::Options::sealed_memory_only`] says otherwise.
+//! sealed against that where the kernel allows it, before their length is looked at. Those that cannot be sealed
+//! (files of hugetlbfs and `/dev/shm`, memory files made without `MFD_ALLOW_SEALING`) are refused with
+//! [`super::Options::sealed_memory_only`]; without it, accesses to what is gone find zeroes, and
+//! [`ClientMemory::is_lost`] tells the server to leave the client. The same goes for pages that the memory's file
+//! system has no room for.
 #![allow(unsafe_code)]
 
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::ptr::NonNull;
 
-use memmap2::{MmapOptions, MmapRaw};
+use memmap2::MmapOptions;
 
 use super::refusal::{Outcome, Refusal};
-use super::system;
-use crate::bus::vfio_user::wire::{DMA_READ_WRITE, DmaMap, DmaUnmap, UNMAP_ALL};
-use crate::sys::DmaTable;
+use crate::bus::vfio_user::wire::{DMA_READ, DMA_READ_WRITE, DmaMap, DmaUnmap, UNMAP_ALL};
+use crate::sys::fragile::FragileMappings;
+use crate::sys::{DmaTable, bus_error, memory_file};
 
 const PAGE: u64 = 4096;
 /// Pieces at a time (`max_dma_maps`); each is a mapping of this process, which has 65530.
@@ -29,21 +30,28 @@ pub(super) const PIECES_MAX: usize = 16 << 10;
 pub(super) struct ClientMemory {
     table: DmaTable,
     pieces: BTreeMap<u64, Piece>,
+    mappings: FragileMappings,
     warned: bool,
 }
 
 #[derive(Debug)]
 struct Piece {
     len: u64,
-    /// Absent for memory that may not be written: a controller has no use for it.
-    _map: Option<MmapRaw>,
+    /// Where its mapping starts. Absent for memory that may not be written: a controller has no use for it.
+    mapping: Option<usize>,
 }
 
 impl ClientMemory {
-    /// The table that the controller goes by.
+    /// Runs `work` with the table that the controller goes by.
     #[inline]
-    pub(super) fn table(&self) -> &DmaTable {
-        &self.table
+    pub(super) fn access<T>(&self, work: impl FnOnce(&DmaTable) -> T) -> T {
+        self.mappings.guard(|| work(&self.table))
+    }
+
+    /// Whether accesses found zeroes in place of memory that the client took away.
+    #[inline]
+    pub(super) fn is_lost(&self) -> bool {
+        self.mappings.is_lost()
     }
 
     /// How many pieces there are.
@@ -64,38 +72,57 @@ impl ClientMemory {
         let file = file.ok_or_else(|| {
             Refusal::unsupported("no file came with the memory; share it as a memfd")
         })?;
-        let map = match ask.flags & DMA_READ_WRITE {
+        let mapping = match ask.flags & DMA_READ_WRITE {
             DMA_READ_WRITE => Some(self.map_file(ask, &file, sealed_only)?),
+            // A virtual machine hands over its ROMs as well, which need not be memory files.
+            DMA_READ => self.map_file(ask, &file, sealed_only).ok(),
             _ => None,
         };
-        if let Some(map) = &map {
-            let at = NonNull::new(map.as_mut_ptr()).expect("a mapping is never at address zero");
-            // SAFETY: the mapping is readable and writable, is kept beside the table and leaves it
-            // before it ends; nobody makes references to its bytes.
-            let fits = unsafe { self.table.insert(ask.address, at, ask.size) };
-            assert!(fits, "overlaps were looked for");
-        }
-        self.pieces.insert(ask.address, Piece { len: ask.size, _map: map });
+        self.pieces.insert(ask.address, Piece { len: ask.size, mapping });
         Ok(())
     }
 
-    fn map_file(&mut self, ask: &DmaMap, file: &File, sealed_only: bool) -> Outcome<MmapRaw> {
-        check_file(ask, file)?;
-        if !system::seal_length(file) {
-            let why = "the memory's file can be made shorter, which would end this server";
-            if sealed_only {
-                return Err(Refusal::new(libc::EPERM, format!("{why}; seal it (F_SEAL_SHRINK)")));
-            }
-            if !std::mem::replace(&mut self.warned, true) {
-                tracing::warn!("{why}; it is used as it is, since it cannot be sealed");
-            }
+    /// Maps the whole pages around the piece, which on hugetlbfs are larger than its own; returns where they start.
+    fn map_file(&mut self, ask: &DmaMap, file: &File, sealed_only: bool) -> Outcome<usize> {
+        let page = memory_file::page_bytes(file).ok_or_else(|| {
+            Refusal::invalid("only memory files are mapped: memfd, /dev/shm, hugetlbfs")
+        })?;
+        self.seal(file, sealed_only)?;
+        let end = check_length(ask, file)?.next_multiple_of(page);
+        let start = ask.offset / page * page;
+        let len = usize::try_from(end - start).map_err(Refusal::invalid)?;
+        let cannot = |why| Refusal::system("cannot map the memory", &why);
+        bus_error::catch().map_err(cannot)?;
+        let is_writable = ask.flags & DMA_READ_WRITE == DMA_READ_WRITE;
+        let mut options = MmapOptions::new();
+        options.offset(start).len(len);
+        let map = match is_writable {
+            true => options.map_raw(file),
+            false => options.map_raw_read_only(file),
+        };
+        let map = map.map_err(cannot)?;
+        let mapping = self.mappings.insert(map);
+        // SAFETY: the piece starts less than a page behind the start of the mapping, which ends no earlier than it.
+        let at = unsafe { mapping.add((ask.offset - start) as usize) };
+        // SAFETY: the mapping is readable, and writable where it is said to be, is kept beside the table and leaves it
+        // before it ends; no reference to its bytes is made.
+        let fits = unsafe { self.table.insert(ask.address, at, ask.size, is_writable) };
+        assert!(fits, "overlaps were looked for");
+        Ok(mapping.addr().get())
+    }
+
+    fn seal(&mut self, file: &File, sealed_only: bool) -> Outcome {
+        if memory_file::seal_length(file) {
+            return Ok(());
         }
-        let len = usize::try_from(ask.size).map_err(Refusal::invalid)?;
-        MmapOptions::new()
-            .offset(ask.offset)
-            .len(len)
-            .map_raw(file)
-            .map_err(|why| Refusal::system("cannot map the memory", &why))
+        let why = "the memory's file can be made shorter under this server";
+        if sealed_only {
+            return Err(Refusal::new(libc::EPERM, format!("{why}; seal it (F_SEAL_SHRINK)")));
+        }
+        if !std::mem::replace(&mut self.warned, true) {
+            tracing::warn!("{why}, since it cannot be sealed; a client that does so is left");
+        }
+        Ok(())
     }
 
     fn overlaps(&self, ask: &DmaMap) -> bool {
@@ -129,7 +156,10 @@ impl ClientMemory {
             }
         }
         self.table.remove(ask.address, ask.size);
-        self.pieces.remove(&ask.address);
+        let piece = self.pieces.remove(&ask.address);
+        if let Some(mapping) = piece.and_then(|piece| piece.mapping) {
+            self.mappings.remove(mapping);
+        }
         Ok(())
     }
 
@@ -138,6 +168,7 @@ impl ClientMemory {
         for (address, piece) in std::mem::take(&mut self.pieces) {
             self.table.remove(address, piece.len);
         }
+        self.mappings.clear();
         self.warned = false;
     }
 }
@@ -157,32 +188,39 @@ fn check_place(ask: &DmaMap) -> Outcome {
     Ok(())
 }
 
-fn check_file(ask: &DmaMap, file: &File) -> Outcome {
+/// Where the piece ends in the file, which is long enough and, where it is sealed, stays so.
+fn check_length(ask: &DmaMap, file: &File) -> Outcome<u64> {
     let about = file.metadata().map_err(|why| Refusal::system("cannot look at the file", &why))?;
-    if !about.is_file() || !system::is_memory(file) {
-        return Err(Refusal::invalid("only memory files are mapped: memfd, /dev/shm, hugetlbfs"));
+    let (end, len) = (ask.offset + ask.size, about.len());
+    if end > len {
+        return Err(Refusal::invalid(format!(
+            "the file has {len} bytes, the mapping ends at {end}"
+        )));
     }
-    if ask.offset + ask.size > about.len() {
-        let why = format!(
-            "the file has {} bytes, the mapping ends at {}",
-            about.len(),
-            ask.offset + ask.size
-        );
-        return Err(Refusal::invalid(why));
-    }
-    Ok(())
+    Ok(end)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use nix::sys::memfd::{MFdFlags, memfd_create};
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::sync::{Arc, Mutex};
 
     fn ask(address: u64, size: u64) -> DmaMap {
         DmaMap { argsz: 32, flags: DMA_READ_WRITE, offset: 0, address, size }
     }
 
     fn file(len: usize) -> File {
-        system::unsealed(len as u64, true)
+        memory_file(len as u64, true)
+    }
+
+    /// A memory file that can be sealed, or one that cannot.
+    fn memory_file(len: u64, may_be_sealed: bool) -> File {
+        let flags = if may_be_sealed { MFdFlags::MFD_ALLOW_SEALING } else { MFdFlags::empty() };
+        let file = File::from(memfd_create(c"test", flags).expect("memfd"));
+        file.set_len(len).expect("room");
+        file
     }
 
     fn errno(outcome: Outcome) -> i32 {
@@ -193,17 +231,17 @@ mod tests {
     fn memory_comes_and_goes() {
         let mut memory = ClientMemory::default();
         memory.map(&ask(0x10000, 8192), Some(file(8192)), true).expect("mapped");
-        memory.table().write(0x11000, b"abc").expect("reachable");
+        memory.access(|table| table.write(0x11000, b"abc")).expect("reachable");
         assert_eq!(errno(memory.map(&ask(0x11000, 4096), Some(file(4096)), true)), libc::EEXIST);
         let unmap = |address, size, flags| DmaUnmap { argsz: 24, flags, address, size };
         assert_eq!(errno(memory.unmap(&unmap(0x10000, 4096, 0))), libc::EINVAL);
         assert_eq!(errno(memory.unmap(&unmap(0x20000, 4096, 0))), libc::ENOENT);
         assert_eq!(errno(memory.unmap(&unmap(0x10000, 8192, 1))), libc::EOPNOTSUPP);
         memory.unmap(&unmap(0x10000, 8192, 0)).expect("unmapped");
-        assert_eq!(memory.table().read(0x10000, &mut [0]), None);
+        assert_eq!(memory.access(|table| table.read(0x10000, &mut [0])), None);
         memory.map(&ask(0x10000, 4096), Some(file(4096)), true).expect("mapped again");
         memory.unmap(&unmap(0, 0, UNMAP_ALL)).expect("all");
-        assert_eq!((memory.piece_count(), memory.table().mapped_bytes()), (0, 0));
+        assert_eq!((memory.piece_count(), memory.access(DmaTable::mapped_bytes)), (0, 0));
     }
 
     #[test]
@@ -223,12 +261,16 @@ mod tests {
     }
 
     #[test]
-    fn memory_that_may_not_be_written_is_taken_and_left_alone() {
+    fn memory_that_may_not_be_written_is_read_where_it_is_a_memory_file_and_else_left_alone() {
         let mut memory = ClientMemory::default();
-        let rom = DmaMap { flags: 1, ..ask(0x10000, 4096) };
-        memory.map(&rom, Some(file(4096)), true).expect("taken");
-        assert_eq!(memory.table().read(0x10000, &mut [0]), None);
+        let read_only = |address| DmaMap { flags: DMA_READ, ..ask(address, 4096) };
+        memory.map(&read_only(0x10000), Some(file(4096)), true).expect("taken");
+        assert_eq!(memory.access(|table| table.read(0x10000, &mut [0])), Some(()));
+        assert_eq!(memory.access(|table| table.write(0x10000, &[0])), None);
         assert_eq!(errno(memory.map(&ask(0x10000, 4096), Some(file(4096)), true)), libc::EEXIST);
+        let rom = File::open("/proc/self/exe").expect("a file");
+        memory.map(&read_only(0x20000), Some(rom), true).expect("taken");
+        assert_eq!(memory.access(|table| table.read(0x20000, &mut [0])), None);
     }
 
     #[test]
@@ -238,8 +280,36 @@ mod tests {
         let handed = pages.try_clone().expect("descriptor");
         memory.map(&ask(0, 8192), Some(handed), true).expect("mapped");
         assert!(pages.set_len(4096).is_err(), "sealed by us where its maker did not");
-        let stubborn = || Some(system::unsealed(4096, false));
+        let stubborn = || Some(memory_file(4096, false));
         assert_eq!(errno(memory.map(&ask(0x10000, 4096), stubborn(), true)), libc::EPERM);
         memory.map(&ask(0x10000, 4096), stubborn(), false).expect("believed");
+    }
+
+    /// One thread cuts whatever file is the present one, without end, while another hands files over.
+    #[test]
+    fn a_sealed_piece_lies_in_its_file_whenever_the_client_cuts_it() {
+        let present = Mutex::new(Arc::new(file(8192)));
+        let ends = AtomicBool::new(false);
+        let cut = || {
+            while !ends.load(Ordering::Acquire) {
+                let pages = Arc::clone(&present.lock().expect("no panic"));
+                // A file that is sealed by then stays as it is.
+                let _ = pages.set_len(0);
+            }
+        };
+        let hand_over = |_| {
+            let (pages, mut memory) = (Arc::new(file(8192)), ClientMemory::default());
+            let handed = pages.try_clone().expect("descriptor");
+            *present.lock().expect("no panic") = Arc::clone(&pages);
+            let mapped = memory.map(&ask(0x10000, 8192), Some(handed), true).is_ok();
+            !mapped || pages.metadata().expect("a file").len() == 8192
+        };
+        let all_whole = std::thread::scope(|scope| {
+            scope.spawn(cut);
+            let all_whole = (0..5000).all(hand_over);
+            ends.store(true, Ordering::Release);
+            all_whole
+        });
+        assert!(all_whole, "a mapping beyond the end of its file");
     }
 }

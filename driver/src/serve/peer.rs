@@ -7,16 +7,20 @@
 
 use std::fs::File;
 use std::io::{self, Write};
+use std::net::Shutdown;
+use std::ops::Deref;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 
 use vmm_sys_util::sock_ctrl_msg::ScmSocket;
 use zerocopy::{FromZeros, IntoBytes};
 
+use super::closing::close_elsewhere;
 use super::refusal::{Outcome, Refusal};
 use super::system;
 use crate::bus::vfio_user::is_hung_up;
 use crate::bus::vfio_user::wire::{FLAG_ERROR, FLAG_TYPE_REPLY, HEADER_LEN, Header};
+use crate::sys::memory_file;
 
 /// The longest body taken; the longest useful ones are region accesses and SPDK's region queries.
 pub(super) const BODY_MAX: usize = 16 << 10;
@@ -26,7 +30,10 @@ pub(super) const BODY_MAX: usize = 16 << 10;
 pub(super) struct Message {
     pub(super) header: Header,
     pub(super) body: Vec<u8>,
+    /// Memory files and eventfds that came with it.
     pub(super) files: Vec<File>,
+    /// How many other files came; they are closed.
+    pub(super) strange_files: usize,
 }
 
 /// What answers a request.
@@ -48,10 +55,22 @@ pub(super) enum Incoming {
     Nonsense(String),
 }
 
+/// A socket, until its peer is dropped.
+#[derive(Debug)]
+struct Stream(Option<UnixStream>);
+
+impl Deref for Stream {
+    type Target = UnixStream;
+
+    fn deref(&self) -> &UnixStream {
+        self.0.as_ref().expect("taken away at the end only")
+    }
+}
+
 /// A connected client.
 #[derive(Debug)]
 pub(super) struct Peer {
-    stream: UnixStream,
+    stream: Stream,
     header: Header,
     /// Present once the header is complete.
     body: Option<Vec<u8>>,
@@ -69,7 +88,7 @@ impl Peer {
     pub(super) fn new(stream: UnixStream) -> io::Result<Peer> {
         stream.set_nonblocking(true)?;
         Ok(Peer {
-            stream,
+            stream: Stream(Some(stream)),
             header: Header::new_zeroed(),
             body: None,
             filled: 0,
@@ -122,7 +141,12 @@ impl Peer {
         self.filled = 0;
         let body = self.body.take().unwrap_or_default();
         let files = std::mem::take(&mut self.files);
-        Ok(Some(Message { header: self.header, body, files }))
+        let (files, strange): (_, Vec<File>) = files.into_iter().partition(never_waits);
+        let strange_files = strange.len();
+        if strange_files > 0 {
+            close_elsewhere(strange);
+        }
+        Ok(Some(Message { header: self.header, body, files, strange_files }))
     }
 
     fn fill_header(&mut self) -> Result<bool, Incoming> {
@@ -170,7 +194,7 @@ impl Peer {
                 Some(file) => {
                     self.stream.send_with_fds(&[rest], &[file.as_raw_fd()]).map_err(io::Error::from)
                 }
-                None => (&self.stream).write(rest),
+                None => (&*self.stream).write(rest),
             };
             match sent {
                 Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
@@ -185,6 +209,21 @@ impl Peer {
         }
         self.outgoing.clear();
         Ok(())
+    }
+}
+
+/// Whether closing `file` takes no time.
+fn never_waits(file: &File) -> bool {
+    memory_file::page_bytes(file).is_some() || system::is_eventfd(file)
+}
+
+impl Drop for Peer {
+    fn drop(&mut self) {
+        // The client learns of it now, whenever the socket is closed.
+        let _ = self.stream.shutdown(Shutdown::Both);
+        if let Some(stream) = self.stream.0.take() {
+            close_elsewhere((stream, std::mem::take(&mut self.files)));
+        }
     }
 }
 

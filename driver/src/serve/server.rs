@@ -32,6 +32,9 @@ const ACCEPT_EVERY: Duration = Duration::from_millis(1);
 /// How long nobody is taken after the system refused to.
 const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
 
+/// Why a client is left whose memory raised a bus error.
+const MEMORY_LOST: &str = "its memory's file was made shorter, or has no room for more pages";
+
 /// What happened to a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
@@ -124,6 +127,10 @@ impl Server {
     #[inline]
     pub fn turn(&mut self, now: Time) -> bool {
         let taken = if self.client.is_some() { self.device.step(now) } else { 0 };
+        if self.device.memory.is_lost() {
+            tracing::warn!("left the client: {MEMORY_LOST}");
+            self.leave_client(MEMORY_LOST);
+        }
         let handled = self.looks.is_due(now) && self.look(now);
         self.looks.stir();
         let worked = taken > 0 || handled;

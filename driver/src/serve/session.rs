@@ -70,7 +70,7 @@ impl Session {
         message: Message,
         sealed_only: bool,
     ) -> Outcome<Reply> {
-        let Message { header, body, files } = message;
+        let Message { header, body, files, strange_files } = message;
         if header.flags & FLAG_TYPE_MASK != 0 {
             return Err(Refusal::invalid(format!("flags {:#x}: no request", header.flags)));
         }
@@ -81,6 +81,10 @@ impl Session {
             matches!(command, Command::DmaMap | Command::DmaUnmap | Command::DeviceSetIrqs);
         if !takes_files && !files.is_empty() {
             return Err(Refusal::invalid(format!("{} files came with it", files.len())));
+        }
+        if strange_files > 0 {
+            let why = "a file came with it that is neither memory (memfd, /dev/shm, hugetlbfs) nor an eventfd";
+            return Err(Refusal::invalid(why));
         }
         match command {
             Command::Version => self.negotiate(&body),

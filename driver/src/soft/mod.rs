@@ -65,6 +65,8 @@ pub use faults::{
 };
 pub use hook::Verdict;
 pub use memory::{DmaResult, Fault, HostMemory};
-pub use options::{Options, SglSupport, Storage};
+#[cfg(feature = "serve")]
+pub(crate) use options::PCI_VENDOR;
+pub use options::{CommandLimits, Options, SglSupport, Storage};
 pub use timing::{TimingModel, TimingProfile};
 pub(crate) use words::size;

@@ -60,6 +60,21 @@ pub enum SglSupport {
     Dword,
 }
 
+/// What Identify says of commands that cover LBAs without a transfer (CNS 06h); 0 is no limit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CommandLimits {
+    /// Verify: up to 2^vsl pages of 4 KiB.
+    pub vsl: u8,
+    /// Write Zeroes: up to 2^wzsl pages of 4 KiB.
+    pub wzsl: u8,
+    /// Ranges of one Dataset Management.
+    pub dmrl: u8,
+    /// LBAs of one of its ranges.
+    pub dmrsl_lbas: u32,
+    /// LBAs of all of them.
+    pub dmsl_lbas: u64,
+}
+
 /// A software controller's make-up. [`Options::memory`] and `str::parse` start one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
@@ -74,6 +89,8 @@ pub struct Options {
     pub namespace_count: u32,
     /// Identify Controller MDTS: transfers of up to 2^mdts pages of 4 KiB; 0 is no limit.
     pub mdts: u8,
+    /// Limits of Verify, Write Zeroes and Dataset Management.
+    pub limits: CommandLimits,
     /// SGL support.
     pub sgl: SglSupport,
     /// Size of the controller memory buffer in bytes; 0 is none.
@@ -102,10 +119,13 @@ pub struct Options {
     pub nssr: bool,
     /// Command Retry Delay Times 1 to 3 in units of 100 ms; 0 is none.
     pub crdt_100ms: [u16; 3],
+    /// Whether media in memory takes all of its memory at once, in huge pages where there are any: a start takes up to
+    /// seconds for each GiB, and no access a page fault.
+    pub prefault: bool,
 }
 
 const DEFAULT_NULL_BYTES: u64 = 1 << 40;
-const NAMES: [&str; 22] = [
+const NAMES: [&str; 28] = [
     "mem",
     "file",
     "null",
@@ -114,6 +134,11 @@ const NAMES: [&str; 22] = [
     "pi",
     "namespaces",
     "mdts",
+    "vsl",
+    "wzsl",
+    "dmrl",
+    "dmrsl",
+    "dmsl",
     "sgl",
     "cmb",
     "dbbuf",
@@ -128,11 +153,15 @@ const NAMES: [&str; 22] = [
     "model",
     "nssr",
     "crdt",
+    "prefault",
 ];
 /// Size of the write cache where none is given, the most and the least that one may have.
 const VWC_BYTES: u64 = 16 << 20;
 const VWC_BYTES_MAX: u64 = 1 << 30;
 const VWC_BYTES_MIN: u64 = 16 << 10;
+/// PCI vendor and subsystem vendor, as Identify and a served function's configuration space show it: an identifier that
+/// the public list (pci.ids) gives to no vendor, so that no vendor's quirks apply. 0 and FFFFh mean that none is there.
+pub(crate) const PCI_VENDOR: u16 = 0xad17;
 /// Namespaces that one controller may have.
 pub(super) const NAMESPACES_MAX: u32 = 256;
 
@@ -155,6 +184,7 @@ impl Options {
             protection: 0,
             namespace_count: 1,
             mdts: 7,
+            limits: CommandLimits::default(),
             sgl: SglSupport::Byte,
             cmb_bytes: 0,
             dbbuf: true,
@@ -169,6 +199,7 @@ impl Options {
             model: None,
             nssr: true,
             crdt_100ms: [0; 3],
+            prefault: false,
         }
     }
 
@@ -194,6 +225,8 @@ impl Options {
         range("namespaces", u64::from(count), 1, u64::from(NAMESPACES_MAX))?;
         range("pi", u64::from(self.protection), 0, 3)?;
         range("mdts", u64::from(self.mdts), 0, 15)?;
+        range("vsl", u64::from(self.limits.vsl), 0, 15)?;
+        range("wzsl", u64::from(self.limits.wzsl), 0, 15)?;
         range("ioqueues", u64::from(self.io_queue_count), 1, 1024)?;
         range("mqes", u64::from(self.queue_entries_max), 2, 65536)?;
         range("dstrd", u64::from(self.dstrd), 0, 8)?;
@@ -206,6 +239,9 @@ impl Options {
             if matches!(self.storage, Storage::Null { .. }) {
                 return Err(Error::invalid("vwc", "'null' keeps no data that a cache could lose"));
             }
+        }
+        if self.prefault && !matches!(self.storage, Storage::Memory { .. }) {
+            return Err(Error::invalid("prefault", "only media in memory ('mem=SIZE') has pages"));
         }
         self.check_lbas()?;
         let serial = &self.serial;
@@ -234,6 +270,11 @@ impl Options {
             "pi" => self.protection = number(value)?,
             "namespaces" => self.namespace_count = number(value)?,
             "mdts" => self.mdts = number(value)?,
+            "vsl" => self.limits.vsl = number(value)?,
+            "wzsl" => self.limits.wzsl = number(value)?,
+            "dmrl" => self.limits.dmrl = number(value)?,
+            "dmrsl" => self.limits.dmrsl_lbas = number(value)?,
+            "dmsl" => self.limits.dmsl_lbas = number(value)?,
             "sgl" => self.sgl = sgl(value)?,
             "cmb" => self.cmb_bytes = size(value)?,
             "dbbuf" => self.dbbuf = switch(value)?,
@@ -248,6 +289,7 @@ impl Options {
             "model" => self.model = Some(value.parse().map_err(|why: Error| why.to_string())?),
             "nssr" => self.nssr = switch(value)?,
             "crdt" => self.crdt_100ms = retry_delays(value)?,
+            "prefault" => self.prefault = switch(value)?,
             "mem" | "file" | "null" => return Err("the storage comes first and once".to_owned()),
             other => return Err(unknown("setting", other, &NAMES)),
         }
@@ -377,6 +419,12 @@ mod tests {
         assert_eq!((options.namespace_count, options.lba_bytes_of(1)), (2, 4096));
         assert_eq!((options.mdts, options.sgl, options.dbbuf), (5, SglSupport::Dword, false));
         assert_eq!((options.io_queue_count, options.queue_entries_max), (3, 64));
+        assert!("mem=1M,prefault=on".parse::<Options>().expect("valid").prefault);
+        assert!(refusal("null,prefault=on").contains("only media in memory"));
+        let limits = "mem=1M,vsl=1,wzsl=2,dmrl=3,dmrsl=4,dmsl=5".parse::<Options>().expect("valid");
+        let expected = CommandLimits { vsl: 1, wzsl: 2, dmrl: 3, dmrsl_lbas: 4, dmsl_lbas: 5 };
+        assert_eq!(limits.limits, expected);
+        assert!(refusal("mem=1M,wzsl=16").contains("outside 0 to 15"));
         let file: Options = "file=disk.img,size=4G".parse().expect("valid");
         assert_eq!(file.storage, Storage::File { path: "disk.img".into(), bytes: Some(4 << 30) });
         assert_eq!("null".parse::<Options>().expect("valid"), Options::null());

@@ -97,21 +97,23 @@ impl Atomics {
     }
 }
 
-/// A ring of `N`-word entries: [`Atomics`] with one comparison for a bounds check.
+/// A ring of `N`-word entries with a position in it, which is always an entry: looking there needs no check.
 #[derive(Clone, Debug)]
 pub struct Ring<const N: usize> {
     count: u32,
+    at: u32,
     memory: Atomics,
 }
 
 impl<const N: usize> Ring<N> {
-    /// `count` entries at the start of `memory`.
+    /// `count` entries at the start of `memory`, at the first.
     ///
     /// # Panics
-    /// If the memory does not hold them: our own bug.
+    /// If there are none, or the memory does not hold them: our own bug.
     pub fn new(memory: Atomics, count: u32) -> Ring<N> {
+        assert!(count > 0, "a ring has an entry");
         assert!(memory.len() / (N * 8) >= count as usize, "the ring's memory holds its entries");
-        Ring { count, memory }
+        Ring { count, at: 0, memory }
     }
 
     /// How many entries there are.
@@ -120,15 +122,40 @@ impl<const N: usize> Ring<N> {
         self.count
     }
 
-    /// Entry `index`.
+    /// Index of the entry at the position.
+    #[inline(always)]
+    pub fn at(&self) -> u32 {
+        self.at
+    }
+
+    /// The entry at the position.
+    #[inline(always)]
+    pub fn current(&self) -> &[AtomicU64; N] {
+        debug_assert!(self.at < self.count, "the position is an entry");
+        // SAFETY: `at` is below `count` (`new`, `advance` and `move_to` see to it), and `new` checked that so many
+        // entries are inside the memory; the rest as in `words`.
+        unsafe { &*self.memory.at.as_ptr().cast::<[AtomicU64; N]>().add(self.at as usize) }
+    }
+
+    /// Moves on by one entry. Returns whether that led back to the first.
+    #[inline(always)]
+    pub fn advance(&mut self) -> bool {
+        self.at += 1;
+        let wraps = self.at == self.count;
+        if wraps {
+            std::hint::cold_path();
+            self.at = 0;
+        }
+        wraps
+    }
+
+    /// Moves to entry `index`.
     ///
     /// # Panics
     /// If there is no such entry: our own bug.
-    #[inline(always)]
-    pub fn entry(&self, index: u32) -> &[AtomicU64; N] {
+    pub fn move_to(&mut self, index: u32) {
         assert!(index < self.count, "entry outside its ring");
-        // SAFETY: the entry is inside the memory, checked here and in `new`; the rest as in `words`.
-        unsafe { &*self.memory.at.as_ptr().cast::<[AtomicU64; N]>().add(index as usize) }
+        self.at = index;
     }
 }
 

@@ -2,7 +2,8 @@
 //!
 //! A page that the file does not have any more (it was cut short), cannot have (the disk is full) or cannot read raises
 //! SIGBUS at the instruction that touches it. [`copy`] is one known stretch of instructions; the handler sends a bus
-//! error there to its end, and the copy says that it is not whole. Any other bus error goes where it went before.
+//! error there to its end, and the copy says that it is not whole. A bus error in memory that `fragile.rs` guards is
+//! contained there. Any other goes where it went before.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -116,6 +117,10 @@ pub(crate) unsafe fn copy(from: NonNull<u8>, to: NonNull<u8>, len: usize) -> boo
 }
 
 extern "C" fn on_bus_error(signal: i32, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
+    #[cfg(feature = "serve")]
+    if fault_address(info).is_some_and(super::fragile::contain) {
+        return;
+    }
     // SAFETY: the kernel hands a handler the interrupted thread's context, which is the handler's until it returns.
     let at = unsafe { program_counter(&mut *context.cast::<libc::ucontext_t>()) };
     let (first, stop) = ((&raw const adit_copy_first).addr(), (&raw const adit_copy_stop).addr());
@@ -124,6 +129,13 @@ extern "C" fn on_bus_error(signal: i32, info: *mut libc::siginfo_t, context: *mu
         return;
     }
     pass_on(signal, info, context);
+}
+
+/// Where the access failed; `None` for a signal that a process sent.
+#[cfg(feature = "serve")]
+fn fault_address(info: *const libc::siginfo_t) -> Option<usize> {
+    // SAFETY: the kernel hands a handler what the signal is about; its own codes are positive and bring an address.
+    unsafe { ((*info).si_code > 0).then(|| (*info).si_addr().addr()) }
 }
 
 #[cfg(target_arch = "x86_64")]

@@ -16,6 +16,14 @@ struct Mapping {
     iova: u64,
     len: u64,
     at: NonNull<u8>,
+    is_writable: bool,
+}
+
+/// What the device does.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Access {
+    Read,
+    Write,
 }
 
 /// Lookups remembered, by 64 KiB of address.
@@ -43,18 +51,25 @@ impl Default for DmaTable {
 }
 
 impl DmaTable {
-    /// Makes `len` bytes at `at` reachable from `iova`; false if that overlaps a mapping.
+    /// Makes `len` bytes at `at` reachable from `iova`, for writes too where it `is_writable`; false if that overlaps
+    /// a mapping.
     ///
     /// # Safety
-    /// The memory stays mapped, readable and writable until [`DmaTable::remove`],
+    /// The memory stays mapped and readable, and writable if it is to be, until [`DmaTable::remove`],
     /// and no plain Rust reference to it is used while the device may access it.
-    pub unsafe fn insert(&mut self, iova: u64, at: NonNull<u8>, len: u64) -> bool {
+    pub unsafe fn insert(
+        &mut self,
+        iova: u64,
+        at: NonNull<u8>,
+        len: u64,
+        is_writable: bool,
+    ) -> bool {
         let Some(end) = iova.checked_add(len).filter(|end| *end > iova) else { return false };
         let before = self.mappings.range(..end).next_back();
         if before.is_some_and(|(_, mapping)| mapping.iova + mapping.len > iova) {
             return false;
         }
-        self.mappings.insert(iova, Mapping { iova, len, at });
+        self.mappings.insert(iova, Mapping { iova, len, at, is_writable });
         true
     }
 
@@ -74,23 +89,29 @@ impl DmaTable {
         self.mappings.values().map(|mapping| mapping.len).sum()
     }
 
-    /// Accesses that hit no mapping.
+    /// Accesses that hit no mapping, and writes that hit a read-only one.
     pub fn faults(&self) -> u64 {
         self.faults.get()
     }
 
     /// Where `len` bytes at `iova` are, or `None` and a counted fault.
     #[inline]
-    fn locate(&self, iova: u64, len: u64) -> Option<NonNull<u8>> {
+    fn locate(&self, iova: u64, len: u64, access: Access) -> Option<NonNull<u8>> {
         let slot = &self.cache[(iova >> CACHE_SHIFT) as usize % CACHED];
-        let hit = slot.get().and_then(|mapping| mapping.locate(iova, len));
-        hit.or_else(|| self.look_up(slot, iova, len))
+        let hit = slot.get().and_then(|mapping| mapping.locate(iova, len, access));
+        hit.or_else(|| self.look_up(slot, iova, len, access))
     }
 
     #[cold]
-    fn look_up(&self, slot: &Cell<Option<Mapping>>, iova: u64, len: u64) -> Option<NonNull<u8>> {
+    fn look_up(
+        &self,
+        slot: &Cell<Option<Mapping>>,
+        iova: u64,
+        len: u64,
+        access: Access,
+    ) -> Option<NonNull<u8>> {
         let mapping = self.mappings.range(..=iova).next_back().map(|(_, mapping)| *mapping);
-        let found = mapping.and_then(|mapping| mapping.locate(iova, len));
+        let found = mapping.and_then(|mapping| mapping.locate(iova, len, access));
         match found {
             Some(_) => slot.set(mapping),
             None => self.faults.set(self.faults.get() + 1),
@@ -98,14 +119,14 @@ impl DmaTable {
         found
     }
 
-    fn locate_aligned(&self, iova: u64, len: u64) -> Option<NonNull<u8>> {
-        self.locate(iova, len).filter(|at| (at.addr().get() as u64).is_multiple_of(len))
+    fn locate_aligned(&self, iova: u64, len: u64, access: Access) -> Option<NonNull<u8>> {
+        self.locate(iova, len, access).filter(|at| (at.addr().get() as u64).is_multiple_of(len))
     }
 
     /// Reads from `iova` until `into` is full.
     #[inline]
     pub fn read(&self, iova: u64, into: &mut [u8]) -> Option<()> {
-        let from = self.locate(iova, into.len() as u64)?;
+        let from = self.locate(iova, into.len() as u64, Access::Read)?;
         // SAFETY: `locate` checked the range, `insert`'s caller keeps it mapped. Bytes the host
         // changes meanwhile arrive in any mixture, as over PCIe; they are copied, not interpreted.
         unsafe { from.as_ptr().copy_to_nonoverlapping(into.as_mut_ptr(), into.len()) };
@@ -115,7 +136,7 @@ impl DmaTable {
     /// Writes all of `from` at `iova`.
     #[inline]
     pub fn write(&self, iova: u64, from: &[u8]) -> Option<()> {
-        let to = self.locate(iova, from.len() as u64)?;
+        let to = self.locate(iova, from.len() as u64, Access::Write)?;
         // SAFETY: as in `read`; the memory was given to the device to write.
         unsafe { to.as_ptr().copy_from_nonoverlapping(from.as_ptr(), from.len()) };
         Some(())
@@ -123,7 +144,7 @@ impl DmaTable {
 
     /// Reads a 32-bit word with acquire order.
     pub fn load32(&self, iova: u64) -> Option<u32> {
-        let at = self.locate_aligned(iova, 4)?;
+        let at = self.locate_aligned(iova, 4, Access::Read)?;
         // SAFETY: mapped and aligned, both checked; the host accesses such words atomically too.
         let word = unsafe { AtomicU32::from_ptr(at.as_ptr().cast()) };
         Some(u32::from_le(word.load(Ordering::Acquire)))
@@ -131,7 +152,7 @@ impl DmaTable {
 
     /// Writes a 32-bit word with release order.
     pub fn store32(&self, iova: u64, value: u32) -> Option<()> {
-        let at = self.locate_aligned(iova, 4)?;
+        let at = self.locate_aligned(iova, 4, Access::Write)?;
         // SAFETY: as in `load32`.
         let word = unsafe { AtomicU32::from_ptr(at.as_ptr().cast()) };
         word.store(value.to_le(), Ordering::Release);
@@ -141,7 +162,7 @@ impl DmaTable {
     /// Writes 16 bytes, the second half with release order after the first.
     #[inline]
     pub fn store128(&self, iova: u64, bytes: &[u8; 16]) -> Option<()> {
-        let at = self.locate_aligned(iova, 16)?;
+        let at = self.locate_aligned(iova, 16, Access::Write)?;
         let value = u128::from_ne_bytes(*bytes);
         let (first, second) = if cfg!(target_endian = "little") {
             (value as u64, (value >> 64) as u64)
@@ -163,9 +184,10 @@ impl DmaTable {
 
 impl Mapping {
     #[inline]
-    fn locate(&self, iova: u64, len: u64) -> Option<NonNull<u8>> {
+    fn locate(&self, iova: u64, len: u64, access: Access) -> Option<NonNull<u8>> {
         let offset = iova.checked_sub(self.iova)?;
-        let fits = offset.checked_add(len)? <= self.len;
+        let is_allowed = self.is_writable || access == Access::Read;
+        let fits = offset.checked_add(len)? <= self.len && is_allowed;
         // SAFETY: the offset is inside the mapping, checked above.
         fits.then(|| unsafe { self.at.add(offset as usize) })
     }
@@ -186,10 +208,10 @@ mod tests {
         let mut table = DmaTable::default();
         // SAFETY: the slice outlives the table in each test and is not used meanwhile.
         unsafe {
-            assert!(table.insert(0x1000, at, 64));
-            assert!(!table.insert(0x103f, at, 64));
-            assert!(!table.insert(0xfff, at, 2));
-            assert!(!table.insert(u64::MAX, at, 2));
+            assert!(table.insert(0x1000, at, 64, true));
+            assert!(!table.insert(0x103f, at, 64, true));
+            assert!(!table.insert(0xfff, at, 2, true));
+            assert!(!table.insert(u64::MAX, at, 2, true));
         }
         table
     }
@@ -221,6 +243,19 @@ mod tests {
         let mut back = [0; 16];
         table.read(at, &mut back).expect("mapped");
         assert_eq!(back, entry);
+    }
+
+    #[test]
+    fn what_may_only_be_read_cannot_be_written_even_after_it_was_read() {
+        let mut memory = [7; 8];
+        let at = NonNull::new(memory.as_mut_ptr().cast()).expect("not null");
+        let mut table = DmaTable::default();
+        // SAFETY: the array outlives the table and is not used meanwhile.
+        assert!(unsafe { table.insert(0x1000, at, 64, false) });
+        assert_eq!(table.load32(0x1000), Some(7));
+        assert_eq!(table.write(0x1000, &[1]), None);
+        assert_eq!((table.store32(0x1000, 1), table.store128(0x1000, &[1; 16])), (None, None));
+        assert_eq!((table.load32(0x1000), table.faults()), (Some(7), 3));
     }
 
     #[test]

@@ -71,20 +71,25 @@ pub(crate) unsafe fn read_at(file: &File, pieces: &Pieces, offset: u64) -> io::R
     })
 }
 
-/// Writes `pieces` from `offset` of `file` on; returns how many bytes fitted.
+/// Writes `pieces` from `offset` of `file` on, with the flags of `pwritev2(2)`; returns how many bytes fitted.
 ///
 /// # Safety
 /// The pieces are readable memory that nobody else writes during the call.
 ///
 /// # Errors
 /// What the system says.
-pub(crate) unsafe fn write_at(file: &File, pieces: &Pieces, offset: u64) -> io::Result<u64> {
+pub(crate) unsafe fn write_at(
+    file: &File,
+    pieces: &Pieces,
+    offset: u64,
+    flags: i32,
+) -> io::Result<u64> {
     let (fd, at) = (file.as_raw_fd(), offset as libc::off_t);
     repeated(|| match pieces.0.as_slice() {
         // SAFETY: passed on to our caller.
-        [one] => unsafe { libc::pwrite(fd, one.iov_base, one.iov_len, at) },
+        [one] if flags == 0 => unsafe { libc::pwrite(fd, one.iov_base, one.iov_len, at) },
         // SAFETY: passed on to our caller; the list itself is a vector of ours.
-        many => unsafe { libc::pwritev(fd, many.as_ptr(), many.len() as i32, at) },
+        many => unsafe { libc::pwritev2(fd, many.as_ptr(), many.len() as i32, at, flags) },
     })
 }
 

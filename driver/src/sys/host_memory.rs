@@ -82,6 +82,8 @@ pub struct HostRange<'a> {
     pub(crate) len: usize,
     /// The file behind it and the offset of the first byte, where there is one.
     pub(crate) file: Option<(BorrowedFd<'a>, u64)>,
+    /// Whether the device may write it, where the bus can tell it not to.
+    pub(crate) is_writable: bool,
 }
 
 /// Private mappings up to this many bytes are small: a start or a recovery makes dozens. They
@@ -96,6 +98,11 @@ thread_local! {
 }
 
 impl HostRange<'_> {
+    /// The same memory, of which the device needs no more than to read it.
+    pub fn read_only(self) -> Self {
+        HostRange { is_writable: false, ..self }
+    }
+
     /// Length in bytes, for a [`crate::bus::Bus`] that passes the range on and accounts for it.
     pub fn bytes(&self) -> u64 {
         self.len as u64
@@ -264,7 +271,7 @@ impl HostMemory {
 
     /// What a bus needs to map it.
     pub fn range(&self) -> HostRange<'_> {
-        HostRange { at: self.at, len: self.len, file: self.file() }
+        HostRange { at: self.at, len: self.len, file: self.file(), is_writable: true }
     }
 
     /// The memory as atomics, sharing ownership.

@@ -5,7 +5,7 @@
 //!
 //! | type | what it is |
 //! |---|---|
-//! | [`Window`], [`Register32`] | mapped device registers, accessed volatile |
+//! | [`Window`], [`Register32`] | mapped device registers, accessed atomically |
 //! | [`HostMemory`] | memory of this process fit for DMA: allocated or the caller's |
 //! | [`Atomics`] | a view of shared memory as atomics: rings, lists, shadow doorbells |
 //! | [`SharedPages`] | memory that a software controller shows as a BAR |
@@ -20,8 +20,11 @@ pub mod barrier;
 pub(crate) mod bus_error;
 mod dma_table;
 pub(crate) mod file_io;
+#[cfg(feature = "serve")]
+pub(crate) mod fragile;
 mod host_memory;
 mod media;
+pub(crate) mod memory_file;
 mod shared_pages;
 mod window;
 

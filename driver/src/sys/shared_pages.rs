@@ -8,9 +8,6 @@
 
 use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd};
-use std::sync::Arc;
-
-use memmap2::{MmapOptions, MmapRaw};
 
 use super::{Atomics, Window};
 use crate::error::{Error, Result};
@@ -30,11 +27,12 @@ impl SharedPages {
     /// [`Error::Refused`] when the system has no memory.
     pub fn allocate(len: usize) -> Result<SharedPages> {
         let len = len.max(1).next_multiple_of(4096);
-        let (file, map) = mapped_file(len).map_err(|why| {
+        let mapped =
+            memory_file(len).and_then(|file| Ok((Window::map(file.as_fd(), 0, len)?, file)));
+        let (window, file) = mapped.map_err(|why| {
             let what = format!("allocate {len} bytes");
             Error::refused("shared memory", what, why, "free memory or ask for less")
         })?;
-        let window = Window::new(Arc::new(map));
         Ok(SharedPages { file, atomics: window.atomics(), window })
     }
 
@@ -68,7 +66,7 @@ impl SharedPages {
 const FLAGS: libc::c_uint = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
 const SEALS: libc::c_int = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
 
-fn mapped_file(len: usize) -> std::io::Result<(File, MmapRaw)> {
+fn memory_file(len: usize) -> std::io::Result<File> {
     // SAFETY: the name is a NUL-terminated literal; the result is checked.
     let fd = unsafe { libc::memfd_create(c"adit-device".as_ptr(), FLAGS) };
     if fd < 0 {
@@ -81,8 +79,7 @@ fn mapped_file(len: usize) -> std::io::Result<(File, MmapRaw)> {
     if unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, SEALS) } < 0 {
         return Err(std::io::Error::last_os_error());
     }
-    let map = MmapOptions::new().len(len).map_raw(&file)?;
-    Ok((file, map))
+    Ok(file)
 }
 
 #[cfg(test)]

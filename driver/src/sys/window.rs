@@ -1,8 +1,10 @@
 //! Mapped device registers.
 //!
 //! A [`Window`] is a run of a mapped BAR (or of a software controller's
-//! register page). Accesses are volatile, naturally aligned and exactly as wide
-//! as asked, as PCIe requires. Offsets come from the specification's constants
+//! register page). Accesses are atomic, naturally aligned and exactly as wide
+//! as asked, as PCIe requires: the other side of such a page may be this process, which reads it as
+//! [`super::Atomics`], and a volatile access beside an atomic one would be a data race. A compiler fence beside each
+//! keeps the compiler from leaving one out or joining two. Offsets come from the specification's constants
 //! or were checked when a [`Register32`] was made, so one out of bounds is our
 //! own bug and panics.
 #![allow(unsafe_code)]
@@ -10,10 +12,12 @@
 use std::fmt;
 use std::fs::File;
 use std::io;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::Arc;
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::sync::atomic::{AtomicU32, AtomicU64, compiler_fence};
 
-use memmap2::MmapRaw;
+use memmap2::{MmapOptions, MmapRaw};
 
 /// A bounds-checked run of mapped registers. Clones share the mapping.
 #[derive(Clone)]
@@ -24,10 +28,21 @@ pub struct Window {
 }
 
 impl Window {
-    /// The whole of a mapping.
-    pub fn new(map: Arc<MmapRaw>) -> Window {
-        let len = map.len();
-        Window { map, offset: 0, len }
+    /// Maps `len` bytes from `offset` of a file for reading and writing, shared with all who map it. A page beyond the
+    /// file's end raises SIGBUS when it is touched.
+    ///
+    /// # Errors
+    /// What the system says: the file is not open for both, or `offset` is inside a page.
+    pub fn map(file: BorrowedFd<'_>, offset: u64, len: usize) -> io::Result<Window> {
+        let map = MmapOptions::new().offset(offset).len(len).map_raw(file.as_raw_fd())?;
+        Ok(Window { len: map.len(), map: Arc::new(map), offset: 0 })
+    }
+
+    /// A page of memory without a file, which Miri can make as well.
+    #[cfg(test)]
+    pub(crate) fn of_a_page() -> Window {
+        let map = MmapOptions::new().len(4096).map_anon().expect("anonymous memory");
+        Window { len: map.len(), map: Arc::new(map.into()), offset: 0 }
     }
 
     /// `len` bytes from `offset` of this window, or `None` if it does not reach that far.
@@ -65,28 +80,34 @@ impl Window {
     pub fn read32(&self, offset: usize) -> u32 {
         let at = self.at::<u32>(offset);
         // SAFETY: `at` is inside the live mapping and aligned.
-        u32::from_le(unsafe { at.read_volatile() })
+        let value = unsafe { AtomicU32::from_ptr(at) }.load(Relaxed);
+        compiler_fence(SeqCst);
+        u32::from_le(value)
     }
 
     /// Writes a 32-bit register.
     pub fn write32(&self, offset: usize, value: u32) {
         let at = self.at::<u32>(offset);
-        // SAFETY: `at` is inside the live mapping and aligned; devices allow concurrent access.
-        unsafe { at.write_volatile(value.to_le()) };
+        compiler_fence(SeqCst);
+        // SAFETY: `at` is inside the live mapping, which is writable, and aligned.
+        unsafe { AtomicU32::from_ptr(at) }.store(value.to_le(), Relaxed);
     }
 
     /// Reads a 64-bit register with one access.
     pub fn read64(&self, offset: usize) -> u64 {
         let at = self.at::<u64>(offset);
         // SAFETY: `at` is inside the live mapping and aligned.
-        u64::from_le(unsafe { at.read_volatile() })
+        let value = unsafe { AtomicU64::from_ptr(at) }.load(Relaxed);
+        compiler_fence(SeqCst);
+        u64::from_le(value)
     }
 
     /// Writes a 64-bit register with one access.
     pub fn write64(&self, offset: usize, value: u64) {
         let at = self.at::<u64>(offset);
-        // SAFETY: `at` is inside the live mapping and aligned; devices allow concurrent access.
-        unsafe { at.write_volatile(value.to_le()) };
+        compiler_fence(SeqCst);
+        // SAFETY: `at` is inside the live mapping, which is writable, and aligned.
+        unsafe { AtomicU64::from_ptr(at) }.store(value.to_le(), Relaxed);
     }
 
     /// The register at `offset` with its bounds checked once, or `None` outside the window.
@@ -111,8 +132,8 @@ impl Window {
         let (access, how) =
             (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_FIXED);
         // SAFETY: these pages are inside the mapping that `self.map` owns, and stay mapped throughout:
-        // the kernel replaces them in one step. They are registers or shared memory, only accessed
-        // volatile or atomically, so that they change is nothing new to whoever uses them.
+        // the kernel replaces them in one step. They are registers or shared memory, accessed
+        // atomically, so that their users expect them to change.
         let mapped =
             unsafe { libc::mmap(at.cast(), self.len, access, how, file.as_raw_fd(), offset) };
         if mapped == libc::MAP_FAILED { Err(io::Error::last_os_error()) } else { Ok(()) }
@@ -154,15 +175,16 @@ pub struct Register32 {
 }
 
 // SAFETY: the pointer is into a mapping that `window` keeps alive and unmoved;
-// volatile accesses to device registers may come from any one thread.
+// atomic accesses to device registers may come from any one thread.
 unsafe impl Send for Register32 {}
 
 impl Register32 {
-    /// Writes the register. Pair with [`super::barrier::before_doorbell`].
+    /// Writes the register. Pair with [`super::barrier::before_doorbell`], whose fence keeps the compiler from joining
+    /// two writes.
     #[inline(always)]
     pub fn write(&self, value: u32) {
         // SAFETY: checked when the register was made; `window` keeps it mapped.
-        unsafe { self.at.write_volatile(value.to_le()) };
+        unsafe { AtomicU32::from_ptr(self.at) }.store(value.to_le(), Relaxed);
     }
 
     /// The window it lies in, which keeps it mapped.
@@ -185,11 +207,11 @@ impl fmt::Debug for Register32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use memmap2::MmapOptions;
+    use crate::sys::SharedPages;
+    use std::os::fd::AsFd;
 
     fn window(len: usize) -> Window {
-        let map = MmapOptions::new().len(len).map_anon().expect("anonymous memory");
-        Window::new(Arc::new(MmapRaw::from(map)))
+        SharedPages::allocate(len).expect("memory").window().clone()
     }
 
     #[test]
@@ -217,16 +239,15 @@ mod tests {
     #[test]
     fn a_replaced_window_keeps_its_registers() {
         let pages = |value| {
-            let pages = crate::sys::SharedPages::allocate(8192).expect("memory");
+            let pages = SharedPages::allocate(8192).expect("memory");
             pages.window().write32(4096, value);
             pages
         };
         let (old, new) = (pages(1), pages(2));
-        let file = |pages: &crate::sys::SharedPages| {
+        let file = |pages: &SharedPages| {
             File::from(pages.file().try_clone_to_owned().expect("descriptor"))
         };
-        let map = MmapOptions::new().len(8192).map_raw(&file(&old)).expect("mapped");
-        let whole = Window::new(Arc::new(map));
+        let whole = Window::map(old.file(), 0, 8192).expect("mapped");
         let second = whole.slice(4096, 4096).expect("a page");
         let register = second.register32(0).expect("a register");
         assert_eq!(second.read32(0), 1);
@@ -236,6 +257,13 @@ mod tests {
         assert_eq!((old.window().read32(4096), new.window().read32(4096)), (1, 3));
         assert!(whole.replace(&file(&new), 1).is_err(), "inside a page");
         assert!(whole.slice(0, 8).expect("inside").replace(&file(&new), 0).is_err());
+    }
+
+    #[test]
+    fn a_file_that_may_only_be_read_is_no_window() {
+        let file = File::open("/proc/self/exe").expect("this test");
+        let error = Window::map(file.as_fd(), 0, 4096).expect_err("registers are written");
+        assert_eq!(error.kind(), io::ErrorKind::PermissionDenied);
     }
 
     #[test]

@@ -15,6 +15,8 @@
 //! and shares no code with this module, so that the two can be held against
 //! each other.
 
+#[cfg(test)]
+mod exact;
 mod limits;
 mod plan;
 pub mod prebuilt;

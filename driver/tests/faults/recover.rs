@@ -127,6 +127,7 @@ fn a_device_that_was_pulled_and_put_back_recovers() {
     let error = rig.controller.recover().expect_err("gone").to_string();
     assert!(error.contains("all ones"), "{error}");
     assert!(matches!(rig.controller.check(), Err(Error::Failed { .. })));
+    assert!(rig.controller.may_come_back() && !rig.controller.may_still_write());
     rig.bus.tell_the_truth();
     rig.controller.recover().expect("it is back");
     drop(write_and_read(&rig, &mut pair, data));
@@ -206,6 +207,7 @@ fn a_stuck_controller_whose_reset_works_later_gives_everything_back() {
     break_it(&rig);
     assert_eq!(pair.poll(rig.now(), |_| panic!("it may still write it")), 0);
     rig.controller.recover().expect_err("it cannot be reset");
+    assert!(rig.controller.may_still_write() && !rig.controller.may_come_back());
     assert_eq!(pair.poll(rig.now(), |_| panic!("it may still write it")), 0);
     rig.bus.allow_reset();
     rig.controller.recover().expect("recovered");

@@ -177,7 +177,7 @@ fn identify_of_the_nvm_command_set() {
 fn smart_log() {
     let recording = Recording::of_qemu();
     let log: &SmartHealth = view(&recording, "log smart");
-    assert_eq!((log.composite_temperature_k.get(), log.temperature_c()), (323, 50));
+    assert_eq!((log.composite_temperature_k.get(), log.temperature_c()), (323, Some(50)));
     assert_eq!((log.critical_warning(), log.percentage_used), (CriticalWarning(0), 0));
     assert_eq!(recording.data("log smart from 256"), &recording.data("log smart")[256..]);
     let later: &SmartHealth = view(&recording, "log smart at the end");

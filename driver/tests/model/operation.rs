@@ -23,7 +23,7 @@ impl Run {
     }
 }
 
-/// What is asked for.
+/// One request to the model and the driver.
 #[derive(Clone, Debug)]
 pub(crate) enum Operation {
     Read(Run),

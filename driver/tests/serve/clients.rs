@@ -1,5 +1,6 @@
 //! Clients that vanish, that come together, and what is left of them: nothing.
 
+use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -201,8 +202,7 @@ fn a_client_that_left_rings_nothing_any_more() {
         let reply = raw.ask(GET_REGION_INFO, &dwords(&[64, 0, 0, 0, 0, 0, 0, 0]));
         let file = reply.file.expect("mappable");
         assert!(file.set_len(0).is_err(), "the client cannot take the page away");
-        let map = memmap2::MmapOptions::new().offset(0x1000).len(4096).map_raw(&file);
-        Window::new(std::sync::Arc::new(map.expect("mapped")))
+        Window::map(file.as_fd(), 0x1000, 4096).expect("mapped")
     };
     let old = doorbells(&mut first);
     drop(first);

@@ -3,6 +3,7 @@
 
 mod clients;
 mod fuzz;
+mod hostile;
 mod messages;
 mod other_make;
 mod raw;

@@ -6,7 +6,6 @@ use std::fs::File;
 use std::io::Write;
 
 use adit_driver::sys::SharedPages;
-use vmm_sys_util::eventfd::EventFd;
 
 use crate::raw::{
     DMA_MAP, DMA_UNMAP, ERROR, GET_INFO, GET_IRQ_INFO, GET_REGION_INFO, NO_REPLY, REGION_READ,
@@ -250,20 +249,6 @@ fn more_files_than_anybody_needs_end_the_connection() {
     }
     assert!(raw.is_hung_up());
     works(server.socket());
-}
-
-#[test]
-fn a_full_eventfd_does_not_stop_the_server() {
-    let server = served();
-    let mut raw = Raw::open(server.socket());
-    // It would make a careless writer wait.
-    let full = EventFd::new(0).expect("eventfd");
-    full.write(u64::MAX - 1).expect("full");
-    let body = dwords(&[20, EVENTFD, MSIX, 0, 1]);
-    raw.send(SET_IRQS, 0, &body, &[std::os::fd::AsRawFd::as_raw_fd(&full)]);
-    assert_eq!(raw.receive().expect("reply").flags, REPLY);
-    assert_eq!(raw.ask(SET_IRQS, &dwords(&[20, 1 | 1 << 5, MSIX, 0, 1])).flags, REPLY);
-    is_well(&mut raw);
 }
 
 #[test]

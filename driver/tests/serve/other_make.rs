@@ -124,6 +124,7 @@ fn server_of_that_make(path: &std::path::Path, pages: &SharedPages) -> Server {
 }
 
 #[test]
+#[allow(unsafe_code)]
 fn its_server_serves_us() {
     let path = std::env::temp_dir().join(format!("adit-other-make-{}.sock", std::process::id()));
     let pages = SharedPages::allocate(0x2000).expect("memory");
@@ -134,17 +135,21 @@ fn its_server_serves_us() {
         assert!(backend.mappings.is_empty(), "what was mapped was unmapped");
     });
     let bus = VfioUser::open(&path).expect("open");
-    bus.write64(0x28, 0x1122_3344_5566_7788);
+    // SAFETY: a register of that server is a place in its memory, no more.
+    unsafe { bus.write64(0x28, 0x1122_3344_5566_7788) };
     assert_eq!((bus.read64(0x28), bus.read32(0x2c)), (0x1122_3344_5566_7788, 0x1122_3344));
     let memory = HostMemory::allocate(4096, Backing::SharedFile, &|_, _| ()).expect("memory");
-    let iova = bus.map(memory.range()).expect("mapped");
+    // SAFETY: that server writes no memory, and it is unmapped below.
+    let iova = unsafe { bus.map(memory.range()) }.expect("mapped");
     assert_eq!(bus.enable_vectors(2).expect("vectors").len(), 2);
-    let as_bus: std::sync::Arc<dyn Bus> = std::sync::Arc::<VfioUser>::clone(&bus);
-    as_bus.doorbell(0x1008).expect("doorbell").ring(7);
+    // SAFETY: as with the register.
+    let doorbell = unsafe { std::sync::Arc::<VfioUser>::clone(&bus).doorbell(0x1008) };
+    doorbell.expect("doorbell").ring(7);
     assert_eq!(pages.window().read32(0x1008), 7, "by the mapped page");
     bus.reset().expect("reset");
     assert_eq!(bus.read64(0x28), 0);
-    bus.unmap(iova, 4096).expect("unmapped");
+    // SAFETY: it is what was mapped above.
+    unsafe { bus.unmap(iova, 4096) }.expect("unmapped");
     drop(bus);
     serving.join().expect("no panic in the other server");
 }

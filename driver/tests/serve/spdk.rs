@@ -1,11 +1,10 @@
 //! SPDK's initiator, step by step: what `lib/vfio_user/host` and `lib/nvme/nvme_vfio_user.c` send.
 
 use std::io::Read;
-use std::sync::Arc;
+use std::os::fd::AsFd;
 use std::sync::atomic::Ordering;
 
 use adit_driver::sys::{SharedPages, Window};
-use memmap2::MmapOptions;
 
 use crate::raw::{
     DMA_MAP, DMA_UNMAP, GET_INFO, GET_REGION_INFO, REPLY, RESET, Raw, Reply, VERSION, dwords,
@@ -46,8 +45,7 @@ fn doorbells(reply: &Reply) -> Window {
     assert!(start <= 0x1000 && start + len >= 0x2000, "SPDK wants 0x1000 bytes at 0x1000");
     let file = reply.file.as_ref().expect("a file for the only area");
     let offset = qword(body, 24) + 0x1000;
-    let map = MmapOptions::new().offset(offset).len(0x1000).map_raw(file).expect("mapped");
-    Window::new(Arc::new(map))
+    Window::map(file.as_fd(), offset, 0x1000).expect("mapped")
 }
 
 #[test]

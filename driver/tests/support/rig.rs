@@ -140,41 +140,47 @@ unsafe impl Bus for Watch {
     fn read32(&self, offset: u32) -> u32 {
         self.shown(offset, self.soft.read32(offset).into()) as u32
     }
-    fn write32(&self, offset: u32, value: u32) {
-        self.soft.write32(offset, value);
+    unsafe fn write32(&self, offset: u32, value: u32) {
+        // SAFETY: passed on to our caller.
+        unsafe { self.soft.write32(offset, value) };
     }
     fn read64(&self, offset: u32) -> u64 {
         self.shown(offset, self.soft.read64(offset))
     }
-    fn write64(&self, offset: u32, value: u64) {
-        self.soft.write64(offset, value);
+    unsafe fn write64(&self, offset: u32, value: u64) {
+        // SAFETY: passed on to our caller.
+        unsafe { self.soft.write64(offset, value) };
     }
-    fn doorbell(self: Arc<Self>, offset: u32) -> Result<Doorbell> {
+    unsafe fn doorbell(self: Arc<Self>, offset: u32) -> Result<Doorbell> {
         if self.no_doorbells.load(Ordering::Relaxed) {
             return self.refused();
         }
-        Arc::clone(&self.soft).doorbell(offset)
+        // SAFETY: passed on to our caller.
+        unsafe { Arc::clone(&self.soft).doorbell(offset) }
     }
-    fn bar_window(&self, bar: u8, offset: u64, len: u64) -> Result<Window> {
-        self.soft.bar_window(bar, offset, len)
+    unsafe fn bar_window(&self, bar: u8, offset: u64, len: u64) -> Result<Window> {
+        // SAFETY: passed on to our caller.
+        unsafe { self.soft.bar_window(bar, offset, len) }
     }
-    fn map(&self, memory: HostRange<'_>) -> Result<Iova> {
+    unsafe fn map(&self, memory: HostRange<'_>) -> Result<Iova> {
         if self.is_cut_off.load(Ordering::Relaxed) {
             return self.refused();
         }
         let len = memory.bytes();
-        let iova = self.soft.map(memory)?;
+        // SAFETY: passed on to our caller.
+        let iova = unsafe { self.soft.map(memory) }?;
         self.live.lock().expect("not poisoned").insert(iova.0, len);
         Ok(iova)
     }
-    fn unmap(&self, iova: Iova, len: u64) -> Result<()> {
+    unsafe fn unmap(&self, iova: Iova, len: u64) -> Result<()> {
         if self.is_cut_off.load(Ordering::Relaxed) {
             return Ok(());
         }
         if self.soft.read32(CC) & 1 == 1 && self.soft.read32(CC) != u32::MAX {
             self.early.lock().expect("not poisoned").push(len);
         }
-        self.soft.unmap(iova, len)?;
+        // SAFETY: passed on to our caller.
+        unsafe { self.soft.unmap(iova, len) }?;
         let before = self.live.lock().expect("not poisoned").remove(&iova.0);
         assert_eq!(before, Some(len), "mapped before");
         Ok(())
@@ -184,7 +190,8 @@ unsafe impl Bus for Watch {
             return self.refused();
         }
         for (iova, len) in std::mem::take(&mut *self.live.lock().expect("not poisoned")) {
-            self.soft.unmap(Iova(iova), len)?;
+            // SAFETY: after this the device is to reach nothing.
+            unsafe { self.soft.unmap(Iova(iova), len) }?;
         }
         self.is_cut_off.store(true, Ordering::Relaxed);
         Ok(())

@@ -144,7 +144,8 @@ impl HostileBus {
             before.is_some_and(|(start, len)| at - start < *len)
         };
         if is_mapped {
-            let _ = self.soft.with_memory(|memory| access(memory, Iova(at)));
+            // SAFETY: the fuzzer's one thread is in a call to the bus, in which it uses no buffer.
+            let _ = unsafe { self.soft.with_memory(|memory| access(memory, Iova(at))) };
         }
     }
 
@@ -196,10 +197,11 @@ unsafe impl Bus for HostileBus {
         lock(&self.mischief).shown(offset, truth) as u32
     }
 
-    fn write32(&self, offset: u32, value: u32) {
+    unsafe fn write32(&self, offset: u32, value: u32) {
         self.moment();
         self.wrote(offset, value.into());
-        self.soft.write32(offset, value);
+        // SAFETY: passed on to our caller.
+        unsafe { self.soft.write32(offset, value) };
     }
 
     fn read64(&self, offset: u32) -> u64 {
@@ -208,25 +210,28 @@ unsafe impl Bus for HostileBus {
         lock(&self.mischief).shown(offset, truth)
     }
 
-    fn write64(&self, offset: u32, value: u64) {
+    unsafe fn write64(&self, offset: u32, value: u64) {
         self.moment();
         self.wrote(offset, value);
-        self.soft.write64(offset, value);
+        // SAFETY: passed on to our caller.
+        unsafe { self.soft.write64(offset, value) };
     }
 
-    fn doorbell(self: Arc<Self>, offset: u32) -> Result<Doorbell> {
+    unsafe fn doorbell(self: Arc<Self>, offset: u32) -> Result<Doorbell> {
         if lock(&self.mischief).refuses_doorbells {
             return self.refused("no doorbell");
         }
-        Arc::clone(&self.soft).doorbell(offset)
+        // SAFETY: passed on to our caller.
+        unsafe { Arc::clone(&self.soft).doorbell(offset) }
     }
 
-    fn bar_window(&self, bar: u8, offset: u64, len: u64) -> Result<Window> {
+    unsafe fn bar_window(&self, bar: u8, offset: u64, len: u64) -> Result<Window> {
         self.moment();
-        self.soft.bar_window(bar, offset, len)
+        // SAFETY: passed on to our caller.
+        unsafe { self.soft.bar_window(bar, offset, len) }
     }
 
-    fn map(&self, memory: HostRange<'_>) -> Result<Iova> {
+    unsafe fn map(&self, memory: HostRange<'_>) -> Result<Iova> {
         self.moment();
         if take(&mut lock(&self.mischief).refuses_maps)
             || self.counters.cut_offs.load(Ordering::Relaxed) > 0
@@ -234,19 +239,21 @@ unsafe impl Bus for HostileBus {
             return self.refused("no mapping");
         }
         let before = self.soft.mapped_bytes();
-        let iova = self.soft.map(memory)?;
+        // SAFETY: passed on to our caller.
+        let iova = unsafe { self.soft.map(memory) }?;
         let len = self.soft.mapped_bytes() - before;
         lock(&self.mischief).live.insert(iova.0, len);
         Ok(iova)
     }
 
-    fn unmap(&self, iova: Iova, len: u64) -> Result<()> {
+    unsafe fn unmap(&self, iova: Iova, len: u64) -> Result<()> {
         self.moment();
         if take(&mut lock(&self.mischief).refuses_unmaps) {
             self.counters.refused_unmaps.fetch_add(1, Ordering::Relaxed);
             return self.refused("no unmapping");
         }
-        self.soft.unmap(iova, len)?;
+        // SAFETY: passed on to our caller.
+        unsafe { self.soft.unmap(iova, len) }?;
         let known = lock(&self.mischief).live.remove(&iova.0);
         assert_eq!(known, Some(len), "mapped before, and once");
         Ok(())

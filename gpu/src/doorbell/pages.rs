@@ -2,6 +2,7 @@
 //!
 //! CUDA registers a page once in a process, and queues of several rings have their doorbells in one page: so the pages
 //! are in one table, by GPU and address, each for as long as a queue uses it.
+#![allow(unsafe_code)]
 
 use std::collections::BTreeMap;
 use std::ptr::NonNull;

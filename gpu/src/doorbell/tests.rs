@@ -1,4 +1,5 @@
 //! Mapped, lost, refused and proxied doorbells of a software controller, with the emulated GPU.
+#![allow(unsafe_code)]
 
 use std::ptr::NonNull;
 
@@ -141,7 +142,8 @@ fn doorbells_that_are_messages_are_rung_by_proxy_alone() {
     adit_gpu_emulated::load();
     let rig = Rig::new(1);
     let bus: Arc<dyn adit_driver::bus::Bus> = Arc::<SoftBus>::clone(&rig.buses[0]);
-    let message = Doorbell::Message { bus, offset: 0x1008 };
+    // SAFETY: it rings the head of a queue that does not exist.
+    let message = unsafe { Doorbell::message(bus, 0x1008) };
     let Doorbells::Mapped(pages) = Doorbells::mapped(&rig.gpu) else { panic!("mapped") };
     let error = pages.map(&message).expect_err("no store reaches it");
     assert!(error.is_unavailable() && error.to_string().contains("messages"), "{error}");

@@ -21,7 +21,8 @@ impl Recorder {
     fn doorbells(self: &Arc<Self>, qid: u32) -> [Doorbell; 2] {
         [qid * 2, qid * 2 + 1].map(|offset| {
             let bus: Arc<dyn Bus> = Arc::<Recorder>::clone(self);
-            Doorbell::Message { bus, offset }
+            // SAFETY: a recorder has no memory.
+            unsafe { Doorbell::message(bus, offset) }
         })
     }
 
@@ -38,7 +39,7 @@ unsafe impl Bus for Recorder {
     fn read32(&self, _: u32) -> u32 {
         0
     }
-    fn write32(&self, offset: u32, value: u32) {
+    unsafe fn write32(&self, offset: u32, value: u32) {
         assert!((offset, value) != (0, 13), "a test's panic");
         self.rung.lock().expect("no panic holds it").push((offset, value));
         if !self.lingers.is_zero() {
@@ -48,17 +49,18 @@ unsafe impl Bus for Recorder {
     fn read64(&self, _: u32) -> u64 {
         0
     }
-    fn write64(&self, _: u32, _: u64) {}
-    fn doorbell(self: Arc<Self>, offset: u32) -> adit_driver::Result<Doorbell> {
-        Ok(Doorbell::Message { bus: self, offset })
+    unsafe fn write64(&self, _: u32, _: u64) {}
+    unsafe fn doorbell(self: Arc<Self>, offset: u32) -> adit_driver::Result<Doorbell> {
+        // SAFETY: as above.
+        Ok(unsafe { Doorbell::message(self, offset) })
     }
-    fn bar_window(&self, _: u8, _: u64, _: u64) -> adit_driver::Result<Window> {
+    unsafe fn bar_window(&self, _: u8, _: u64, _: u64) -> adit_driver::Result<Window> {
         Err(nothing())
     }
-    fn map(&self, _: HostRange<'_>) -> adit_driver::Result<Iova> {
+    unsafe fn map(&self, _: HostRange<'_>) -> adit_driver::Result<Iova> {
         Err(nothing())
     }
-    fn unmap(&self, _: Iova, _: u64) -> adit_driver::Result<()> {
+    unsafe fn unmap(&self, _: Iova, _: u64) -> adit_driver::Result<()> {
         Err(nothing())
     }
     fn reserve(&self, _: u64) -> adit_driver::Result<Iova> {

@@ -124,6 +124,8 @@ pub struct LaneInfo {
     pub depth: u32,
     /// Whether it can be told that LBAs hold nothing of value.
     pub deallocates: bool,
+    /// Most LBAs that it can be told of at once.
+    pub deallocate_lbas_max: u64,
     /// How it checks what it reads by itself, if it does.
     pub protection: Option<Protection>,
     /// Whether its queue can use this memory.

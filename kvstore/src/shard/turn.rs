@@ -243,8 +243,14 @@ impl<Q: CommandQueue<Load>> Shard<Q> {
         if is_busy || !self.lanes.iter().all(can) {
             return;
         }
-        let Some((device, run)) = self.spaces.next_discard(DISCARD_UNITS_MIN, DISCARD_UNITS_MAX)
-        else {
+        let units = |lane: &Lane<Q>| {
+            lane.info.deallocate_lbas_max / (UNIT_BYTES / u64::from(lane.info.lba_bytes))
+        };
+        let most = self.lanes.iter().map(units).min().unwrap_or(0).min(DISCARD_UNITS_MAX);
+        if most == 0 {
+            return;
+        }
+        let Some((device, run)) = self.spaces.next_discard(DISCARD_UNITS_MIN, most) else {
             return;
         };
         let lane = &mut self.lanes[usize::from(device)];

@@ -136,6 +136,7 @@ fn lane(device: &Device, options: &OpenOptions, memory: &[Buffer]) -> Result<Dev
         boundary_bytes: about.boundary_bytes,
         depth,
         deallocates: about.deallocates,
+        deallocate_lbas_max: about.deallocate_lbas_max,
         protection: about.protection,
         accepts: Box::new(move |buffer| accepting.accepts(buffer)),
     };

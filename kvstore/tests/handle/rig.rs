@@ -14,7 +14,7 @@ const BYTES: u64 = 256 << 20;
 /// See the module.
 pub(crate) enum Rig {
     /// Stays as it is while a store on it is closed and opened again.
-    Soft(Device),
+    Soft(Box<Device>),
     File(PathBuf),
 }
 
@@ -22,7 +22,7 @@ impl Rig {
     pub(crate) fn soft() -> Rig {
         let target: Target = "soft:mem=256M,queues=host".parse().expect("a target");
         let options = DeviceOptions { queue_count: 8, ..DeviceOptions::default() };
-        Rig::Soft(Device::open(&target, &options).expect("a controller"))
+        Rig::Soft(Box::new(Device::open(&target, &options).expect("a controller")))
     }
 
     pub(crate) fn file() -> Rig {
@@ -41,7 +41,7 @@ impl Rig {
 
     fn devices(&self) -> Vec<Device> {
         match self {
-            Rig::Soft(device) => vec![device.clone()],
+            Rig::Soft(device) => vec![Device::clone(device)],
             Rig::File(_) => Vec::new(),
         }
     }

@@ -140,6 +140,7 @@ fn lane(device: &Device) -> Lane<Queue> {
         boundary_bytes: about.boundary_bytes,
         depth: 32.min(about.queue_depth_max),
         deallocates: about.deallocates,
+        deallocate_lbas_max: about.deallocate_lbas_max,
         protection: about.protection,
         accepts: Box::new(move |memory| accepting.accepts(memory)),
     };

@@ -82,6 +82,7 @@ impl<T> SimulatedQueue<T> {
             boundary_bytes: self.rules.boundary_bytes,
             depth: self.rules.depth,
             deallocates: self.rules.deallocates,
+            deallocate_lbas_max: u64::MAX,
             protection: None,
             accepts: Box::new(move |memory| lock(&machine).accepts(memory)),
         }

@@ -1,6 +1,7 @@
 //! The command: from what was asked for to what is told.
 
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, IsTerminal};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use clap::{Args, Subcommand};
 
@@ -10,7 +11,7 @@ use super::side::{self, Bench, CompareArgs, ReportArgs};
 use super::{report, run};
 use crate::failure::{Failure, Result};
 use crate::interrupt::Interrupt;
-use crate::output::Output;
+use crate::output::{self, Output};
 
 /// `adit bench`: runs jobs, or looks at the reports of earlier ones.
 #[derive(Args, Debug)]
@@ -42,6 +43,9 @@ pub(crate) fn command(command: &BenchCommand) -> Result<()> {
 }
 
 fn jobs(args: &BenchArgs) -> Result<()> {
+    if let Some(answer) = args.answer()? {
+        return Output::Standard.write(&answer);
+    }
     let request = args.request()?;
     if request.run.showcmd {
         return Output::Standard.write(&args.showcmd()?);
@@ -55,8 +59,13 @@ fn jobs(args: &BenchArgs) -> Result<()> {
 fn execute(request: &Request) -> Result<()> {
     let mut output = Output::open(request.run.output.as_deref())?;
     let interrupt = Interrupt::install()?;
+    interrupt.hear_status()?;
     if is_side_by_side(request) {
         return side_by_side(request, &interrupt, &mut output);
+    }
+    let request = &request.seeded(fresh_seed());
+    if request.run.shows_seeds {
+        output.write(&report::seeds(&run::seeds(request)))?;
     }
     if request.run.formats.contains(&OutputFormat::Normal) {
         output.write(&report::head(request))?;
@@ -68,6 +77,11 @@ fn execute(request: &Request) -> Result<()> {
     let told = tell(request, &outcome, &mut output);
     verdict(&outcome)?;
     told
+}
+
+/// Another number in each run.
+fn fresh_seed() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos() as u64
 }
 
 /// Whether the jobs run more than once.
@@ -94,13 +108,14 @@ fn side_by_side(request: &Request, interrupt: &Interrupt, output: &mut Output) -
     let comparison = side::run(
         request,
         &mut Bench {
-            run_one: &mut |request| run::run(request, interrupt, &mut |_| Ok(())),
+            run_one: &mut |request| {
+                run::run(&request.seeded(fresh_seed()), interrupt, &mut |_| Ok(()))
+            },
             job_json: &report::job_json,
             set: &set,
             progress: &mut |line| {
-                // A terminal that went away takes nothing with it.
                 if shows {
-                    drop(writeln!(io::stderr(), "{line}"));
+                    output::remark(line);
                 }
             },
         },

@@ -11,6 +11,9 @@ const TOLD_MAX: u64 = 10;
 /// Errno of failed I/O (EIO) and of data that is not what it should be (EILSEQ), as fio reports them.
 pub(crate) const EIO: i32 = 5;
 const EILSEQ: i32 = 84;
+/// Errno of a full device, and of an I/O that took too long.
+const ENOSPC: i32 = 28;
+const ETIMEDOUT: i32 = 110;
 
 /// fio's `--continue_on_error`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
@@ -64,6 +67,16 @@ impl Tolerance {
     }
 }
 
+/// The number of errno(3) that fio would have for an error.
+pub(crate) fn errno_of(error: CommandError) -> i32 {
+    match error {
+        _ if error.is_no_space() => ENOSPC,
+        CommandError::System(errno) => errno.0,
+        CommandError::TimedOut { .. } => ETIMEDOUT,
+        _ => EIO,
+    }
+}
+
 /// The name that an error is counted under: the specification's for a status.
 pub(crate) fn name_of(error: CommandError) -> &'static str {
     match error {
@@ -114,8 +127,8 @@ impl Errors {
     }
 }
 
-/// Blocks of a pass whose write failed: what they hold is not known.
-pub(crate) type Unwritten = BTreeSet<u64>;
+/// Blocks of a pass whose write failed, by file and offset: what they hold is not known.
+pub(crate) type Unwritten = BTreeSet<(u32, u64)>;
 
 #[cfg(test)]
 mod tests {

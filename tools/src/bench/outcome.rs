@@ -24,11 +24,30 @@ pub(crate) struct RunOutcome {
     pub(crate) groups: Vec<GroupOutcome>,
     /// How time was told.
     pub(crate) clock: ClockOutcome,
+    /// What the kernel counted for the disks below, by name.
+    pub(crate) disks: Vec<DiskOutcome>,
     /// What casts doubt on the figures: the machine was the limit, nothing was ever written where it was read, the clock
     /// was off. Whole sentences.
     pub(crate) warnings: Vec<Warning>,
     /// Whether the user ended it.
     pub(crate) interrupted: bool,
+}
+
+/// What the kernel counted for a disk while the jobs ran, whichever process it was for; reads, then writes.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct DiskOutcome {
+    /// As the kernel calls it.
+    pub(crate) name: String,
+    /// I/Os that ended.
+    pub(crate) ios: [u64; 2],
+    /// I/Os that became part of others.
+    pub(crate) merges: [u64; 2],
+    /// Milliseconds that all of them took together.
+    pub(crate) ms: [u64; 2],
+    /// Milliseconds that all I/Os spent in the queue together.
+    pub(crate) queue_ms: u64,
+    /// Share of the time in which at least one was under way, in percent.
+    pub(crate) busy_percent: f64,
 }
 
 /// What casts doubt on the figures.
@@ -195,8 +214,11 @@ impl JobOutcome {
     }
 }
 
-fn merge_stats(ours: &mut Stats, theirs: &Stats) {
+/// Adds what another queue counted.
+pub(crate) fn merge_stats(ours: &mut Stats, theirs: &Stats) {
     ours.submitted += theirs.submitted;
+    ours.completed += theirs.completed;
+    ours.bytes += theirs.bytes;
     ours.sgl_commands += theirs.sgl_commands;
     ours.prebuilt_lists += theirs.prebuilt_lists;
     ours.built_lists += theirs.built_lists;
@@ -207,6 +229,7 @@ fn merge_stats(ours: &mut Stats, theirs: &Stats) {
     ours.unknown_cids += theirs.unknown_cids;
     ours.wrong_sqids += theirs.wrong_sqids;
     ours.bad_sqheads += theirs.bad_sqheads;
+    ours.stale_sqheads += theirs.stale_sqheads;
     ours.aborts += theirs.aborts;
     ours.recreations += theirs.recreations;
     ours.resets += theirs.resets;

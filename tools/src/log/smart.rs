@@ -55,11 +55,10 @@ impl SmartReport {
     }
 
     pub(super) fn of(log: &SmartHealth) -> SmartReport {
-        let is_reported = log.composite_temperature_k.get() != 0;
         SmartReport {
             critical_warnings: log.critical_warning().names().collect(),
             critical_warning: log.critical_warning,
-            composite_temperature_celsius: is_reported.then(|| log.temperature_c()),
+            composite_temperature_celsius: log.temperature_c(),
             available_spare_percent: log.available_spare_percent,
             available_spare_threshold_percent: log.available_spare_threshold_percent,
             percentage_used: log.percentage_used,

@@ -92,6 +92,10 @@ pub(super) struct BindArgs {
     #[arg(long, value_name = "NAME")]
     pub(super) user: Option<String>,
 
+    /// Grants the other devices of its IOMMU group that vfio-pci has as well
+    #[arg(long)]
+    pub(super) with_group: bool,
+
     /// Erases signatures of an unused drive (a copy of each is kept below /var/lib/adit/setup)
     #[arg(long)]
     pub(super) force_erase_signature: bool,
@@ -138,7 +142,8 @@ pub(super) struct RestoreArgs {
 #[derive(Args, Clone, Debug)]
 #[command(after_help = "\
 A udev rule gives the user the file of the device's IOMMU group, a drop-in of limits.d the right to lock memory (from the
-next login on). Both are shown before they are written, and removed by 'adit setup revoke'.
+next login on). Both are shown before they are written, and removed by 'adit setup revoke'. The file opens every device of
+the group that vfio-pci has: where one of those was granted to none, this is refused without --with-group.
 
 Example:
   sudo adit setup grant 0000:01:00.0 --user $USER")]
@@ -150,6 +155,10 @@ pub(super) struct GrantArgs {
     /// The user
     #[arg(long, value_name = "NAME")]
     pub(super) user: String,
+
+    /// Also lets the user open what else vfio-pci has of the device's IOMMU group
+    #[arg(long)]
+    pub(super) with_group: bool,
 
     #[command(flatten)]
     pub(super) change: ChangeArgs,

@@ -11,6 +11,8 @@ use std::time::Duration;
 
 use serde::Serialize;
 
+use crate::human::shell_word;
+
 /// One change.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(tag = "action", rename_all = "snake_case")]
@@ -61,20 +63,22 @@ pub(crate) enum Change {
 }
 
 impl fmt::Display for Change {
-    /// As a person would do it in a shell, where that is possible.
+    /// As a person would do it in a shell, where that is possible: one line, with words quoted where they have to be.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let word = |path: &Path| shell_word(&path.to_string_lossy());
         match self {
-            Change::Write { path, value } if value.is_empty() => {
-                write!(f, "echo > {}", path.display())
+            Change::Write { path, value } if value.is_empty() => write!(f, "echo > {}", word(path)),
+            Change::Write { path, value } => {
+                write!(f, "echo {} > {}", shell_word(value), word(path))
             }
-            Change::Write { path, value } => write!(f, "echo {value} > {}", path.display()),
-            Change::File { path, .. } => write!(f, "write {}", path.display()),
-            Change::Link { path, target } => {
-                write!(f, "ln -s {} {}", target.display(), path.display())
+            Change::File { path, .. } => write!(f, "write {}", word(path)),
+            Change::Link { path, target } => write!(f, "ln -s {} {}", word(target), word(path)),
+            Change::Remove { path } => write!(f, "rm {}", word(path)),
+            Change::Owner { path, uid } => write!(f, "chown {uid} {}", word(path)),
+            Change::Run { program, arguments } => {
+                let words = [program].into_iter().chain(arguments).map(|word| shell_word(word));
+                f.write_str(&words.collect::<Vec<_>>().join(" "))
             }
-            Change::Remove { path } => write!(f, "rm {}", path.display()),
-            Change::Owner { path, uid } => write!(f, "chown {uid} {}", path.display()),
-            Change::Run { program, arguments } => write!(f, "{program} {}", arguments.join(" ")),
         }
     }
 }

@@ -18,6 +18,7 @@ use super::progress::{Line, Ticker};
 use super::record::STATE;
 use super::root::Root;
 use crate::failure::{Failure, Result};
+use crate::human::printable;
 use crate::interrupt::Interrupt;
 use crate::output::Output;
 
@@ -139,17 +140,17 @@ impl<'a> Operation<'a> {
         if let Change::File { path, content, .. } = change
             && !path.starts_with(STATE)
         {
-            text.extend(content.lines().map(|line| format!("    {line}\n")));
+            text.extend(content.lines().map(|line| format!("    {}\n", printable(line))));
         }
         self.print(&text);
     }
 
-    /// A sentence for the person.
+    /// A sentence for the person, in one line.
     ///
     /// # Errors
     /// None in the middle of changes: what could not be written ends the operation as a failure when all is done.
     pub(crate) fn say(&mut self, sentence: impl Display) -> Result<()> {
-        let sentence = sentence.to_string();
+        let sentence = printable(&sentence.to_string());
         self.print(&format!("{sentence}\n"));
         self.notes.push(sentence);
         Ok(())

@@ -5,6 +5,8 @@ use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use crate::human::printable;
+
 /// Shorter waits stay silent.
 const PATIENCE: Duration = Duration::from_secs(2);
 
@@ -42,16 +44,16 @@ impl Drop for Ticker {
 }
 
 /// A line on the terminal, cleared when dropped.
-pub(crate) struct Line<'a> {
-    what: &'a str,
+pub(crate) struct Line {
+    what: String,
     terminal: bool,
     shown_s: u64,
 }
 
-impl<'a> Line<'a> {
+impl Line {
     /// For a wait that is called `what` (`waiting for nvme0n1`).
-    pub(crate) fn new(what: &'a str) -> Line<'a> {
-        Line { what, terminal: io::stderr().is_terminal(), shown_s: 0 }
+    pub(crate) fn new(what: &str) -> Line {
+        Line { what: printable(what), terminal: io::stderr().is_terminal(), shown_s: 0 }
     }
 
     /// Shows how long it has been, once a second.
@@ -64,7 +66,7 @@ impl<'a> Line<'a> {
     }
 }
 
-impl Drop for Line<'_> {
+impl Drop for Line {
     fn drop(&mut self) {
         if self.shown_s > 0 {
             let _ = write!(io::stderr(), "\r\x1b[K");

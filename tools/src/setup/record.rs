@@ -35,6 +35,9 @@ pub(crate) struct DeviceRecord {
     pub(crate) boot_id: String,
     /// The user who was granted the device.
     pub(crate) grant: Option<String>,
+    /// Whether it may be opened by another's grant in its IOMMU group, and others by its own.
+    #[serde(default)]
+    pub(crate) with_group: bool,
 }
 
 /// How far a binding has gone.
@@ -79,6 +82,11 @@ pub(crate) struct Identity {
 /// The record's file.
 fn path(address: PciAddress) -> String {
     format!("{STATE}/devices/{address}.json")
+}
+
+/// Which boot of the machine this is.
+pub(crate) fn boot_id(root: &Root) -> String {
+    root.text("/proc/sys/kernel/random/boot_id").unwrap_or_default()
 }
 
 /// The record of the device at `address`, if there is one.
@@ -128,6 +136,12 @@ impl DeviceRecord {
         self.bdf.parse().expect("written from an address, compared with one when read")
     }
 
+    /// Whether the device was bound since the machine was booted. Neither a driver, nor an override, nor an owner of
+    /// a device's file outlives a boot: what vfio-pci has of an earlier record, it has from another tool.
+    pub(crate) fn is_of_this_boot(&self, root: &Root) -> bool {
+        self.boot_id == boot_id(root)
+    }
+
     /// The change that writes it down.
     pub(crate) fn stored(&self) -> Change {
         let text = serde_json::to_string_pretty(self).expect("a record is plain data");
@@ -159,6 +173,7 @@ mod tests {
             identity: Identity { ids: "8086:0a54".into(), ..Identity::default() },
             boot_id: "b7b0".into(),
             grant: None,
+            with_group: false,
         }
     }
 

@@ -92,7 +92,7 @@ pub(crate) struct SoftnvmeArgs {
     #[arg(long, value_enum, value_name = "WAY", default_value_t = Doorbells::Mapped)]
     doorbells: Doorbells,
 
-    /// Refuses clients' memory that they could take away under the server's hands (not sealed)
+    /// Refuses clients' memory whose file can be made shorter (not sealed); else such a client is left when it does so
     #[arg(long)]
     sealed_memory_only: bool,
 

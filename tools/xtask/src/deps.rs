@@ -38,6 +38,8 @@ pub(crate) const VALGRIND: Need = Need { package: "valgrind", probe: Probe::Prog
 pub(crate) const FIO: Need = Need { package: "fio", probe: Probe::Program("fio") };
 /// What finds the signatures of file systems, of which a drive must be free.
 pub(crate) const WIPEFS: Need = Need { package: "util-linux", probe: Probe::Program("wipefs") };
+/// What keeps a program on a core.
+pub(crate) const TASKSET: Need = Need { package: "util-linux", probe: Probe::Program("taskset") };
 pub(crate) const STRACE: Need = Need { package: "strace", probe: Probe::Program("strace") };
 
 /// What building `adit` takes besides Rust.

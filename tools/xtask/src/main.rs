@@ -1,11 +1,13 @@
 //! Adit's development commands, run as `cargo xtask …`.
 //!
-//! `vm` boots a throwaway guest with emulated NVMe controllers, `test` runs every check that CI runs, `sim` searches
-//! simulated schedules for broken laws, `demo` shows the driver at work on the software controller, `device` tests the
-//! GPU's code and `gpu` runs `adit gpu`, both without a GPU. Each installs what it needs through apt and says so; none of
-//! them touches a real NVMe device. This crate does not know how the driver works: it only builds and runs the `adit`
-//! binary.
+//! `vm` boots a throwaway guest with emulated NVMe controllers, `test` runs every check that CI runs, `nightly` those that
+//! take longer, `sim` searches simulated schedules for broken laws, `repeat` finds tests that fail by chance, `mutants`
+//! finds code that no test holds, `bench-driver` counts and measures the driver's path of an I/O, `demo` shows the driver at
+//! work on the software controller, `device` tests the GPU's code and `gpu` runs `adit gpu`, both without a GPU. Each
+//! installs what it needs and says so; none of them touches a real NVMe device. This crate does not know how the driver
+//! works: it only builds and runs the `adit` binary.
 
+mod bench_driver;
 mod demo;
 mod deps;
 mod device;
@@ -14,8 +16,11 @@ mod gpu;
 mod guest;
 mod interrupt;
 mod matrix;
+mod mutants;
+mod nightly;
 mod process;
 mod progress;
+mod repeat;
 mod sim;
 mod test;
 mod vm;
@@ -37,10 +42,18 @@ enum Command {
     Vm(Box<guest::GuestArgs>),
     /// Install what is missing, then run every check that CI runs
     Test(test::TestArgs),
+    /// Run what takes too long for each change, step by step: Miri, memcheck, AddressSanitizer
+    Nightly(nightly::NightlyArgs),
     /// Run the driver through simulated schedules full of faults, and check its laws
     Sim(sim::SimArgs),
+    /// Run every test binary many times, alone and side by side, and list what did not pass each time
+    Repeat(repeat::RepeatArgs),
+    /// Change the code that must not be wrong, and list the changes that no test notices
+    Mutants(mutants::MutantsArgs),
     /// Test the GPU's code without a GPU: as C++ on threads, and as NVRTC compiles it
     Device,
+    /// Count the driver's instructions per I/O, and measure it beside the least that an initiator has to do
+    BenchDriver(bench_driver::BenchDriverArgs),
     /// Build adit and run its demonstration on the software controller
     Demo,
     /// Run `adit gpu` with the GPU's code on threads of this machine, which needs no GPU
@@ -52,8 +65,12 @@ fn main() -> ExitCode {
     let result = interrupt::install().and_then(|()| match cli.command {
         Command::Vm(args) => vm::run(&args),
         Command::Test(args) => test::run(&args),
+        Command::Nightly(args) => nightly::run(&args),
         Command::Sim(args) => sim::run(&args),
+        Command::Repeat(args) => repeat::run(&args),
+        Command::Mutants(args) => mutants::run(&args),
         Command::Device => device::run(),
+        Command::BenchDriver(args) => bench_driver::run(&args),
         Command::Demo => demo::run(),
         Command::Gpu(args) => gpu::run(&args),
     });

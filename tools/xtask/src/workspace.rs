@@ -41,6 +41,12 @@ pub(crate) fn build_adit() -> Result<PathBuf> {
     build("adit", &["--release", "--package", "adit"], "release/adit")
 }
 
+/// Builds a measuring program of the benches and returns its path.
+pub(crate) fn build_bench(name: &str) -> Result<PathBuf> {
+    let arguments = ["--release", "--package", "adit-benches", "--bin", name];
+    build(name, &arguments, &format!("release/{name}"))
+}
+
 /// Builds an example of the driver and returns its path: as the tests do, which have built what it needs.
 pub(crate) fn build_example(name: &str) -> Result<PathBuf> {
     let arguments = ["--package", "adit-driver", "--example", name];

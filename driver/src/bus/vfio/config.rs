@@ -5,11 +5,8 @@
 //! capability list is followed for a bounded number of steps.
 
 use super::region::Region;
+use crate::bus::pci::command;
 
-const COMMAND: u64 = 0x04;
-const COMMAND_MEMORY: u16 = 1 << 1;
-const COMMAND_BUS_MASTER: u16 = 1 << 2;
-const COMMAND_INTX_DISABLE: u16 = 1 << 10;
 const STATUS: usize = 0x06;
 const STATUS_CAPABILITIES: u16 = 1 << 4;
 const CAPABILITIES: usize = 0x34;
@@ -30,16 +27,16 @@ pub(super) struct MsixTable {
 /// Lets the function answer memory accesses and start DMA, and keeps it off the
 /// INTx line, which nobody serves.
 pub(super) fn enable(config: &Region) {
-    let command = config.read16(COMMAND);
-    config.write16(COMMAND, command | COMMAND_MEMORY | COMMAND_BUS_MASTER | COMMAND_INTX_DISABLE);
+    let bits = command::MEMORY | command::BUS_MASTER | command::INTX_DISABLE;
+    config.write16(command::OFFSET, config.read16(command::OFFSET) | bits);
 }
 
 /// Takes the right to start DMA away.
 pub(super) fn disable_bus_master(config: &Region) {
-    let command = config.read16(COMMAND);
+    let now = config.read16(command::OFFSET);
     // A function that is gone reads as all ones; there is nothing to take from it.
-    if command != u16::MAX {
-        config.write16(COMMAND, command & !COMMAND_BUS_MASTER);
+    if now != u16::MAX {
+        config.write16(command::OFFSET, now & !command::BUS_MASTER);
     }
 }
 

@@ -68,7 +68,7 @@ impl Dma {
         let iova = self.take(&mut state, len)?;
         // SAFETY: a host range is DMA memory that its owner keeps mapped and reaches only
         // as shared memory until `unmap` succeeded, which is the contract of `Bus::map`.
-        let result = unsafe { ioctl::map(&*self.iommu, iova, memory.len, memory.at.as_ptr()) };
+        let result = unsafe { ioctl::map(&*self.iommu, iova, memory) };
         if let Err(error) = result {
             state.space.free(iova, len);
             let mapped = state.live.values().sum();

@@ -10,12 +10,17 @@ use std::ops::RangeInclusive;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
 use vfio_bindings::bindings::vfio::{
-    VFIO_BASE, VFIO_IOMMU_INFO_CAPS, VFIO_IOMMU_INFO_PGSIZES, VFIO_IOMMU_TYPE1_INFO_CAP_IOVA_RANGE,
-    VFIO_TYPE,
+    VFIO_BASE, VFIO_DMA_MAP_FLAG_READ, VFIO_IOMMU_INFO_CAPS, VFIO_IOMMU_INFO_PGSIZES,
+    VFIO_IOMMU_TYPE1_INFO_CAP_IOVA_RANGE, VFIO_TYPE, vfio_iommu_type1_dma_map,
 };
+use vfio_ioctls::{VfioContainer, VfioError, VfioOps};
+use vmm_sys_util::errno::Error as Errno;
+
+use crate::sys::HostRange;
 
 const DEVICE_RESET: u32 = ((VFIO_TYPE as u32) << 8) | (VFIO_BASE + 11);
 const IOMMU_GET_INFO: u32 = ((VFIO_TYPE as u32) << 8) | (VFIO_BASE + 12);
+const IOMMU_MAP_DMA: u32 = ((VFIO_TYPE as u32) << 8) | (VFIO_BASE + 13);
 /// `struct vfio_iommu_type1_info`: argsz, flags, iova_pgsizes (u64), cap_offset, pad.
 const INFO_LEN: usize = 24;
 /// Far beyond any real answer (a few dozen ranges of 16 bytes).
@@ -105,19 +110,41 @@ pub(super) fn memlock_limit() -> Option<u64> {
     (result == 0 && limit.rlim_cur != libc::RLIM_INFINITY).then_some(limit.rlim_cur)
 }
 
-/// Maps `len` bytes of this process at `iova`, readable and writable by the device.
+/// Maps memory of this process at `iova`. A type 1 container keeps the device from writing memory that it only needs to
+/// read; vfio-ioctls has no call for that.
 ///
 /// # Safety
-/// `at..at+len` stays mapped until [`vfio_ioctls::VfioOps::vfio_dma_unmap`]
-/// succeeded for it, and is meanwhile reached only as atomics or raw memory.
+/// The memory stays mapped until [`VfioOps::vfio_dma_unmap`] succeeded for it, and is meanwhile
+/// reached only as atomics or raw memory.
 pub(super) unsafe fn map(
-    iommu: &dyn vfio_ioctls::VfioOps,
+    iommu: &dyn VfioOps,
     iova: u64,
-    len: usize,
-    at: *mut u8,
+    memory: HostRange<'_>,
 ) -> vfio_ioctls::Result<()> {
-    // SAFETY: the caller promises what the call asks for.
-    unsafe { iommu.vfio_dma_map(iova, len, at) }
+    let container = iommu.as_any().downcast_ref::<VfioContainer>();
+    match container.filter(|_| !memory.is_writable) {
+        // SAFETY: the caller promises what the call asks for.
+        None => unsafe { iommu.vfio_dma_map(iova, memory.len, memory.at.as_ptr()) },
+        Some(container) => map_read_only(container, iova, memory),
+    }
+}
+
+fn map_read_only(
+    container: &VfioContainer,
+    iova: u64,
+    memory: HostRange<'_>,
+) -> vfio_ioctls::Result<()> {
+    let ask = vfio_iommu_type1_dma_map {
+        argsz: size_of::<vfio_iommu_type1_dma_map>() as u32,
+        flags: VFIO_DMA_MAP_FLAG_READ,
+        vaddr: memory.at.as_ptr().expose_provenance() as u64,
+        iova,
+        size: memory.len as u64,
+    };
+    // SAFETY: the kernel reads the structure; the device does not write the memory it names.
+    let result =
+        unsafe { libc::ioctl(container.as_raw_fd(), IOMMU_MAP_DMA.into(), &raw const ask) };
+    if result < 0 { Err(VfioError::IommuDmaMap(Errno::last())) } else { Ok(()) }
 }
 
 /// A second descriptor of an open device.

@@ -124,7 +124,7 @@ unsafe impl Bus for Vfio {
         self.bar0.read32(offset.into())
     }
 
-    fn write32(&self, offset: u32, value: u32) {
+    unsafe fn write32(&self, offset: u32, value: u32) {
         self.bar0.write32(offset.into(), value);
     }
 
@@ -132,16 +132,17 @@ unsafe impl Bus for Vfio {
         self.bar0.read64(offset.into())
     }
 
-    fn write64(&self, offset: u32, value: u64) {
+    unsafe fn write64(&self, offset: u32, value: u64) {
         self.bar0.write64(offset.into(), value);
     }
 
-    fn doorbell(self: Arc<Self>, offset: u32) -> Result<Doorbell> {
+    unsafe fn doorbell(self: Arc<Self>, offset: u32) -> Result<Doorbell> {
         let mapped = self.bar0.window(offset.into(), 4);
-        mapped::doorbell(Arc::<Self>::clone(&self), self.bar0.len(), offset, mapped)
+        // SAFETY: passed on to our caller.
+        unsafe { mapped::doorbell(Arc::<Self>::clone(&self), self.bar0.len(), offset, mapped) }
     }
 
-    fn bar_window(&self, bar: u8, offset: u64, len: u64) -> Result<Window> {
+    unsafe fn bar_window(&self, bar: u8, offset: u64, len: u64) -> Result<Window> {
         let cannot = |why: String| {
             Error::device(&self.name, format!("cannot map BAR{bar}: {why}"), "do without it")
         };
@@ -160,15 +161,15 @@ unsafe impl Bus for Vfio {
         region.map(offset, len).map_err(|why| cannot(why.to_string()))
     }
 
-    fn map(&self, memory: HostRange<'_>) -> Result<Iova> {
+    unsafe fn map(&self, memory: HostRange<'_>) -> Result<Iova> {
         self.dma.map(memory).map(Iova)
     }
 
-    fn map_file(&self, file: BorrowedFd<'_>, offset: u64, len: u64) -> Result<Iova> {
+    unsafe fn map_file(&self, file: BorrowedFd<'_>, offset: u64, len: u64) -> Result<Iova> {
         self.dma.map_file(file, offset, len).map(Iova)
     }
 
-    fn unmap(&self, iova: Iova, len: u64) -> Result<()> {
+    unsafe fn unmap(&self, iova: Iova, len: u64) -> Result<()> {
         self.dma.unmap(iova.0, len)
     }
 

@@ -6,11 +6,11 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use memmap2::{MmapOptions, MmapRaw};
 use vfio_bindings::bindings::vfio::{VFIO_REGION_INFO_FLAG_MMAP, VFIO_REGION_INFO_FLAG_WRITE};
 use vfio_ioctls::{VfioDevice, VfioRegionInfoCap};
 
 use super::config::MsixTable;
+use super::ioctl;
 use crate::bus::mapped::MappedRuns;
 use crate::sys::Window;
 
@@ -49,8 +49,7 @@ impl Region {
     pub(super) fn map(&self, offset: u64, len: u64) -> std::io::Result<Window> {
         let at = self.device.get_region_offset(self.index) + offset;
         let len = usize::try_from(len).map_err(std::io::Error::other)?;
-        let map: MmapRaw = MmapOptions::new().offset(at).len(len).map_raw(&*self.device)?;
-        Ok(Window::new(Arc::new(map)))
+        Window::map(ioctl::borrow(&*self.device), at, len)
     }
 
     /// Which runs of the region may be mapped.

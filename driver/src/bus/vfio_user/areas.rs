@@ -1,37 +1,36 @@
 //! Mapping parts of the server's regions into this process.
 //!
 //! The server names a file and areas in it; both are checked against the
-//! region and the file before anything is mapped.
+//! region and the file before anything is mapped. Only memory files are: a store to any other could wait for the
+//! process or the disk behind its file system, without a deadline.
 
 use std::fs::File;
 use std::io;
 use std::ops::Range;
-use std::sync::Arc;
-
-use memmap2::{MmapOptions, MmapRaw};
+use std::os::fd::AsFd;
 
 use super::describe::Region;
-use crate::sys::Window;
+use crate::sys::{Window, memory_file};
 
 const PAGE: u64 = 4096;
 /// Doorbells start here (NVMe over PCIe Transport 1.0, section 3.1.2).
 const DOORBELLS: u64 = 0x1000;
 
-/// The mappable whole pages of BAR0 that hold doorbells.
+/// The mappable whole pages of BAR0 that hold doorbells; none where their file is no memory file.
 pub(super) fn doorbell_areas(bar0: &Region) -> Vec<Range<u64>> {
     let clipped = bar0.areas.iter().filter_map(|area| {
         let start = area.start.max(DOORBELLS).checked_next_multiple_of(PAGE)?;
         let end = area.end.min(bar0.len) / PAGE * PAGE;
         (start < end).then_some(start..end)
     });
-    if bar0.file.is_some() { clipped.collect() } else { Vec::new() }
+    let file = bar0.file.as_ref().filter(|(file, _)| memory_file::page_bytes(file).is_some());
+    if file.is_some() { clipped.collect() } else { Vec::new() }
 }
 
 /// Maps a part of a region from the server's file.
 pub(super) fn map_area(region: &Region, area: Range<u64>) -> io::Result<Window> {
     let (file, at, len) = locate(region, area)?;
-    let map: MmapRaw = MmapOptions::new().offset(at).len(len).map_raw(file)?;
-    Ok(Window::new(Arc::new(map)))
+    Window::map(file.as_fd(), at, len)
 }
 
 /// Maps the part of a region that starts at `start` where `window` is now.
@@ -58,6 +57,9 @@ fn locate(region: &Region, area: Range<u64>) -> io::Result<(&File, u64, usize)> 
 
 /// A page beyond the file's end could be mapped but not touched.
 fn check_file(file: &File, at: u64, len: u64) -> io::Result<()> {
+    if memory_file::page_bytes(file).is_none() {
+        return Err(io::Error::other("the server's file for it is no memory file"));
+    }
     let file_len = file.metadata()?.len();
     match at.checked_add(len) {
         Some(end) if end <= file_len => Ok(()),
@@ -68,7 +70,6 @@ fn check_file(file: &File, at: u64, len: u64) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::os::fd::AsFd;
 
     fn region(len: u64, areas: &[(u64, u64)], file: Option<(File, u64)>) -> Region {
         Region { len, areas: areas.iter().map(|&(start, end)| start..end).collect(), file }
@@ -86,6 +87,15 @@ mod tests {
         let expected: Vec<Range<u64>> = std::iter::once(0x3000..0x4000).collect();
         assert_eq!(doorbell_areas(&offered), expected);
         assert!(doorbell_areas(&region(0x4000, &areas, None)).is_empty());
+    }
+
+    #[test]
+    fn files_that_are_no_memory_are_not_mapped() {
+        let other = File::open("/proc/self/status").expect("a file");
+        let offered = region(0x4000, &[(0x1000, 0x4000)], Some((other, 0)));
+        assert!(doorbell_areas(&offered).is_empty());
+        let error = map_area(&offered, 0x1000..0x2000).expect_err("no memory").to_string();
+        assert!(error.contains("no memory file"), "{error}");
     }
 
     #[test]

@@ -14,6 +14,7 @@
 //! off for servers that are not believed that far.
 
 mod areas;
+mod command;
 mod connection;
 mod describe;
 mod open;
@@ -57,6 +58,9 @@ const PAGE: u64 = 4096;
 const LARGE_PAGE: u64 = 2 << 20;
 const BAR_COUNT: u8 = 6;
 
+/// How long a server has for each answer, where nothing else is asked for.
+pub const SERVER_TIMEOUT: Duration = Duration::from_secs(5);
+
 /// How to talk to a server.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
@@ -68,7 +72,7 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Options {
-        Options { deadline: Duration::from_secs(5), map_doorbells: true }
+        Options { deadline: SERVER_TIMEOUT, map_doorbells: true }
     }
 }
 
@@ -99,6 +103,7 @@ struct Mapping {
     len: u64,
     file: OwnedFd,
     offset: u64,
+    is_writable: bool,
 }
 
 /// What users of the bus were given that a new connection must go on serving. Locks are taken in the order
@@ -259,6 +264,7 @@ impl VfioUser {
             return Err(Error::refused(&self.name, what(), why, "restart the server"));
         }
         let answer = connection.request(Command::DeviceReset, &[]).map(drop);
+        let answer = answer.and_then(|()| command::enable(connection));
         answer.map_err(|failure| self.failed(what(), &failure))
     }
 
@@ -290,8 +296,9 @@ fn set_irqs(connection: &mut Connection, index: u32, start: u32, files: &[RawFd]
 /// Hands memory over, to be found at `address`.
 fn map_memory(connection: &mut Connection, address: u64, mapping: &Mapping) -> Answer<()> {
     let argsz = size_of::<DmaMap>() as u32;
-    let Mapping { len, offset, .. } = *mapping;
-    let ask = DmaMap { argsz, flags: wire::DMA_READ_WRITE, offset, address, size: len };
+    let Mapping { len, offset, is_writable, .. } = *mapping;
+    let flags = if is_writable { wire::DMA_READ_WRITE } else { wire::DMA_READ };
+    let ask = DmaMap { argsz, flags, offset, address, size: len };
     let files = [mapping.file.as_raw_fd()];
     connection.request_with_files(Command::DmaMap, &[ask.as_bytes()], &files).map(drop)
 }
@@ -308,7 +315,7 @@ unsafe impl Bus for VfioUser {
         u32::from_le_bytes(self.read(offset))
     }
 
-    fn write32(&self, offset: u32, value: u32) {
+    unsafe fn write32(&self, offset: u32, value: u32) {
         self.write(offset, &value.to_le_bytes());
     }
 
@@ -316,16 +323,17 @@ unsafe impl Bus for VfioUser {
         u64::from_le_bytes(self.read(offset))
     }
 
-    fn write64(&self, offset: u32, value: u64) {
+    unsafe fn write64(&self, offset: u32, value: u64) {
         self.write(offset, &value.to_le_bytes());
     }
 
-    fn doorbell(self: Arc<Self>, offset: u32) -> Result<Doorbell> {
+    unsafe fn doorbell(self: Arc<Self>, offset: u32) -> Result<Doorbell> {
         let mapped = self.doorbells.find(offset.into(), 4);
-        mapped::doorbell(Arc::<Self>::clone(&self), self.shape.bar0_len, offset, mapped)
+        // SAFETY: passed on to our caller.
+        unsafe { mapped::doorbell(Arc::<Self>::clone(&self), self.shape.bar0_len, offset, mapped) }
     }
 
-    fn bar_window(&self, bar: u8, offset: u64, len: u64) -> Result<Window> {
+    unsafe fn bar_window(&self, bar: u8, offset: u64, len: u64) -> Result<Window> {
         let cannot = |why: String| {
             Error::device(&self.name, format!("cannot map BAR{bar}: {why}"), "do without it")
         };
@@ -347,12 +355,12 @@ unsafe impl Bus for VfioUser {
         Ok(window)
     }
 
-    fn map(&self, memory: HostRange<'_>) -> Result<Iova> {
+    unsafe fn map(&self, memory: HostRange<'_>) -> Result<Iova> {
         let size = memory.len as u64;
         let mut addresses = self.addresses();
         let (file, offset) = self.check_mappable(memory, addresses.live.len())?;
         let address = self.take(&mut addresses, size)?;
-        let mapping = Mapping { len: size, file, offset };
+        let mapping = Mapping { len: size, file, offset, is_writable: memory.is_writable };
         let answer = map_memory(&mut self.connection(), address, &mapping);
         match answer {
             Ok(()) => {
@@ -369,7 +377,7 @@ unsafe impl Bus for VfioUser {
         }
     }
 
-    fn unmap(&self, iova: Iova, len: u64) -> Result<()> {
+    unsafe fn unmap(&self, iova: Iova, len: u64) -> Result<()> {
         let mut addresses = self.addresses();
         if addresses.live.get(&iova.0).is_none_or(|mapping| mapping.len != len) {
             let what = format!("unmapping {len} bytes at device address {:#x}", iova.0);

@@ -14,7 +14,7 @@ use vfio_bindings::bindings::vfio::{
 
 use super::connection::{Answer, Connection};
 use super::describe::{self, Limits};
-use super::{ADDRESSES, Addresses, Options, PAGE, VfioUser, areas, in_words, wire};
+use super::{ADDRESSES, Addresses, Options, PAGE, VfioUser, areas, command, in_words, wire};
 use crate::bus::clock::Clock;
 use crate::bus::iova::IovaSpace;
 use crate::bus::mapped::MappedRuns;
@@ -26,7 +26,9 @@ pub(super) fn open(socket: &Path, options: Options) -> Result<VfioUser> {
     let name = format!("vfio-user:{}", socket.display());
     let mut connection = Connection::connect(socket, options.deadline)
         .map_err(|why| connect_failed(&name, &why, options.deadline))?;
-    let described = describe_all(&mut connection).map_err(|failure| {
+    let answer = describe_all(&mut connection)
+        .and_then(|described| command::enable(&mut connection).map(|()| described));
+    let described = answer.map_err(|failure| {
         let fix = "check that the socket is a vfio-user server's and that no other client has it";
         Error::refused(&name, "cannot open", in_words(&failure), fix)
     })?;
@@ -108,6 +110,12 @@ impl Described {
     ) -> Result<VfioUser> {
         let mut doorbells = MappedRuns::default();
         if options.map_doorbells {
+            if self.shape.doorbells.is_empty() && self.bar0.file.is_some() {
+                tracing::warn!(
+                    "{name}: its doorbells are in no memory file, so that each ring is a message; have the server \
+                     keep its socket's folder on a tmpfs, such as /run or /dev/shm"
+                );
+            }
             for area in &self.shape.doorbells {
                 let window = areas::map_area(&self.bar0, area.clone()).map_err(|why| {
                     let fix = "restart the server, or open it without mapped doorbells";

@@ -93,6 +93,8 @@ pub(crate) struct DmaMap {
 }
 
 pub(crate) const DMA_READ_WRITE: u32 = 0b11;
+/// Of [`DmaMap`]: the device may only read it.
+pub(crate) const DMA_READ: u32 = 0b01;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]

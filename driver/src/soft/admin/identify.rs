@@ -11,7 +11,7 @@ use crate::soft::controller::Controller;
 use crate::soft::io::{COPY_LBAS_MAX, COPY_RANGE_LBAS_MAX, COPY_RANGES_MAX};
 use crate::soft::memory::Dma;
 use crate::soft::namespace::Namespace;
-use crate::soft::options::{NAMESPACES_MAX, Options, SglSupport};
+use crate::soft::options::{NAMESPACES_MAX, Options, PCI_VENDOR, SglSupport};
 use crate::soft::status::{Answer, INVALID_FIELD, INVALID_NAMESPACE};
 use crate::spec::Status;
 
@@ -120,10 +120,13 @@ impl Controller {
         Ok(())
     }
 
-    /// CNS 06h: limits of Dataset Management; zero is none.
+    /// CNS 06h: limits of commands without a transfer.
     fn identify_nvm(&mut self) {
-        // DMRL: one page of ranges, the most that fit the command.
-        put(&mut self.page[..], 3, [255]);
+        let (limits, page) = (&self.options.limits, &mut self.page[..]);
+        put(page, 0, [limits.vsl, limits.wzsl]);
+        put(page, 3, [limits.dmrl]);
+        put(page, 4, limits.dmrsl_lbas.to_le_bytes());
+        put(page, 8, limits.dmsl_lbas.to_le_bytes());
     }
 
     /// CNS 08h: NSTAT says ready.
@@ -152,6 +155,9 @@ impl Controller {
 }
 
 fn put_controller(page: &mut [u8], options: &Options) {
+    // VID and SSVID.
+    put(page, 0, PCI_VENDOR.to_le_bytes());
+    put(page, 2, PCI_VENDOR.to_le_bytes());
     put_text(page, 4, 20, &options.serial);
     put_text(page, 24, 40, MODEL);
     put_text(page, 64, 8, FIRMWARE_REVISION);

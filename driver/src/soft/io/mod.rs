@@ -12,10 +12,10 @@ use super::controller::Controller;
 use super::media::{LbaRun, MediaError};
 use super::memory::Dma;
 use super::namespace::Namespace;
-use super::options::NAMESPACES_MAX;
+use super::options::{CommandLimits, NAMESPACES_MAX};
 use super::status::{
     Answer, COMPARE_FAILURE, DATA_TRANSFER_ERROR, DONE, INVALID_FIELD, INVALID_NAMESPACE,
-    LBA_OUT_OF_RANGE, UNRECOVERED_READ, WRITE_FAULT,
+    LBA_OUT_OF_RANGE, SIZE_LIMIT_EXCEEDED, UNRECOVERED_READ, WRITE_FAULT,
 };
 use crate::spec::Status;
 
@@ -129,6 +129,7 @@ impl Controller {
 
     fn write_zeroes(&mut self, command: &Command, range: Range, fua: bool) -> Answer {
         let run = self.media_run(command.nsid, range)?;
+        check_pages(run, self.options.limits.wzsl)?;
         let protected = self.protected(command, run)?;
         self.media.zero(run).map_err(|_| WRITE_FAULT)?;
         match protected {
@@ -141,6 +142,7 @@ impl Controller {
 
     fn verify(&mut self, command: &Command, range: Range) -> Answer {
         let run = self.media_run(command.nsid, range)?;
+        check_pages(run, self.options.limits.vsl)?;
         let protected = self.protected(command, run)?;
         self.media.check_readable(run.offset, run.len).map_err(|_| UNRECOVERED_READ)?;
         self.media.verify(run.offset, run.len).map_err(|_| UNRECOVERED_READ)?;
@@ -181,7 +183,23 @@ impl Controller {
         for index in 0..ranges {
             self.media_range(command.nsid, self.dataset_range(index))?;
         }
-        Ok(())
+        self.check_dataset(ranges)
+    }
+
+    /// The limits that CNS 06h states of Dataset Management.
+    fn check_dataset(&self, ranges: usize) -> Result<(), Status> {
+        let CommandLimits { dmrl, dmrsl_lbas, dmsl_lbas, .. } = self.options.limits;
+        let exceeds = |is: u64, limit: u64| limit != 0 && is > limit;
+        let mut all = 0;
+        for index in 0..ranges {
+            let lbas = self.dataset_range(index).lba_count;
+            all += lbas;
+            if exceeds(lbas, dmrsl_lbas.into()) {
+                return Err(SIZE_LIMIT_EXCEEDED);
+            }
+        }
+        let is_over = exceeds(ranges as u64, dmrl.into()) || exceeds(all, dmsl_lbas);
+        if is_over { Err(SIZE_LIMIT_EXCEEDED) } else { Ok(()) }
     }
 
     fn dataset_range(&self, index: usize) -> Range {
@@ -213,6 +231,11 @@ impl Controller {
     fn media_range(&self, nsid: u32, range: Range) -> Result<(u64, u64), Status> {
         self.namespace(nsid)?.range(range.first, range.lba_count).ok_or(LBA_OUT_OF_RANGE)
     }
+}
+
+/// A limit of `2^power` pages of 4 KiB; 0 is none.
+fn check_pages(run: LbaRun, power: u8) -> Result<(), Status> {
+    if power != 0 && run.len > 4096 << power { Err(INVALID_FIELD) } else { Ok(()) }
 }
 
 fn status_of(error: MediaError, is_write: bool) -> Status {

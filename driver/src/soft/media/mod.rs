@@ -20,7 +20,7 @@ mod store;
 use self::file::FileMedia;
 use self::memory::MemoryMedia;
 use super::memory::{Dma, Fault};
-use super::options::Storage;
+use super::options::{Options, Storage};
 use crate::error::Result;
 use crate::spec::Iova;
 
@@ -64,9 +64,9 @@ enum Media {
 }
 
 impl Media {
-    fn open(storage: &Storage) -> Result<Media> {
-        Ok(match storage {
-            Storage::Memory { bytes } => Media::Memory(MemoryMedia::new(*bytes)?),
+    fn open(options: &Options) -> Result<Media> {
+        Ok(match &options.storage {
+            Storage::Memory { bytes } => Media::Memory(MemoryMedia::new(*bytes, options.prefault)?),
             Storage::File { path, bytes } => Media::File(FileMedia::open(path, *bytes)?),
             Storage::Null { bytes } => Media::Null(*bytes),
         })

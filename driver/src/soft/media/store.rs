@@ -38,7 +38,7 @@ impl Store {
     pub(in crate::soft) fn open(options: &Options) -> Result<Store> {
         let cache =
             (options.vwc_bytes > 0).then(|| Box::new(Cache::new(options.vwc_bytes, options.seed)));
-        Ok(Store { media: Media::open(&options.storage)?, cache, defects: Defects::default() })
+        Ok(Store { media: Media::open(options)?, cache, defects: Defects::default() })
     }
 
     /// Capacity in bytes.

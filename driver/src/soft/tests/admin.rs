@@ -7,6 +7,7 @@ fn identify_controller_has_its_fields_in_their_places() {
     let mut rig = Rig::admin_only("mem=1M,mdts=5,serial=SN42,vwc=on");
     assert_eq!(rig.admin(identify(1, 0)).status, Status::SUCCESS);
     let page = rig.peek(DATA, 4096);
+    assert_eq!(page[..4], [0x17, 0xad, 0x17, 0xad]);
     assert_eq!(&page[4..24], b"SN42                ");
     assert_eq!(&page[24..48], b"Adit Software Controller");
     assert_eq!(page[77], 5);

@@ -128,6 +128,25 @@ fn deallocate_takes_many_ranges_and_checks_all_first() {
     rig.ok(deallocate(256));
 }
 
+#[test]
+fn what_is_longer_than_a_stated_limit_is_refused() {
+    let mut rig = Rig::new("mem=1M,wzsl=1,vsl=2,dmrl=2,dmrsl=8,dmsl=12");
+    let over = |opcode: u8, count: u32| Cmd::new(opcode).nsid(1).lbas(0, count);
+    for (opcode, most) in [(0x08, 16), (0x0c, 32)] {
+        rig.ok(over(opcode, most));
+        assert_eq!(rig.io(over(opcode, most + 1)), Status::INVALID_FIELD_IN_COMMAND, "{opcode:#x}");
+    }
+    let mut deallocate = |ranges: &[(u32, u64)]| {
+        rig.poke(DATA, &dataset(ranges));
+        let count = ranges.len() as u32;
+        rig.io(Cmd::new(9).nsid(1).prp(DATA, 0).with(10, count - 1).with(11, 4))
+    };
+    assert!(deallocate(&[(8, 0), (4, 0)]).is_success());
+    for ranges in [&[(1, 0); 3][..], &[(9, 0)], &[(8, 0), (5, 0)]] {
+        assert_eq!(deallocate(ranges), Status::COMMAND_SIZE_LIMIT_EXCEEDED, "{ranges:?}");
+    }
+}
+
 fn copy_sources(ranges: &[(u64, u16)]) -> Vec<u8> {
     let mut bytes = vec![0; ranges.len() * 32];
     for (slot, (first, count)) in bytes.chunks_exact_mut(32).zip(ranges) {

@@ -97,9 +97,12 @@ impl SmartHealth {
         CriticalWarning(self.critical_warning)
     }
 
-    /// Composite temperature in degrees Celsius.
-    pub const fn temperature_c(&self) -> i32 {
-        self.composite_temperature_k.get() as i32 - ZERO_C_IN_K
+    /// Composite temperature in degrees Celsius; `None` where the controller reports none (0 K).
+    pub const fn temperature_c(&self) -> Option<i32> {
+        match self.composite_temperature_k.get() {
+            0 => None,
+            kelvin => Some(kelvin as i32 - ZERO_C_IN_K),
+        }
     }
 
     /// Temperatures of the sensors that are implemented: number (1 to 8) and degrees Celsius.
@@ -161,7 +164,7 @@ mod tests {
         built.data_units_written = u128::MAX.into();
         built.critical_warning = 0b1001;
         let view = SmartHealth::view(built.as_bytes()).unwrap();
-        assert_eq!(view.temperature_c(), 50);
+        assert_eq!(view.temperature_c(), Some(50));
         assert_eq!(view.sensors_c().collect::<Vec<_>>(), [(3, 27)]);
         assert_eq!((view.data_read_bytes(), view.data_written_bytes()), (1_024_000, u128::MAX));
         assert!(view.critical_warning().read_only() && !view.critical_warning().temperature());

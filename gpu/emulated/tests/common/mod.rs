@@ -1,6 +1,7 @@
 //! What the tests of the emulated driver share: the driver through cudarc's bindings, a context, small wrappers.
 //!
 //! The driver is one for the process, so a test holds [`Gpu`] for as long as it uses it, which also restores the settings.
+#![allow(unsafe_code)]
 #![allow(dead_code)]
 
 use adit_gpu_emulated as emulated;

@@ -133,6 +133,7 @@ pub(crate) struct TestDevice {
     pub(crate) depth: u32,
     pub(crate) command_bytes_max: u64,
     pub(crate) deallocates: bool,
+    pub(crate) deallocate_lbas_max: u64,
 }
 
 impl TestDevice {
@@ -144,6 +145,7 @@ impl TestDevice {
             depth: 32,
             command_bytes_max: 1 << 20,
             deallocates: false,
+            deallocate_lbas_max: u64::MAX,
         }
     }
 
@@ -186,6 +188,7 @@ impl TestDevice {
             boundary_bytes: 0,
             depth: self.depth,
             deallocates: self.deallocates,
+            deallocate_lbas_max: self.deallocate_lbas_max,
             protection: None,
             accepts: Box::new(|_| true),
         };

@@ -4,6 +4,7 @@
 //! others fill their buffers once, and change a little of them for each write.
 
 mod contents;
+mod fio_header;
 mod stamp;
 pub(crate) mod state;
 
@@ -158,10 +159,10 @@ impl Data {
 /// What `job` verifies and what its blocks then hold, where that is not what they would anyway.
 fn verify_of(job: &JobOptions) -> Result<Option<(Verify, Option<Contents>)>, String> {
     let Some(options) = &job.verify else { return Ok(None) };
-    let interval =
-        options.interval.map(|bytes| checked_interval(bytes, &job.bs[Way::Write])).transpose()?;
+    let way = if job.rw.writes { Way::Write } else { Way::Read };
+    let interval = options.interval.map(|bytes| interval(bytes, &job.bs[way]));
     // Parts of a block that is shorter than asked for still have headers of their own.
-    let shortest = gcd(unit_bytes(job)?, options.interval.unwrap_or(0));
+    let shortest = gcd(unit_bytes(job)?, interval.unwrap_or(0));
     if options.kind != VerifyKind::Pattern && shortest < HEADER_BYTES as u64 {
         return Err(format!(
             "blocks of {shortest} bytes have no room for a header: use bs=64 or more, or verify=pattern"
@@ -173,24 +174,22 @@ fn verify_of(job: &JobOptions) -> Result<Option<(Verify, Option<Contents>)>, Str
         return Err("verify=pattern does not say which: give verify_pattern".to_owned());
     }
     let pattern = options.pattern.clone().map(Contents::Pattern);
+    let interval = interval.map(|bytes| bytes as usize);
     Ok(Some((Verify { kind: options.kind, interval }, pattern)))
 }
 
-fn checked_interval(bytes: u64, sizes: &BlockSizes) -> Result<usize, String> {
-    if bytes < HEADER_BYTES as u64 {
-        return Err(format!("verify_interval={bytes} has no room for a header: use 64 or more"));
-    }
-    let divides = match sizes {
-        BlockSizes::Fixed(size) | BlockSizes::Range(size, _) => size.is_multiple_of(bytes),
-        BlockSizes::Split(sizes) => sizes.iter().all(|(size, _)| size.is_multiple_of(bytes)),
+/// How much each header stands for where `bytes` are asked for: as in fio, what divides all blocks where that does not
+/// divide them.
+fn interval(bytes: u64, sizes: &BlockSizes) -> u64 {
+    let all = match sizes {
+        BlockSizes::Fixed(size) => vec![*size],
+        BlockSizes::Range(from, to) => vec![*from, *to],
+        BlockSizes::Split(sizes) => sizes.iter().map(|(size, _)| *size).collect(),
     };
-    if !divides {
-        return Err(format!(
-            "verify_interval={bytes} does not divide the blocks that are written: use one that does"
-        ));
+    match all.iter().all(|size| size.is_multiple_of(bytes)) {
+        true => bytes,
+        false => all.into_iter().fold(0, gcd),
     }
-    usize::try_from(bytes)
-        .map_err(|_| format!("verify_interval={bytes} is longer than any block: leave it out"))
 }
 
 #[cfg(test)]
@@ -257,6 +256,24 @@ mod tests {
                 .to_string()
                 .contains("another one")
         );
+    }
+
+    #[test]
+    fn an_interval_that_does_not_divide_the_blocks_is_what_does() {
+        let range = BlockSizes::Range(4096, 65536);
+        let split = BlockSizes::Split(vec![(4096, 50), (6144, 50)]);
+        for (bytes, sizes, expected) in [
+            (512, &range, 512),
+            (3072, &range, 4096),
+            (1 << 20, &BlockSizes::Fixed(8192), 8192),
+            (1000, &split, 2048),
+        ] {
+            assert_eq!(interval(bytes, sizes), expected, "{bytes}");
+        }
+        let mut data =
+            data(&verifying(VerifyOptions { interval: Some(3000), ..verify(VerifyKind::Md5) }));
+        let block = written(&mut data);
+        assert_eq!(data.check(&block, HERE), Ok(()));
     }
 
     #[test]
@@ -329,8 +346,7 @@ mod tests {
         let refused = |options| Data::new(&verifying(options), 1).expect_err("refused");
         assert!(refused(verify(VerifyKind::Pattern)).contains("give verify_pattern"));
         let every = |bytes| VerifyOptions { interval: Some(bytes), ..verify(VerifyKind::Md5) };
-        assert!(refused(every(32)).contains("64 or more"));
-        assert!(refused(every(1000)).contains("does not divide"));
+        assert!(refused(every(32)).contains("bs=64 or more"));
         let short = JobOptions {
             bs: PerWay::all(BlockSizes::Fixed(32)),
             ..verifying(verify(VerifyKind::Md5))

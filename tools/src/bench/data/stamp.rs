@@ -22,6 +22,7 @@ use md5::{Digest, Md5};
 use xxhash_rust::xxh64::xxh64;
 
 use super::contents::first_difference;
+use super::fio_header;
 use crate::bench::options::{Pattern, VerifyKind};
 use crate::bench::workload::random::mix;
 
@@ -78,6 +79,11 @@ pub(super) fn check(block: &[u8], kind: VerifyKind, expected: Identity) -> Resul
 }
 
 fn checked(block: &[u8], kind: VerifyKind, expected: Identity) -> Result<(), Cause> {
+    if fio_header::is_one(block) {
+        // What this run wrote has our header.
+        let may_be = kind == VerifyKind::Crc32c && expected.writer.is_none();
+        return if may_be { fio_header::check(block, expected.offset) } else { Err(Cause::Fio) };
+    }
     if get(block, 0) != MAGIC {
         return Err(Cause::Magic { got: get(block, 0), all_zero: is_zero(block) });
     }
@@ -170,8 +176,10 @@ pub(crate) struct Mismatch {
     cause: Cause,
 }
 
+/// What about a block is not as expected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Cause {
+pub(super) enum Cause {
+    Fio,
     Magic { got: u64, all_zero: bool },
     Kind { expected: VerifyKind, got: VerifyKind },
     NoKind,
@@ -202,6 +210,10 @@ impl fmt::Display for Cause {
                     "was written with --verify={got}, not with --verify={expected}; use --verify={got}"
                 )
             }
+            Cause::Fio => write!(
+                f,
+                "is not this run's: fio wrote it with --verify=crc32c; read it with that and --rw=read"
+            ),
             Cause::NoKind => write!(f, "is corrupt: its header has no kind of checksum"),
             Cause::Length { expected, got } => write!(
                 f,

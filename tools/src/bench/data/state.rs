@@ -37,13 +37,13 @@ pub(crate) struct VerifyState {
 }
 
 impl VerifyState {
-    /// The state of a thread of `job` on `region` that has not begun.
-    pub(crate) fn new(job: &JobOptions, thread: u32, region: Region, seed: u64) -> VerifyState {
+    /// The state of a thread of `job` on these regions of its files that has not begun.
+    pub(crate) fn new(job: &JobOptions, thread: u32, files: &[Region], seed: u64) -> VerifyState {
         VerifyState {
             version: VERSION,
             job: job.name.clone(),
             thread,
-            options: options_of(job, region),
+            options: options_of(job, files),
             seed,
             stamp: 0,
             pass: 0,
@@ -90,7 +90,7 @@ impl VerifyState {
         directory: &Path,
         job: &JobOptions,
         thread: u32,
-        region: Region,
+        files: &[Region],
     ) -> Result<VerifyState, String> {
         let path = VerifyState::path(directory, job, thread);
         let state = VerifyState::read(&path)?;
@@ -103,7 +103,7 @@ impl VerifyState {
                 job.name
             ));
         }
-        let here = options_of(job, region);
+        let here = options_of(job, files);
         match state.options.iter().zip(&here).find(|(then, now)| then != now) {
             Some(((name, then), (_, now))) => Err(format!(
                 "{} was saved with {name}={then}, and this job has {now}: run it as it was, or use verify_state_load=0",
@@ -141,13 +141,16 @@ fn file_name(job: &str, thread: u32) -> String {
 }
 
 /// Everything that decides what is written where, by name; always the same names.
-fn options_of(job: &JobOptions, region: Region) -> Vec<(String, String)> {
+fn options_of(job: &JobOptions, files: &[Region]) -> Vec<(String, String)> {
+    let of_files = |of: fn(&Region) -> u64| {
+        files.iter().map(|region| of(region).to_string()).collect::<Vec<_>>().join(",")
+    };
     let ways = || Way::ALL.into_iter();
     let sizes: Vec<String> = ways().map(|way| sizes_text(&job.bs[way])).collect();
     let verify = job.verify.as_ref();
     let options = [
-        ("offset", region.start.to_string()),
-        ("size", region.bytes.to_string()),
+        ("offset", of_files(|region| region.start)),
+        ("size", of_files(|region| region.bytes)),
         ("rw", workload_text(job)),
         ("rw_sequencer", format!("{:?}", job.rw_sequencer)),
         ("rwmixread", job.rwmixread.to_string()),
@@ -160,6 +163,7 @@ fn options_of(job: &JobOptions, region: Region) -> Vec<(String, String)> {
         ("verify", verify.map_or_else(|| "none".to_owned(), |verify| format!("{:?}", verify.kind))),
         ("verify_interval", format!("{:?}", verify.and_then(|verify| verify.interval))),
         ("verify_pattern", format!("{:?}", verify.and_then(|verify| verify.pattern.as_ref()))),
+        ("file_service_type", format!("{:?}", job.file_service)),
     ];
     options.map(|(name, value)| (name.to_owned(), value)).to_vec()
 }
@@ -215,7 +219,7 @@ mod tests {
     }
 
     fn saved(place: &Place) -> VerifyState {
-        let mut state = VerifyState::new(&writer(), 2, REGION, u64::MAX);
+        let mut state = VerifyState::new(&writer(), 2, &[REGION], u64::MAX);
         (state.pass, state.position, state.in_flight) = (3, 17, vec![5, 9]);
         state.save(&place.0).expect("saved");
         state
@@ -225,7 +229,7 @@ mod tests {
     fn what_was_saved_is_loaded_and_nothing_else_is_left() {
         let place = Place::new("same");
         let state = saved(&place);
-        assert_eq!(VerifyState::load(&place.0, &writer(), 2, REGION), Ok(state.clone()));
+        assert_eq!(VerifyState::load(&place.0, &writer(), 2, &[REGION]), Ok(state.clone()));
         state.save(&place.0).expect("again");
         let names: Vec<_> = fs::read_dir(&place.0)
             .expect("there")
@@ -239,7 +243,7 @@ mod tests {
         let place = Place::new("other");
         saved(&place);
         let refused = |job: JobOptions, region| {
-            VerifyState::load(&place.0, &job, 2, region).expect_err("refused")
+            VerifyState::load(&place.0, &job, 2, &[region]).expect_err("refused")
         };
         let sized = JobOptions { bs: PerWay::all(BlockSizes::Range(4096, 8192)), ..writer() };
         assert!(refused(sized, REGION).contains("bs=4096,4096,4096, and this job has 4096-8192,"));
@@ -252,8 +256,9 @@ mod tests {
     #[test]
     fn a_file_that_is_no_state_is_refused_with_what_to_do() {
         let place = Place::new("broken");
-        let refused =
-            |thread| VerifyState::load(&place.0, &writer(), thread, REGION).expect_err("refused");
+        let refused = |thread| {
+            VerifyState::load(&place.0, &writer(), thread, &[REGION]).expect_err("refused")
+        };
         assert!(refused(0).contains("run where it was saved"));
         let path = VerifyState::path(&place.0, &writer(), 0);
         fs::write(&path, "{\"version\": 1").expect("written");
@@ -269,7 +274,7 @@ mod tests {
     #[test]
     fn a_state_that_cannot_be_saved_says_where() {
         let place = Place::new("gone");
-        let error = VerifyState::new(&writer(), 0, REGION, 1)
+        let error = VerifyState::new(&writer(), 0, &[REGION], 1)
             .save(&place.0.join("none"))
             .expect_err("nowhere");
         assert!(

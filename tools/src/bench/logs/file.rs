@@ -27,12 +27,18 @@ pub(super) struct LogFile {
 pub(super) struct Row {
     /// When, in milliseconds.
     pub(super) at_ms: u64,
+    /// The second value of a window, where there is one.
+    pub(super) most: Option<u64>,
     /// Which way.
     pub(super) way: Way,
     /// The length of the I/O; 0 for a window.
     pub(super) bytes: u64,
     /// Its offset where there is a column for it.
     pub(super) offset: Option<u64>,
+    /// Whether its priority is printed in hexadecimal digits.
+    pub(super) shows_prio: bool,
+    /// When it was issued, where there is a column for it.
+    pub(super) issued_ns: Option<u64>,
 }
 
 impl LogFile {
@@ -55,17 +61,24 @@ impl LogFile {
 
     /// Appends a row with a value.
     pub(super) fn add(&mut self, row: Row, value: u64) {
-        let Row { at_ms, way, bytes, offset } = row;
-        let way = way as usize;
-        self.write(|text| match offset {
-            Some(offset) => writeln!(text, "{at_ms}, {value}, {way}, {bytes}, {offset}, 0"),
-            None => writeln!(text, "{at_ms}, {value}, {way}, {bytes}, 0"),
+        let Row { at_ms, most, way, bytes, offset, shows_prio, issued_ns } = row;
+        let way = way as u64;
+        self.write(|text| {
+            write!(text, "{at_ms}, {value}")?;
+            let columns = most.into_iter().chain([way, bytes]).chain(offset);
+            columns.into_iter().try_for_each(|column| write!(text, ", {column}"))?;
+            text.write_all(if shows_prio { b", 0x0000" } else { b", 0" })?;
+            issued_ns.into_iter().try_for_each(|ns| write!(text, ", {ns}"))?;
+            writeln!(text)
         });
     }
 
     /// Appends a histogram.
-    pub(super) fn add_counts(&mut self, row: Row, counts: impl Iterator<Item = u64>) {
-        let Row { at_ms, way, bytes, .. } = row;
+    pub(super) fn add_counts(
+        &mut self,
+        (at_ms, way, bytes): (u64, Way, u64),
+        counts: impl Iterator<Item = u64>,
+    ) {
         let way = way as usize;
         self.write(|text| {
             write!(text, "{at_ms}, {way}, {bytes}")?;
@@ -110,10 +123,18 @@ mod tests {
         let mut file = LogFile::open("/dev/null".into(), false).expect("opened");
         let (capacity, row) = (
             file.text.capacity(),
-            Row { at_ms: u64::MAX, way: Way::Trim, bytes: u64::MAX, offset: None },
+            Row {
+                at_ms: u64::MAX,
+                most: Some(u64::MAX),
+                way: Way::Trim,
+                bytes: u64::MAX,
+                offset: Some(u64::MAX),
+                shows_prio: true,
+                issued_ns: Some(u64::MAX),
+            },
         );
         for _ in 0..50 {
-            file.add_counts(row, std::iter::repeat_n(u64::MAX, 1856));
+            file.add_counts((u64::MAX, Way::Trim, u64::MAX), std::iter::repeat_n(u64::MAX, 1856));
             (0..100).for_each(|value| file.add(row, value));
         }
         assert_eq!(file.text.capacity(), capacity);

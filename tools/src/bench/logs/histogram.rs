@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use super::file::{LogFile, Row};
+use super::file::LogFile;
 use super::{IoSample, nanoseconds};
 use crate::bench::way::{PerWay, Way};
 use crate::failure::Failure;
@@ -88,7 +88,7 @@ impl HistogramLog {
                 continue;
             }
             let at_ms = self.epoch_ms + at_ns / 1_000_000;
-            let row = Row { at_ms, way, bytes: counts.bytes, offset: None };
+            let row = (at_ms, way, counts.bytes);
             let coarse = counts.bins.chunks(1 << self.coarseness);
             self.file.add_counts(row, coarse.map(|bins| bins.iter().sum()));
             counts.bins.fill(0);

@@ -2,7 +2,7 @@
 //!
 //! With `log_avg_msec`, windows on a grid of so many milliseconds are summed up, and each way that something was done
 //! in gives a row at its window's end; nothing is allocated while I/O runs. Without it each I/O is a row: entries of
-//! 48 bytes are kept in a vector that starts with room for [`ENTRIES`] and doubles when it is full, which then costs
+//! 56 bytes are kept in a vector that starts with room for [`ENTRIES`] and doubles when it is full, which then costs
 //! one I/O the time of a copy; they become text at the end. Histograms come every `log_hist_msec` in either case.
 //!
 //! Text is gathered in a buffer of fixed size and written to the file when that is nearly full. What cannot be written
@@ -18,12 +18,14 @@ use std::time::Duration;
 use self::file::{LogFile, Row};
 use self::histogram::HistogramLog;
 use self::window::Windows;
-use super::options::LogOptions;
+use super::options::{LogOptions, WindowValue};
 use super::way::Way;
 use crate::failure::{Failure, Result};
 
 /// Entries of single I/Os that there is room for at first.
 const ENTRIES: usize = 1 << 16;
+/// Where total latencies stand among the three.
+const LAT: usize = 2;
 
 /// What a log hears of an I/O.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,6 +40,8 @@ pub(crate) struct IoSample {
     pub(crate) bytes: u64,
     /// Where it began, in bytes.
     pub(crate) offset: u64,
+    /// When it was issued, in nanoseconds from the start.
+    pub(crate) issued_ns: u64,
 }
 
 /// The logs of one thread.
@@ -95,7 +99,7 @@ impl JobLogs {
         let entries = match (files.wanted, options.avg.is_zero()) {
             (false, _) => Entries::Each(Vec::new()),
             (true, true) => Entries::Each(Vec::with_capacity(ENTRIES)),
-            (true, false) => Entries::Windows(Windows::new(options.avg, options.max_value)),
+            (true, false) => Entries::Windows(Windows::new(options.avg)),
         };
         Ok(Some(JobLogs { files, entries, histogram }))
     }
@@ -189,6 +193,12 @@ struct Files {
     epoch_ms: u64,
     /// Whether rows have a column of offsets.
     has_offset: bool,
+    /// Whether they have one of issue times.
+    has_issue: bool,
+    /// Whether priorities are hexadecimal numbers.
+    shows_prio: bool,
+    /// The value that stands for a window.
+    window: WindowValue,
 }
 
 impl Files {
@@ -202,6 +212,9 @@ impl Files {
             wanted: options.bw.is_some() || options.iops.is_some() || options.lat.is_some(),
             epoch_ms,
             has_offset: options.offset,
+            has_issue: options.issue_time,
+            shows_prio: options.prio,
+            window: options.window,
         })
     }
 
@@ -214,39 +227,54 @@ impl Files {
         let at_ms = self.epoch_ms + windows.end_ms();
         for way in Way::ALL {
             let Some(sums) = windows.sums(way) else { continue };
-            let row = Row { at_ms, way, bytes: 0, offset: self.has_offset.then_some(0) };
-            self.add(row, [windows.kib_per_second(sums), windows.iops(sums)], sums.lats(windows));
+            let row = self.row(at_ms, way, None);
+            let rates = [windows.kib_per_second(sums), windows.iops(sums)];
+            let (means, maxima) = (sums.means_ns(), sums.maxima_ns());
+            match self.window {
+                WindowValue::Average => self.add(row, rates, means, None),
+                WindowValue::Maximum => self.add(row, rates, maxima, None),
+                WindowValue::Both => self.add(row, rates, means, Some(maxima)),
+            }
         }
     }
 
     /// A row for each I/O.
     fn add_entries(&mut self, entries: &[Entry]) {
         for Entry { at_ms, way, io } in entries {
-            let row = Row {
-                at_ms: self.epoch_ms + u64::from(*at_ms),
-                way: *way,
-                bytes: io.bytes,
-                offset: self.has_offset.then_some(io.offset),
-            };
+            let row = self.row(self.epoch_ms + u64::from(*at_ms), *way, Some(io));
             let kib_per_second = u128::from(io.bytes) * 1_000_000_000
                 / 1024
                 / u128::from(io.lat_ns.max(io.clat_ns).max(1));
             let rates = [kib_per_second as u64, 1];
-            self.add(row, rates, [io.slat_ns, io.clat_ns, io.lat_ns]);
+            self.add(row, rates, [io.slat_ns, io.clat_ns, io.lat_ns], None);
         }
     }
 
-    fn add(&mut self, row: Row, [kib_per_second, iops]: [u64; 2], lats_ns: [u64; 3]) {
-        if let Some(file) = &mut self.bw {
-            file.add(row, kib_per_second);
+    /// What a row of an I/O, or of a window, has beside its value.
+    fn row(&self, at_ms: u64, way: Way, io: Option<&IoSample>) -> Row {
+        Row {
+            at_ms,
+            most: None,
+            way,
+            bytes: io.map_or(0, |io| io.bytes),
+            offset: self.has_offset.then(|| io.map_or(0, |io| io.offset)),
+            shows_prio: self.shows_prio,
+            issued_ns: self.has_issue.then(|| io.map_or(0, |io| io.issued_ns)),
         }
-        if let Some(file) = &mut self.iops {
-            file.add(row, iops);
+    }
+
+    /// A row in each file; with `maxima_ns` where both values of a window are told, of which a rate has one.
+    fn add(&mut self, row: Row, rates: [u64; 2], lats_ns: [u64; 3], maxima_ns: Option<[u64; 3]>) {
+        // As in fio, only slat and clat have an issue time.
+        let without = Row { issued_ns: row.issued_ns.map(|_| 0), ..row };
+        for (file, rate) in [&mut self.bw, &mut self.iops].into_iter().zip(rates) {
+            let Some(file) = file else { continue };
+            file.add(Row { most: maxima_ns.map(|_| rate), ..without }, rate);
         }
-        for (file, ns) in self.lats.iter_mut().zip(lats_ns) {
-            if let Some(file) = file {
-                file.add(row, ns);
-            }
+        for (index, file) in self.lats.iter_mut().enumerate() {
+            let Some(file) = file else { continue };
+            let row = if index == LAT { without } else { row };
+            file.add(Row { most: maxima_ns.map(|ns| ns[index]), ..row }, lats_ns[index]);
         }
     }
 }

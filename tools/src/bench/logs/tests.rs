@@ -51,7 +51,8 @@ impl Drop for Scratch {
 }
 
 fn io(ns: u64, offset: u64) -> IoSample {
-    IoSample { slat_ns: ns / 10, clat_ns: ns - ns / 10, lat_ns: ns, bytes: 4096, offset }
+    let (slat_ns, clat_ns) = (ns / 10, ns - ns / 10);
+    IoSample { slat_ns, clat_ns, lat_ns: ns, bytes: 4096, offset, issued_ns: 77 }
 }
 
 fn ms(ms: u64) -> Duration {
@@ -119,7 +120,12 @@ fn a_window_is_a_row_for_each_way() {
 #[test]
 fn the_maximum_stands_for_a_window_where_asked_for() {
     let scratch = Scratch::new();
-    let options = LogOptions { avg: ms(100), max_value: true, offset: true, ..scratch.options() };
+    let options = LogOptions {
+        avg: ms(100),
+        window: WindowValue::Maximum,
+        offset: true,
+        ..scratch.options()
+    };
     let mut logs = open(&options, 1);
     for ns in [1000, 3000, 2000] {
         logs.record(ms(5), Way::Read, io(ns, 512));
@@ -141,7 +147,8 @@ fn histograms_count_each_io_once_at_any_coarseness() {
         };
         let mut logs = open(&options, 1);
         for (at, clat_ns) in [(1, 63), (20, 1_000_000), (49, u64::MAX), (50, 64)] {
-            let io = IoSample { slat_ns: 0, clat_ns, lat_ns: clat_ns, bytes: 512, offset: 0 };
+            let (slat_ns, lat_ns, issued_ns) = (0, clat_ns, 0);
+            let io = IoSample { slat_ns, clat_ns, lat_ns, bytes: 512, offset: 0, issued_ns };
             logs.record(ms(at), Way::Write, io);
         }
         logs.finish(ms(60)).expect("written");
@@ -217,7 +224,7 @@ fn rows_stay_whole_beyond_what_the_buffer_holds() {
 
 #[test]
 fn an_entry_is_as_large_as_documented() {
-    assert_eq!(size_of::<Entry>(), 48);
+    assert_eq!(size_of::<Entry>(), 56);
 }
 
 /// Runs the installed fio 3.33 for a second with all logs; its JSON. None where there is no such fio.

@@ -11,7 +11,6 @@ pub(super) struct Windows {
     every_ns: u64,
     start_ns: u64,
     end_ns: u64,
-    takes_maximum: bool,
     sums: PerWay<Sums>,
 }
 
@@ -26,11 +25,11 @@ pub(super) struct Sums {
 }
 
 impl Windows {
-    /// Windows `every` so long. Latencies are averaged, or their maximum is taken.
-    pub(super) fn new(every: Duration, takes_maximum: bool) -> Windows {
+    /// Windows `every` so long.
+    pub(super) fn new(every: Duration) -> Windows {
         let every_ns = nanoseconds(every).max(1);
         let sums = PerWay::all(Sums::default());
-        Windows { every_ns, start_ns: 0, end_ns: every_ns, takes_maximum, sums }
+        Windows { every_ns, start_ns: 0, end_ns: every_ns, sums }
     }
 
     /// Whether the window ends before that time.
@@ -87,11 +86,13 @@ impl Windows {
 }
 
 impl Sums {
-    /// slat, clat and lat in nanoseconds, as the log tells them.
-    pub(super) fn lats(&self, windows: &Windows) -> [u64; 3] {
-        match windows.takes_maximum {
-            true => self.max_ns,
-            false => self.sum_ns.map(|sum| sum / self.ios),
-        }
+    /// slat, clat and lat in nanoseconds, averaged.
+    pub(super) fn means_ns(&self) -> [u64; 3] {
+        self.sum_ns.map(|sum| sum / self.ios)
+    }
+
+    /// The greatest of each.
+    pub(super) fn maxima_ns(&self) -> [u64; 3] {
+        self.max_ns
     }
 }

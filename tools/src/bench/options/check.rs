@@ -23,7 +23,7 @@ pub(crate) fn job(job: &JobOptions) -> Result<(), String> {
 /// Whether the job would change what is on the device.
 pub(crate) fn writes(job: &JobOptions) -> bool {
     let only_reads_back = job.verify.as_ref().is_some_and(|verify| verify.only);
-    (job.rw.writes || job.rw.trims) && !only_reads_back
+    (job.rw.writes || job.rw.trims) && !only_reads_back && !job.create_only
 }
 
 fn refuse(is_wrong: bool, why: impl FnOnce() -> String) -> Result<(), String> {
@@ -31,9 +31,6 @@ fn refuse(is_wrong: bool, why: impl FnOnce() -> String) -> Result<(), String> {
 }
 
 fn times(job: &JobOptions) -> Result<(), String> {
-    refuse(job.time_based && job.runtime.is_none(), || {
-        "time_based needs a runtime; give runtime=10 for ten seconds".into()
-    })?;
     refuse(job.thinktime.spin > job.thinktime.time, || {
         "thinktime_spin is a part of thinktime; give no more than it".into()
     })?;
@@ -154,11 +151,6 @@ fn verification(job: &JobOptions) -> Result<(), String> {
             "verify puts a header of {HEADER_BYTES} bytes into each block; make bs at least as long"
         )
     })?;
-    if let Some(interval) = verify.interval {
-        refuse(shortest % interval != 0, || {
-            format!("verify_interval={interval} does not divide blocks of {shortest} bytes")
-        })?;
-    }
     Ok(())
 }
 
@@ -179,7 +171,6 @@ mod tests {
     #[test]
     fn what_contradicts_itself_is_refused_with_what_to_do() {
         let cases: &[(&[(&str, &str)], &str)] = &[
-            (&[("time_based", "1")], "give runtime=10"),
             (&[("rw", "rw"), ("rwmixread", "60"), ("rwmixwrite", "60")], "not 100 together"),
             (&[("bs", "64k"), ("size", "4k")], "make size larger"),
             (&[("size", "0")], "leave it away"),
@@ -210,10 +201,6 @@ mod tests {
             (&[("rw", "randtrim"), ("verify", "md5")], "without trims"),
             (&[("rw", "write"), ("verify", "md5"), ("bs", "64")], "header of 80 bytes"),
             (
-                &[("rw", "write"), ("verify", "md5"), ("bs", "4k"), ("verify_interval", "3k")],
-                "does not divide",
-            ),
-            (
                 &[("rw", "write"), ("verify", "md5"), ("verify_backlog_batch", "8")],
                 "needs a verify_backlog",
             ),
@@ -232,7 +219,9 @@ mod tests {
             &[("bs", "4k,64k"), ("size", "4k"), ("rw", "read")],
             &[("iodepth_batch_complete_min", "0")],
             &[("verify_fatal", "1")],
+            &[("rw", "write"), ("verify", "md5"), ("bs", "4k"), ("verify_interval", "3k")],
             &[("time_based", "1"), ("runtime", "5")],
+            &[("time_based", "1")],
         ];
         for options in cases {
             assert_eq!(refusal(options), None, "{options:?}");

@@ -8,12 +8,14 @@ use std::time::Duration;
 use adit_driver::Target;
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
 
+use super::answers::Asked;
+use super::debug;
 use super::draft::NAME;
 use super::effectless::{self, Values};
 use super::table::{self, Group, Kind};
 use super::written::{self, Place, Written, WrittenSection, quoted};
 use super::{
-    Eta, JobOptions, OutputFormat, Request, RunOptions, Section, Sweep, absent, check, targets,
+    Eta, OutputFormat, Request, RunOptions, Section, Sweep, absent, check, targets, unheeded,
 };
 use crate::bench::jobfile::{self, Surroundings, keywords};
 use crate::failure::{Failure, Result};
@@ -80,6 +82,10 @@ struct RunArgs {
     #[arg(long, value_enum, value_name = "WHEN", default_value_t = Eta::Auto)]
     eta: Eta,
 
+    /// How often a line of progress stays on the terminal: seconds, or with a unit
+    #[arg(long = "eta-newline", value_name = "TIME", value_parser = units::duration)]
+    eta_newline: Option<Duration>,
+
     /// How often to show progress
     #[arg(long = "eta-interval", value_name = "TIME", value_parser = units::duration, default_value = "500ms")]
     eta_interval: Duration,
@@ -95,6 +101,50 @@ struct RunArgs {
     /// Prints the jobs as a command line and runs nothing
     #[arg(long)]
     showcmd: bool,
+
+    /// Most threads that the jobs may have
+    #[arg(long = "max-jobs", value_name = "N")]
+    max_jobs: Option<u64>,
+
+    /// Folder of the files that keep what a verified job has written
+    #[arg(long = "aux-path", value_name = "DIR", default_value = ".", hide_default_value = true)]
+    aux_path: PathBuf,
+
+    /// Traces what fio traces under these names, by comma: random prints the jobs' seeds
+    #[arg(long, value_name = "WHAT", value_delimiter = ',')]
+    debug: Vec<String>,
+
+    /// Adds the terse format
+    #[arg(long = "append-terse", hide = true)]
+    append_terse: bool,
+
+    /// Refuses options that would be taken with a warning
+    #[arg(long = "warnings-fatal")]
+    warnings_fatal: bool,
+
+    /// Logs the bandwidth of all jobs together; not heeded
+    #[arg(long = "bandwidth-log", hide = true)]
+    bandwidth_log: bool,
+
+    /// Measures how busy the cores are; not heeded
+    #[arg(long = "idle-prof", value_name = "HOW", hide = true)]
+    idle_prof: Option<String>,
+
+    /// Memory for fio's bookkeeping; there is nothing to be set
+    #[arg(long = "alloc-size", value_name = "KB", hide = true)]
+    alloc_size: Option<u64>,
+
+    /// Prints the version and runs nothing
+    #[arg(long)]
+    version: bool,
+
+    /// Explains an option, or lists all, and runs nothing
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "all", value_name = "NAME")]
+    cmdhelp: Option<String>,
+
+    /// Says which path an ioengine is, or lists all, and runs nothing
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "", value_name = "ENGINE")]
+    enghelp: Option<String>,
 
     /// Only the sections of this name; may be given several times
     #[arg(long, value_name = "NAME")]
@@ -120,7 +170,7 @@ struct RunArgs {
     #[arg(long)]
     ceiling: bool,
 
-    /// Brings a controller that is out of service back and goes on
+    /// Brings a controller that is out of service back and goes on; one that does not answer has 30 s to come back
     #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "1", default_value = "0",
         hide_default_value = true, hide_possible_values = true, value_parser = super::grammar::switch,
         action = ArgAction::Set, value_name = "0|1")]
@@ -158,6 +208,8 @@ fn sweep(text: &str) -> std::result::Result<Sweep, String> {
 #[derive(Clone, Debug)]
 pub(crate) struct BenchArgs {
     run: RunOptions,
+    limits: Limits,
+    asked: Asked,
     /// `--section`.
     selected: Vec<String>,
     /// Options of jobs, in the order they are given.
@@ -166,6 +218,15 @@ pub(crate) struct BenchArgs {
     files: Vec<String>,
     /// What all of that says, once it was read: standard input can be read only once.
     said: OnceLock<Said>,
+}
+
+/// What of the command line bounds the jobs.
+#[derive(Clone, Copy, Debug)]
+struct Limits {
+    /// `--max-jobs`.
+    max_jobs: Option<u64>,
+    /// `--warnings-fatal`.
+    warnings_fatal: bool,
 }
 
 /// What a command line and its job files say, before it is understood.
@@ -197,12 +258,20 @@ impl BenchArgs {
             sections.extend(jobs);
         }
         self.permit(&sections)?;
+        awaited_before(&sections)?;
         let all: Vec<WrittenSection> = said.parts.concat();
-        Ok(Request {
-            run: self.run.clone(),
-            global: written::global(&said.defaults, &all),
-            sections,
-        })
+        let global = written::global(&said.defaults, &all);
+        let request = Request { run: self.run.clone(), global, sections };
+        self.limits.check(&request)?;
+        Ok(request)
+    }
+
+    /// A question in place of a run: the version, or help.
+    ///
+    /// # Errors
+    /// When there is no option or engine of that name.
+    pub(crate) fn answer(&self) -> Result<Option<String>> {
+        self.asked.answer()
     }
 
     /// The jobs as a command line that describes the same.
@@ -310,26 +379,40 @@ impl BenchArgs {
                 section.job.name
             ))),
             None => Ok(()),
-        }?;
-        // What a command line says of such jobs is shown all the same, and targets stand for one file each.
-        if self.run.showcmd || !self.run.targets.is_empty() {
-            return Ok(());
         }
-        sections.iter().try_for_each(|section| one_file(&section.job))
     }
 }
 
-/// Refuses a job on several files.
-fn one_file(job: &JobOptions) -> Result<()> {
-    let own = if targets::has_own_files(job) { job.nrfiles as usize } else { 1 };
-    let count = own.max(job.filename.len());
-    if count < 2 {
-        return Ok(());
+impl Limits {
+    fn check(self, request: &Request) -> Result<()> {
+        let threads: u64 =
+            request.sections.iter().map(|section| u64::from(section.job.numjobs)).sum();
+        if let Some(most) = self.max_jobs.filter(|most| threads > *most) {
+            return Err(Failure::usage(format!(
+                "--max-jobs={most}: the jobs have {threads} threads; give --max-jobs={threads}, or a smaller numjobs"
+            )));
+        }
+        match request.unheeded().pop_first().filter(|_| self.warnings_fatal) {
+            Some((name, because)) => {
+                Err(Failure::usage(format!("--warnings-fatal: {name} is not heeded: {because}")))
+            }
+            None => Ok(()),
+        }
     }
-    Err(Failure::usage(format!(
-        "job '{}': it names {count} files; each job works on one: write a section for each",
-        job.name
-    )))
+}
+
+/// Refuses jobs that wait for one that does not stand before them.
+fn awaited_before(sections: &[Section]) -> Result<()> {
+    for (index, Section { job, .. }) in sections.iter().enumerate() {
+        let Some(awaited) = &job.wait_for else { continue };
+        if !sections[..index].iter().any(|before| before.job.name == *awaited) {
+            return Err(Failure::usage(format!(
+                "job '{}': wait_for={awaited}: no job of this name stands before it; put it there",
+                job.name
+            )));
+        }
+    }
+    Ok(())
 }
 
 impl Args for BenchArgs {
@@ -369,10 +452,12 @@ impl Args for BenchArgs {
                 return command;
             }
             let arg = valued(Arg::new(name).long(name), kind);
-            let arg = match effectless::find(name) {
-                Some(option) => {
-                    let help = format!("No effect: {}", option.because);
-                    arg.help(help).help_heading(EFFECTLESS).hide_short_help(true).value_name("…")
+            let without = effectless::find(name).map(|option| ("No effect", option.because));
+            let unheeded = unheeded::find(name).map(|option| ("Not heeded", option.because));
+            let arg = match without.or(unheeded) {
+                Some((what, because)) => {
+                    let arg = arg.help(format!("{what}: {because}")).help_heading(EFFECTLESS);
+                    arg.hide_short_help(true).value_name("…")
                 }
                 None => arg.hide(true),
             };
@@ -391,8 +476,12 @@ fn others() -> impl Iterator<Item = (&'static str, Kind)> {
         Values::Switch => (option.name, Kind::Switch),
         _ => (option.name, Kind::Value),
     });
+    let unheeded = unheeded::UNHEEDED.iter().map(|option| match option.silent.contains(&"0") {
+        true => (option.name, Kind::Bool),
+        false => (option.name, Kind::Value),
+    });
     let absent = absent::ABSENT.iter().chain(absent::ABSENT_FOR_RUN);
-    effectless.chain(absent.map(|(name, _)| (*name, Kind::Optional)))
+    effectless.chain(unheeded).chain(absent.map(|(name, _)| (*name, Kind::Optional)))
 }
 
 /// What to say of an option on the command line that there is not, written as it was: with dashes.
@@ -433,6 +522,7 @@ fn with_spellings(mut arg: Arg, name: &str, seen: &mut BTreeSet<String>) -> Arg 
 impl FromArgMatches for BenchArgs {
     fn from_arg_matches(matches: &ArgMatches) -> std::result::Result<BenchArgs, clap::Error> {
         let run = RunArgs::from_arg_matches(matches)?;
+        let refuse = |why| clap::Error::raw(clap::error::ErrorKind::InvalidValue, why);
         let mut ordered: Vec<(usize, Written)> = Vec::new();
         let names = table::options().map(|spec| spec.name).chain(others().map(|(name, _)| name));
         for name in names.collect::<BTreeSet<_>>() {
@@ -443,12 +533,18 @@ impl FromArgMatches for BenchArgs {
         ordered.sort_by_key(|(at, _)| *at);
         let options: Vec<Written> = ordered.into_iter().map(|(_, option)| option).collect();
         if let Some(why) = options.iter().find_map(refused_for_run).or_else(|| wrong_terse(&run)) {
-            return Err(clap::Error::raw(clap::error::ErrorKind::InvalidValue, why));
+            return Err(refuse(why));
         }
         let files = matches.get_many::<String>("FILE").map(|files| files.cloned().collect());
         Ok(BenchArgs {
             selected: run.section.clone(),
-            run: run.into(),
+            limits: Limits { max_jobs: run.max_jobs, warnings_fatal: run.warnings_fatal },
+            asked: Asked {
+                version: run.version,
+                option: run.cmdhelp.clone(),
+                engine: run.enghelp.clone(),
+            },
+            run: run.into_options().map_err(refuse)?,
             options,
             files: files.unwrap_or_default(),
             said: OnceLock::new(),
@@ -483,10 +579,43 @@ fn wrong_terse(run: &RunArgs) -> Option<String> {
     ))
 }
 
-impl From<RunArgs> for RunOptions {
-    fn from(args: RunArgs) -> RunOptions {
-        RunOptions {
-            formats: if args.minimal { vec![OutputFormat::Terse] } else { args.output_format },
+/// Formats without repetitions, in the order in which each comes first.
+fn each_once(formats: Vec<OutputFormat>) -> Vec<OutputFormat> {
+    let mut once = Vec::new();
+    formats.into_iter().for_each(|format| {
+        if !once.contains(&format) {
+            once.push(format);
+        }
+    });
+    once
+}
+
+impl RunArgs {
+    /// Options that are not heeded, with the reason.
+    fn unheeded(&self) -> std::result::Result<Vec<(&'static str, &'static str)>, String> {
+        let mut unheeded = debug::unheeded(&self.debug)?;
+        if self.bandwidth_log {
+            unheeded.push(("--bandwidth-log", "take --write_bw_log, a log for each job"));
+        }
+        if self.idle_prof.is_some() {
+            unheeded.push(("--idle-prof", "each job tells its own share of busy time"));
+        }
+        Ok(unheeded)
+    }
+
+    fn formats(&self) -> Vec<OutputFormat> {
+        let given = if self.minimal { &[OutputFormat::Terse][..] } else { &self.output_format };
+        let more = self.append_terse.then_some(OutputFormat::Terse);
+        each_once(given.iter().copied().chain(more).collect())
+    }
+
+    fn into_options(self) -> std::result::Result<RunOptions, String> {
+        let args = self;
+        Ok(RunOptions {
+            unheeded: args.unheeded()?,
+            shows_seeds: debug::shows_seeds(&args.debug),
+            eta_newline: args.eta_newline,
+            formats: args.formats(),
             output: args.output,
             status_interval: args.status_interval,
             eta: args.eta,
@@ -500,7 +629,8 @@ impl From<RunArgs> for RunOptions {
             sweep: args.sweep,
             ceiling: args.ceiling,
             recover: args.recover,
-        }
+            aux_path: args.aux_path,
+        })
     }
 }
 

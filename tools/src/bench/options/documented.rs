@@ -13,6 +13,7 @@ use super::absent;
 use super::command_line::BenchArgs;
 use super::effectless::{Values, WITHOUT_EFFECT};
 use super::table::{self, Group};
+use super::unheeded::UNHEEDED;
 
 #[derive(Parser)]
 struct Line {
@@ -59,7 +60,6 @@ fn taken(values: Values) -> String {
         Values::Number => "any number".to_owned(),
         Values::Words(words) => words.join(", "),
         Values::Direct => "any, with direct=1 or a target".to_owned(),
-        Values::OneFile => "any, with one file; else roundrobin".to_owned(),
     }
 }
 
@@ -80,6 +80,17 @@ fn without_effect() -> String {
     rows
 }
 
+fn with_a_warning() -> String {
+    let mut rows = String::from(
+        "| option | values without a warning | it is not heeded because |\n|---|---|---|\n",
+    );
+    for option in UNHEEDED {
+        let silent = option.silent.join(", ");
+        writeln!(rows, "| `{}` | {silent} | {} |", option.name, option.because).expect("memory");
+    }
+    rows
+}
+
 fn absent_table(options: &[(&str, &str)], dashes: &str) -> String {
     let mut rows = String::from("| option | instead |\n|---|---|\n");
     for (name, instead) in options {
@@ -96,6 +107,7 @@ fn the_document_lists_what_is_implemented() {
     for (name, expected) in [
         ("options", supported()),
         ("without effect", without_effect()),
+        ("with a warning", with_a_warning()),
         ("absent", absent_table(absent::ABSENT, "")),
         ("absent for the run", absent_table(absent::ABSENT_FOR_RUN, "--")),
     ] {

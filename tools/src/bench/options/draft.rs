@@ -4,10 +4,14 @@ use std::sync::LazyLock;
 use std::time::Duration;
 
 use super::{
-    BlockSizes, Disabled, Engine, JobOptions, LatencyTarget, LogOptions, Sequencer, SteadyOf,
-    SteadyState, VerifyKind, VerifyOptions, Workload,
+    BlockSizes, Disabled, Engine, ExitWhat, JobOptions, LatencyTarget, LogOptions, Sequencer,
+    SteadyOf, SteadyState, VerifyKind, VerifyOptions, Workload,
 };
-use super::{CpusPolicy, Distribution, RandomGenerator, RateProcess, ThinkTime};
+use super::{
+    CpusPolicy, Distribution, FileOrder, FileService, RandomGenerator, RateProcess, ThinkTime,
+};
+use adit_driver::device::Durability;
+
 use crate::bench::errors::Tolerance;
 use crate::bench::way::PerWay;
 use crate::units::{KbBase, Size};
@@ -29,12 +33,17 @@ static DEFAULTS: LazyLock<JobOptions> = LazyLock::new(|| JobOptions {
     directory: None,
     filename_format: "$jobname.$jobnum.$filenum".to_owned(),
     nrfiles: 1,
+    file_service: FileService { order: FileOrder::RoundRobin, ios: 1 },
     ioengine: Engine::Psync,
     direct: false,
     invalidate: true,
     hipri: false,
     fixedbufs: false,
     unlink: false,
+    allow_file_create: true,
+    fallocate: true,
+    create_only: false,
+    overwrite: false,
     rw: Workload { random: false, reads: true, writes: false, trims: false, step: 0 },
     rw_sequencer: Sequencer::Sequential,
     rwmixread: 50,
@@ -44,7 +53,7 @@ static DEFAULTS: LazyLock<JobOptions> = LazyLock::new(|| JobOptions {
     percentage_random: PerWay::all(100),
     norandommap: false,
     random_generator: RandomGenerator::Permutation,
-    randseed: 0x89,
+    randseed: None,
     randrepeat: true,
     size: None,
     io_size: None,
@@ -58,16 +67,20 @@ static DEFAULTS: LazyLock<JobOptions> = LazyLock::new(|| JobOptions {
     iodepth_batch_complete_min: 1,
     iodepth_batch_complete_max: None,
     iodepth_low: None,
+    serialize_overlap: false,
     numjobs: 1,
     group_reporting: false,
     new_group: false,
     stonewall: false,
     exitall: false,
+    exitall_on_error: false,
+    exit_what: ExitWhat::Group,
+    wait_for: None,
     runtime: None,
     time_based: false,
     startdelay: (Duration::ZERO, Duration::ZERO),
     ramp_time: Duration::ZERO,
-    thinktime: ThinkTime { blocks: 1, ..ThinkTime::default() },
+    thinktime: ThinkTime::default(),
     rate: PerWay::all(None),
     rate_min: PerWay::all(None),
     rate_iops: PerWay::all(None),
@@ -84,6 +97,8 @@ static DEFAULTS: LazyLock<JobOptions> = LazyLock::new(|| JobOptions {
     buffer_compress_percentage: 0,
     buffer_compress_chunk: 512,
     verify: None,
+    protection: None,
+    sync: Durability::Cached,
     fsync: None,
     fdatasync: None,
     end_fsync: false,
@@ -91,6 +106,7 @@ static DEFAULTS: LazyLock<JobOptions> = LazyLock::new(|| JobOptions {
     cpus_allowed_policy: CpusPolicy::Shared,
     numa_cpu_nodes: None,
     continue_on_error: Tolerance::None,
+    ignore_error: [Vec::new(), Vec::new(), Vec::new()],
     retries: None,
     io_timeout: None,
     percentile_list: PERCENTILES.to_vec(),
@@ -98,8 +114,10 @@ static DEFAULTS: LazyLock<JobOptions> = LazyLock::new(|| JobOptions {
     slat_percentiles: false,
     lat_percentiles: false,
     disable: Disabled::default(),
+    disk_util: true,
     unified_rw_reporting: false,
     logs: LogOptions::default(),
+    unheeded: Vec::new(),
 });
 
 impl Default for JobOptions {
@@ -119,6 +137,8 @@ pub(crate) struct Draft {
     pub(crate) verify: VerifyOptions,
     /// Whether `verify` or `verify_only` asks for it.
     pub(crate) verifies: bool,
+    /// Whether `verify` was given: else a `verify_pattern` asks for it as well.
+    pub(crate) is_verify_given: bool,
     /// What belongs to `latency_target`; the target is zero until it is given.
     pub(crate) latency: LatencyTarget,
     /// What belongs to `steadystate`.
@@ -133,8 +153,6 @@ pub(crate) struct Draft {
     pub(crate) file_bytes: Option<u64>,
     /// Options which would have an effect on I/O through the page cache, and were given.
     pub(crate) wants_direct: Vec<&'static str>,
-    /// Options which would have an effect with more than one file, and were given.
-    pub(crate) wants_one_file: Vec<&'static str>,
 }
 
 impl Default for Draft {
@@ -148,6 +166,7 @@ impl From<JobOptions> for Draft {
     fn from(job: JobOptions) -> Draft {
         Draft {
             verifies: job.verify.is_some(),
+            is_verify_given: job.verify.is_some(),
             verify: job.verify.clone().unwrap_or(VERIFY),
             latency: job.latency_target.unwrap_or(LATENCY),
             is_steady: job.steadystate.is_some(),
@@ -157,7 +176,6 @@ impl From<JobOptions> for Draft {
             mix_write: None,
             file_bytes: None,
             wants_direct: Vec::new(),
-            wants_one_file: Vec::new(),
             job,
         }
     }
@@ -172,7 +190,7 @@ const VERIFY: VerifyOptions = VerifyOptions {
     interval: None,
     pattern: None,
     only: false,
-    state_save: true,
+    state_save: None,
     state_load: false,
     dump: false,
 };
@@ -200,6 +218,7 @@ impl Draft {
         self.job.latency_target = (!self.latency.target.is_zero()).then_some(self.latency);
         self.job.steadystate = self.is_steady.then_some(self.steady);
         self.log_names();
+        self.endless();
         super::check::job(&self.job)?;
         self.unheeded()?;
         Ok(self.job)
@@ -223,9 +242,21 @@ impl Draft {
     /// With `filesize`, the files are so long and `size` is how much is moved.
     fn files(&mut self) {
         if let Some(bytes) = self.file_bytes {
-            let whole = Size::Bytes(bytes.saturating_mul(u64::from(self.job.nrfiles)));
+            let files = super::targets::count(&self.job) as u64;
+            let whole = Size::Bytes(bytes.saturating_mul(files));
             self.job.io_size = self.job.io_size.or(self.job.size);
             self.job.size = Some(whole);
+        }
+    }
+
+    /// As in fio, `time_based` needs a `runtime`.
+    fn endless(&mut self) {
+        if self.job.time_based && self.job.runtime.is_none() {
+            self.job.time_based = false;
+            self.job.unheeded.push((
+                "time_based",
+                "there is no runtime; the job ends with its size, give runtime=10 for ten seconds",
+            ));
         }
     }
 
@@ -248,13 +279,6 @@ impl Draft {
         if let Some(name) = self.wants_direct.first().filter(|_| is_cached && is_path) {
             return Err(format!(
                 "{name} matters only through the page cache, where it cannot be heeded; give direct=1"
-            ));
-        }
-        if let Some(name) =
-            self.wants_one_file.first().filter(|_| job.nrfiles > 1 || job.filename.len() > 1)
-        {
-            return Err(format!(
-                "{name} has several files take turns in any case; leave it away or take roundrobin"
             ));
         }
         Ok(())

@@ -29,11 +29,9 @@ pub(crate) enum Values {
     Words(&'static [&'static str]),
     /// Any, where the page cache is passed by.
     Direct,
-    /// Any, where the job has one file.
-    OneFile,
 }
 
-use Values::{Direct, Number, OneFile, Switch, Words};
+use Values::{Direct, Number, Switch, Words};
 
 const ON: Values = Words(&["1"]);
 const OFF: Values = Words(&["0"]);
@@ -54,13 +52,6 @@ const fn only(
 /// All of them, by name.
 pub(crate) const WITHOUT_EFFECT: &[Effectless] = &[
     only(
-        "allow_file_create",
-        ON,
-        "files are made where they are missing",
-        "name a file that is there",
-    ),
-    free("allrandrepeat", Switch, "all random numbers come from randseed"),
-    only(
         "bwavgtime",
         Words(&["500"]),
         "rates are sampled by the half second",
@@ -80,16 +71,8 @@ pub(crate) const WITHOUT_EFFECT: &[Effectless] = &[
     only("cmd_type", Words(&["nvme"]), "commands are NVMe's", "leave it away"),
     free("create_fsync", Switch, "files are made before the clock starts"),
     free("create_serialize", Switch, "files are made before the clock starts"),
-    free("disk_util", Switch, "the kernel's disk statistics are not in the reports"),
     free("error_dump", Switch, "errors are counted by name, and the first of them told"),
     free("fadvise_hint", Direct, "the page cache is passed by"),
-    only(
-        "fallocate",
-        Words(&["native", "posix", "1"]),
-        "space for files is set aside before the clock starts",
-        "make the file as you want it before the run",
-    ),
-    free("file_service_type", OneFile, "there is one file"),
     free(
         "io_submit_mode",
         Words(&["inline", "offload"]),
@@ -114,44 +97,41 @@ pub(crate) const WITHOUT_EFFECT: &[Effectless] = &[
         "buffers are always memory that the device can reach, aligned to pages",
         "leave it away",
     ),
+    free("mem_align", Number, "buffers are aligned to pages"),
+    free("iomem_align", Number, "buffers are aligned to pages"),
+    free("hugepage_size", Number, "the driver takes the pages that the system offers"),
     free("nonvectored", Switch, "I/Os are never vectored"),
-    only(
-        "numa_mem_policy",
-        Words(&["default", "local"]),
-        "buffers lie near the device or the job's core",
-        "bind the process with numactl",
-    ),
     free("openfiles", Number, "all files of a job are open while it runs"),
+    only(
+        "md_per_io_size",
+        OFF,
+        "the controller keeps the protection information to itself",
+        "metadata is not carried to the host; leave it away",
+    ),
+    only(
+        "pi_act",
+        ON,
+        "the controller makes and drops protection information",
+        "metadata is not carried to the host; leave it away",
+    ),
     only("pre_read", OFF, "it is off", "run a job that reads before it, and a stonewall"),
     only("rate_ignore_thinktime", OFF, "it is off", "leave thinktime away, as the rate decides"),
     free("registerfiles", Switch, "files are always registered with io_uring"),
-    only(
-        "serialize_overlap",
-        OFF,
-        "it is off",
-        "leave norandommap away, so that no block is twice in flight",
-    ),
     free("significant_figures", Number, "figures have as many digits as they deserve"),
+    free("rwmixcycle", Number, "fio ignores it as well"),
     only("stats", ON, "it is on", "leave out of the report what is not needed"),
-    only("sync", Words(&["0", "none"]), "it is off", "take fsync=1, a Flush after each write"),
     free("thread", Switch, "jobs are always threads"),
     // Not in fio's list, but fio takes it, and its own example job files have it.
     free("threads", Switch, "jobs are always threads"),
     free("unique_filename", Switch, "there are no network clients"),
     only("unit_base", Words(&["0", "8"]), "rates are in bytes", "multiply by 8"),
     free("userspace_reap", Switch, "completions are always taken from the ring in memory"),
-    only(
-        "verify_async",
-        OFF,
-        "it is off",
-        "blocks are verified by the job's own thread; give it a core",
-    ),
     only("verify_offset", OFF, "it is off", "headers stand at the front of each block"),
     only(
         "zonemode",
         Words(&["none"]),
         "it is off",
-        "zoned devices are not driven; take random_distribution=zoned for hot and cold regions",
+        "neither zoned devices (ZNS) nor strided zones are driven; take rw=read:N, which skips N bytes after each I/O, or random_distribution=zoned for hot and cold regions",
     ),
 ];
 
@@ -177,12 +157,6 @@ impl Effectless {
                 draft.wants_direct.push(self.name);
                 Ok(())
             }
-            OneFile => {
-                if !text.starts_with("roundrobin") {
-                    draft.wants_one_file.push(self.name);
-                }
-                Ok(())
-            }
         }
     }
 }
@@ -203,9 +177,7 @@ mod tests {
         let take =
             |name: &str, value: &str| find(name).expect(name).take(&mut Draft::default(), value);
         assert_eq!(take("thread", "1"), Ok(()));
-        assert_eq!(take("sync", "none"), Ok(()));
-        assert!(take("sync", "dsync").expect_err("matters").contains("fsync=1"));
-        assert!(take("fallocate", "truncate").is_err() && take("thread", "2").is_err());
+        assert!(take("bwavgtime", "100").is_err() && take("thread", "2").is_err());
         assert!(take("clocksource", "sundial").expect_err("unknown").contains("one of"));
     }
 
@@ -219,16 +191,5 @@ mod tests {
             draft.finish().is_ok()
         };
         assert!(with(true, "/dev/x") && with(false, "soft:mem=1G") && !with(false, "/dev/x"));
-    }
-
-    #[test]
-    fn files_take_turns_or_there_is_one() {
-        let with = |files: u32, kind: &str| {
-            let mut draft = Draft::default();
-            draft.job.nrfiles = files;
-            find("file_service_type").expect("an option").take(&mut draft, kind).expect("taken");
-            draft.finish().is_ok()
-        };
-        assert!(with(1, "random") && with(2, "roundrobin:8") && !with(2, "random"));
     }
 }

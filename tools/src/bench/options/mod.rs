@@ -6,8 +6,10 @@
 
 pub(crate) mod absent;
 mod again;
+mod answers;
 mod check;
 pub(crate) mod command_line;
+mod debug;
 #[cfg(test)]
 mod documented;
 pub(crate) mod draft;
@@ -17,14 +19,17 @@ mod grammar;
 mod pattern;
 pub(crate) mod table;
 pub(crate) mod targets;
+pub(crate) mod unheeded;
 mod values;
 mod workload;
 pub(crate) mod written;
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use adit_driver::Target;
+use adit_driver::device::Durability;
 
 pub(crate) use check::writes;
 pub(crate) use command_line::BenchArgs;
@@ -53,6 +58,26 @@ pub(crate) struct Request {
     pub(crate) global: Vec<(String, String)>,
     /// The jobs, in order; at least one.
     pub(crate) sections: Vec<Section>,
+}
+
+/// What chooses the random order where neither `randseed` nor `randrepeat=0` is given, as in fio.
+pub(crate) const RANDSEED: u64 = 0x89;
+
+impl Request {
+    /// Options that were given and are not heeded, each once, with the reason.
+    pub(crate) fn unheeded(&self) -> BTreeMap<&'static str, &'static str> {
+        let of_jobs = self.sections.iter().flat_map(|section| &section.job.unheeded);
+        of_jobs.chain(&self.run.unheeded).copied().collect()
+    }
+
+    /// The same, with `fresh` as the `randseed` of jobs that have none and whose order shall not repeat.
+    pub(crate) fn seeded(&self, fresh: u64) -> Request {
+        let mut seeded = self.clone();
+        for Section { job, .. } in &mut seeded.sections {
+            job.randseed = job.randseed.or((!job.randrepeat).then_some(fresh));
+        }
+        seeded
+    }
 }
 
 /// What is asked of the whole run: fio's options that may not stand in a job file, and ours.
@@ -86,6 +111,14 @@ pub(crate) struct RunOptions {
     pub(crate) ceiling: bool,
     /// `--recover`: a controller that fails is brought back.
     pub(crate) recover: bool,
+    /// `--eta-newline`: between two lines of progress that stay on the terminal.
+    pub(crate) eta_newline: Option<Duration>,
+    /// `--aux-path`: where verify states lie.
+    pub(crate) aux_path: PathBuf,
+    /// `--debug=random`: prints the seeds.
+    pub(crate) shows_seeds: bool,
+    /// Options of the run that were given and are not heeded, with the reason.
+    pub(crate) unheeded: Vec<(&'static str, &'static str)>,
 }
 
 impl Default for RunOptions {
@@ -105,6 +138,10 @@ impl Default for RunOptions {
             sweep: Vec::new(),
             ceiling: false,
             recover: false,
+            eta_newline: None,
+            aux_path: PathBuf::from("."),
+            shows_seeds: false,
+            unheeded: Vec::new(),
         }
     }
 }
@@ -127,6 +164,8 @@ pub(crate) struct JobOptions {
     pub(crate) filename_format: String,
     /// `nrfiles`: how many files of its own the job has; `size` is divided among them.
     pub(crate) nrfiles: u32,
+    /// `file_service_type`: which of several files is next.
+    pub(crate) file_service: FileService,
     /// `ioengine`: which path a plain `filename` is reached by.
     pub(crate) ioengine: Engine,
     /// `direct`: past the page cache (`buffered` is its opposite).
@@ -139,6 +178,14 @@ pub(crate) struct JobOptions {
     pub(crate) fixedbufs: bool,
     /// `unlink`: the job's own files are removed afterwards.
     pub(crate) unlink: bool,
+    /// `allow_file_create`: files that are missing or too short are made.
+    pub(crate) allow_file_create: bool,
+    /// `fallocate`: space is set aside for files that are made; else they are only made as long.
+    pub(crate) fallocate: bool,
+    /// `create_only`: files are made, and nothing else is done.
+    pub(crate) create_only: bool,
+    /// `overwrite`: files that are made are filled before they are written.
+    pub(crate) overwrite: bool,
 
     // What.
     /// `rw`.
@@ -159,9 +206,9 @@ pub(crate) struct JobOptions {
     pub(crate) norandommap: bool,
     /// `random_generator`.
     pub(crate) random_generator: RandomGenerator,
-    /// `randseed`.
-    pub(crate) randseed: u64,
-    /// `randrepeat`: the same seed in every run.
+    /// `randseed`: decides whatever `randrepeat` says.
+    pub(crate) randseed: Option<u64>,
+    /// `randrepeat` (`allrandrepeat`): the same seed in every run.
     pub(crate) randrepeat: bool,
 
     // How much.
@@ -191,6 +238,8 @@ pub(crate) struct JobOptions {
     pub(crate) iodepth_batch_complete_max: Option<u32>,
     /// `iodepth_low`: refilled only once so few are in flight.
     pub(crate) iodepth_low: Option<u32>,
+    /// `serialize_overlap`: no I/O is issued that touches what is in flight.
+    pub(crate) serialize_overlap: bool,
     /// `numjobs`.
     pub(crate) numjobs: u32,
     /// `group_reporting`.
@@ -199,8 +248,14 @@ pub(crate) struct JobOptions {
     pub(crate) new_group: bool,
     /// `stonewall` (`wait_for_previous`): starts when all before it are done.
     pub(crate) stonewall: bool,
-    /// `exitall`: when this job ends, all end.
+    /// `exitall`: when this job ends, others end.
     pub(crate) exitall: bool,
+    /// `exitall_on_error`: when this job fails, others end.
+    pub(crate) exitall_on_error: bool,
+    /// `exit_what`: which others.
+    pub(crate) exit_what: ExitWhat,
+    /// `wait_for`: starts when the job of this name is done.
+    pub(crate) wait_for: Option<String>,
 
     // When.
     /// `runtime`.
@@ -247,6 +302,10 @@ pub(crate) struct JobOptions {
     pub(crate) buffer_compress_chunk: u64,
     /// `verify` and what belongs to it.
     pub(crate) verify: Option<VerifyOptions>,
+    /// `pi_chk`, `apptag`, `apptag_mask`, if one of them is given.
+    pub(crate) protection: Option<ProtectionOptions>,
+    /// `sync`: what a write that completed survives.
+    pub(crate) sync: Durability,
     /// `fsync`: a Flush after so many writes.
     pub(crate) fsync: Option<u32>,
     /// `fdatasync`: the same to a device.
@@ -265,6 +324,8 @@ pub(crate) struct JobOptions {
     // Failures.
     /// `continue_on_error`.
     pub(crate) continue_on_error: Tolerance,
+    /// `ignore_error`: errnos of reads, of writes and of blocks that are not what was written.
+    pub(crate) ignore_error: [Vec<i32>; 3],
     /// `retries`: ours.
     pub(crate) retries: Option<u8>,
     /// `io_timeout`: ours.
@@ -281,10 +342,15 @@ pub(crate) struct JobOptions {
     pub(crate) lat_percentiles: bool,
     /// `disable_lat`, `disable_clat`, `disable_slat`, `disable_bw_measurement`; `gtod_reduce` is all of them.
     pub(crate) disable: Disabled,
+    /// `disk_util`: the kernel's statistics of the disks below are told.
+    pub(crate) disk_util: bool,
     /// `unified_rw_reporting`: all ways as one.
     pub(crate) unified_rw_reporting: bool,
     /// `write_bw_log` and the others.
     pub(crate) logs: LogOptions,
+
+    /// Options that were given and are not heeded, with the reason.
+    pub(crate) unheeded: Vec<(&'static str, &'static str)>,
 }
 
 impl Section {

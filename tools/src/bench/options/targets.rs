@@ -27,7 +27,7 @@ pub(crate) fn is_target(text: &str) -> bool {
 pub(crate) fn split(text: &str) -> std::result::Result<Vec<String>, String> {
     let pieces = pieces(text);
     let has_targets = is_target(text) || pieces.iter().any(|piece| SCHEMES.contains(&&**piece));
-    let names = if has_targets { joined(&pieces) } else { pieces };
+    let names = if has_targets { whole_names(&pieces) } else { pieces };
     if names.iter().any(|name| name.is_empty()) {
         return Err(format!(
             "'{text}' names nothing between two colons; write a colon of a name as '\\:'"
@@ -53,7 +53,7 @@ fn pieces(text: &str) -> Vec<String> {
 
 /// Puts the pieces of targets together again: a name begins with the kind of a target or, after a target is complete,
 /// with a slash.
-fn joined(pieces: &[String]) -> Vec<String> {
+fn whole_names(pieces: &[String]) -> Vec<String> {
     let mut names: Vec<String> = Vec::new();
     for (at, piece) in pieces.iter().enumerate() {
         let is_last = at + 1 == pieces.len();
@@ -129,6 +129,28 @@ pub(crate) fn targets(job: &JobOptions, thread: u32) -> Result<Vec<Target>> {
 /// Whether the job works on files of its own, which are made before and may be removed after.
 pub(crate) fn has_own_files(job: &JobOptions) -> bool {
     job.filename.is_empty() && job.ioengine != Engine::Null
+}
+
+/// How many files each thread of the job works on.
+pub(crate) fn count(job: &JobOptions) -> usize {
+    if has_own_files(job) { job.nrfiles as usize } else { job.filename.len().max(1) }
+}
+
+/// Targets as one value of `filename`, which [`split`] takes apart again.
+pub(crate) fn joined(targets: &[&Target]) -> String {
+    let escaped = |target: &&Target| {
+        let text = target.to_string();
+        match text.split_once(':') {
+            Some((kind, rest)) if split(&text) != Ok(vec![text.clone()]) => {
+                format!("{kind}:{}", rest.replace(':', "\\:"))
+            }
+            _ => text,
+        }
+    };
+    match targets {
+        [only] => only.to_string(),
+        several => several.iter().map(escaped).collect::<Vec<_>>().join(":"),
+    }
 }
 
 /// What one name stands for.

@@ -21,6 +21,13 @@ pub(crate) struct Workload {
     pub(crate) step: i64,
 }
 
+impl Workload {
+    /// I/Os for each block of a pass: two where it is trimmed and then written.
+    pub(crate) fn ios_per_block(&self) -> u64 {
+        if self.trims && self.writes { 2 } else { 1 }
+    }
+}
+
 /// `rw_sequencer`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Sequencer {
@@ -121,6 +128,26 @@ pub(crate) enum Engine {
     Null,
 }
 
+/// `file_service_type`: which of several files is next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct FileService {
+    /// In what order.
+    pub(crate) order: FileOrder,
+    /// I/Os on a file before the next is chosen; without meaning for [`FileOrder::Sequential`].
+    pub(crate) ios: u32,
+}
+
+/// In what order files are served.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum FileOrder {
+    /// One after the other, again and again.
+    RoundRobin,
+    /// The next when the pass has ended on the one before.
+    Sequential,
+    /// Any of those that the pass has not ended on.
+    Random,
+}
+
 /// `thinktime`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ThinkTime {
@@ -128,11 +155,11 @@ pub(crate) struct ThinkTime {
     pub(crate) time: Duration,
     /// How much of it is spent spinning (`thinktime_spin`).
     pub(crate) spin: Duration,
-    /// After how many I/Os (`thinktime_blocks`); 1 where not given.
-    pub(crate) blocks: u32,
-    /// Whether those that completed are counted, not those that were issued (`thinktime_blocks_type`).
-    pub(crate) counts_completions: bool,
-    /// After how much time of I/O (`thinktime_iotime`); zero is none.
+    /// After how many I/Os (`thinktime_blocks`); where not given after each, unless `iotime` decides.
+    pub(crate) blocks: Option<u32>,
+    /// Whether those that were issued are counted, not those that completed (`thinktime_blocks_type`).
+    pub(crate) counts_issues: bool,
+    /// After how much time of I/O (`thinktime_iotime`), if that comes before so many I/Os; zero is none.
     pub(crate) iotime: Duration,
 }
 
@@ -196,6 +223,24 @@ pub(crate) struct Pattern {
     pub(crate) offsets_at: Vec<usize>,
 }
 
+/// `pi_chk`, `apptag` and `apptag_mask`: what is asked of a namespace's protection information.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ProtectionOptions {
+    /// `pi_chk`: guard, reference tag, application tag; what is usual for the namespace's type where not given.
+    pub(crate) checks: Option<[bool; 3]>,
+    /// `apptag`.
+    pub(crate) tag: u16,
+    /// `apptag_mask`.
+    pub(crate) mask: u16,
+}
+
+impl Default for ProtectionOptions {
+    /// fio's defaults.
+    fn default() -> ProtectionOptions {
+        ProtectionOptions { checks: None, tag: 0x1234, mask: 0xffff }
+    }
+}
+
 /// `verify`.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct VerifyOptions {
@@ -215,8 +260,8 @@ pub(crate) struct VerifyOptions {
     pub(crate) pattern: Option<Pattern>,
     /// Only reads back what an earlier run wrote (`verify_only`).
     pub(crate) only: bool,
-    /// `verify_state_save`.
-    pub(crate) state_save: bool,
+    /// `verify_state_save`; none: where the job is interrupted.
+    pub(crate) state_save: Option<bool>,
     /// `verify_state_load`.
     pub(crate) state_load: bool,
     /// Shows what is wrong where it is (`verify_dump`): the block is written to a file.
@@ -262,6 +307,30 @@ pub(crate) struct Disabled {
     pub(crate) bw: bool,
 }
 
+/// `exit_what`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum ExitWhat {
+    /// The jobs of its group.
+    #[default]
+    Group,
+    /// The jobs that run at the same time; those behind a stonewall follow.
+    Stonewall,
+    /// All jobs of the run.
+    All,
+}
+
+/// `log_window_value`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum WindowValue {
+    /// The average.
+    #[default]
+    Average,
+    /// The maximum.
+    Maximum,
+    /// Both, one after the other.
+    Both,
+}
+
 /// `write_bw_log` and the others: prefixes of files, and what goes into them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct LogOptions {
@@ -279,10 +348,14 @@ pub(crate) struct LogOptions {
     pub(crate) hist_every: Duration,
     /// `log_hist_coarseness`, 0 to 6.
     pub(crate) hist_coarseness: u8,
-    /// `log_max_value`: the maximum instead of the average.
-    pub(crate) max_value: bool,
+    /// `log_window_value` (`log_max_value`): the value that stands for a window.
+    pub(crate) window: WindowValue,
     /// `log_offset`.
     pub(crate) offset: bool,
+    /// `log_prio`: the priority as a number in hexadecimal digits.
+    pub(crate) prio: bool,
+    /// `log_issue_time`: when an I/O was issued.
+    pub(crate) issue_time: bool,
     /// `log_unix_epoch`.
     pub(crate) unix_epoch: bool,
     /// `per_job_logs`: on unless given; else all jobs share a file.

@@ -299,6 +299,20 @@ const NO_ENGINES: &[(&str, &str)] = &[
     ("solarisaio", "take io_uring"),
 ];
 
+/// The engines that there is a path for, each with the scheme of its targets.
+pub(crate) fn engines() -> impl Iterator<Item = (&'static str, &'static str)> {
+    ENGINES.iter().map(|(name, engine)| {
+        let scheme = match engine {
+            Engine::Psync => "psync",
+            Engine::Uring => "uring",
+            Engine::UringCmd => "uring-cmd",
+            Engine::Mmap => "mmap",
+            Engine::Null => "null",
+        };
+        (*name, scheme)
+    })
+}
+
 /// `ioengine`.
 pub(crate) fn engine(text: &str) -> Parsed<Engine> {
     if let Some((_, engine)) = ENGINES.iter().find(|(name, _)| *name == text) {

@@ -5,7 +5,7 @@ use std::fmt;
 use super::draft::Draft;
 use super::grammar::nearest;
 use super::table::{self, Kind};
-use super::{Section, absent, effectless};
+use super::{Section, absent, effectless, unheeded};
 use crate::failure::{Failure, Result};
 
 /// Where something is written.
@@ -126,6 +126,10 @@ pub(crate) fn set(
     }
     if let Some(option) = effectless::find(name) {
         return option.take(draft, value.unwrap_or("1"));
+    }
+    if let Some(option) = unheeded::find(name) {
+        option.take(draft, value.unwrap_or("1"));
+        return Ok(());
     }
     if absent::is_off(name, value) {
         return Ok(());

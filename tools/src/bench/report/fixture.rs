@@ -11,8 +11,8 @@ use crate::bench::options::{
     BlockSizes, JobOptions, LatencyTarget, Section, SteadyOf, SteadyState, Workload,
 };
 use crate::bench::outcome::{
-    ClockOutcome, GroupOutcome, GroupWay, JobFailure, JobOutcome, RunOutcome, SteadyOutcome,
-    Warning, WayOutcome,
+    ClockOutcome, DiskOutcome, GroupOutcome, GroupWay, JobFailure, JobOutcome, RunOutcome,
+    SteadyOutcome, Warning, WayOutcome,
 };
 use crate::bench::run::cpu::Cpu;
 use crate::bench::way::{PerWay, Way};
@@ -29,6 +29,14 @@ pub(super) fn run() -> RunOutcome {
         groups: (0..4).map(|number| group(number, &jobs)).collect(),
         jobs,
         clock: ClockOutcome { is_tsc: true, drift_ppm: -1.25 },
+        disks: vec![DiskOutcome {
+            name: "sda".to_owned(),
+            ios: [40_000, 21],
+            merges: [1, 2],
+            ms: [812, 3],
+            queue_ms: 815,
+            busy_percent: 97.25,
+        }],
         warnings: vec![
             warning(
                 "generator-limited",

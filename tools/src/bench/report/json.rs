@@ -10,7 +10,7 @@ use super::{VERSION, date, layout, ours};
 use crate::bench::errors::Tolerance;
 use crate::bench::measure::Latency;
 use crate::bench::options::{JobOptions, SteadyOf, SteadyState};
-use crate::bench::outcome::{JobOutcome, RunOutcome, SteadyOutcome};
+use crate::bench::outcome::{DiskOutcome, JobOutcome, RunOutcome, SteadyOutcome, WayOutcome};
 
 /// The whole report; with all bins of latencies where percentiles are asked for if `bins`.
 pub(super) fn report(outcome: &RunOutcome, bins: bool) -> String {
@@ -26,9 +26,24 @@ pub(super) fn report(outcome: &RunOutcome, bins: bool) -> String {
     }
     let jobs = outcome.jobs.iter().map(|one| job(outcome, one, bins));
     report["jobs"] = jobs.collect();
-    report["disk_util"] = json!([]);
+    report["disk_util"] = outcome.disks.iter().map(disk).collect();
     report["adit"] = ours::run(outcome);
     layout::text(&report) + "\n"
+}
+
+/// What the kernel counted of a disk.
+fn disk(disk: &DiskOutcome) -> Value {
+    json!({
+        "name": disk.name,
+        "read_ios": disk.ios[0],
+        "write_ios": disk.ios[1],
+        "read_merges": disk.merges[0],
+        "write_merges": disk.merges[1],
+        "read_ticks": disk.ms[0],
+        "write_ticks": disk.ms[1],
+        "in_queue": disk.queue_ms,
+        "util": disk.busy_percent,
+    })
 }
 
 /// Options as they were written; the last counts where one stands twice.
@@ -96,6 +111,9 @@ fn way(asked: &JobOptions, told: &ToldWay<'_>, bins: bool) -> Value {
         let told = latency(asked, measure.of(way), measure.has_percentiles(asked), bins);
         value[format!("{}_ns", measure.name())] = told;
     }
+    if asked.unheeded.iter().any(|(name, _)| name.starts_with("cmdprio")) && way.ios > 0 {
+        value["prios"] = priorities(asked, way, bins);
+    }
     let (bandwidth, iops) = (&way.samples.kib_per_second, &way.samples.iops);
     let rates = json!({
         "bw_min": bandwidth.min as u64,
@@ -112,6 +130,15 @@ fn way(asked: &JobOptions, told: &ToldWay<'_>, bins: bool) -> Value {
     });
     extend(&mut value, rates);
     value
+}
+
+/// Latencies by priority: all I/Os have the same.
+fn priorities(asked: &JobOptions, way: &WayOutcome, bins: bool) -> Value {
+    let of = if asked.lat_percentiles { Measure::Lat } else { Measure::Clat };
+    let percentiles = asked.lat_percentiles || asked.clat_percentiles;
+    let mut one = json!({ "prioclass": 0, "prio": 0, "priohint": 0 });
+    one[format!("{}_ns", of.name())] = latency(asked, of.of(way), percentiles, bins);
+    json!([one])
 }
 
 /// Moments; with percentiles, and with bins beside them, where there is anything to tell of.

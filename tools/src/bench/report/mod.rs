@@ -42,6 +42,14 @@ pub(crate) fn head(request: &Request) -> String {
     head::lines(request)
 }
 
+/// What `--debug=random` tells: each thread's seed, on lines as fio's.
+pub(crate) fn seeds(seeds: &[u64]) -> String {
+    let line = |text: String| format!("random   {:<5} {text}\n", std::process::id());
+    let told =
+        seeds.iter().enumerate().map(|(index, seed)| line(format!("rand_seeds[{index}]={seed}")));
+    line(format!("FIO_RAND_NR_OFFS={}", seeds.len())) + &told.collect::<String>()
+}
+
 /// A job's entry in the JSON.
 pub(crate) fn job_json(outcome: &RunOutcome, job: &JobOutcome) -> Value {
     json::job(outcome, job, false)

@@ -7,7 +7,7 @@ use super::figures::{self, BATCHES, CLASSES, CLASSES_MS, Classes, DEPTHS, Measur
 use crate::bench::errors::Tolerance;
 use crate::bench::measure::{Latency, Levels};
 use crate::bench::options::{JobOptions, SteadyOf};
-use crate::bench::outcome::{GroupOutcome, GroupWay, JobOutcome, RunOutcome};
+use crate::bench::outcome::{DiskOutcome, GroupOutcome, GroupWay, JobOutcome, RunOutcome};
 use crate::bench::way::Way;
 use crate::human::{bytes, bytes_si, rate, si};
 
@@ -29,10 +29,27 @@ pub(super) fn report(outcome: &RunOutcome) -> String {
 fn write_report(out: &mut String, outcome: &RunOutcome) -> Written {
     outcome.jobs.iter().try_for_each(|one| job(out, outcome, one))?;
     outcome.groups.iter().try_for_each(|one| group(out, outcome, one))?;
+    disks(out, &outcome.disks)?;
     if !outcome.warnings.is_empty() {
         writeln!(out)?;
     }
     outcome.warnings.iter().try_for_each(|warning| writeln!(out, "warning: {}", warning.text))
+}
+
+fn disks(out: &mut String, disks: &[DiskOutcome]) -> Written {
+    if !disks.is_empty() {
+        writeln!(out, "\nDisk stats (read/write):")?;
+    }
+    for disk in disks {
+        let pair = |[reads, writes]: [u64; 2]| format!("{reads}/{writes}");
+        let (ios, merges, ms) = (pair(disk.ios), pair(disk.merges), pair(disk.ms));
+        let (name, queue_ms, busy) = (&disk.name, disk.queue_ms, disk.busy_percent);
+        writeln!(
+            out,
+            "  {name}: ios={ios}, merge={merges}, ticks={ms}, in_queue={queue_ms}, util={busy:.2}%"
+        )?;
+    }
+    Ok(())
 }
 
 fn job(out: &mut String, outcome: &RunOutcome, job: &JobOutcome) -> Written {

@@ -27,6 +27,14 @@ fn line(outcome: &RunOutcome, job: &JobOutcome) -> String {
         way(&mut out, options, told);
     }
     system(&mut out, job);
+    for disk in &outcome.disks {
+        let ([reads, writes], [read_merges, write_merges]) = (disk.ios, disk.merges);
+        let ([read_ms, write_ms], queue_ms) = (disk.ms, disk.queue_ms);
+        let counted = format_args!(
+            "{reads};{writes};{read_merges};{write_merges};{read_ms};{write_ms};{queue_ms}"
+        );
+        add(&mut out, format_args!("{};{counted};{:.2}%", disk.name, disk.busy_percent));
+    }
     if options.continue_on_error != Tolerance::None {
         add(&mut out, format_args!("{};{}", job.errors.total(), job.errors.first_errno()));
     }
@@ -62,9 +70,9 @@ fn moments(out: &mut String, latency: &Latency) {
     add(out, format_args!("{min};{max};{mean:.6};{deviation:.6}"));
 }
 
-/// Those of completion latency, else of total latency; always as many fields.
+/// Those of total latency where they are asked for, else of completion latency; always as many fields.
 fn percentiles(out: &mut String, job: &JobOptions, told: &ToldWay<'_>) {
-    let of = [Measure::Clat, Measure::Lat].into_iter().find(|of| of.has_percentiles(job));
+    let of = [Measure::Lat, Measure::Clat].into_iter().find(|of| of.has_percentiles(job));
     let list = if of.is_some() { job.percentile_list.as_slice() } else { &[] };
     let latency = of.unwrap_or(Measure::Clat).of(&told.counted);
     for percent in list.iter().take(PERCENTILES) {

@@ -79,11 +79,12 @@ fn bins_hold_each_io_once() {
 
 #[test]
 fn a_terse_line_has_the_fields_of_fios() {
-    // Counted in what fio 3.33 writes: 5 of the job, 41 of each way, 5 of the processor, 29 of depths and latencies.
+    // Counted in what fio 3.33 writes: 5 of the job, 41 of each way, 5 of the processor, 29 of depths and latencies, 9 of
+    // each disk.
     let terse = render(OutputFormat::Terse, &fixture::run());
     let fields: Vec<usize> = terse.lines().map(|line| line.split(';').count()).collect();
     let [description, errors, one_way_less] = [1, 2, 41];
-    let all = 5 + 2 * 41 + 5 + 29;
+    let all = 5 + 2 * 41 + 5 + 29 + 9;
     let unified = all - one_way_less;
     assert_eq!(fields, [all + description, all + errors, all, unified, unified]);
 }
@@ -156,6 +157,7 @@ fn a_run_of_nothing_is_told_in_every_format() {
     let mut outcome = fixture::run();
     outcome.jobs.clear();
     outcome.groups.clear();
+    outcome.disks.clear();
     outcome.warnings.clear();
     assert_eq!(render(OutputFormat::Normal, &outcome), "\n");
     assert_eq!(render(OutputFormat::Terse, &outcome), "");

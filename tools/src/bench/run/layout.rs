@@ -18,6 +18,7 @@ use crate::bench::options::JobOptions;
 use crate::failure::{Failure, Result};
 use crate::human;
 use crate::interrupt::Interrupt;
+use crate::output;
 
 /// Bytes of each write.
 const CHUNK: u64 = 1 << 20;
@@ -40,13 +41,31 @@ pub(crate) fn makes(
     target: &Target,
     length: Option<u64>,
     wanted: Option<u64>,
-    users: &[&Thread<'_>],
+    first: &Thread<'_>,
 ) -> Option<Range<u64>> {
     let (length, wanted) = (length?, wanted?);
     // A target that is written first holds what was written.
-    let is_written_first = users.first().is_some_and(|thread| !thread.job().rw.reads);
+    let is_written_first = !first.job().rw.reads && !first.job().overwrite;
     (length < wanted && !is_written_first && matches!(target, Target::Kernel(_)))
         .then_some(length..wanted)
+}
+
+/// Makes a regular file so long where it is missing or shorter, without setting space aside.
+///
+/// # Errors
+/// When it cannot be made, or not be so long.
+pub(crate) fn lengthen(target: &Target, bytes: u64) -> Result<()> {
+    let Target::Kernel(kernel) = target else { return Ok(()) };
+    if length(target).is_none_or(|length| length >= bytes) {
+        return Ok(());
+    }
+    let file = fs::OpenOptions::new().write(true).create(true).truncate(false).open(&kernel.file);
+    file.and_then(|file| file.set_len(bytes)).map_err(|error| {
+        Failure::failed(format!(
+            "{}: it cannot be made {bytes} bytes long: {error}",
+            target.device()
+        ))
+    })
 }
 
 /// Makes a file as long as it was before.
@@ -71,7 +90,8 @@ pub(crate) fn fill(
     let info = device.info();
     if std::io::stderr().is_terminal() {
         let bytes = human::bytes((range.end - range.start) as f64);
-        eprintln!("{}: laying out {} ({bytes})", job.name, info.device);
+        let line = format!("{}: laying out {} ({bytes})", job.name, info.device);
+        output::remark(&human::printable(&line));
     }
     let depth = info.queue_depth_max.min(8);
     let timeout = std::time::Duration::from_secs(60);

@@ -4,8 +4,9 @@
 //! |---|---|
 //! | `plan` | threads, their regions and queues |
 //! | `job/` | one thread: the loop that is measured |
+//! | `file_queues` | the queues of a job on several files, as one |
 //! | `pace`, `latency_target`, `again` | when the next I/O is due, how many are in flight, what is sent again |
-//! | `clock`, `cpu`, `affinity` | time, and what the system counts |
+//! | `clock`, `cpu`, `disks`, `affinity` | time, and what the system counts |
 //! | `progress`, `watch`, `steady` | what is seen while the jobs run |
 //! | `supervisor` | what happens outside the queues; bringing a controller back |
 //! | `layout` | files that are there before they are read |
@@ -15,7 +16,9 @@ mod affinity;
 mod again;
 mod clock;
 pub(crate) mod cpu;
+mod disks;
 mod doubts;
+mod file_queues;
 mod job;
 mod latency_target;
 mod layout;
@@ -36,11 +39,12 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use adit_driver::{Device, Target};
 
-use super::options::Request;
-use super::outcome::{ClockOutcome, GroupOutcome, GroupWay, JobOutcome, RunOutcome};
+use super::options::{ExitWhat, Request};
+use super::outcome::{ClockOutcome, GroupOutcome, GroupWay, JobOutcome, RunOutcome, Warning};
 use super::way::Way;
 use crate::failure::Result;
 use crate::interrupt::Interrupt;
+use disks::Disks;
 use doubts::{Machine, Speed};
 use plan::Thread;
 use progress::Progress;
@@ -48,7 +52,7 @@ use start::{Fleet, Place};
 use supervisor::Recovery;
 use watch::Watch;
 
-/// What a run tells while it runs, with `status_interval`.
+/// What a run tells while it runs, with `status_interval` and at SIGUSR1.
 pub(crate) type OnStatus<'a> = &'a mut dyn FnMut(&RunOutcome) -> Result<()>;
 
 /// How long a job may take to answer what it counted so far.
@@ -93,7 +97,9 @@ fn run_fleet(
 ) -> Result<RunOutcome> {
     let progress: Vec<Progress> = threads.iter().map(|_| Progress::default()).collect();
     let recovery = Recovery::new(request.run.recover);
-    let run = Run { request, threads, fleet, progress: &progress, recovery: &recovery, interrupt };
+    let disks = Disks::of(fleet.on_disks(threads));
+    let (progress, recovery) = (&progress, &recovery);
+    let run = Run { request, threads, fleet, progress, recovery, interrupt, disks };
     run.run(on_status)
 }
 
@@ -105,6 +111,7 @@ struct Run<'a> {
     progress: &'a [Progress],
     recovery: &'a Recovery,
     interrupt: &'a Interrupt,
+    disks: Disks,
 }
 
 impl Run<'_> {
@@ -137,6 +144,7 @@ impl Run<'_> {
         let clock = clock.finish();
         let mut outcome = self.outcome(outcomes.into_iter().flatten().collect(), clock);
         outcome.warnings = self.fleet.warnings.clone();
+        outcome.warnings.extend(unheeded(self.request));
         outcome.warnings.extend(doubts::doubts(&outcome.jobs, &machine, &clock));
         Ok(outcome)
     }
@@ -159,6 +167,7 @@ impl Run<'_> {
                 place,
                 thread,
                 &self.progress[*index],
+                self.awaited(thread),
                 self.recovery,
                 self.interrupt,
             );
@@ -188,12 +197,7 @@ impl Run<'_> {
         loop {
             match receiver.recv_timeout(watch.until_next().min(supervisor::LOOK_EVERY)) {
                 Ok((index, outcome)) => {
-                    if self.threads[index].job().exitall {
-                        let group = self.threads[index].group;
-                        let all = self.threads.iter().zip(self.progress);
-                        all.filter(|(thread, _)| thread.group == group)
-                            .for_each(|(_, progress)| progress.stop());
-                    }
+                    self.end_others(&self.threads[index], &outcome);
                     outcomes[index] = Some(outcome);
                 }
                 Err(RecvTimeoutError::Timeout) => {
@@ -201,13 +205,37 @@ impl Run<'_> {
                         supervisor::look(controller, self.recovery);
                     }
                     watch.tick();
-                    if status.is_due() && told.is_ok() {
+                    if (self.interrupt.takes_status() || status.is_due()) && told.is_ok() {
                         told = (status.on_status)(&self.so_far(outcomes));
                     }
                 }
                 Err(RecvTimeoutError::Disconnected) => return told,
             }
         }
+    }
+
+    /// Ends the jobs that are to end with this one.
+    fn end_others(&self, ended: &Thread<'_>, outcome: &JobOutcome) {
+        let job = ended.job();
+        if !(job.exitall || (job.exitall_on_error && outcome.failure.is_some())) {
+            return;
+        }
+        let is_meant = |thread: &Thread<'_>| match job.exit_what {
+            ExitWhat::Group => thread.group == ended.group,
+            ExitWhat::Stonewall => thread.wave == ended.wave,
+            ExitWhat::All => true,
+        };
+        let all = self.threads.iter().zip(self.progress);
+        all.filter(|(thread, _)| is_meant(thread)).for_each(|(_, progress)| progress.stop());
+    }
+
+    /// The threads of the same wave that a thread waits for.
+    fn awaited(&self, thread: &Thread<'_>) -> Vec<&Progress> {
+        let Some(name) = &thread.job().wait_for else { return Vec::new() };
+        let all = self.threads.iter().zip(self.progress);
+        all.filter(|(other, _)| other.job().name == *name && other.wave == thread.wave)
+            .map(|(_, progress)| progress)
+            .collect()
     }
 
     /// What was counted until now.
@@ -238,6 +266,7 @@ impl Run<'_> {
             groups: groups(&jobs),
             jobs,
             clock,
+            disks: self.disks.outcome(),
             warnings: Vec::new(),
             interrupted: self.interrupt.requested(),
         }
@@ -255,6 +284,20 @@ impl Run<'_> {
             speeds,
         }
     }
+}
+
+/// The seed of each thread in order, from which everything follows that is left to chance.
+pub(crate) fn seeds(request: &Request) -> Vec<u64> {
+    let threads = plan::threads(&request.sections);
+    (0..).zip(&threads).map(|(index, thread)| start::seed_of(thread.job(), index)).collect()
+}
+
+/// Requests that are not carried out.
+fn unheeded(request: &Request) -> impl Iterator<Item = Warning> {
+    request.unheeded().into_iter().map(|(name, because)| Warning {
+        code: "option-unheeded",
+        text: format!("{name} is not heeded: {because}"),
+    })
 }
 
 /// When the next report is due that `status_interval` asks for.

@@ -41,6 +41,7 @@ enum Unit {
 #[derive(Clone, Copy, Debug)]
 struct Think {
     options: ThinkTime,
+    /// I/Os since the last pause was asked for: those that end before it begins count for the next, as in fio.
     ios: u32,
     since: Time,
     /// A pause is to begin.
@@ -117,7 +118,6 @@ impl Pace {
     pub(crate) fn pause(&mut self, now: Time) {
         if let Some(think) = &mut self.think {
             think.is_wanted = false;
-            think.ios = 0;
             think.until = now + think.options.time;
             think.since = think.until;
         }
@@ -149,27 +149,38 @@ impl Pace {
             self.last_due_ns = self.last_due_ns.max(rate.due_ns);
             rate.due_ns += gap;
         }
-        if let Some(think) = self.think.as_mut().filter(|think| !think.options.counts_completions) {
-            think.count(now);
+        if let Some(think) = &mut self.think {
+            think.ios += u32::from(think.options.counts_issues);
+            think.look(now);
         }
     }
 
     /// An I/O completed.
     #[inline]
     pub(crate) fn completed(&mut self, now: Time) {
-        if let Some(think) = self.think.as_mut().filter(|think| think.options.counts_completions) {
-            think.count(now);
+        if let Some(think) = self.think.as_mut().filter(|think| !think.options.counts_issues) {
+            think.ios += 1;
+            think.look(now);
         }
     }
 }
 
 impl Think {
-    fn count(&mut self, now: Time) {
-        self.ios += 1;
+    /// Asks for a pause where it is time for one.
+    fn look(&mut self, now: Time) {
+        if self.is_wanted {
+            return;
+        }
         let iotime = self.options.iotime;
         let by_time = !iotime.is_zero() && now.since(self.since) >= iotime;
-        let by_count = iotime.is_zero() && self.ios >= self.options.blocks.max(1);
-        self.is_wanted |= by_time || by_count;
+        let by_count = match self.options.blocks {
+            Some(blocks) => self.ios >= blocks,
+            None => iotime.is_zero() && self.ios > 0,
+        };
+        self.is_wanted = by_time || by_count;
+        if self.is_wanted {
+            self.ios = 0;
+        }
     }
 }
 
@@ -234,19 +245,66 @@ mod tests {
     #[test]
     fn thinking_begins_after_so_many_ios() {
         let thinktime =
-            ThinkTime { time: Duration::from_micros(50), blocks: 3, ..ThinkTime::default() };
+            ThinkTime { time: Duration::from_micros(50), blocks: Some(3), ..ThinkTime::default() };
         let mut pace = Pace::new(&JobOptions { thinktime, ..job() }, 1, Time::ZERO);
         let now = Time::from_ns(1000);
         for _ in 0..2 {
-            pace.issued(Way::Read, 4096, now);
+            pace.completed(now);
         }
         assert_eq!(pace.paused_until(), Time::ZERO);
         assert!(!pace.wants_pause());
-        pace.issued(Way::Read, 4096, now);
+        pace.completed(now);
         assert!(pace.wants_pause(), "once nothing is in flight");
         pace.pause(Time::from_ns(2000));
         assert!(!pace.wants_pause());
         assert_eq!(pace.paused_until(), Time::from_ns(52_000));
+    }
+
+    #[test]
+    fn thinking_begins_by_time_or_count_whichever_is_first_and_by_time_alone_without_a_count() {
+        let pauses = |blocks, at_ns: u64| {
+            let time = Duration::from_micros(50);
+            let iotime = Duration::from_micros(10);
+            let thinktime = ThinkTime { time, iotime, blocks, ..ThinkTime::default() };
+            let mut pace = Pace::new(&JobOptions { thinktime, ..job() }, 1, Time::ZERO);
+            (0..4).for_each(|_| pace.completed(Time::from_ns(at_ns)));
+            pace.wants_pause()
+        };
+        assert!(!pauses(None, 9_999) && pauses(None, 10_000));
+        assert!(pauses(Some(4), 9_999) && !pauses(Some(5), 9_999) && pauses(Some(5), 10_000));
+    }
+
+    #[test]
+    fn completions_are_counted_unless_issues_are_asked_for() {
+        let pace = |counts_issues| {
+            let time = Duration::from_micros(50);
+            let thinktime = ThinkTime { time, counts_issues, ..ThinkTime::default() };
+            Pace::new(&JobOptions { thinktime, ..job() }, 1, Time::ZERO)
+        };
+        let (mut done, mut issued) = (pace(false), pace(true));
+        for pace in [&mut done, &mut issued] {
+            pace.issued(Way::Read, 4096, Time::ZERO);
+        }
+        assert!(!done.wants_pause() && issued.wants_pause());
+        done.completed(Time::ZERO);
+        assert!(done.wants_pause());
+    }
+
+    #[test]
+    fn what_completes_before_a_pause_begins_counts_for_the_next() {
+        let time = Duration::from_micros(50);
+        let thinktime = ThinkTime { time, blocks: Some(2), ..ThinkTime::default() };
+        let mut pace = Pace::new(&JobOptions { thinktime, ..job() }, 1, Time::ZERO);
+        // Four are in flight, and drained once two have completed.
+        (0..4).for_each(|_| pace.completed(Time::ZERO));
+        pace.pause(Time::ZERO);
+        assert!(!pace.wants_pause(), "not before another one is issued");
+        pace.issued(Way::Read, 4096, Time::ZERO);
+        assert!(pace.wants_pause());
+        pace.completed(Time::ZERO);
+        pace.pause(Time::ZERO);
+        pace.issued(Way::Read, 4096, Time::ZERO);
+        assert!(!pace.wants_pause());
     }
 
     #[test]

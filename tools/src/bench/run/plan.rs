@@ -1,16 +1,19 @@
 //! What the jobs come to on their devices: threads, regions, queues.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 
-use adit_driver::Target;
 use adit_driver::device::DeviceInfo;
+use adit_driver::{ProtectionChecks, Target};
 
-use crate::bench::options::{JobOptions, Section};
+use crate::bench::options::{JobOptions, Section, targets};
+use crate::bench::outcome::Warning;
 use crate::bench::way::Way;
 use crate::bench::workload::{Region, unit_bytes};
 use crate::failure::{Failure, Result};
 use crate::human;
+use crate::units::Size;
 
 /// Most bytes of one I/O; its buffers are allocated `iodepth` times.
 const BLOCK_BYTES_MAX: u64 = 1 << 30;
@@ -55,19 +58,37 @@ impl Thread<'_> {
         crate::bench::options::writes(self.job())
     }
 
-    /// Bytes that a file has to have for it; none where the file decides.
-    pub(crate) fn file_bytes(&self) -> Option<u64> {
+    /// Bytes that its file of this number, from 0, has to have for it; none where the file decides.
+    pub(crate) fn file_bytes(&self, file: usize) -> Option<u64> {
         let job = self.job();
-        let size = job.size?.of(0);
+        let size = self.share(job.size.filter(|_| job.allow_file_create)?, file).of(0);
         let start = job.offset.of(0) + u64::from(self.number) * job.offset_increment.of(0);
         (size > 0).then_some(start + size)
     }
 
-    /// What of the device it works on.
+    /// How much of `size` falls to a file: as in fio an equal share in whole blocks, of which the first files have one
+    /// more where there are some left over. A size in percent is of each file.
+    fn share(&self, size: Size, file: usize) -> Size {
+        let files = targets::count(self.job()) as u64;
+        let Size::Bytes(bytes) = size else { return size };
+        if files == 1 {
+            return size;
+        }
+        let block = self.least_block().max(1);
+        let blocks = bytes / block;
+        Size::Bytes(block * (blocks / files + u64::from((file as u64) < blocks % files)))
+    }
+
+    /// The shortest block of any way, in bytes.
+    fn least_block(&self) -> u64 {
+        Way::ALL.map(|way| self.job().bs[way].min()).into_iter().min().unwrap_or(0)
+    }
+
+    /// What it works on of its file of this number, from 0.
     ///
     /// # Errors
     /// What is asked for and not there, with what would be.
-    pub(crate) fn region(&self, info: &DeviceInfo) -> Result<Region> {
+    pub(crate) fn region(&self, info: &DeviceInfo, file: usize) -> Result<Region> {
         let (job, lba) = (self.job(), u64::from(info.lba_bytes));
         let increment = u64::from(self.number) * job.offset_increment.of(info.bytes);
         let start = job.offset.of(info.bytes) + increment;
@@ -78,36 +99,44 @@ impl Thread<'_> {
             )));
         }
         let there = info.bytes.saturating_sub(start);
-        let bytes = job.size.map_or(there, |size| size.of(info.bytes));
+        let size = job.size.map_or(there, |size| self.share(size, file).of(info.bytes));
+        // As in fio, a size between two LBAs is used as far as whole blocks fit.
+        let bytes = size / lba * lba;
         if bytes > there {
             let there = format!("{there} bytes ({})", human::bytes(there as f64));
             return Err(self.usage(format!(
-                "size={bytes}: {} has {there} from offset={start} on",
+                "size={size}: {} has {there} from offset={start} on",
                 info.device
             )));
         }
-        let least = Way::ALL.map(|way| job.bs[way].min()).into_iter().min().unwrap_or(0);
+        let least = self.least_block();
         if bytes < least || bytes == 0 {
-            return Err(self.usage(format!("size={bytes} is less than one block of bs={least}")));
+            return Err(self.usage(format!("size={size} is less than one block of bs={least}")));
         }
         Ok(Region { start, bytes })
     }
 
-    /// Bytes after which it ends; none where only time, or a full device, ends it.
-    pub(crate) fn bytes_max(&self, info: &DeviceInfo, region: Region) -> Option<u64> {
+    /// Bytes after which it ends, of those that its files have and of those that it works on; none where only time, or
+    /// a full device, ends it.
+    pub(crate) fn bytes_max(&self, there: u64, region_bytes: u64) -> Option<u64> {
         let job = self.job();
-        let pass = job.io_size.map_or(region.bytes, |size| size.of(info.bytes));
+        let pass = job.io_size.map_or(region_bytes, |size| size.of(there));
         // No block is begun that would go beyond the end, as in fio.
         let unit = unit_bytes(job).unwrap_or(1).max(1);
-        let pass = (pass / unit * unit).max(unit);
+        let pass = (pass / unit * unit).max(unit) * job.rw.ios_per_block();
         (!job.time_based).then(|| pass.saturating_mul(u64::from(job.loops.max(1))))
     }
 
-    /// Checks blocks and depth against the device; the commands that its queue has to hold.
+    /// Checks blocks and depth against the device. Returns the commands that its queue has to hold, and a warning where
+    /// `iodepth` I/Os can become more than it can hold: then I/Os wait for room, with the device's queue full.
     ///
     /// # Errors
     /// What is asked for and not there, with what would be.
-    pub(crate) fn queue_depth(&self, info: &DeviceInfo, region: Region) -> Result<u32> {
+    pub(crate) fn queue_depth(
+        &self,
+        info: &DeviceInfo,
+        region: Region,
+    ) -> Result<(u32, Option<Warning>)> {
         self.check_blocks(info)?;
         let job = self.job();
         let bytes = job.bs.iter().map(|(_, sizes)| sizes.max()).max().unwrap_or(0);
@@ -116,20 +145,55 @@ impl Thread<'_> {
         let (depth, holds) = (self.iodepth(info), u64::from(info.queue_depth_max));
         let needed = commands * u64::from(depth);
         if needed <= holds {
-            return Ok(needed as u32);
+            return Ok((needed as u32, None));
         }
-        let most = holds / commands;
-        Err(self.usage(match commands {
-            1 => format!("iodepth={depth}: a queue of {} holds {holds} commands; use iodepth={most} at most", info.device),
-            _ if most == 0 => format!(
-                "bs={bytes}: each I/O is up to {commands} commands and a queue of {} holds {holds}; use a smaller bs",
+        let (device, most) = (&info.device, holds / commands);
+        match (commands, most) {
+            (1, _) => Err(self.usage(format!(
+                "iodepth={depth}: a queue of {device} holds {holds} commands; use iodepth={most} at most"
+            ))),
+            (_, 0) => Err(self.usage(format!(
+                "bs={bytes}: each I/O is up to {commands} commands and a queue of {device} holds {holds}; use a smaller bs"
+            ))),
+            _ => {
+                let text = format!(
+                    "{}: iodepth={depth}: at bs={bytes} each I/O is up to {commands} commands and a queue of {device} holds \
+                     {holds}, so about {most} I/Os are in flight at most",
+                    job.name
+                );
+                Ok((holds as u32, Some(Warning { code: "queue-full", text })))
+            }
+        }
+    }
+
+    /// What it asks of a device's protection information, if it asks for anything.
+    ///
+    /// # Errors
+    /// The device has none, or not that.
+    pub(crate) fn protection_checks(&self, info: &DeviceInfo) -> Result<Option<ProtectionChecks>> {
+        let Some(asked) = self.job().protection else { return Ok(None) };
+        let Some(protection) = info.protection else {
+            return Err(self.usage(format!(
+                "pi_chk, apptag: {} keeps no protection information; format its namespace with it, or leave them away",
                 info.device
-            ),
-            _ => format!(
-                "iodepth={depth}: at bs={bytes} each I/O is up to {commands} commands and a queue of {} holds {holds}; \
-                 use iodepth={most} at most, or a smaller bs",
-                info.device
-            ),
+            )));
+        };
+        let usual = protection.usual_checks();
+        let [guard, reference_tag, application_tag] =
+            asked.checks.unwrap_or([usual.guard, usual.reference_tag, usual.application_tag]);
+        if reference_tag && !protection.checks_place() {
+            let number = protection.number();
+            return Err(self.usage(format!(
+                "pi_chk=REFTAG: protection information of type {number} has none that is checked; leave it away"
+            )));
+        }
+        let (application, application_mask) = (asked.tag, asked.mask);
+        Ok(Some(ProtectionChecks {
+            guard,
+            reference_tag,
+            application_tag,
+            application,
+            application_mask,
         }))
     }
 
@@ -187,25 +251,30 @@ fn commands_per_io(bytes: u64, is_aligned: bool, info: &DeviceInfo) -> u64 {
     stretches * boundary.min(bytes).div_ceil(info.command_bytes_max)
 }
 
-/// Refuses jobs that would write over blocks that another of them checks.
+/// Refuses jobs that would write over blocks that another of them checks. A thread is listed once for each of its files.
 ///
 /// # Errors
 /// A usage error that says how to keep them apart.
 pub(crate) fn check_apart(threads: &[(&Thread<'_>, &Target, Region)]) -> Result<()> {
-    for (index, (thread, target, region)) in threads.iter().enumerate() {
-        if !(thread.destroys() && thread.job().verify.is_some()) {
-            continue;
-        }
-        let clash =
-            threads.iter().enumerate().find(|(other, (neighbour, its_target, its_region))| {
-                *other != index
-                    && neighbour.wave == thread.wave
-                    && neighbour.destroys()
-                    && is_same_place(its_target, target)
-                    && its_region.start < region.start + region.bytes
-                    && region.start < its_region.start + its_region.bytes
-            });
-        if let Some((_, (neighbour, _, _))) = clash {
+    let mut by_place: BTreeMap<DataPlace, Vec<(&Thread<'_>, Region)>> = BTreeMap::new();
+    for (thread, target, region) in threads.iter().filter(|(thread, ..)| thread.destroys()) {
+        by_place.entry(DataPlace::of(target)).or_default().push((thread, *region));
+    }
+    by_place.values().try_for_each(|users| check_users_apart(users))
+}
+
+/// The same for those that write to the same data.
+fn check_users_apart(users: &[(&Thread<'_>, Region)]) -> Result<()> {
+    let checked =
+        |(_, (thread, _)): &(usize, &(&Thread<'_>, Region))| thread.job().verify.is_some();
+    for (index, (thread, region)) in users.iter().enumerate().filter(checked) {
+        let clash = users.iter().enumerate().find(|(other, (neighbour, its_region))| {
+            *other != index
+                && neighbour.wave == thread.wave
+                && its_region.start < region.start + region.bytes
+                && region.start < its_region.start + its_region.bytes
+        });
+        if let Some((_, (neighbour, _))) = clash {
             let jobs = u64::from(thread.job().numjobs.max(neighbour.job().numjobs)).max(2);
             let block = Way::ALL
                 .map(|way| thread.job().bs[way].max())
@@ -225,17 +294,29 @@ pub(crate) fn check_apart(threads: &[(&Thread<'_>, &Target, Region)]) -> Result<
     Ok(())
 }
 
-/// Whether both lead to the same data, by whatever path and name.
-fn is_same_place(one: &Target, other: &Target) -> bool {
-    let place = |target: &Target| {
-        let Target::Kernel(kernel) = target else { return None };
-        let about = fs::metadata(&kernel.file).ok()?;
-        Some(match about.file_type().is_block_device() {
-            true => (true, about.rdev(), 0),
-            false => (false, about.dev(), about.ino()),
-        })
-    };
-    one.device() == other.device() || place(one).is_some_and(|it| place(other) == Some(it))
+/// Where a target's data are, by whatever path and name.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum DataPlace {
+    /// The device's number.
+    Block(u64),
+    /// Its file system's number, and its own there.
+    File(u64, u64),
+    /// Known by its name only.
+    Named(String),
+}
+
+impl DataPlace {
+    fn of(target: &Target) -> DataPlace {
+        let about = match target {
+            Target::Kernel(kernel) => fs::metadata(&kernel.file).ok(),
+            _ => None,
+        };
+        match about {
+            Some(about) if about.file_type().is_block_device() => DataPlace::Block(about.rdev()),
+            Some(about) => DataPlace::File(about.dev(), about.ino()),
+            None => DataPlace::Named(target.device()),
+        }
+    }
 }
 
 #[cfg(test)]
@@ -243,7 +324,6 @@ mod tests {
     use super::*;
     use crate::bench::options::BlockSizes;
     use crate::bench::way::PerWay;
-    use crate::units::Size;
 
     fn info() -> DeviceInfo {
         DeviceInfo {
@@ -255,6 +335,7 @@ mod tests {
             queue_depth_max: 63,
             queue_count_max: 4,
             deallocates: true,
+            deallocate_lbas_max: u64::MAX,
             is_cached: false,
             protection: None,
         }
@@ -267,7 +348,7 @@ mod tests {
     fn refusal(job: JobOptions) -> String {
         let section = section(job);
         let thread = &threads(std::slice::from_ref(&section))[0];
-        let region = match thread.region(&info()) {
+        let region = match thread.region(&info(), 0) {
             Ok(region) => region,
             Err(failure) => return failure.to_string(),
         };
@@ -318,10 +399,6 @@ mod tests {
         );
         assert!(refusal(JobOptions { offset: Size::Bytes(100), ..job() }).contains("LBAs of 512"));
         assert!(refusal(JobOptions { iodepth: 64, ..job() }).contains("iodepth=63 at most"));
-        assert!(
-            refusal(JobOptions { iodepth: 64, bs: bs(256 << 10), ..job() })
-                .contains("iodepth=31 at most")
-        );
     }
 
     #[test]
@@ -344,7 +421,7 @@ mod tests {
         let section = section(job);
         let threads = threads(std::slice::from_ref(&section));
         let starts: Vec<u64> =
-            threads.iter().map(|thread| thread.region(&info()).expect("there").start).collect();
-        assert_eq!((starts, threads[2].file_bytes()), (vec![0, 8192, 16384], Some(20480)));
+            threads.iter().map(|thread| thread.region(&info(), 0).expect("there").start).collect();
+        assert_eq!((starts, threads[2].file_bytes(0)), (vec![0, 8192, 16384], Some(20480)));
     }
 }

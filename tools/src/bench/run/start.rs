@@ -1,18 +1,21 @@
 //! From a plan to jobs that are ready: devices opened and checked, queues and buffers made.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
-use std::collections::btree_map::Entry;
 use std::fs::File;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use adit_driver::device::{CommandQueue, Device, DeviceOptions, DeviceQueue, QueueOptions};
+use adit_driver::device::{
+    CommandQueue, Device, DeviceInfo, DeviceOptions, DeviceQueue, QueueOptions,
+};
 use adit_driver::target::{KernelPath, KernelTarget};
 use adit_driver::{Buffer, Controller, Target};
 
 use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
 
-use super::job::{Job, Owned, Setting};
+use super::file_queues::FileQueues;
+use super::job::{Job, JobFile, Owned, Setting};
 use super::plan::{self, Thread};
 use super::progress::Progress;
 use super::supervisor::Recovery;
@@ -21,11 +24,11 @@ use crate::bench::data::Data;
 use crate::bench::data::state::VerifyState;
 use crate::bench::guard;
 use crate::bench::logs::JobLogs;
-use crate::bench::options::targets::{has_own_files, targets};
-use crate::bench::options::{JobOptions, Request};
+use crate::bench::options::targets::{has_own_files, joined, targets};
+use crate::bench::options::{JobOptions, RANDSEED, Request, Workload};
 use crate::bench::outcome::{JobOutcome, Warning};
 use crate::bench::workload::random::mix;
-use crate::bench::workload::{Generator, Region};
+use crate::bench::workload::{Region, Steps};
 use crate::failure::{Failure, Result};
 use crate::interrupt::Interrupt;
 
@@ -37,8 +40,13 @@ const YIELD_AFTER_SOFT: Duration = Duration::from_micros(10);
 const BUFFER_ALIGN: u64 = 4096;
 /// Retries of an I/O that was caught in a reset; one that is caught more often is its cause.
 const RECOVERY_RETRIES: u8 = 5;
+/// Between two looks at a job that is waited for.
+const AWAITED_EVERY: Duration = Duration::from_millis(1);
 /// Until an I/O is aborted, and until its queue is created anew, where the job does not say.
 const TIMEOUTS: (Duration, Duration) = (Duration::from_secs(10), Duration::from_secs(2));
+
+/// A server that shares its core with others may need so long for an answer.
+const SERVER_TIMEOUT_MIN: Duration = Duration::from_millis(100);
 
 /// All devices of a run, and what each thread does on its own.
 pub(crate) struct Fleet {
@@ -49,6 +57,8 @@ pub(crate) struct Fleet {
     pub(crate) warnings: Vec<Warning>,
     started_unix_ms: u64,
     retries: u8,
+    /// Where verify states lie.
+    state_folder: PathBuf,
 }
 
 /// Where a thread stands among the others.
@@ -64,9 +74,11 @@ pub(crate) struct Place {
 
 /// What a thread does on its device.
 pub(crate) struct Planned {
-    target: Target,
-    region: Region,
+    /// What of each of its files it works on.
+    files: Vec<(Target, Region)>,
     queue_depth: u32,
+    /// That its queue is shorter than its I/Os would fill, where it is.
+    crowded: Option<Warning>,
     iodepth: u32,
     /// Bytes after which it ends; none where only time, or a full device, does.
     pub(crate) bytes_max: Option<u64>,
@@ -83,22 +95,21 @@ impl Fleet {
         interrupt: &Interrupt,
     ) -> Result<Fleet> {
         guard::refuse_writes(request)?;
-        let of_threads = threads.iter().map(target_of).collect::<Result<Vec<Target>>>()?;
-        let mut devices = BTreeMap::new();
-        for target in &of_threads {
-            let users: Vec<&Thread<'_>> = threads
-                .iter()
-                .zip(&of_threads)
-                .filter(|(_, its)| *its == target)
-                .map(|(thread, _)| thread)
-                .collect();
-            if let Entry::Vacant(place) = devices.entry(target.to_string()) {
-                place.insert((
-                    target.clone(),
-                    open_device(target, &users, request.run.readonly, interrupt)?,
-                ));
+        let mut used: BTreeMap<String, (Target, Vec<User<'_>>)> = BTreeMap::new();
+        let mut of_threads = Vec::new();
+        for thread in threads {
+            let its = targets(thread.job(), thread.number)?;
+            for (file, target) in its.iter().enumerate() {
+                let fresh = || (target.clone(), Vec::new());
+                used.entry(target.to_string()).or_insert_with(fresh).1.push((thread, file));
             }
+            of_threads.push(its);
         }
+        let open = |(name, (target, users)): (String, (Target, Vec<User<'_>>))| {
+            let device = open_device(&target, &users, request.run.readonly, interrupt)?;
+            Ok((name, (target, device)))
+        };
+        let devices = used.into_iter().map(open).collect::<Result<BTreeMap<_, _>>>()?;
         Fleet::of(request, threads, of_threads, devices)
     }
 
@@ -110,35 +121,44 @@ impl Fleet {
         device: Device,
     ) -> Result<Fleet> {
         let devices = BTreeMap::from([(target.to_string(), (target.clone(), device))]);
-        Fleet::of(request, threads, vec![target; threads.len()], devices)
+        Fleet::of(request, threads, vec![vec![target]; threads.len()], devices)
     }
 
     /// Checks each thread against its device.
     fn of(
         request: &Request,
         threads: &[Thread<'_>],
-        of_threads: Vec<Target>,
+        of_threads: Vec<Vec<Target>>,
         devices: BTreeMap<String, (Target, Device)>,
     ) -> Result<Fleet> {
         let written: Vec<guard::Written<'_>> = threads
             .iter()
             .zip(&of_threads)
             .filter(|(thread, _)| thread.destroys())
-            .map(|(_, target)| guard::Written { target, device: &devices[&target.to_string()].1 })
+            .flat_map(|(_, its)| its)
+            .map(|target| guard::Written { target, device: &devices[&target.to_string()].1 })
             .collect();
         let is_given = request.run.allow_destroy;
         let permission = guard::Permission { is_given, ..guard::ALLOW_DESTROY };
-        let warnings = guard::check(&written, permission)?;
+        let mut warnings = guard::check(&written, permission)?;
         let device = |target: &Target| &devices[&target.to_string()].1;
         let planned = threads
             .iter()
             .zip(of_threads)
-            .map(|(thread, target)| planned(thread, device(&target), target))
+            .map(|(thread, its)| planned(thread, its, device))
             .collect::<Result<Vec<Planned>>>()?;
+        // Threads of one job say the same.
+        for crowded in planned.iter().filter_map(|planned| planned.crowded.as_ref()) {
+            if !warnings.contains(crowded) {
+                warnings.push(crowded.clone());
+            }
+        }
         let apart: Vec<_> = threads
             .iter()
             .zip(&planned)
-            .map(|(thread, planned)| (thread, &planned.target, planned.region))
+            .flat_map(|(thread, planned)| {
+                planned.files.iter().map(move |(target, region)| (thread, target, *region))
+            })
             .collect();
         plan::check_apart(&apart)?;
         let started = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -149,6 +169,7 @@ impl Fleet {
             warnings,
             started_unix_ms: started.as_millis() as u64,
             retries,
+            state_folder: request.run.aux_path.clone(),
         })
     }
 
@@ -162,14 +183,24 @@ impl Fleet {
         self.devices.values().filter(|(target, _)| matches!(target, Target::Soft { .. })).count()
     }
 
+    /// The targets of those threads whose disks' statistics are wanted.
+    pub(crate) fn on_disks<'a>(
+        &'a self,
+        threads: &'a [Thread<'a>],
+    ) -> impl Iterator<Item = &'a Target> {
+        let all = threads.iter().zip(&self.planned);
+        let wanted = all.filter(|(thread, _)| thread.job().disk_util);
+        wanted.flat_map(|(_, planned)| planned.files.iter().map(|(target, _)| target))
+    }
+
     /// Removes the files that jobs made for themselves, where they ask for it.
     pub(crate) fn unlink(&self, threads: &[Thread<'_>]) {
-        for (thread, planned) in threads.iter().zip(&self.planned) {
-            let Target::Kernel(kernel) = &planned.target else { continue };
+        let all = threads.iter().zip(&self.planned);
+        let ours = all.filter(|(thread, _)| thread.job().unlink && has_own_files(thread.job()));
+        for (target, _) in ours.flat_map(|(_, planned)| &planned.files) {
+            let Target::Kernel(kernel) = target else { continue };
             // Threads of one job may share a file, which is gone then.
-            let is_ours = thread.job().unlink && has_own_files(thread.job());
-            if is_ours
-                && kernel.file.exists()
+            if kernel.file.exists()
                 && let Err(error) = std::fs::remove_file(&kernel.file)
             {
                 tracing::warn!("{}: it stays: {error}", kernel.file.display());
@@ -186,64 +217,89 @@ impl Fleet {
         place: Place,
         thread: &'a Thread<'a>,
         progress: &'a Progress,
+        awaited: Vec<&'a Progress>,
         recovery: &'a Recovery,
         interrupt: &'a Interrupt,
     ) -> Result<Ready<'a>> {
         let index = place.index;
         let planned = &self.planned[index];
-        let (target, device) = &self.devices[&planned.target.to_string()];
         let job = thread.job();
-        let earlier = earlier(thread, index as u32, planned.region)?;
+        let regions: Vec<Region> = planned.files.iter().map(|(_, region)| *region).collect();
+        let writer = writer_of(job);
+        let earlier = earlier(thread, &writer, &self.state_folder, index as u32, &regions)?;
+        let wrote = if earlier.is_some() { &*writer } else { job };
         let seed = earlier.as_ref().map_or_else(|| seed_of(job, index as u64), |state| state.seed);
         let stamp =
             earlier.as_ref().map_or_else(|| mix(seed ^ self.started_unix_ms), |state| state.stamp);
-        let generator = Generator::new(job, planned.region, device.info().lba_bytes, seed)
-            .map_err(|why| thread.usage(why))?;
+        let devices: Vec<&Device> =
+            planned.files.iter().map(|(target, _)| &self.devices[&target.to_string()].1).collect();
+        let blocks: Vec<_> = devices.iter().map(|device| device.info().lba_bytes).collect();
+        let places: Vec<_> = regions.iter().copied().zip(blocks).collect();
+        let steps = Steps::new(wrote, &places, seed).map_err(|why| thread.usage(why))?;
         let mut data = Data::new(job, seed).map_err(|why| thread.usage(why))?;
-        let buffers = buffers(device, job, planned.iodepth, &mut data)?;
-        let queue = device.create_queue(
-            &queue_options(job, planned.queue_depth),
-            &buffers.iter().collect::<Vec<_>>(),
-        )?;
+        let (buffers, domains) = all_buffers(&devices, job, planned.iodepth, &mut data)?;
+        let create = |(device, domain): (&&'a Device, &usize)| {
+            Ok((*device, queue(thread, planned, device, &buffers[*domain])?))
+        };
+        let queues = devices.iter().zip(&domains).map(create).collect::<Result<_>>()?;
+        let queues = Queues::of(queues)?;
+        let file = |((device, region), domain)| JobFile { device, region, domain };
+        let files = devices.into_iter().zip(regions).zip(domains).map(file).collect();
+        let targets: Vec<&Target> = planned.files.iter().map(|(target, _)| target).collect();
         let set = Setting {
             section: thread.section,
-            device,
-            target: target.to_string(),
+            files,
+            target: joined(&targets),
             thread: index as u32,
             group: thread.group,
             seed,
             stamp,
-            generator,
-            region: planned.region,
+            steps,
             data,
             bytes_max: planned.bytes_max,
-            batch_max: batch_max(job, target),
-            yield_after: if matches!(target, Target::Soft { .. }) {
-                YIELD_AFTER_SOFT
-            } else {
-                YIELD_AFTER
-            },
+            batch_max: targets.iter().map(|target| batch_max(job, target)).min().unwrap_or(1),
+            yield_after: yield_after(&targets),
             recovery,
             interrupt,
             progress,
             logs: JobLogs::open(&job.logs, &job.name, index as u32 + 1, self.started_unix_ms)?,
             earlier,
-            samples_zeroes: samples_zeroes(job, target),
+            state_folder: &self.state_folder,
+            samples_zeroes: targets.iter().all(|target| samples_zeroes(job, target)),
             retries: self.retries,
         };
-        let cores = affinity::cores(job, thread.number)?.or_else(|| usual_core(target, place));
-        Ok(Ready { target, delay: delay(job, seed), cores, set, queue, buffers })
+        let cores = affinity::cores(job, thread.number)?.or_else(|| usual_core(&targets, place));
+        Ok(Ready { targets, awaited, delay: delay(job, seed), cores, set, queues, buffers })
+    }
+}
+
+/// The queues of a job's files.
+enum Queues {
+    One(Box<DeviceQueue<Owned>>),
+    Several(FileQueues),
+}
+
+impl Queues {
+    /// Of the queues by file, each with its device.
+    fn of(mut files: Vec<(&Device, DeviceQueue<Owned>)>) -> Result<Queues> {
+        Ok(match files.len() {
+            1 => Queues::One(Box::new(files.remove(0).1)),
+            _ => Queues::Several(FileQueues::new(files)?),
+        })
     }
 }
 
 /// A job that only has to be started.
 pub(crate) struct Ready<'a> {
-    target: &'a Target,
+    targets: Vec<&'a Target>,
+    /// Jobs that have to be done before.
+    awaited: Vec<&'a Progress>,
     delay: Duration,
     cores: Option<Vec<usize>>,
     set: Setting<'a>,
-    queue: DeviceQueue<Owned>,
-    buffers: Vec<Buffer>,
+    queues: Queues,
+    /// By domain.
+    buffers: Vec<Vec<Buffer>>,
 }
 
 impl Ready<'_> {
@@ -252,11 +308,22 @@ impl Ready<'_> {
         if let Some(Err(failure)) = self.cores.as_deref().map(affinity::pin) {
             tracing::warn!("{failure}");
         }
-        sleep(self.delay, || self.set.interrupt.requested() || self.set.progress.is_stopped());
-        if self.set.section.job.invalidate && self.set.device.info().is_cached {
-            drop_cached(self.target);
+        let is_over = || self.set.interrupt.requested() || self.set.progress.is_stopped();
+        let is_awaiting = || self.awaited.iter().any(|job| job.times().1.is_none());
+        while is_awaiting() && !is_over() {
+            std::thread::sleep(AWAITED_EVERY);
         }
-        match self.queue {
+        sleep(self.delay, is_over);
+        for (target, file) in self.targets.iter().zip(&self.set.files) {
+            if self.set.section.job.invalidate && file.device.info().is_cached {
+                drop_cached(target);
+            }
+        }
+        let queue = match self.queues {
+            Queues::Several(queues) => return run_on(self.set, queues, self.buffers),
+            Queues::One(queue) => *queue,
+        };
+        match queue {
             DeviceQueue::Nvme(queue) => run_on(self.set, queue, self.buffers),
             DeviceQueue::Null(queue) => run_on(self.set, queue, self.buffers),
             DeviceQueue::Uring(queue) => run_on(self.set, queue, self.buffers),
@@ -267,7 +334,11 @@ impl Ready<'_> {
     }
 }
 
-fn run_on<Q: CommandQueue<Owned>>(set: Setting<'_>, queue: Q, buffers: Vec<Buffer>) -> JobOutcome {
+fn run_on<Q: CommandQueue<Owned>>(
+    set: Setting<'_>,
+    queue: Q,
+    buffers: Vec<Vec<Buffer>>,
+) -> JobOutcome {
     Job::new(set, queue, buffers).run()
 }
 
@@ -284,30 +355,22 @@ fn sleep(delay: Duration, is_over: impl Fn() -> bool) {
     }
 }
 
-/// The one target of a thread.
-fn target_of(thread: &Thread<'_>) -> Result<Target> {
-    let mut of_job = targets(thread.job(), thread.number)?;
-    match of_job.len() {
-        1 => Ok(of_job.remove(0)),
-        count => Err(thread.usage(format!(
-            "it names {count} files; each job works on one: write a section for each"
-        ))),
-    }
-}
+/// A thread that uses a device, as its file of this number.
+type User<'a> = (&'a Thread<'a>, usize);
 
 /// Opens a device for all threads that use it.
 fn open_device(
     target: &Target,
-    users: &[&Thread<'_>],
+    users: &[User<'_>],
     readonly: bool,
     interrupt: &Interrupt,
 ) -> Result<Device> {
-    let writes = users.iter().any(|thread| thread.destroys());
-    let file_bytes = users.iter().filter_map(|thread| thread.file_bytes()).max();
+    let writes = users.iter().any(|(thread, _)| thread.destroys());
+    let file_bytes = users.iter().filter_map(|(thread, file)| thread.file_bytes(*file)).max();
     let before = layout::length(target);
-    let made = layout::makes(target, before, file_bytes, users);
+    let made = layout::makes(target, before, file_bytes, users[0].0);
     if made.is_some() && readonly {
-        return Err(users[0].usage(format!(
+        return Err(users[0].0.usage(format!(
             "{} is shorter than what is to be read, and --readonly forbids to lay it out; write it first",
             target.device()
         )));
@@ -318,8 +381,14 @@ fn open_device(
         queue_count,
         writes: writes || made.is_some(),
         file_bytes,
+        server_timeout: server_timeout(users),
         ..DeviceOptions::default()
     };
+    if let Some(bytes) =
+        file_bytes.filter(|_| users.iter().all(|(thread, _)| !thread.job().fallocate))
+    {
+        layout::lengthen(target, bytes)?;
+    }
     let device = Device::open(target, &options)?;
     let most = device.info().queue_count_max;
     if queue_count > most {
@@ -331,9 +400,10 @@ fn open_device(
             "{names}, and each job needs one; use numjobs={most}"
         )));
     }
-    if let Some(range) = made.filter(|_| users.iter().any(|thread| thread.job().rw.reads)) {
+    let is_filled = |job: &JobOptions| job.rw.reads || job.overwrite;
+    if let Some(range) = made.filter(|_| users.iter().any(|(thread, _)| is_filled(thread.job()))) {
         let length = range.start;
-        layout::fill(&device, users[0].job(), range, interrupt).inspect_err(|_| {
+        layout::fill(&device, users[0].0.job(), range, interrupt).inspect_err(|_| {
             // What is laid out by half would be taken for whole by the next run.
             layout::shorten(target, length);
         })?;
@@ -341,22 +411,58 @@ fn open_device(
     Ok(device)
 }
 
-fn planned(thread: &Thread<'_>, device: &Device, target: Target) -> Result<Planned> {
-    let info = device.info();
-    let region = thread.region(info)?;
-    let queue_depth = thread.queue_depth(info, region)?;
-    let bytes_max = thread.bytes_max(info, region);
-    Ok(Planned { target, region, queue_depth, iodepth: thread.iodepth(info), bytes_max })
+/// How long a server may take for an answer: so long that one that hangs is found and given up on within another
+/// `io_timeout`, with room for a busy machine.
+fn server_timeout(users: &[(&Thread<'_>, usize)]) -> Duration {
+    let usual = DeviceOptions::default().server_timeout;
+    let timeouts = users.iter().filter_map(|(thread, _)| thread.job().io_timeout);
+    timeouts.min().map_or(usual, |timeout| (timeout / 4).clamp(SERVER_TIMEOUT_MIN, usual))
 }
 
-/// A thread's seed: the same in each run, unless it is to be another.
-fn seed_of(job: &JobOptions, thread: u64) -> u64 {
-    let base = if job.randrepeat {
-        job.randseed
-    } else {
-        SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos() as u64
-    };
-    mix(base.wrapping_add(thread))
+fn planned<'a>(
+    thread: &Thread<'_>,
+    its: Vec<Target>,
+    device: impl Fn(&Target) -> &'a Device,
+) -> Result<Planned> {
+    let infos: Vec<&DeviceInfo> = its.iter().map(|target| device(target).info()).collect();
+    let regions = (0..).zip(&infos).map(|(file, info)| thread.region(info, file));
+    let regions = regions.collect::<Result<Vec<Region>>>()?;
+    let depths = infos.iter().zip(&regions).map(|(info, region)| thread.queue_depth(info, *region));
+    // The deepest queue, and what is to be said of the first that is too short.
+    let (mut queue_depth, mut crowded) = (1, None);
+    for depth in depths {
+        let (depth, warning) = depth?;
+        queue_depth = queue_depth.max(depth);
+        crowded = crowded.or(warning);
+    }
+    let there = infos.iter().map(|info| info.bytes).sum();
+    let bytes_max = thread.bytes_max(there, regions.iter().map(|region| region.bytes).sum());
+    let iodepth = infos.iter().map(|info| thread.iodepth(info)).min().unwrap_or(1);
+    let files = its.into_iter().zip(regions).collect();
+    Ok(Planned { files, queue_depth, crowded, iodepth, bytes_max })
+}
+
+/// A thread's seed.
+pub(super) fn seed_of(job: &JobOptions, thread: u64) -> u64 {
+    mix(job.randseed.unwrap_or(RANDSEED).wrapping_add(thread))
+}
+
+/// Buffers for each domain of memory that one of the devices has, and which domain each of them can use.
+fn all_buffers(
+    devices: &[&Device],
+    job: &JobOptions,
+    iodepth: u32,
+    data: &mut Data,
+) -> Result<(Vec<Vec<Buffer>>, Vec<usize>)> {
+    let (mut all, mut domains): (Vec<Vec<Buffer>>, Vec<usize>) = (Vec::new(), Vec::new());
+    for device in devices {
+        let known = all.iter().position(|buffers| device.accepts(&buffers[0]));
+        if known.is_none() {
+            all.push(buffers(device, job, iodepth, data)?);
+        }
+        domains.push(known.unwrap_or(all.len() - 1));
+    }
+    Ok((all, domains))
 }
 
 /// A buffer of the longest block for each I/O in flight, filled where it will be written.
@@ -380,6 +486,29 @@ fn buffers(
         buffers.push(std::mem::replace(&mut rest, tail));
     }
     Ok(buffers)
+}
+
+/// A queue of a device for a thread, whose requests use `memory`.
+fn queue(
+    thread: &Thread<'_>,
+    planned: &Planned,
+    device: &Device,
+    memory: &[Buffer],
+) -> Result<DeviceQueue<Owned>> {
+    let job = thread.job();
+    let memory: Vec<&Buffer> = memory.iter().collect();
+    let mut queue = device.create_queue(&queue_options(job, planned.queue_depth), &memory)?;
+    queue.set_durability(job.sync);
+    if let Some(checks) = thread.protection_checks(device.info())? {
+        queue.set_protection_checks(checks);
+    }
+    Ok(queue)
+}
+
+/// How long a job on these spins before it lets others have its core.
+fn yield_after(targets: &[&Target]) -> Duration {
+    let is_soft = |target: &&Target| matches!(target, Target::Soft { .. });
+    if targets.iter().any(is_soft) { YIELD_AFTER_SOFT } else { YIELD_AFTER }
 }
 
 fn queue_options(job: &JobOptions, depth: u32) -> QueueOptions {
@@ -409,10 +538,25 @@ fn samples_zeroes(job: &JobOptions, target: &Target) -> bool {
 }
 
 /// What an interrupted run left, where it is asked for.
-fn earlier(thread: &Thread<'_>, index: u32, region: Region) -> Result<Option<VerifyState>> {
+fn earlier(
+    thread: &Thread<'_>,
+    writer: &JobOptions,
+    folder: &Path,
+    index: u32,
+    files: &[Region],
+) -> Result<Option<VerifyState>> {
     let wanted = thread.job().verify.as_ref().is_some_and(|verify| verify.state_load);
-    let load = || VerifyState::load(Path::new("."), thread.job(), index, region);
+    let load = || VerifyState::load(folder, writer, index, files);
     wanted.then(load).transpose().map_err(|why| thread.usage(why))
+}
+
+/// The job whose blocks this one reads back: a job that only reads checks what its like wrote.
+fn writer_of(job: &JobOptions) -> Cow<'_, JobOptions> {
+    if job.rw.writes || job.rw.trims {
+        return Cow::Borrowed(job);
+    }
+    let rw = Workload { reads: false, writes: true, ..job.rw };
+    Cow::Owned(JobOptions { rw, ..job.clone() })
 }
 
 /// Drops what the page cache holds of a file, so that it is read from the device.
@@ -435,8 +579,9 @@ fn delay(job: &JobOptions, seed: u64) -> Duration {
 }
 
 /// Queues that are polled have a core each where there are enough; a software controller's thread needs one as well.
-fn usual_core(target: &Target, place: Place) -> Option<Vec<usize>> {
-    let is_polled = matches!(target, Target::Vfio { .. } | Target::VfioUser { .. });
+fn usual_core(targets: &[&Target], place: Place) -> Option<Vec<usize>> {
+    let polls = |target: &&Target| matches!(target, Target::Vfio { .. } | Target::VfioUser { .. });
+    let is_polled = targets.iter().any(polls);
     let cores = core_affinity::get_core_ids().unwrap_or_default();
     let core = cores.get(place.core).filter(|_| is_polled && place.core_count <= cores.len())?;
     Some(vec![core.id])

@@ -3,15 +3,18 @@
 //! The driver has no thread of its own. The thread that shows progress asks it every now and then, so that a request
 //! to give the device back, a failed controller and a health warning are met at once and not at the next deadline.
 
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::sync::{Mutex, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
 
 use adit_driver::spec::log::CriticalWarning;
-use adit_driver::{Controller, Event};
+use adit_driver::{Controller, Error, Event};
 
 /// Between two looks.
 pub(crate) const LOOK_EVERY: Duration = Duration::from_millis(100);
+
+/// How long a device that does not answer at all may stay away: a server is started again within it.
+const AWAY_MAX: Duration = Duration::from_secs(30);
 
 /// What the supervisor and the jobs tell each other.
 #[derive(Debug, Default)]
@@ -20,6 +23,8 @@ pub(crate) struct Recovery {
     is_wanted: bool,
     /// How often it was.
     count: AtomicU64,
+    /// Since when it has been tried in vain.
+    away_since: Mutex<Option<Instant>>,
     /// Why it cannot be.
     lost: OnceLock<String>,
 }
@@ -39,13 +44,28 @@ impl Recovery {
         self.count.load(Ordering::Relaxed)
     }
 
+    /// Whether a failed attempt at `now` is worth another; says so the first time.
+    fn goes_on_trying(&self, now: Instant, error: &Error) -> bool {
+        let mut since = self.away_since.lock().unwrap_or_else(PoisonError::into_inner);
+        if since.is_none() {
+            tracing::warn!("{error}; waiting up to {} s for it to come back", AWAY_MAX.as_secs());
+        }
+        now.duration_since(*since.get_or_insert(now)) < AWAY_MAX
+    }
+
+    fn came_back(&self) {
+        *self.away_since.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        self.count.fetch_add(1, Ordering::Relaxed);
+    }
+
     /// Why the controller did not come back, where that was tried.
     pub(crate) fn lost(&self) -> Option<&str> {
         self.lost.get().map(String::as_str)
     }
 }
 
-/// Looks at what happened, tells it, and brings the controller back if that is wanted.
+/// Looks at what happened, tells it, and brings the controller back if that is wanted. One that does not answer is
+/// tried again at each look, for [`AWAY_MAX`].
 pub(crate) fn look(controller: &Controller, recovery: &Recovery) {
     while let Some(event) = controller.poll(controller.now()) {
         if let Some(text) = describe(controller, event) {
@@ -54,7 +74,10 @@ pub(crate) fn look(controller: &Controller, recovery: &Recovery) {
     }
     if recovery.is_in_sight() && controller.check().is_err() {
         match controller.recover() {
-            Ok(()) => drop(recovery.count.fetch_add(1, Ordering::Relaxed)),
+            Ok(()) => recovery.came_back(),
+            Err(error)
+                if controller.may_come_back()
+                    && recovery.goes_on_trying(Instant::now(), &error) => {}
             Err(error) => drop(recovery.lost.set(error.to_string())),
         }
     }
@@ -104,6 +127,18 @@ mod tests {
         let both = CriticalWarning(0).with_reliability_degraded(true).with_read_only(true);
         assert_eq!(told(both), "reliability is degraded, all media are read only");
         assert_eq!(told(CriticalWarning(0)), "no critical warning any more");
+    }
+
+    #[test]
+    fn a_device_that_is_away_is_tried_for_a_bounded_time_each_time() {
+        let (recovery, start) = (Recovery::new(true), Instant::now());
+        let error = Error::device("vfio-user:x", "it is gone", "start the server again");
+        assert!(recovery.goes_on_trying(start, &error));
+        assert!(recovery.goes_on_trying(start + AWAY_MAX / 2, &error));
+        assert!(!recovery.goes_on_trying(start + AWAY_MAX, &error));
+        recovery.came_back();
+        assert!(recovery.goes_on_trying(start + AWAY_MAX, &error), "it is another time");
+        assert_eq!(recovery.count(), 1);
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Watching the jobs: rates by the half second for the report, a line on the terminal, steady states.
 
 use std::collections::BTreeMap;
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, IsTerminal};
 use std::time::{Duration, Instant};
 
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -13,7 +13,8 @@ use crate::bench::measure::Samples;
 use crate::bench::options::{Eta, RunOptions};
 use crate::bench::outcome::SteadyOutcome;
 use crate::bench::way::{PerWay, Way};
-use crate::human;
+use crate::human::{self, printable};
+use crate::output;
 
 /// Between two samples, as in fio.
 const INTERVAL: Duration = Duration::from_millis(500);
@@ -31,6 +32,8 @@ pub(crate) struct Watch<'a> {
     shown: Shown,
     eta_interval: Duration,
     last_shown: Instant,
+    eta_newline: Option<Duration>,
+    last_newline: Instant,
 }
 
 /// One thread as it is watched.
@@ -58,7 +61,7 @@ enum Shown {
     /// Not at all.
     No,
     /// On a terminal, a line for each group in place.
-    InPlace(#[allow(dead_code, reason = "the lines live in it")] MultiProgress),
+    InPlace(MultiProgress),
     /// One line after the other.
     InLines,
 }
@@ -103,6 +106,8 @@ impl<'a> Watch<'a> {
             shown,
             eta_interval: run.eta_interval,
             last_shown: now,
+            eta_newline: run.eta_newline,
+            last_newline: now,
         }
     }
 
@@ -163,6 +168,10 @@ impl<'a> Watch<'a> {
     }
 
     fn show(&mut self, interval: Duration) {
+        let stays = self.eta_newline.is_some_and(|every| self.last_newline.elapsed() >= every);
+        if stays {
+            self.last_newline = Instant::now();
+        }
         for (group, shown) in &self.groups {
             let members: Vec<&Watched<'_>> = self
                 .threads
@@ -173,12 +182,16 @@ impl<'a> Watch<'a> {
                 shown.bar.finish_and_clear();
                 continue;
             }
-            let line = line(&members, interval);
-            match self.shown {
+            let line = printable(&line(&members, interval));
+            match &self.shown {
                 Shown::No => {}
-                Shown::InPlace(_) => shown.bar.set_message(line),
-                // A reader that went away takes nothing with it.
-                Shown::InLines => drop(writeln!(io::stderr(), "{line}")),
+                Shown::InPlace(lines) => {
+                    if stays {
+                        drop(lines.println(&line));
+                    }
+                    shown.bar.set_message(line);
+                }
+                Shown::InLines => output::remark(&line),
             }
         }
     }

@@ -161,7 +161,7 @@ fn unlimited(section: &mut Section, depth: u32) {
     job.startdelay = (Duration::ZERO, Duration::ZERO);
     job.io_size = None;
     job.number_ios = None;
-    job.thinktime = ThinkTime { blocks: 1, ..ThinkTime::default() };
+    job.thinktime = ThinkTime::default();
     job.rate = PerWay::all(None);
     job.rate_min = PerWay::all(None);
     job.rate_iops = PerWay::all(None);

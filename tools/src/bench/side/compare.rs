@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use clap::Args;
 use serde_json::{Value, json};
 
-use super::figures::{Entry, Metric};
+use super::figures::{Entry, Kind, Metric};
 use super::file::Report;
 use super::statistics::Estimate;
 use super::summary::{self, Point};
@@ -59,8 +59,14 @@ fn percent(text: &str) -> std::result::Result<f64, String> {
 /// # Errors
 /// A usage error for what is no report, or for reports of nothing in common; a failure when something got worse.
 pub(crate) fn compare(args: &CompareArgs) -> Result<()> {
-    let (old, new) = (Report::open(&args.old)?.entries, Report::open(&args.new)?.entries);
+    let (old, new) = (Report::by_kind(&args.old)?, Report::by_kind(&args.new)?);
     let changes = Changes::between(&old, &new, args.threshold);
+    if let Some(unlike) = changes.unlike.first() {
+        return Err(Failure::usage(format!(
+            "{unlike}: one report has only total latencies (lat), the other only those of completion (clat), which \
+             cannot be compared; make both with lat_percentiles=1"
+        )));
+    }
     if changes.rows.is_empty() {
         return Err(Failure::usage(format!(
             "{} and {} have no job in common: jobs match by name, target and sweep",
@@ -108,6 +114,8 @@ struct Row {
     target: String,
     way: Way,
     metric: Metric,
+    /// Which latencies were compared, where it is one.
+    kind: Option<Kind>,
     old: Estimate,
     new: Estimate,
     /// New to old.
@@ -121,24 +129,47 @@ struct Changes {
     rows: Vec<Row>,
     only_old: Vec<String>,
     only_new: Vec<String>,
+    /// Ways with latencies in both, but none of the same kind.
+    unlike: Vec<String>,
     rounds: (usize, usize),
 }
 
 impl Changes {
-    fn between(old: &[Entry], new: &[Entry], threshold: f64) -> Changes {
-        let (old_points, new_points) = (summary::points(old, None), summary::points(new, None));
-        let ignore_targets = targets_are_renamed(&old_points, &new_points);
+    /// Compares the entries of two reports, each read once for each of [`Kind::ALL`].
+    fn between(old: &[Vec<Entry>; 2], new: &[Vec<Entry>; 2], threshold: f64) -> Changes {
+        let points = |of: &[Vec<Entry>; 2]| of.each_ref().map(|one| summary::points(one, None));
+        let (all_old, all_new) = (points(old), points(new));
+        let (old_points, new_points) = (&all_old[0], &all_new[0]);
+        let (old, new) = (&old[0], &new[0]);
+        let ignore_targets = targets_are_renamed(old_points, new_points);
         let peer = |point: &Point, others: &[Point]| {
             let is_it = |other: &&Point| {
                 other.is_peer_of(point) && (ignore_targets || other.target == point.target)
             };
             others.iter().find(is_it).cloned()
         };
-        let mut rows = Vec::new();
-        for new_point in &new_points {
-            let Some(old_point) = peer(new_point, &old_points) else { continue };
-            let ios = least_ios(new, new_point).min(least_ios(old, &old_point));
-            let row = |metric| Row::of(&old_point, new_point, metric, ios, threshold);
+        let (mut rows, mut unlike) = (Vec::new(), Vec::new());
+        for (index, new_point) in new_points.iter().enumerate() {
+            let pairs = Kind::ALL.map(|kind| {
+                let of_kind = &all_new[kind as usize][index];
+                Some((peer(of_kind, &all_old[kind as usize])?, of_kind))
+            });
+            let [Some(total), Some(completion)] = pairs else { continue };
+            let pairs = [total, completion];
+            let kind = common_kind(&pairs);
+            let has_some = |points: [&Point; 2]| points.iter().any(|it| has(it, Metric::Mean));
+            if kind.is_none()
+                && has_some([&pairs[0].0, &pairs[1].0])
+                && has_some([pairs[0].1, pairs[1].1])
+            {
+                unlike.push(label(new_point));
+            }
+            let ios = least_ios(new, new_point).min(least_ios(old, &pairs[0].0));
+            let row = |metric: Metric| {
+                let kind = kind.filter(|_| metric.is_latency());
+                let (old, new) = &pairs[kind.map_or(0, |kind| kind as usize)];
+                Some(Row { kind, ..Row::of(old, new, metric, ios, threshold)? })
+            };
             rows.extend(COMPARED.into_iter().filter_map(row));
         }
         let lonely = |points: &[Point], others: &[Point]| {
@@ -147,9 +178,10 @@ impl Changes {
         };
         Changes {
             rows,
-            only_old: lonely(&old_points, &new_points),
-            only_new: lonely(&new_points, &old_points),
-            rounds: (rounds(&old_points), rounds(&new_points)),
+            only_old: lonely(old_points, new_points),
+            only_new: lonely(new_points, old_points),
+            unlike,
+            rounds: (rounds(old_points), rounds(new_points)),
         }
     }
 
@@ -213,6 +245,7 @@ impl Row {
             },
             way: new.way,
             metric,
+            kind: None,
             old: old_figure.estimate,
             new: new_figure.estimate,
             ratio,
@@ -225,7 +258,10 @@ impl Row {
             self.job.clone(),
             self.target.clone(),
             self.way.name().to_owned(),
-            self.metric.name().to_owned(),
+            match self.kind {
+                Some(Kind::Completion) => format!("{} (clat)", self.metric.name()),
+                _ => self.metric.name().to_owned(),
+            },
             self.metric.show(self.old.median),
             self.metric.show(self.new.median),
             table::ratio(self.ratio),
@@ -239,6 +275,7 @@ impl Row {
             "target": self.target,
             "way": self.way.name(),
             "metric": self.metric.key(),
+            "latency": self.kind.map(Kind::name),
             "old": self.old,
             "new": self.new,
             "ratio": self.ratio,
@@ -266,6 +303,21 @@ fn judge(metric: Metric, ratio: Estimate, ios: u64, threshold: f64) -> Verdict {
     } else {
         Verdict::Better
     }
+}
+
+/// The latencies that the old and the new point of each kind both have: percentiles before means alone.
+fn common_kind(pairs: &[(Point, &Point); 2]) -> Option<Kind> {
+    let both_have = |metric: Metric| {
+        Kind::ALL.into_iter().find(|kind| {
+            let (old, new) = &pairs[*kind as usize];
+            has(old, metric) && has(new, metric)
+        })
+    };
+    [Metric::P99, Metric::P50, Metric::Mean].into_iter().find_map(both_have)
+}
+
+fn has(point: &Point, metric: Metric) -> bool {
+    point.figure(metric).is_some()
 }
 
 /// Whether one target each is all that there is, so that a file on another machine is still the same thing.
@@ -306,8 +358,11 @@ mod tests {
     use crate::bench::side::summary::tests::report;
 
     fn changes(old: &[f64], new: &[f64], threshold: f64) -> Changes {
-        let of = |rates: &[f64]| figures::entries(&report(rates, 1.0)).expect("entries");
-        Changes::between(&of(old), &of(new), threshold)
+        Changes::between(&entries(&report(old, 1.0)), &entries(&report(new, 1.0)), threshold)
+    }
+
+    fn entries(report: &Value) -> [Vec<Entry>; 2] {
+        Kind::ALL.map(|kind| figures::entries_of(report, Some(kind)).expect("entries"))
     }
 
     fn verdict(changes: &Changes, metric: Metric) -> Verdict {
@@ -349,11 +404,43 @@ mod tests {
         assert_eq!(judge(Metric::Mean, ratio, 1, 0.05), Verdict::Worse);
     }
 
+    /// A report of a job with these latencies.
+    fn with(latencies: &[(&str, f64)]) -> Value {
+        let mut read = json!({ "total_ios": 1_000_000, "iops": 1000.0 });
+        for (kind, p99) in latencies {
+            read[*kind] = json!({ "mean": p99, "percentile": { "99.000000": p99 } });
+        }
+        json!({ "jobs": [{ "jobname": "j", "read": read }] })
+    }
+
+    #[test]
+    fn latencies_are_compared_with_their_like() {
+        let (clat, both) = ([("clat_ns", 50.0)], [("lat_ns", 700.0), ("clat_ns", 50.0)]);
+        for (old, new) in [(&clat[..], &both[..]), (&both, &clat)] {
+            let changes = Changes::between(&entries(&with(old)), &entries(&with(new)), 0.05);
+            let row = changes.rows.iter().find(|row| row.metric == Metric::P99).expect("a row");
+            assert_eq!((row.verdict, row.kind), (Verdict::Same, Some(Kind::Completion)));
+            assert!(changes.unlike.is_empty() && changes.text().contains("p99 (clat)"));
+        }
+        let changes = Changes::between(&entries(&with(&both)), &entries(&with(&both)), 0.05);
+        assert!(changes.rows.iter().any(|row| row.kind == Some(Kind::Total)));
+    }
+
+    #[test]
+    fn latencies_that_have_no_like_are_named() {
+        let (old, new) = (with(&[("lat_ns", 50.0)]), with(&[("clat_ns", 50.0)]));
+        let changes = Changes::between(&entries(&old), &entries(&new), 0.05);
+        assert_eq!(changes.unlike, ["j read"]);
+        assert!(changes.rows.iter().all(|row| !row.metric.is_latency()));
+        let none = Changes::between(&entries(&with(&[])), &entries(&with(&[])), 0.05);
+        assert!(none.unlike.is_empty());
+    }
+
     #[test]
     fn what_only_one_has_is_listed() {
-        let old = figures::entries(&report(&[1000.0], 1.0)).expect("entries");
+        let old = entries(&report(&[1000.0], 1.0));
         let mut new = old.clone();
-        new[1].job = "<other>".into();
+        new.iter_mut().for_each(|of_kind| of_kind[1].job = "<other>".into());
         let changes = Changes::between(&old, &new, 0.05);
         assert_eq!(changes.only_old, ["j b read"]);
         assert_eq!(changes.only_new, ["<other> b read"]);

@@ -2,13 +2,33 @@
 //!
 //! Everything that is compared and drawn goes through here, so that earlier files and runs of this minute are the same
 //! thing. Latencies are total ones (our own `adit.latency`, fio's `lat_ns`) where the report has percentiles of
-//! them, and else those of completion (`clat_ns`), which are what fio's reports have by default.
+//! them, and else those of completion (`clat_ns`), which are what fio's reports have by default. Reports that are
+//! compared are read once for each [`Kind`], so that like is compared with like.
 
 use std::collections::BTreeMap;
 
 use serde_json::{Map, Value};
 
 use crate::bench::way::{PerWay, Way};
+
+/// Which part of an I/O's time its latency is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// All of it: fio's `lat`.
+    Total,
+    /// From submission on: fio's `clat`.
+    Completion,
+}
+
+impl Kind {
+    /// Both; what is preferred comes first.
+    pub(super) const ALL: [Kind; 2] = [Kind::Total, Kind::Completion];
+
+    /// fio's word for it.
+    pub(super) fn name(self) -> &'static str {
+        ["lat", "clat"][self as usize]
+    }
+}
 
 /// What is compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -57,6 +77,11 @@ impl Metric {
             "lat_p99_99_ns",
             "cpu_ns_per_io",
         ][self as usize]
+    }
+
+    /// Whether it is a latency.
+    pub(super) fn is_latency(self) -> bool {
+        matches!(self, Metric::Mean | Metric::P50 | Metric::P99 | Metric::P9999)
     }
 
     /// Whether more is better.
@@ -123,11 +148,15 @@ pub(super) struct Entry {
 }
 
 impl Entry {
-    /// Reads an entry of a report's `jobs`; `shared` are its global options.
+    /// Reads an entry of a report's `jobs`; `shared` are its global options, `kind` the only latencies that are read.
     ///
     /// # Errors
     /// A sentence on what is missing.
-    pub(super) fn read(entry: &Value, shared: &BTreeMap<String, String>) -> Result<Entry, String> {
+    fn read(
+        entry: &Value,
+        shared: &BTreeMap<String, String>,
+        kind: Option<Kind>,
+    ) -> Result<Entry, String> {
         let job = entry["jobname"].as_str().ok_or("has no `jobname`")?;
         if Way::ALL.iter().all(|way| !entry[way.name()].is_object()) {
             let hint =
@@ -137,7 +166,7 @@ impl Entry {
         let ours = &entry["adit"];
         let mut options = shared.clone();
         options.extend(strings(&entry["job options"]));
-        let ways = PerWay(Way::ALL.map(|way| way_figures(entry, way)));
+        let ways = PerWay(Way::ALL.map(|way| way_figures(entry, way, kind)));
         let ios = ways.0.iter().flatten().map(|way| way.ios).sum();
         let target = ours["target"].as_str().or(options.get("filename").map(String::as_str));
         Ok(Entry {
@@ -250,11 +279,19 @@ impl WayFigures {
 /// # Errors
 /// A sentence on what is no entry.
 pub(super) fn entries(report: &Value) -> Result<Vec<Entry>, String> {
+    entries_of(report, None)
+}
+
+/// The same with latencies of one kind, and none where the report has none of it.
+///
+/// # Errors
+/// As [`entries`].
+pub(super) fn entries_of(report: &Value, kind: Option<Kind>) -> Result<Vec<Entry>, String> {
     let jobs = report["jobs"].as_array().ok_or("has no list `jobs`")?;
     let shared: BTreeMap<String, String> = strings(&report["global options"]).collect();
     let mut entries: Vec<Entry> = Vec::new();
     for (index, job) in jobs.iter().enumerate() {
-        let entry = Entry::read(job, &shared)
+        let entry = Entry::read(job, &shared, kind)
             .map_err(|why| format!("entry {} of `jobs` {why}", index + 1))?;
         let same = |other: &&mut Entry| {
             (&other.job, &other.target, &other.sweep, other.round)
@@ -275,11 +312,19 @@ fn strings(object: &Value) -> impl Iterator<Item = (String, String)> {
     })
 }
 
-fn way_figures(entry: &Value, way: Way) -> Option<WayFigures> {
+fn way_figures(entry: &Value, way: Way, kind: Option<Kind>) -> Option<WayFigures> {
     let figures = &entry[way.name()];
     let ios = figures["total_ios"].as_u64().filter(|ios| *ios > 0)?;
     let ours = &entry["adit"]["latency"][way.name()];
-    let latency = if ours.is_object() { ours } else { latency_of(figures) };
+    let is_ours =
+        ours.is_object() && kind.is_none_or(|kind| ours["kind"].as_str() == Some(kind.name()));
+    let latency = match kind {
+        _ if is_ours => ours,
+        Some(Kind::Total) => &figures["lat_ns"],
+        Some(Kind::Completion) => &figures["clat_ns"],
+        None => latency_of(figures),
+    };
+    let ours_cdf = if is_ours { &entry["adit"]["cdf"][way.name()] } else { &Value::Null };
     let bytes = figures["bw_bytes"].as_f64();
     let bytes = bytes.or_else(|| figures["bw"].as_f64().map(|kib| kib * 1024.0));
     Some(WayFigures {
@@ -288,7 +333,7 @@ fn way_figures(entry: &Value, way: Way) -> Option<WayFigures> {
         bytes_per_second: bytes.unwrap_or(0.0),
         mean_ns: latency["mean"].as_f64().filter(|mean| *mean > 0.0),
         percentiles: percentiles(&latency["percentile"]),
-        cdf: cdf(&entry["adit"]["cdf"][way.name()], &latency["bins"]),
+        cdf: cdf(ours_cdf, &latency["bins"]),
         series: series(&entry["adit"]["series"][way.name()]),
     })
 }

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use super::figures::{self, Entry};
+use super::figures::{self, Entry, Kind};
 use crate::failure::{Failure, Result};
 use crate::human::si;
 
@@ -30,11 +30,21 @@ impl Report {
     /// # Errors
     /// A usage error when there is none, or when what is there is no report in JSON.
     pub(super) fn open(path: &Path) -> Result<Report> {
-        let name = path.display().to_string();
-        let bytes = fs::read(path).map_err(|why| Failure::usage(format!("{name}: {why}")))?;
-        let report: Value =
-            serde_json::from_slice(&bytes).map_err(|why| refused(&name, &why.to_string()))?;
+        let (name, report) = read(path)?;
         Report::of(name, &report)
+    }
+
+    /// Reads the jobs of the report at `path` once for each of [`Kind::ALL`].
+    ///
+    /// # Errors
+    /// As [`Report::open`].
+    pub(super) fn by_kind(path: &Path) -> Result<[Vec<Entry>; 2]> {
+        let (name, report) = read(path)?;
+        Report::of(name.clone(), &report)?;
+        let of = |kind| figures::entries_of(&report, Some(kind));
+        let [total, completion] =
+            Kind::ALL.map(|kind| of(kind).map_err(|why| refused(&name, &why)));
+        Ok([total?, completion?])
     }
 
     /// Reads a report.
@@ -55,6 +65,13 @@ impl Report {
             name,
         })
     }
+}
+
+fn read(path: &Path) -> Result<(String, Value)> {
+    let name = path.display().to_string();
+    let bytes = fs::read(path).map_err(|why| Failure::usage(format!("{name}: {why}")))?;
+    let report = serde_json::from_slice(&bytes).map_err(|why| refused(&name, &why.to_string()))?;
+    Ok((name, report))
 }
 
 fn refused(name: &str, why: &str) -> Failure {

@@ -53,6 +53,7 @@ fn formula(request: &Request) -> RunOutcome {
         jobs: vec![job_outcome(section.clone(), target, ways)],
         groups: vec![],
         clock: ClockOutcome::default(),
+        disks: vec![],
         warnings: vec![Warning { code: "c", text: "doubt".into() }],
         interrupted: false,
     }

@@ -3,8 +3,9 @@
 //! Zipf and Pareto (there called self-similar) are the constant-time formulas of Gray, Sundaresan, Englert, Baclawski
 //! and Weinberger, "Quickly Generating Billion-Record Synthetic Databases", SIGMOD 1994. They give ranks; a permutation
 //! scatters the ranks over the region, so that hot blocks are no neighbours, unless a center is given: then ranks lie
-//! one after the other from there on, and go on at the region's start. Which blocks are hot follows from the seed alone
-//! and is the same in all passes.
+//! one after the other from there on, and go on at the region's start. The places of a normal distribution are
+//! scattered in the same way, unless a center is given. Which blocks are hot follows from the seed alone and is the
+//! same in all passes.
 
 use std::f64::consts::TAU;
 
@@ -28,8 +29,16 @@ pub(crate) struct Draw {
 enum Kind {
     Uniform,
     Zipf(Zipf, Ranks),
-    SelfSimilar { exponent: f64, ranks: Ranks },
-    Normal { mean: f64, deviation: f64 },
+    SelfSimilar {
+        exponent: f64,
+        ranks: Ranks,
+    },
+    /// Scattered, unless a center is given.
+    Normal {
+        mean: f64,
+        deviation: f64,
+        scattered: Option<Permutation>,
+    },
     Zoned(Vec<Zone>),
 }
 
@@ -69,7 +78,7 @@ impl Draw {
             Distribution::Pareto { power, center } => {
                 Kind::SelfSimilar { exponent: self_similar(*power)?, ranks: ranks(*center)? }
             }
-            Distribution::Normal { deviation, center } => normal(*deviation, *center, count)?,
+            Distribution::Normal { deviation, center } => normal(*deviation, *center, count, seed)?,
             Distribution::Zoned(zones) => {
                 let whole: f64 = zones.iter().map(|(_, size)| size).sum();
                 near_100(whole, "sizes")?;
@@ -98,7 +107,10 @@ impl Draw {
                 let rank = (self.count as f64 * fraction(random).powf(*exponent)) as u64;
                 ranks.place(rank.min(self.count - 1), self.count)
             }
-            Kind::Normal { mean, deviation } => self.normal(random, *mean, *deviation),
+            Kind::Normal { mean, deviation, scattered } => {
+                let place = self.normal(random, *mean, *deviation);
+                scattered.as_ref().map_or(place, |places| places.apply(place))
+            }
             Kind::Zoned(zones) => {
                 let percent = fraction(random) * 100.0;
                 let zone = zones.iter().find(|zone| percent < zone.until_percent);
@@ -122,15 +134,16 @@ impl Draw {
     }
 }
 
-fn normal(deviation: f64, center: Option<f64>, count: u64) -> Result<Kind, String> {
+fn normal(deviation: f64, center: Option<f64>, count: u64, seed: u64) -> Result<Kind, String> {
     if !(deviation > 0.0 && deviation <= 100.0) {
         return Err(format!(
             "normal:{deviation} is not a deviation in percent: use one above 0 up to 100"
         ));
     }
-    let center = checked_center(center)?.unwrap_or(0.5);
-    let percent = count as f64 / 100.0;
-    Ok(Kind::Normal { mean: center * count as f64, deviation: deviation * percent })
+    let center = checked_center(center)?;
+    let scattered = center.is_none().then(|| Permutation::new(count, mix(seed)));
+    let mean = center.unwrap_or(0.5) * count as f64;
+    Ok(Kind::Normal { mean, deviation: deviation * count as f64 / 100.0, scattered })
 }
 
 /// The exponent that gives a share of `1 - power` of all draws to a share of `power` of the places.
@@ -347,9 +360,24 @@ mod tests {
     }
 
     #[test]
+    fn a_normal_distribution_is_scattered_unless_a_center_is_given() {
+        let drawn = |center| places(&Distribution::Normal { deviation: 5.0, center }, 3);
+        // 95 % lie within a fifth of the region; scattered, they are everywhere.
+        let middle = |places: &[u64]| {
+            let tenth = BLOCKS / 10;
+            let is_there = |place: &&u64| (4 * tenth..6 * tenth).contains(*place);
+            places.iter().filter(is_there).count() as f64 / places.len() as f64
+        };
+        let (scattered, centered) = (drawn(None), drawn(Some(0.5)));
+        assert!((middle(&centered) - 0.954).abs() < 0.01, "{}", middle(&centered));
+        assert!((middle(&scattered) - 0.2).abs() < 0.02, "{}", middle(&scattered));
+        assert_near(concentration(&scattered), concentration(&centered), 1e-9);
+    }
+
+    #[test]
     fn normal_has_its_mean_and_its_deviation() {
-        for (center, mean) in [(None, 0.5), (Some(0.3), 0.3)] {
-            let places = places(&Distribution::Normal { deviation: 5.0, center }, 3);
+        for mean in [0.5, 0.3] {
+            let places = places(&Distribution::Normal { deviation: 5.0, center: Some(mean) }, 3);
             let parts: Vec<f64> =
                 places.iter().map(|place| *place as f64 / BLOCKS as f64).collect();
             let found = parts.iter().sum::<f64>() / BLOCKS as f64;

@@ -16,12 +16,14 @@ pub(crate) mod random;
 #[cfg(test)]
 pub(crate) mod sample;
 mod sizes;
+mod steps;
 #[cfg(test)]
 mod tests;
 mod ways;
 
 pub(crate) use plan::unit_bytes;
 pub(crate) use sizes::gcd;
+pub(crate) use steps::Steps;
 
 use latest::Latest;
 use places::{Places, Span, Wish};
@@ -46,7 +48,9 @@ pub(crate) struct Region {
 pub(crate) struct Step {
     /// What is done.
     pub(crate) way: Way,
-    /// Where, from the start of the device in bytes.
+    /// Which of the job's files it is on, from 0.
+    pub(crate) file: u32,
+    /// Where, from the start of the file or device in bytes.
     pub(crate) offset: u64,
     /// How long.
     pub(crate) bytes: u64,
@@ -55,7 +59,7 @@ pub(crate) struct Step {
     pub(crate) number: u64,
 }
 
-/// The steps of one pass after another; all follow from the seed.
+/// The steps of one pass after another on one file; all follow from the seed.
 #[derive(Clone, Debug)]
 pub(crate) struct Generator {
     start: u64,
@@ -128,14 +132,10 @@ impl Generator {
         self.step_of(None)
     }
 
-    /// The same, of a mixed workload with a way that somebody else chose. Its writes cannot be listed again then.
-    pub(crate) fn next_step_of(&mut self, way: Way) -> Option<Step> {
-        debug_assert!(matches!(self.ways, Ways::Mixed(_)));
-        self.step_of(Some(way))
-    }
-
+    /// The same, of a mixed workload perhaps with a way that the caller chose. Its writes cannot be listed again then.
     #[inline]
     fn step_of(&mut self, way: Option<Way>) -> Option<Step> {
+        debug_assert!(way.is_none() || matches!(self.ways, Ways::Mixed(_)));
         let (way, span) = match self.trimmed.take() {
             Some(span) => (Way::Write, span),
             None => self.next_place(way)?,
@@ -145,7 +145,8 @@ impl Generator {
         if let Some(latest) = self.latest.as_ref().filter(|_| way != Way::Read) {
             latest.record(span.offset, span.bytes, number);
         }
-        Some(Step { way, offset: self.start + span.offset, bytes: span.bytes, number })
+        let offset = self.start + span.offset;
+        Some(Step { way, file: 0, offset, bytes: span.bytes, number })
     }
 
     #[inline]
@@ -241,15 +242,9 @@ impl Generator {
         })
     }
 
-    /// Goes to where it would be after `position` steps of `pass`, in a time that grows with them.
-    pub(crate) fn skip_to(&mut self, pass: u64, position: u64) {
-        self.start_pass(pass);
-        while self.position < position && self.next_step().is_some() {}
-    }
-
     /// What this pass wrote so far, in the order of the writes: none of which any part was overwritten or trimmed
     /// since, not even while this is read.
-    pub(crate) fn written(&self) -> Written {
+    fn written(&self) -> Written {
         let mut again = Generator { latest: None, ..self.clone() };
         again.start_pass(self.pass);
         Written { again, until: self.position, latest: self.latest.clone() }
@@ -258,7 +253,7 @@ impl Generator {
 
 /// The writes of a pass, as [`Generator::written`] lists them.
 #[derive(Debug)]
-pub(crate) struct Written {
+struct Written {
     again: Generator,
     until: u64,
     latest: Option<Latest>,

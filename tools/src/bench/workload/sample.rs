@@ -31,7 +31,7 @@ pub(crate) fn verify(kind: VerifyKind) -> VerifyOptions {
         interval: None,
         pattern: None,
         only: false,
-        state_save: true,
+        state_save: None,
         state_load: false,
         dump: false,
     }

@@ -43,12 +43,12 @@ impl Ways {
         }
     }
 
-    /// Those that occur.
+    /// Those that a place is chosen for; what was trimmed is then written, as long as it was.
     pub(super) fn all(self) -> Vec<Way> {
         match self {
             Ways::Only(way) => vec![way],
             Ways::Mixed(_) => vec![Way::Read, Way::Write],
-            Ways::TrimThenWrite => vec![Way::Trim, Way::Write],
+            Ways::TrimThenWrite => vec![Way::Trim],
         }
     }
 }

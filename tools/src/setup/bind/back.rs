@@ -1,14 +1,13 @@
 //! The way back: from whatever state a run or a crash has left a device in, to what was recorded.
 //!
 //! Only what is ours is taken back: the `driver_override` if it still says `vfio-pci`, the driver if it still is
-//! `vfio-pci`. A device that the kernel's driver has again (after a reboot) or that another tool has taken since is left
+//! `vfio-pci`, the owner of its file, and all of that only if the record is of this boot. A device that the kernel's driver has again (after a reboot) or that another tool has taken since is left
 //! as it is. The record goes last, so that what is cut off here is completed by the next `adit setup restore`.
 
 use std::time::Duration;
 
 use serde::Serialize;
 
-use super::boot_id;
 use super::device::{Device, VFIO_PCI, driver_directory};
 use crate::failure::{Failure, Result};
 use crate::setup::change::Change;
@@ -52,7 +51,7 @@ impl Returned {
             State::Restored => {
                 format!("{bdf} {is} back: driver {driver}, {}", namespaces.join(", "))
             }
-            State::LeftAlone => format!("{bdf} {is} released: driver {driver}"),
+            State::LeftAlone => format!("{bdf} {is} left alone, and its record removed"),
             State::Gone => format!("{bdf} {is} forgotten"),
         }
     }
@@ -114,7 +113,7 @@ fn is_same(operation: &Operation, device: Device, record: &DeviceRecord) -> bool
 
 /// Takes it from vfio-pci, and the name of vfio-pci off it.
 fn detach(operation: &mut Operation, device: Device, record: &DeviceRecord) -> Result<()> {
-    if !is_of_this_boot(operation, record) {
+    if !record.is_of_this_boot(operation.root) {
         return Ok(());
     }
     if device.driver_override(operation.root).as_deref() == Some(VFIO_PCI) {
@@ -126,17 +125,11 @@ fn detach(operation: &mut Operation, device: Device, record: &DeviceRecord) -> R
     Ok(())
 }
 
-/// Whether it was bound since the machine was booted. What vfio-pci has of an earlier record, it has from somebody else:
-/// neither a driver nor an override outlives a boot.
-fn is_of_this_boot(operation: &Operation, record: &DeviceRecord) -> bool {
-    record.boot_id == boot_id(operation.root)
-}
-
 /// Gives it to the driver that it had, unless one has it.
 fn attach(operation: &mut Operation, device: Device, record: &DeviceRecord) -> Result<State> {
     let now = device.driver(operation.root);
     // In a dry run vfio-pci still has it.
-    let is_ours = now.as_deref() == Some(VFIO_PCI) && is_of_this_boot(operation, record);
+    let is_ours = now.as_deref() == Some(VFIO_PCI) && record.is_of_this_boot(operation.root);
     let is_free = now.is_none() || is_ours;
     match (&record.before.driver, now) {
         (Some(before), _) if is_free => rebind(operation, device, before)?,
@@ -181,7 +174,7 @@ fn await_block_devices(
     record: &DeviceRecord,
 ) -> Result<()> {
     let names = &record.identity.namespaces;
-    if names.is_empty() || record.boot_id != boot_id(operation.root) {
+    if names.is_empty() || !record.is_of_this_boot(operation.root) {
         return Ok(());
     }
     let what = format!("waiting for {}", names.join(", "));
@@ -202,7 +195,8 @@ fn await_block_devices(
 /// The driver at the end; in a dry run, the one that it would be.
 fn driver_now(operation: &Operation, device: Device, record: &DeviceRecord) -> Option<String> {
     let now = device.driver(operation.root);
-    if operation.is_dry() && now.as_deref() == Some(VFIO_PCI) {
+    let is_ours = now.as_deref() == Some(VFIO_PCI) && record.is_of_this_boot(operation.root);
+    if operation.is_dry() && is_ours {
         return record.before.driver.clone();
     }
     now

@@ -8,6 +8,7 @@ use std::fmt::Write;
 
 use super::take;
 use crate::failure::Result;
+use crate::human::{printable, shell_word};
 use crate::setup::change::Change;
 use crate::setup::inventory::{Function, Namespace, ObstacleKind, Signature};
 use crate::setup::operation::Operation;
@@ -79,15 +80,17 @@ fn directory(root: &Root, bdf: &str) -> String {
     format!("{STATE}/erased/{name}")
 }
 
+/// The text beside the copies. It is for a shell of root's: a line is a comment or a command of ours, whatever the drive
+/// calls itself.
 fn readme(function: &Function, directory: &str) -> String {
-    let unknown = || "unknown".to_owned();
+    let told = |text: &Option<String>| printable(text.as_deref().unwrap_or("unknown"));
     let mut text = format!(
-        "Signatures that 'adit setup bind --force-erase-signature' erased from {}: model {}, serial number {}.\n\
-         To put them back, once the kernel's driver has the drive and it has the same name (see lsblk); each copy's name\n\
-         ends in the place where it belongs, also of copies that are not listed here:\n\n",
+        "# Signatures that 'adit setup bind --force-erase-signature' erased from {}: model {}, serial number {}.\n\
+         # To put them back, once the kernel's driver has the drive and it has the same name (see lsblk); each copy's\n\
+         # name ends in the place where it belongs, also of copies that are not listed here:\n\n",
         function.bdf,
-        function.model.clone().unwrap_or_else(unknown),
-        function.serial.clone().unwrap_or_else(unknown),
+        told(&function.model),
+        told(&function.serial),
     );
     for namespace in &function.namespaces {
         // The namespace's own first: its partitions come back with its table.
@@ -97,7 +100,7 @@ fn readme(function: &Function, directory: &str) -> String {
                 .filter(|found| found.device == **device)
                 .for_each(|found| text += &remedy(found, directory));
             if **device == namespace.name && !namespace.partitions.is_empty() {
-                writeln!(text, "blockdev --rereadpt /dev/{device}")
+                writeln!(text, "blockdev --rereadpt {}", shell_word(&format!("/dev/{device}")))
                     .expect("a string takes everything");
             }
         }
@@ -109,6 +112,50 @@ fn readme(function: &Function, directory: &str) -> String {
 fn remedy(signature: &Signature, directory: &str) -> String {
     let Signature { device, offset, kind, .. } = signature;
     format!(
-        "dd if={directory}/wipefs-{device}-0x{offset:08x}.bak of=/dev/{device} bs=1 seek={offset} conv=notrunc  # {kind}\n"
+        "dd {} {} bs=1 seek={offset} conv=notrunc  # {}\n",
+        shell_word(&format!("if={directory}/wipefs-{device}-0x{offset:08x}.bak")),
+        shell_word(&format!("of=/dev/{device}")),
+        printable(kind)
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::setup::inventory::Inventory;
+
+    /// A drive whose model, label and type of signature were chosen to be read by root.
+    const HOSTILE: &str = "\
+/sys/bus/pci/devices/0000:01:00.0/class = 0x010802
+/sys/bus/pci/devices/0000:01:00.0/driver -> ../../drivers/nvme
+/sys/bus/pci/devices/0000:01:00.0/nvme/nvme0/model:
+    Disk
+    dd if=/dev/zero of=/dev/sda  \u{1b}[8m
+/sys/bus/pci/devices/0000:01:00.0/nvme/nvme0/serial:
+    S1
+    reboot
+/sys/bus/pci/devices/0000:01:00.0/nvme/nvme0/state = live
+/sys/bus/pci/devices/0000:01:00.0/nvme/nvme0/nvme0n1/size = 8000
+/sys/bus/pci/devices/0000:01:00.0/nvme/nvme0/nvme0n1/dev = 259:0
+/sys/class/block/nvme0n1 -> ../../bus/pci/devices/0000:01:00.0/nvme/nvme0/nvme0n1
+/recorded/wipefs/nvme0n1 = {\"signatures\": [{\"device\": \"nvme0n1\", \"offset\": \"0x438\", \"type\": \"ext4\\nreboot\", \"uuid\": null, \"label\": null, \"usage\": \"filesystem\"}]}
+";
+
+    #[test]
+    fn every_line_of_the_readme_is_a_comment_or_puts_something_back() {
+        let inventory = Inventory::read(&Root::recorded(HOSTILE));
+        let function = &inventory.controllers[0];
+        assert!(function.model.as_ref().is_some_and(|model| model.contains('\n')), "not hostile");
+        let text = readme(function, "/var/lib/adit/a b");
+        assert!(!text.contains('\u{1b}'), "{text:?}");
+        let commands: Vec<&str> =
+            text.lines().filter(|line| !line.is_empty() && !line.starts_with('#')).collect();
+        assert_eq!(
+            commands,
+            [
+                "dd 'if=/var/lib/adit/a b/wipefs-nvme0n1-0x00000438.bak' of=/dev/nvme0n1 bs=1 seek=1080 conv=notrunc  # \
+              ext4?reboot"
+            ]
+        );
+    }
 }

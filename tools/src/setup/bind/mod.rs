@@ -17,10 +17,11 @@ mod tests;
 
 use std::time::Duration;
 
+use adit_driver::bus::pci::PciAddress;
 use serde::Serialize;
 
 use super::args::{BindArgs, RestoreArgs, UnbindArgs};
-use super::grant;
+use super::grant::{self, group::Sharing};
 use super::inventory::{Function, Inventory};
 use super::operation::{self, Operation};
 use super::root::Root;
@@ -81,6 +82,7 @@ fn bind_on(operation: &mut Operation, args: &BindArgs) -> Result<Vec<Bound>> {
         erase: args.force_erase_signature,
         unseen: args.force_erase_signature,
         no_iommu: args.unsafe_no_iommu,
+        with_group: args.with_group,
     };
     for &device in &args.devices {
         await_namespaces(operation, Device::at(device));
@@ -105,6 +107,7 @@ fn bind_tasks(
     terms: Terms,
     user: Option<&str>,
 ) -> Result<Vec<Bound>> {
+    admit_grants(operation, &tasks, terms, user)?;
     let functions: Vec<&Function> = tasks.iter().filter_map(Task::to_take).collect();
     for function in &functions {
         if plan::lacks_iommu(function) {
@@ -126,7 +129,7 @@ fn bind_tasks(
             }
             Task::Have(mut record) => {
                 if let Some(user) = user {
-                    grant::give(operation, &mut record, user)?;
+                    grant::give(operation, &mut record, user, terms.with_group)?;
                 }
                 report(operation, record.bdf, State::AlreadyBound, record.grant)?
             }
@@ -134,6 +137,37 @@ fn bind_tasks(
         });
     }
     Ok(bound)
+}
+
+/// Looks at what grants give beside the devices, before any device is touched.
+fn admit_grants(
+    operation: &mut Operation,
+    tasks: &[Task],
+    terms: Terms,
+    user: Option<&str>,
+) -> Result<()> {
+    let granted: Vec<(PciAddress, Option<String>)> = tasks
+        .iter()
+        .filter_map(|task| match task {
+            Task::Take(function) => {
+                Some((function.bdf.parse().ok()?, take::grant_before(function)))
+            }
+            // Whose it is stays as it is, unless it is given to another now.
+            Task::Have(record) => user.map(|_| (record.address(), None)),
+            Task::Foreign(_) => None,
+        })
+        .collect();
+    let together: Vec<PciAddress> = granted.iter().map(|(address, _)| *address).collect();
+    let sharing: Vec<Sharing> = granted
+        .iter()
+        .map(|(address, before)| Sharing {
+            address: *address,
+            user: user.or(before.as_deref()),
+            with_group: terms.with_group,
+            together: if user.is_some() { &together } else { &[] },
+        })
+        .collect();
+    grant::group::admit(operation, &sharing)
 }
 
 fn report(
@@ -156,9 +190,4 @@ fn report(
         "{bdf} {is} to vfio-pci: use it as {target}; 'adit setup unbind {bdf}' {back}"
     ))?;
     Ok(Bound { bdf, target, state, user })
-}
-
-/// Which boot of the machine this is.
-fn boot_id(root: &Root) -> String {
-    root.text("/proc/sys/kernel/random/boot_id").unwrap_or_default()
 }

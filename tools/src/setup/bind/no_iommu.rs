@@ -3,11 +3,10 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::boot_id;
 use crate::failure::{Failure, Result};
 use crate::setup::change::Change;
 use crate::setup::operation::Operation;
-use crate::setup::record::{self, STATE};
+use crate::setup::record::{self, STATE, boot_id};
 
 /// The switch; it is there once `vfio` is loaded, in kernels with `CONFIG_VFIO_NOIOMMU`.
 const SWITCH: &str = "/sys/module/vfio/parameters/enable_unsafe_noiommu_mode";

@@ -4,7 +4,6 @@
 
 use adit_driver::bus::pci::PciAddress;
 
-use super::boot_id;
 use super::device::Device;
 use crate::failure::{Failure, Result};
 use crate::setup::inventory::{Function, Inventory, Obstacle, ObstacleKind};
@@ -22,6 +21,8 @@ pub(super) struct Terms<'a> {
     pub(super) unseen: bool,
     /// It may be done without an IOMMU.
     pub(super) no_iommu: bool,
+    /// Devices may be opened by the grant of another in their IOMMU group.
+    pub(super) with_group: bool,
 }
 
 /// What is to be done with one device.
@@ -73,7 +74,7 @@ pub(super) fn tasks<'a>(
 pub(super) fn refusal(reasons: &[String]) -> Failure {
     match reasons {
         [reason] => Failure::failed(reason),
-        _ => Failure::failed(format!("nothing was changed:\n  {}", reasons.join("\n  "))),
+        _ => Failure::list("nothing was changed:", reasons),
     }
 }
 
@@ -93,7 +94,7 @@ fn task<'a>(
             )]);
         }
         // No binding of ours outlives a boot.
-        Some(record) if function.is_bound() && record.boot_id == boot_id(root) => {
+        Some(record) if function.is_bound() && record.is_of_this_boot(root) => {
             return Ok(Task::Have(Box::new(record)));
         }
         _ if function.is_bound() => return Ok(Task::Foreign(function.bdf.clone())),

@@ -30,8 +30,13 @@ pub(super) fn bind(operation: &mut Operation, args: &BindArgs) -> Result<Vec<Bou
     if devices.is_empty() {
         operation.say("nothing is recorded as bound, so there is nothing to bind")?;
     }
-    let terms =
-        Terms { together: &devices, erase: false, unseen: false, no_iommu: args.unsafe_no_iommu };
+    let terms = Terms {
+        together: &devices,
+        erase: false,
+        unseen: false,
+        no_iommu: args.unsafe_no_iommu,
+        with_group: args.with_group,
+    };
     let mut bound = Vec::new();
     let mut failures = Vec::new();
     for &device in &devices {

@@ -9,7 +9,7 @@ use crate::failure::{Failure, Result};
 use crate::setup::args::UnbindArgs;
 use crate::setup::inventory::{Inventory, Process};
 use crate::setup::operation::Operation;
-use crate::setup::record;
+use crate::setup::record::{self, DeviceRecord};
 use crate::setup::root::Root;
 use crate::setup::{grant, hugepages, persist};
 
@@ -26,7 +26,7 @@ pub(super) fn unbind(operation: &mut Operation, args: &UnbindArgs) -> Result<Vec
     for &device in &devices {
         let against = match record::load(root, device)? {
             None => Some(unrecorded(root, device)),
-            Some(_) => held(root, device),
+            Some(record) => held(root, &record),
         };
         reasons.extend(against);
     }
@@ -103,7 +103,7 @@ fn return_one(operation: &mut Operation, device: PciAddress) -> Result<Option<Re
             "{device}: no PCI device can be seen at all; in a container, run this on the host"
         )));
     }
-    if let Some(reason) = held(root, device) {
+    if let Some(reason) = held(root, &record) {
         return Err(Failure::failed(reason));
     }
     let one = back::give_back(operation, &mut record, Afterwards::Forget)?;
@@ -111,11 +111,15 @@ fn return_one(operation: &mut Operation, device: PciAddress) -> Result<Option<Re
     Ok(Some(one))
 }
 
-/// Who keeps a bound device from going: vfio-pci would wait for them in the kernel, for as long as they like.
-fn held(root: &Root, device: PciAddress) -> Option<String> {
-    let name = device.to_string();
+/// Who keeps a bound device from going: vfio-pci would wait for them in the kernel, for as long as they like. What another
+/// tool has bound since the boot stays bound, so its users are in no way.
+fn held(root: &Root, record: &DeviceRecord) -> Option<String> {
+    if !record.is_of_this_boot(root) {
+        return None;
+    }
+    let device = &record.bdf;
     let inventory = Inventory::read(root);
-    let function = inventory.controllers.iter().find(|function| function.bdf == name)?;
+    let function = inventory.controllers.iter().find(|function| function.bdf == *device)?;
     if function.driver.as_deref() != Some(VFIO_PCI) || function.open_by.is_empty() {
         return None;
     }

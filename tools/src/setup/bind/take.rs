@@ -8,7 +8,6 @@ use std::path::Path;
 use std::time::Duration;
 
 use super::back::{self, Afterwards};
-use super::boot_id;
 use super::device::{Device, VFIO_PCI, driver_directory, has_file};
 use super::erase;
 use super::no_iommu;
@@ -91,7 +90,7 @@ fn forward(operation: &mut Operation, request: &Request, progress: &mut Progress
         // What was to be erased is gone by now.
         let terms = Terms { erase: request.terms.erase && operation.is_dry(), ..request.terms };
         look_again(operation, function, terms)?;
-        take(operation, function, claims, request.user, &mut progress.begun)?;
+        take(operation, function, claims, request, &mut progress.begun)?;
     }
     Ok(())
 }
@@ -170,10 +169,10 @@ fn take(
     operation: &mut Operation,
     function: &Function,
     claims: Vec<Claim>,
-    user: Option<&str>,
+    request: &Request,
     begun: &mut Vec<Begun>,
 ) -> Result<()> {
-    let record = record_of(operation.root, function);
+    let record = record_of(operation.root, function, request.terms.with_group);
     let earlier = function.record.clone();
     heed(operation)?;
     if let Err(failure) = operation.change(record.stored()) {
@@ -196,11 +195,12 @@ fn take(
     verify(operation, device)?;
     record.phase = Phase::Bound;
     step(operation, record.stored())?;
-    let user = user.map(str::to_owned).or_else(|| record.grant.clone());
-    user.map_or(Ok(()), |user| grant::give(operation, record, &user))
+    let user = request.user.map(str::to_owned).or_else(|| record.grant.clone());
+    let with_group = request.terms.with_group;
+    user.map_or(Ok(()), |user| grant::give(operation, record, &user, with_group))
 }
 
-fn record_of(root: &Root, function: &Function) -> DeviceRecord {
+fn record_of(root: &Root, function: &Function, with_group: bool) -> DeviceRecord {
     DeviceRecord {
         version: record::VERSION,
         bdf: function.bdf.clone(),
@@ -217,14 +217,20 @@ fn record_of(root: &Root, function: &Function) -> DeviceRecord {
             size_bytes: function.size_bytes,
             namespaces: names(root, function),
         },
-        boot_id: boot_id(root),
-        // Granted is a drive, not whatever has come to its address since.
-        grant: function
-            .record
-            .as_ref()
-            .filter(|earlier| is_of(earlier, function))
-            .and_then(|earlier| earlier.grant.clone()),
+        boot_id: record::boot_id(root),
+        grant: grant_before(function),
+        with_group: with_group || earlier(function).is_some_and(|record| record.with_group),
     }
+}
+
+/// The earlier record of this drive: granted is a drive, not whatever has come to its address since.
+fn earlier(function: &Function) -> Option<&DeviceRecord> {
+    function.record.as_ref().filter(|earlier| is_of(earlier, function))
+}
+
+/// Who was granted the drive when an earlier boot had it bound.
+pub(super) fn grant_before(function: &Function) -> Option<String> {
+    earlier(function)?.grant.clone()
 }
 
 /// Whether an earlier record is of this drive, by the serial number that the kernel's driver has read. Without that

@@ -23,6 +23,7 @@ use super::args::DoctorArgs;
 use super::inventory::{Function, Inventory};
 use super::root::Root;
 use crate::failure::{Failure, Result};
+use crate::human::printable;
 use crate::output::Output;
 
 /// Under a link that is broken.
@@ -164,7 +165,8 @@ fn as_text(findings: &[Finding]) -> String {
     let mut device = &None;
     for finding in findings {
         if let (true, Some(bdf)) = (device != &finding.device, &finding.device) {
-            line(&mut out, format_args!("\nDevice {bdf}"));
+            out.push('\n');
+            line(&mut out, format_args!("Device {bdf}"));
             device = &finding.device;
         }
         told(&mut out, finding);
@@ -180,13 +182,7 @@ fn told(out: &mut String, finding: &Finding) {
         Outcome::Broken { why, remedy } => {
             line(out, format_args!("BAD  {name}: {why}"));
             let colon = if remedy.commands.is_empty() { "" } else { ":" };
-            line(
-                out,
-                format_args!(
-                    "{INDENT}{}{colon}",
-                    remedy.advice.replace('\n', &format!("\n{INDENT}"))
-                ),
-            );
+            line(out, format_args!("{INDENT}{}{colon}", remedy.advice));
             for command in &remedy.commands {
                 line(out, format_args!("{INDENT}    {command}"));
             }
@@ -195,5 +191,5 @@ fn told(out: &mut String, finding: &Finding) {
 }
 
 fn line(out: &mut String, line: std::fmt::Arguments) {
-    writeln!(out, "{line}").expect("a string takes everything");
+    writeln!(out, "{}", printable(&line.to_string())).expect("a string takes everything");
 }

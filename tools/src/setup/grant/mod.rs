@@ -4,8 +4,10 @@
 //! that is also the last thing forgotten, so whatever cuts a run off, the next one finds all of it. Everything may be done
 //! twice. What a program has open already it keeps: the kernel looks at rights when a file is opened.
 //!
-//! An IOMMU group has one file, and that has one owner: devices of one group cannot be granted to two users.
+//! An IOMMU group has one file, and that has one owner: devices of one group cannot be granted to two users, and a device
+//! that is granted to none goes along only where that was agreed to ([`group`]).
 
+pub(crate) mod group;
 mod rule;
 #[cfg(test)]
 mod tests;
@@ -23,12 +25,11 @@ use super::operation::{self, Operation};
 use super::record::{self, DeviceRecord, Phase};
 use super::root::Root;
 use crate::failure::{Failure, Result};
+use group::{is_without_iommu, neighbours, number_of};
 use user::User;
 
 /// The functions of the machine.
 const DEVICES: &str = "/sys/bus/pci/devices";
-/// What VFIO calls the groups that it makes up where there is no IOMMU.
-const NO_IOMMU_GROUP: &str = "vfio-noiommu";
 /// Where udev listens, if it runs.
 const UDEV: &str = "/run/udev/control";
 /// Where its program may be.
@@ -48,7 +49,7 @@ struct Granted {
 /// A device that is not bound or cannot be granted, an unknown user, a change that fails.
 pub(crate) fn grant(root: &Root, args: &GrantArgs, json: bool) -> Result<()> {
     operation::run(root, args.change, json, |operation| {
-        grant_one(operation, args.device, &args.user)
+        grant_one(operation, args.device, &args.user, args.with_group)
     })
 }
 
@@ -60,13 +61,20 @@ pub(crate) fn revoke(root: &Root, args: &RevokeArgs, json: bool) -> Result<()> {
     operation::run(root, args.change, json, |operation| revoke_one(operation, args.device))
 }
 
-fn grant_one(operation: &mut Operation, address: PciAddress, user: &str) -> Result<Granted> {
+fn grant_one(
+    operation: &mut Operation,
+    address: PciAddress,
+    user: &str,
+    with_group: bool,
+) -> Result<Granted> {
     let root = operation.root;
     let record = record::load(root, address)?;
     check_bound(root, address, record.as_ref())?;
+    let sharing = group::Sharing { address, user: Some(user), with_group, together: &[] };
+    group::admit(operation, &[sharing])?;
     let user = match record {
         Some(mut record) => {
-            give(operation, &mut record, user)?;
+            give(operation, &mut record, user, with_group)?;
             record.grant
         }
         None => give_unrecorded(operation, address, user)?,
@@ -101,11 +109,17 @@ pub(crate) fn check_user(root: &Root, name: &str) -> Result<()> {
     User::find(root, name).map(drop)
 }
 
-/// Gives `user` the device of `record`, and writes that into the record. The device's group file is there.
+/// Gives `user` the device of `record`, and writes that into the record. The device's group file is there, and what goes
+/// along with it was [admitted](group::admit).
 ///
 /// # Errors
 /// When there is no such user, the device cannot be granted to one, or a change fails.
-pub(crate) fn give(operation: &mut Operation, record: &mut DeviceRecord, user: &str) -> Result<()> {
+pub(crate) fn give(
+    operation: &mut Operation,
+    record: &mut DeviceRecord,
+    user: &str,
+    with_group: bool,
+) -> Result<()> {
     let address = record.address();
     let Some(user) = admit(operation, address, user)? else { return Ok(()) };
     let before = record.grant.clone().or_else(|| rule::holder(operation.root, address));
@@ -113,8 +127,9 @@ pub(crate) fn give(operation: &mut Operation, record: &mut DeviceRecord, user: &
         operation.say(format!("{address} goes from {before} to {}", user.name))?;
         take_back(operation, record)?;
     }
-    if record.grant.as_ref() != Some(&user.name) {
+    if record.grant.as_ref() != Some(&user.name) || (with_group && !record.with_group) {
         record.grant = Some(user.name.clone());
+        record.with_group |= with_group;
         operation.change(record.stored())?;
     }
     write(operation, address, &user)
@@ -149,7 +164,7 @@ fn admit(operation: &mut Operation, address: PciAddress, name: &str) -> Result<O
         return Ok(None);
     }
     let refused = |why: String| Err(Failure::failed(format!("{address}: {why}")));
-    let Some(group) = group(root, address) else {
+    let Some(group) = number_of(root, address) else {
         return refused("it has no IOMMU group, so only root can use it: turn the IOMMU on".into());
     };
     if is_without_iommu(root, &group) {
@@ -178,7 +193,7 @@ fn write(operation: &mut Operation, address: PciAddress, user: &User) -> Result<
     let mut files = device_files(operation.root, address);
     if operation.is_dry() && files.is_empty() {
         // Binding is what brings it.
-        files.extend(group(operation.root, address).map(|group| group_file(&group)));
+        files.extend(number_of(operation.root, address).map(|group| group::file(&group)));
     }
     if files.is_empty() {
         operation
@@ -199,23 +214,34 @@ fn write(operation: &mut Operation, address: PciAddress, user: &User) -> Result<
 /// # Errors
 /// When a change fails.
 pub(crate) fn take_back(operation: &mut Operation, record: &mut DeviceRecord) -> Result<()> {
-    withdraw(operation, record.address(), record.grant.as_deref())?;
+    withdraw(operation, record.address(), Some(&*record))?;
     if record.grant.take().is_some() {
+        record.with_group = false;
         operation.change(record.stored())?;
     }
     Ok(())
 }
 
-/// Takes back what the device's rule and its record (`recorded`) tell of. The rule goes last, as it may be all that does.
-fn withdraw(operation: &mut Operation, address: PciAddress, recorded: Option<&str>) -> Result<()> {
+/// Takes back what the device's rule and its record tell of. The rule goes last, as it may be all that does.
+///
+/// The files are ours in the boot in which they were given: the rule ends with it, and a record of an earlier boot says
+/// nothing about whose they are now.
+fn withdraw(
+    operation: &mut Operation,
+    address: PciAddress,
+    record: Option<&DeviceRecord>,
+) -> Result<()> {
     let root = operation.root;
+    let recorded = record.and_then(|record| record.grant.as_deref());
     let ruled = rule::holder(root, address);
     let is_ruled = root.is_left(rule::path(address));
     if recorded.is_none() && !is_ruled {
         return Ok(());
     }
-    for path in files_to_return(root, address) {
-        operation.change(Change::Owner { path, uid: 0 })?;
+    if is_ruled || record.is_some_and(|record| record.is_of_this_boot(root)) {
+        for path in files_to_return(root, address) {
+            operation.change(Change::Owner { path, uid: 0 })?;
+        }
     }
     let users: BTreeSet<&str> = recorded.into_iter().chain(ruled.as_deref()).collect();
     for user in users {
@@ -279,42 +305,21 @@ fn reload(operation: &mut Operation) -> Result<()> {
     }
 }
 
-/// The number of the device's IOMMU group.
-fn group(root: &Root, address: PciAddress) -> Option<String> {
-    root.link_name(format!("{DEVICES}/{address}/iommu_group"))
-}
-
-fn group_file(group: &str) -> PathBuf {
-    format!("/dev/vfio/{group}").into()
-}
-
-fn is_without_iommu(root: &Root, group: &str) -> bool {
-    let name = root.text(format!("/sys/kernel/iommu_groups/{group}/name"));
-    name.as_deref() == Some(NO_IOMMU_GROUP) || root.present(format!("/dev/vfio/noiommu-{group}"))
-}
-
-/// The other PCI devices of a group.
-fn neighbours(root: &Root, address: PciAddress, group: &str) -> Vec<PciAddress> {
-    let names = root.names(format!("/sys/kernel/iommu_groups/{group}/devices"));
-    let members = names.iter().filter_map(|name| name.parse().ok());
-    members.filter(|&member| member != address).collect()
-}
-
 /// The files by which user space opens the device, as far as they are there: its group's, and with iommufd its own.
 fn device_files(root: &Root, address: PciAddress) -> Vec<PathBuf> {
     let own = root.names(format!("{DEVICES}/{address}/vfio-dev"));
     let own = own.into_iter().map(|name| format!("/dev/vfio/devices/{name}").into());
-    let files = group(root, address).map(|group| group_file(&group)).into_iter().chain(own);
+    let files = number_of(root, address).map(|group| group::file(&group)).into_iter().chain(own);
     files.filter(|file| root.present(file)).collect()
 }
 
 /// Those that become root's again: not the group's while another device of the group is granted.
 fn files_to_return(root: &Root, address: PciAddress) -> Vec<PathBuf> {
     let mut files = device_files(root, address);
-    if let Some(group) = group(root, address) {
+    if let Some(group) = number_of(root, address) {
         let others = neighbours(root, address, &group);
         if others.into_iter().any(|other| rule::holder(root, other).is_some()) {
-            files.retain(|file| *file != group_file(&group));
+            files.retain(|file| *file != group::file(&group));
         }
     }
     files

@@ -35,6 +35,7 @@ fn record(bdf: &str) -> DeviceRecord {
         identity: Identity { ids: "1b36:0010".into(), ..Identity::default() },
         boot_id: "boot-1".into(),
         grant: None,
+        with_group: false,
     }
 }
 
@@ -73,7 +74,11 @@ fn put_record(world: &World, record: &DeviceRecord) {
 }
 
 fn grant_to(world: &mut World, bdf: &str, user: &str, blow: Option<(usize, Fault)>) -> Ended {
-    world.run(blow, |operation| grant_one(operation, address(bdf), user))
+    world.run(blow, |operation| grant_one(operation, address(bdf), user, false))
+}
+
+fn grant_with_group(world: &mut World, bdf: &str, user: &str) -> Ended {
+    world.run(None, |operation| grant_one(operation, address(bdf), user, true))
 }
 
 fn revoke_of(world: &mut World, bdf: &str, blow: Option<(usize, Fault)>) -> Ended {
@@ -257,7 +262,7 @@ fn restore_takes_back_what_only_a_rule_tells_of() {
 #[test]
 fn a_group_has_one_owner() {
     let mut world = by_hand_in(12);
-    done(grant_to(&mut world, A, "alice", None));
+    done(grant_with_group(&mut world, A, "alice"));
     let why = failure(grant_to(&mut world, B, "bob", None));
     assert!(why.contains("same IOMMU group (12) and is alice's"), "{why}");
     assert!(why.contains("adit setup revoke 0000:01:00.0"), "{why}");
@@ -266,6 +271,26 @@ fn a_group_has_one_owner() {
     assert_eq!(kept(&world)[Path::new("/dev/vfio/12/owner")], "1000", "it is B's, too");
     done(revoke_of(&mut world, B, None));
     assert!(!kept(&world).contains_key(Path::new("/dev/vfio/12/owner")));
+}
+
+#[test]
+fn a_neighbour_that_was_granted_to_none_goes_along_only_where_that_is_asked_for() {
+    let mut world = by_hand_in(12);
+    put_record(&world, &record(A));
+    let before = kept(&world);
+    let why = failure(grant_to(&mut world, A, "alice", None));
+    assert!(why.contains("so alice could also open 0000:02:00.0; add --with-group"), "{why}");
+    assert_eq!((told(&world), kept(&world)), (Vec::new(), before));
+    done(grant_with_group(&mut world, A, "alice"));
+    let granted = record::load(&world.root, address(A)).expect("a record").expect("a record");
+    assert!(granted.with_group, "it is remembered for the next boot");
+    done(grant_to(&mut world, A, "alice", None));
+    done(revoke_of(&mut world, A, None));
+    failure(grant_to(&mut world, A, "alice", None));
+    // What VFIO has no hold of, the group's file does not open; root needs no file.
+    assert_eq!(done(grant_to(&mut world, A, "root", None)), None);
+    world.kernel.unbind_by_hand(B);
+    done(grant_to(&mut world, A, "alice", None));
 }
 
 #[test]

@@ -16,7 +16,7 @@ use super::pool::Pool;
 use crate::failure::{Failure, Result};
 use crate::setup::change::Change;
 use crate::setup::operation::Operation;
-use crate::setup::record::STATE;
+use crate::setup::record::{STATE, boot_id};
 use crate::setup::root::Root;
 
 /// The form of the record.
@@ -103,10 +103,6 @@ pub(super) fn forgotten() -> Change {
 /// The change that leaves each boot its own numbers.
 pub(super) fn removed_from_boot() -> Change {
     Change::Remove { path: AT_BOOT.into() }
-}
-
-fn boot_id(root: &Root) -> String {
-    root.text("/proc/sys/kernel/random/boot_id").unwrap_or_default()
 }
 
 /// What each boot is told to set; lines that are not ours are passed over.

@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use super::namespace::NO_DEVICE;
 use super::{Function, Host, Namespace, Process, Signature, Use};
-use crate::human::printable;
+use crate::human::{printable, shell_word};
 
 /// One reason.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -162,28 +162,21 @@ fn mounted(device: &str, at: &str, fstype: &str, inside: Option<&Process>) -> (S
     let reason = format!("{device} is mounted at {at} ({fstype})");
     match inside {
         None if at == "/" => (reason, "none: this machine runs from it".to_owned()),
-        None => (reason, format!("umount {}", quoted(at))),
+        None => (reason, format!("umount {}", shell_word(at))),
         Some(Process { pid, name }) => (
             format!("{reason} in the mount namespace of process {pid} ({name})"),
-            format!("end that container, or: nsenter --mount --target {pid} umount {}", quoted(at)),
+            format!(
+                "end that container, or: nsenter --mount --target {pid} umount {}",
+                shell_word(at)
+            ),
         ),
-    }
-}
-
-/// A path as a shell takes it.
-fn quoted(path: &str) -> String {
-    let plain = |letter: char| letter.is_ascii_alphanumeric() || "/-_.,:@+".contains(letter);
-    if path.chars().all(plain) {
-        path.to_owned()
-    } else {
-        format!("'{}'", path.replace('\'', "'\\''"))
     }
 }
 
 /// What gives the devices back of which a holder is made; each after what is made of the holder itself.
 fn release(holder: &str, what: &str) -> String {
     let (kind, name) = what.rsplit_once(' ').unwrap_or((what, holder));
-    let name = quoted(name);
+    let name = shell_word(name);
     match kind {
         "LVM volume" => format!("lvchange --activate n /dev/mapper/{name}"),
         "dm-crypt" => format!("cryptsetup close {name}"),
@@ -191,7 +184,7 @@ fn release(holder: &str, what: &str) -> String {
         "device mapper" => format!("dmsetup remove {name}"),
         "bcache" => format!("echo 1 > /sys/block/{holder}/bcache/stop"),
         "loop" => format!("losetup --detach /dev/{holder}"),
-        "ZFS" => format!("zpool export {}", quoted(holder)),
+        "ZFS" => format!("zpool export {}", shell_word(holder)),
         kind if kind.starts_with("MD ") => format!("mdadm --stop /dev/{holder}"),
         _ => format!("take {holder} apart, or move it to other devices"),
     }
@@ -511,8 +504,8 @@ mod tests {
 
     #[test]
     fn remedies_are_for_a_shell_and_reasons_for_a_terminal() {
-        assert_eq!(quoted("/srv/a-b_c"), "/srv/a-b_c");
-        assert_eq!(quoted("/srv/it's $(here)"), "'/srv/it'\\''s $(here)'");
+        assert_eq!(shell_word("/srv/a-b_c"), "/srv/a-b_c");
+        assert_eq!(shell_word("/srv/it's $(here)"), "'/srv/it'\\''s $(here)'");
         let function = with("/proc/9/fd/3 -> /dev/nvme0n1\n/proc/9/comm = \u{1b}[2Jx\n");
         let (reason, _) = only(&function, ObstacleKind::InUse);
         assert_eq!(reason, "nvme0n1 is open in process 9 (?[2Jx)");

@@ -10,7 +10,8 @@ use super::args::StatusArgs;
 use super::inventory::Inventory;
 use super::root::Root;
 use crate::failure::{Failure, Result};
-use crate::output::Output;
+use crate::human::printable_lines;
+use crate::output::{self, Output};
 
 /// What a recording begins with.
 const HEADER: &str = "\
@@ -43,7 +44,8 @@ fn record(root: &Root, file: &Path) -> Result<()> {
         _ => Failure::failed(format!("{name}: {why}")),
     })?;
     let text = format!("{HEADER}{}", root.recording());
-    created.write_all(text.as_bytes()).map_err(|why| Failure::failed(format!("{name}: {why}")))?;
-    eprintln!("recorded in {name}; serial numbers and mount points are in it");
+    let written = created.write_all(printable_lines(&text).as_bytes());
+    written.map_err(|why| Failure::failed(format!("{name}: {why}")))?;
+    output::remark(&format!("recorded in {name}; serial numbers and mount points are in it"));
     Ok(())
 }

@@ -58,7 +58,7 @@ fn the_command_is_well_formed() {
     for heading in Group::ALL.map(Group::heading).into_iter().chain([RUN]) {
         assert!(help.contains(&format!("\n{heading}:\n")), "{heading}");
     }
-    assert!(help.contains("--thread") && !help.contains("--nice"));
+    assert!(help.contains("--thread") && !help.contains("--uid"));
     let short = command.render_help().to_string();
     assert!(!short.contains("--thread") && short.contains("--iodepth <N>"));
 }
@@ -138,7 +138,7 @@ fn values_of_switches_may_follow_by_blank_only_where_fio_wants_one() {
 
 #[test]
 fn what_only_fio_has_says_what_to_use_instead() {
-    assert!(refusal(&["--name=x", "--nice=5"]).contains("start the whole run with nice"));
+    assert!(refusal(&["--name=x", "--uid=5"]).contains("as with setpriv --reuid"));
     assert!(refusal(&["--name=x", "--bs-unaligned"]).contains("multiple of the LBA"));
     assert!(refusal(&["--name=x", "--server"]).contains("as with ssh"));
     assert!(refusal(&["--name=x", "--terse-version=5"]).contains("only version 3"));
@@ -196,9 +196,9 @@ fn what_is_wrong_in_a_file_is_told_with_its_place() {
     let file = File::new("wrong", "[a]\n  bs=4x\n");
     let said = refusal(&[file.name()]);
     assert!(said.contains("wrong.fio:2:3: bs: '4x'"), "{said}");
-    let file = File::new("against", "\n[a]\ntime_based\n");
+    let file = File::new("against", "\n[a]\niodepth_low=5\n");
     let said = refusal(&[file.name()]);
-    assert!(said.contains("against.fio:2:1: job 'a': time_based needs"), "{said}");
+    assert!(said.contains("against.fio:2:1: job 'a': iodepth_low=5 is more"), "{said}");
 }
 
 #[test]

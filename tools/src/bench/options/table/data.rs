@@ -1,11 +1,14 @@
 //! Options of a job: data, verification and failures.
 
+use adit_driver::device::Durability;
+
 use super::super::draft::Draft;
 use super::super::grammar::{
     Parsed, SECOND, percent, switch, time, whole, within, within_u32, word,
 };
 use super::super::{VerifyKind, pattern};
 use crate::bench::errors::Tolerance;
+use nix::errno::Errno;
 
 use super::Group::Data;
 use super::Kind::{Bool, Switch, Value};
@@ -144,19 +147,19 @@ pub(super) const OPTIONS: &[OptionSpec] = &[
         name: "verify_pattern",
         aliases: &[],
         value: "PATTERN",
-        help: "What verified blocks hold, as in 0xff%o\"abcd\"-12; %o is the offset",
+        help: "What verified blocks hold, as in 0xff%o\"abcd\"-12; %o is the offset; without verify behind headers",
         kind: Value,
         group: Data,
-        set: |draft, text| pattern::parse(text).map(|value| draft.verify.pattern = Some(value)),
+        set: verify_pattern,
     },
     OptionSpec {
         name: "verify_state_save",
         aliases: &[],
         value: "0|1",
-        help: "An interrupted job leaves in a file what it has written",
+        help: "Leaves in a file what the job has written [default: where it is interrupted]",
         kind: Bool,
         group: Data,
-        set: |draft, text| switch(text).map(|value| draft.verify.state_save = value),
+        set: |draft, text| switch(text).map(|value| draft.verify.state_save = Some(value)),
     },
     OptionSpec {
         name: "verify_state_load",
@@ -175,6 +178,50 @@ pub(super) const OPTIONS: &[OptionSpec] = &[
         kind: Bool,
         group: Data,
         set: |draft, text| switch(text).map(|value| draft.verify.dump = value),
+    },
+    OptionSpec {
+        name: "sync",
+        aliases: &[],
+        value: "HOW",
+        help: "Writes survive a loss of power once they complete: dsync (O_DSYNC; Force Unit Access of a controller), \
+               sync or 1 (O_SYNC), none or 0",
+        kind: Value,
+        group: Data,
+        set: sync,
+    },
+    OptionSpec {
+        name: "pi_chk",
+        aliases: &[],
+        value: "CHECKS",
+        help: "What a controller checks of a namespace's protection information: GUARD, REFTAG and APPTAG, by comma \
+               [default: GUARD, and REFTAG where its type has one]",
+        kind: Value,
+        group: Data,
+        set: pi_chk,
+    },
+    OptionSpec {
+        name: "apptag",
+        aliases: &[],
+        value: "TAG",
+        help: "Application tag that writes leave and reads expect [default: 0x1234 with pi_chk, else 0]",
+        kind: Value,
+        group: Data,
+        set: |draft, text| {
+            within(text, draft.kb_base, 0, 0xffff)
+                .map(|tag| draft.job.protection.get_or_insert_default().tag = tag as u16)
+        },
+    },
+    OptionSpec {
+        name: "apptag_mask",
+        aliases: &[],
+        value: "MASK",
+        help: "Bits of the application tag that are compared [default: 0xffff]",
+        kind: Value,
+        group: Data,
+        set: |draft, text| {
+            within(text, draft.kb_base, 0, 0xffff)
+                .map(|mask| draft.job.protection.get_or_insert_default().mask = mask as u16)
+        },
     },
     OptionSpec {
         name: "fsync",
@@ -219,6 +266,15 @@ pub(super) const OPTIONS: &[OptionSpec] = &[
         set: continue_on_error,
     },
     OptionSpec {
+        name: "ignore_error",
+        aliases: &[],
+        value: "LISTS",
+        help: "Of reads, writes and verification, the errors that do not end a job instead, as in EAGAIN,ENOSPC:122",
+        kind: Value,
+        group: Data,
+        set: ignore_error,
+    },
+    OptionSpec {
         name: "retries",
         aliases: &[],
         value: "N",
@@ -257,7 +313,7 @@ fn verify(draft: &mut Draft, text: &str) -> Parsed<()> {
     ];
     if OTHERS.contains(&text) {
         return Err(format!(
-            "there is no '{text}' here; take crc32c, which is fastest, or xxhash or md5"
+            "'{text}' is left out, since it finds no more; take crc32c, which is fastest, or xxhash or md5"
         ));
     }
     let kinds = [
@@ -270,8 +326,38 @@ fn verify(draft: &mut Draft, text: &str) -> Parsed<()> {
         ("pattern", Some(VerifyKind::Pattern)),
     ];
     let kind = word(text, &kinds)?;
-    draft.verifies = kind.is_some();
+    (draft.verifies, draft.is_verify_given) = (kind.is_some(), true);
     draft.verify.kind = kind.unwrap_or(draft.verify.kind);
+    Ok(())
+}
+
+/// As in fio it asks for verification by itself, with headers.
+fn verify_pattern(draft: &mut Draft, text: &str) -> Parsed<()> {
+    draft.verify.pattern = Some(pattern::parse(text)?);
+    draft.verifies |= !draft.is_verify_given;
+    Ok(())
+}
+
+/// Names of what is checked, by comma, in any case.
+fn pi_chk(draft: &mut Draft, text: &str) -> Parsed<()> {
+    let mut checks = [false; 3];
+    for name in text.split(',') {
+        let words = [("guard", 0), ("reftag", 1), ("apptag", 2)];
+        checks[word(&name.trim().to_ascii_lowercase(), &words)?] = true;
+    }
+    draft.job.protection.get_or_insert_default().checks = Some(checks);
+    Ok(())
+}
+
+fn sync(draft: &mut Draft, text: &str) -> Parsed<()> {
+    let words = [
+        ("none", Durability::Cached),
+        ("0", Durability::Cached),
+        ("sync", Durability::All),
+        ("1", Durability::All),
+        ("dsync", Durability::Data),
+    ];
+    draft.job.sync = word(text, &words)?;
     Ok(())
 }
 
@@ -288,6 +374,28 @@ fn continue_on_error(draft: &mut Draft, text: &str) -> Parsed<()> {
     ];
     draft.job.continue_on_error = word(text, &words)?;
     Ok(())
+}
+
+fn ignore_error(draft: &mut Draft, text: &str) -> Parsed<()> {
+    let mut lists = [const { Vec::new() }; 3];
+    for (index, part) in text.split(',').enumerate() {
+        let list = lists.get_mut(index).ok_or("there are three lists: read,write,verify")?;
+        let names = part.split(':').filter(|name| !name.is_empty());
+        *list = names.map(errno).collect::<Parsed<_>>()?;
+    }
+    draft.job.ignore_error = lists;
+    Ok(())
+}
+
+/// A number of errno(3), or its name.
+fn errno(text: &str) -> Parsed<i32> {
+    const MAX: i32 = 133;
+    let is_it = |number: &i32| {
+        text.parse() == Ok(*number) || format!("{:?}", Errno::from_raw(*number)) == text
+    };
+    (1..=MAX)
+        .find(is_it)
+        .ok_or_else(|| format!("'{text}' is no error; write it as in ENOSPC or 28"))
 }
 
 fn io_timeout(draft: &mut Draft, text: &str) -> Parsed<()> {

@@ -1,10 +1,11 @@
 //! Options of a job: how many at a time.
 
+use super::super::ExitWhat;
 use super::super::draft::Draft;
-use super::super::grammar::{Parsed, switch, within_u32};
+use super::super::grammar::{Parsed, switch, within_u32, word};
 
 use super::Group::Depth;
-use super::Kind::{Switch, Value};
+use super::Kind::{Bool, Switch, Value};
 use super::OptionSpec;
 
 /// Entries of the longest queue that NVMe has.
@@ -69,6 +70,15 @@ pub(super) const OPTIONS: &[OptionSpec] = &[
         },
     },
     OptionSpec {
+        name: "serialize_overlap",
+        aliases: &[],
+        value: "0|1",
+        help: "No I/O is submitted that touches the same bytes as one in flight, of a job that writes or trims",
+        kind: Bool,
+        group: Depth,
+        set: |draft, text| switch(text).map(|value| draft.job.serialize_overlap = value),
+    },
+    OptionSpec {
         name: "numjobs",
         aliases: &[],
         value: "N",
@@ -114,6 +124,43 @@ pub(super) const OPTIONS: &[OptionSpec] = &[
         kind: Switch,
         group: Depth,
         set: |draft, text| switch(text).map(|value| draft.job.exitall = value),
+    },
+    OptionSpec {
+        name: "exitall_on_error",
+        aliases: &[],
+        value: "0|1",
+        help: "The same when this one fails",
+        kind: Switch,
+        group: Depth,
+        set: |draft, text| switch(text).map(|value| draft.job.exitall_on_error = value),
+    },
+    OptionSpec {
+        name: "exit_what",
+        aliases: &[],
+        value: "WHICH",
+        help: "Which jobs end then: group, stonewall (those that run at the same time) or all",
+        kind: Value,
+        group: Depth,
+        set: |draft, text| {
+            let words = [
+                ("group", ExitWhat::Group),
+                ("stonewall", ExitWhat::Stonewall),
+                ("all", ExitWhat::All),
+            ];
+            word(text, &words).map(|value| draft.job.exit_what = value)
+        },
+    },
+    OptionSpec {
+        name: "wait_for",
+        aliases: &[],
+        value: "NAME",
+        help: "Starts when the job of this name, which stands before it, is done",
+        kind: Value,
+        group: Depth,
+        set: |draft, text| {
+            draft.job.wait_for = Some(text.to_owned());
+            Ok(())
+        },
     },
 ];
 

@@ -154,7 +154,7 @@ mod tests {
 
     #[test]
     fn no_option_takes_nonsense_without_a_word() {
-        let free = ["name", "description", "filename", "directory", "filename_format"];
+        let free = ["name", "description", "filename", "directory", "filename_format", "wait_for"];
         for spec in
             options().filter(|spec| !free.contains(&spec.name) && !spec.name.starts_with("write_"))
         {

@@ -1,7 +1,7 @@
 //! Options of a job: where.
 
 use super::super::grammar::{Parsed, numbers, switch, whole, within_u32, word};
-use super::super::{CpusPolicy, draft::Draft, targets, workload};
+use super::super::{CpusPolicy, FileOrder, FileService, draft::Draft, targets, workload};
 use crate::units::KbBase;
 
 use super::Group::Place;
@@ -70,6 +70,16 @@ pub(super) const OPTIONS: &[OptionSpec] = &[
         set: |draft, text| {
             within_u32(text, draft.kb_base, 1, 65536).map(|value| draft.job.nrfiles = value)
         },
+    },
+    OptionSpec {
+        name: "file_service_type",
+        aliases: &[],
+        value: "ORDER",
+        help: "Which of several files is next: roundrobin, random (each with :N for N I/Os before the next) or \
+               sequential [default: roundrobin]",
+        kind: Value,
+        group: Place,
+        set: file_service_type,
     },
     OptionSpec {
         name: "filesize",
@@ -144,6 +154,42 @@ pub(super) const OPTIONS: &[OptionSpec] = &[
         set: |draft, text| switch(text).map(|value| draft.job.unlink = value),
     },
     OptionSpec {
+        name: "allow_file_create",
+        aliases: &[],
+        value: "0|1",
+        help: "Makes files that are missing or too short; with 0 they have to be there",
+        kind: Bool,
+        group: Place,
+        set: |draft, text| switch(text).map(|value| draft.job.allow_file_create = value),
+    },
+    OptionSpec {
+        name: "fallocate",
+        aliases: &[],
+        value: "HOW",
+        help: "Space for files that are made: native, posix or keep sets it aside, none or truncate does not",
+        kind: Value,
+        group: Place,
+        set: fallocate,
+    },
+    OptionSpec {
+        name: "create_only",
+        aliases: &[],
+        value: "0|1",
+        help: "Makes the job's files and does nothing else",
+        kind: Bool,
+        group: Place,
+        set: |draft, text| switch(text).map(|value| draft.job.create_only = value),
+    },
+    OptionSpec {
+        name: "overwrite",
+        aliases: &[],
+        value: "0|1",
+        help: "Fills files that are made before they are written",
+        kind: Bool,
+        group: Place,
+        set: |draft, text| switch(text).map(|value| draft.job.overwrite = value),
+    },
+    OptionSpec {
         name: "kb_base",
         aliases: &[],
         value: "1024|1000",
@@ -195,6 +241,24 @@ fn name(draft: &mut Draft, text: &str) -> Parsed<()> {
     Ok(())
 }
 
+fn file_service_type(draft: &mut Draft, text: &str) -> Parsed<()> {
+    let (name, ios) = text.split_once(':').unwrap_or((text, "1"));
+    if ["zipf", "pareto", "normal", "gauss"].contains(&name) {
+        return Err(format!("'{name}' is not for files here; take random, or jobs with shares"));
+    }
+    let order = word(
+        name,
+        &[
+            ("roundrobin", FileOrder::RoundRobin),
+            ("sequential", FileOrder::Sequential),
+            ("random", FileOrder::Random),
+        ],
+    )?;
+    let ios = within_u32(ios, draft.kb_base, 1, u32::MAX)?;
+    draft.job.file_service = FileService { order, ios };
+    Ok(())
+}
+
 fn filename_format(draft: &mut Draft, text: &str) -> Parsed<()> {
     if text.is_empty() {
         return Err("it names no file; write it as in $jobname.$jobnum.$filenum".to_owned());
@@ -214,6 +278,20 @@ fn filesize(draft: &mut Draft, text: &str) -> Parsed<()> {
             Ok(())
         }
     }
+}
+
+fn fallocate(draft: &mut Draft, text: &str) -> Parsed<()> {
+    let words = [
+        ("native", true),
+        ("posix", true),
+        ("keep", true),
+        ("1", true),
+        ("none", false),
+        ("truncate", false),
+        ("0", false),
+    ];
+    draft.job.fallocate = word(text, &words)?;
+    Ok(())
 }
 
 fn kb_base(draft: &mut Draft, text: &str) -> Parsed<()> {

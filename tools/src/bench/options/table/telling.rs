@@ -1,8 +1,8 @@
 //! Options of a job: what is reported.
 
-use super::super::Disabled;
 use super::super::draft::Draft;
 use super::super::grammar::{MS, Parsed, fraction, switch, time, within, word};
+use super::super::{Disabled, WindowValue};
 
 use super::Group::Telling;
 use super::Kind::{Bool, Optional, Value};
@@ -91,6 +91,15 @@ pub(super) const OPTIONS: &[OptionSpec] = &[
         set: gtod_reduce,
     },
     OptionSpec {
+        name: "disk_util",
+        aliases: &[],
+        value: "0|1",
+        help: "Reports what the kernel counted for the disks that files and block devices lie on",
+        kind: Bool,
+        group: Telling,
+        set: |draft, text| switch(text).map(|value| draft.job.disk_util = value),
+    },
+    OptionSpec {
         name: "unified_rw_reporting",
         aliases: &[],
         value: "HOW",
@@ -177,13 +186,22 @@ pub(super) const OPTIONS: &[OptionSpec] = &[
         },
     },
     OptionSpec {
-        name: "log_max_value",
-        aliases: &[],
-        value: "0|1",
-        help: "Logs maxima instead of averages",
-        kind: Bool,
+        name: "log_window_value",
+        aliases: &["log_max_value"],
+        value: "WHICH",
+        help: "What log_avg_msec logs of latencies: avg (0), max (1) or both, one after the other",
+        kind: Value,
         group: Telling,
-        set: |draft, text| switch(text).map(|value| draft.job.logs.max_value = value),
+        set: |draft, text| {
+            let words = [
+                ("avg", WindowValue::Average),
+                ("max", WindowValue::Maximum),
+                ("both", WindowValue::Both),
+                ("0", WindowValue::Average),
+                ("1", WindowValue::Maximum),
+            ];
+            word(text, &words).map(|value| draft.job.logs.window = value)
+        },
     },
     OptionSpec {
         name: "log_offset",
@@ -193,6 +211,24 @@ pub(super) const OPTIONS: &[OptionSpec] = &[
         kind: Bool,
         group: Telling,
         set: |draft, text| switch(text).map(|value| draft.job.logs.offset = value),
+    },
+    OptionSpec {
+        name: "log_prio",
+        aliases: &[],
+        value: "0|1",
+        help: "Logs priorities as hexadecimal numbers; there is only 0x0000",
+        kind: Bool,
+        group: Telling,
+        set: |draft, text| switch(text).map(|value| draft.job.logs.prio = value),
+    },
+    OptionSpec {
+        name: "log_issue_time",
+        aliases: &[],
+        value: "0|1",
+        help: "Logs when each I/O was issued, in nanoseconds since the start, with slat and clat",
+        kind: Bool,
+        group: Telling,
+        set: |draft, text| switch(text).map(|value| draft.job.logs.issue_time = value),
     },
     OptionSpec {
         name: "log_unix_epoch",

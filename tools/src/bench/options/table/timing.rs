@@ -74,31 +74,31 @@ pub(super) const OPTIONS: &[OptionSpec] = &[
         name: "thinktime_blocks",
         aliases: &[],
         value: "N",
-        help: "I/Os between two pauses",
+        help: "I/Os between two pauses [default: 1]",
         kind: Value,
         group: Timing,
         set: |draft, text| {
             within_u32(text, draft.kb_base, 1, u32::MAX)
-                .map(|value| draft.job.thinktime.blocks = value)
+                .map(|value| draft.job.thinktime.blocks = Some(value))
         },
     },
     OptionSpec {
         name: "thinktime_blocks_type",
         aliases: &[],
         value: "WHICH",
-        help: "Whether I/Os are counted when issued (issue) or when done (complete)",
+        help: "Whether I/Os are counted when done (complete) or when issued (issue) [default: complete]",
         kind: Value,
         group: Timing,
         set: |draft, text| {
-            word(text, &[("complete", true), ("issue", false)])
-                .map(|value| draft.job.thinktime.counts_completions = value)
+            word(text, &[("complete", false), ("issue", true)])
+                .map(|value| draft.job.thinktime.counts_issues = value)
         },
     },
     OptionSpec {
         name: "thinktime_iotime",
         aliases: &[],
         value: "TIME",
-        help: "Time of I/O between two pauses; seconds",
+        help: "Time of I/O between two pauses, if thinktime_blocks does not come first; seconds",
         kind: Value,
         group: Timing,
         set: |draft, text| time(text, SECOND).map(|value| draft.job.thinktime.iotime = value),

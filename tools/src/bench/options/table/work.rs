@@ -148,14 +148,16 @@ pub(super) const OPTIONS: &[OptionSpec] = &[
         name: "randseed",
         aliases: &[],
         value: "N",
-        help: "Chooses the random order and the data",
+        help: "Chooses the random order and the data, whatever randrepeat says",
         kind: Value,
         group: Work,
-        set: |draft, text| whole(text, KbBase::Binary).map(|value| draft.job.randseed = value),
+        set: |draft, text| {
+            whole(text, KbBase::Binary).map(|value| draft.job.randseed = Some(value))
+        },
     },
     OptionSpec {
         name: "randrepeat",
-        aliases: &[],
+        aliases: &["allrandrepeat"],
         value: "0|1",
         help: "The same order in every run",
         kind: Bool,

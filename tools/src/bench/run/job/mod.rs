@@ -1,4 +1,4 @@
-//! One job's thread: one queue, `iodepth` I/Os in flight.
+//! One job's thread: a queue for each of its files, `iodepth` I/Os in flight.
 //!
 //! | file | part |
 //! |---|---|
@@ -7,6 +7,7 @@
 //! | `reap` | what finished, and what it counts as |
 //! | `read_back` | checking what was written |
 //! | `trouble` | what failed, and a controller that may come back |
+//! | `pool`, `overlap` | buffers, and what of the device is in flight |
 //!
 //! The loop posts what is idle and due, rings once for each batch, polls until something finished, and counts it. It reads the clock
 //! once for each batch that was rung and once for each that finished; data that is stamped or checked in between costs one more.
@@ -15,11 +16,14 @@
 //! A pass over the region that wrote with `verify` is followed by a phase that reads what it wrote and checks it. The first failure
 //! that is not tolerated ends the job: what is in flight is waited for, and the counts so far are reported.
 
+mod overlap;
+mod pool;
 mod read_back;
 mod reap;
 mod submit;
 mod trouble;
 
+use std::path::Path;
 use std::time::Duration;
 
 use adit_driver::device::{CommandQueue, Device};
@@ -41,8 +45,10 @@ use crate::bench::measure::{Latency, Levels};
 use crate::bench::options::{Disabled, JobOptions, Section};
 use crate::bench::outcome::{JobFailure, JobOutcome, WayOutcome};
 use crate::bench::way::{PerWay, Way};
-use crate::bench::workload::{Generator, Region, Step};
+use crate::bench::workload::{Region, Step, Steps};
 use crate::interrupt::Interrupt;
+use overlap::Overlaps;
+use pool::Pool;
 
 /// Between two looks at what changes slowly: the ramp, requests of the watcher, minimum rates.
 const TICK: Duration = Duration::from_millis(1);
@@ -50,14 +56,48 @@ const TICK: Duration = Duration::from_millis(1);
 /// What a queue carries for a job.
 pub(crate) type Owned = (Prefix, Tag);
 
-/// What a buffer in flight is for.
+/// Which of the job's buffers is in flight, and on which of its files. One word: a queue moves what it carries several
+/// times, and a processor that loads what was just stored in smaller pieces waits until the stores before it are done,
+/// those of contested ring entries among them. The rest of an I/O stays with the job, by slot ([`Flight`]).
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Tag {
+pub(crate) struct Tag(u64);
+
+impl Tag {
+    fn new(slot: u32, file: u32) -> Tag {
+        Tag(u64::from(file) << 32 | u64::from(slot))
+    }
+
     /// Which of the job's buffers it is.
-    slot: u32,
+    fn slot(self) -> u32 {
+        self.0 as u32
+    }
+
+    /// Which of the job's files it is on.
+    pub(crate) fn file(self) -> u32 {
+        (self.0 >> 32) as u32
+    }
+}
+
+/// An I/O in flight.
+#[derive(Clone, Copy, Debug)]
+struct Flight {
     work: Work,
     /// When it was due by its rate, or first sent: its latency counts from then, else from when it was posted.
     since: Option<Time>,
+    /// When it was ready to be told to the device.
+    posted: Time,
+    /// When it had been.
+    told: Time,
+}
+
+impl Flight {
+    /// A slot that was never used.
+    const NONE: Flight = Flight {
+        work: Work::new(What::Flush(0)),
+        since: None,
+        posted: Time::ZERO,
+        told: Time::ZERO,
+    };
 }
 
 /// One I/O.
@@ -70,26 +110,55 @@ struct Work {
     retried: Option<(u8, Time)>,
 }
 
+impl Work {
+    /// Sent for the first time, and not checked.
+    const fn new(what: What) -> Work {
+        Work { what, expected: None, retried: None }
+    }
+}
+
 /// What an I/O does.
 #[derive(Clone, Copy, Debug)]
 enum What {
     Step(Step),
-    Flush,
+    /// Of this file.
+    Flush(u32),
+}
+
+impl What {
+    /// Which of the job's files it is on.
+    #[inline]
+    fn file(&self) -> u32 {
+        match self {
+            What::Step(step) => step.file,
+            What::Flush(file) => *file,
+        }
+    }
+}
+
+/// One of the files or devices that a job works on.
+#[derive(Clone, Debug)]
+pub(crate) struct JobFile<'a> {
+    pub(crate) device: &'a Device,
+    /// What of it the job works on.
+    pub(crate) region: Region,
+    /// Which of the job's buffers its queue can use.
+    pub(crate) domain: usize,
 }
 
 /// Everything a job is made of.
 pub(crate) struct Setting<'a> {
     pub(crate) section: &'a Section,
-    pub(crate) device: &'a Device,
-    /// The device as a string that parses to its target.
+    /// In order; at least one.
+    pub(crate) files: Vec<JobFile<'a>>,
+    /// Their targets as a string that parses to them.
     pub(crate) target: String,
     pub(crate) thread: u32,
     pub(crate) group: u32,
     pub(crate) seed: u64,
     /// Tells what this run writes from what an earlier one with the same seed wrote.
     pub(crate) stamp: u64,
-    pub(crate) generator: Generator,
-    pub(crate) region: Region,
+    pub(crate) steps: Steps,
     pub(crate) data: Data,
     /// Bytes after which it ends; none where only time ends it.
     pub(crate) bytes_max: Option<u64>,
@@ -103,10 +172,30 @@ pub(crate) struct Setting<'a> {
     pub(crate) logs: Option<JobLogs>,
     /// What an interrupted run left, to be read back.
     pub(crate) earlier: Option<VerifyState>,
+    /// Where the state of this one is saved.
+    pub(crate) state_folder: &'a Path,
     /// Blocks of zeroes are told, where somebody else than this run may have left them unwritten.
     pub(crate) samples_zeroes: bool,
     /// How often an I/O that failed is sent again, where the job does not say.
     pub(crate) retries: u8,
+}
+
+impl Setting<'_> {
+    /// The job's device for messages, or its name where there are several.
+    fn name(&self) -> &str {
+        match &self.files[..] {
+            [only] => &only.device.info().device,
+            _ => &self.section.job.name,
+        }
+    }
+
+    /// Where an I/O on a file went, for messages, where there are several.
+    fn place(&self, file: u32) -> String {
+        match &self.files[..] {
+            [_] => String::new(),
+            files => format!(" of {}", files[file as usize].device.info().device),
+        }
+    }
 }
 
 /// A job ready to run.
@@ -115,13 +204,11 @@ pub(crate) struct Job<'a, Q> {
     options: &'a JobOptions,
     queue: Q,
     clock: Clock,
-    /// Buffers that are not in flight, by slot.
-    idle: Vec<(u32, Buffer)>,
-    depth: usize,
-    /// When each slot's I/O was ready to be told to the device.
-    posted: Vec<Time>,
-    /// When it had been.
-    told: Vec<Time>,
+    pool: Pool,
+    /// By file: what the offset of an LBA is shifted by.
+    lba_shifts: Box<[u32]>,
+    /// By slot.
+    flights: Vec<Flight>,
     /// Data was made for an I/O that the device has not been told of: that took time that is no latency of it.
     is_stamped: bool,
     /// The path carries an I/O out while it is submitted: all of its time is completion latency, as in fio.
@@ -137,8 +224,8 @@ pub(crate) struct Job<'a, Q> {
     held: Option<Work>,
     /// What failed and is to be sent again.
     again: Again<Work>,
-    /// Writes in flight, where one may overlap another that is to be checked: start and end.
-    in_flight_writes: Option<Vec<(u64, u64)>>,
+    /// The I/Os in flight, where others may not overlap them.
+    overlaps: Option<Overlaps>,
     /// What is still to be read back, in a verify phase.
     to_verify: Option<read_back::ToVerify>,
     unwritten: Unwritten,
@@ -153,6 +240,10 @@ pub(crate) struct Job<'a, Q> {
     writes_issued: u64,
     /// How many of them there were at the last Flush.
     flushed_at: u64,
+    /// By file: whether something was written since.
+    is_dirty: Box<[bool]>,
+    /// Files that are to be flushed next.
+    to_flush: Vec<u32>,
     /// Written and not checked yet, with `verify_backlog`.
     backlog: Vec<Step>,
     /// How many of them are checked together; 0 where the whole pass is.
@@ -166,6 +257,8 @@ pub(crate) struct Job<'a, Q> {
     /// Single I/Os matter to somebody: a log, a limit, a pause.
     is_watched: bool,
     is_down: bool,
+    /// When the last I/O finished on a path that is lost for good: what is measured ends there.
+    lost_at: Option<Time>,
     now: Time,
     start: Time,
     /// When the present pass, or its check, began, and what had been counted by then.
@@ -186,23 +279,23 @@ pub(crate) struct Job<'a, Q> {
 }
 
 impl<'a, Q: CommandQueue<Owned>> Job<'a, Q> {
-    /// A job over a queue, with its buffers, each as long as its longest I/O.
-    pub(crate) fn new(set: Setting<'a>, queue: Q, buffers: Vec<Buffer>) -> Job<'a, Q> {
-        let depth = buffers.len();
+    /// A job over a queue, with its buffers by domain, each as long as its longest I/O.
+    pub(crate) fn new(set: Setting<'a>, queue: Q, buffers: Vec<Vec<Buffer>>) -> Job<'a, Q> {
+        let pool = Pool::new(buffers);
+        let (depth, slots, files) = (pool.depth(), pool.slots(), set.files.len());
         let options = &set.section.job;
-        let blocks = set.device.info().queue_depth_max == 1;
+        let infos = || set.files.iter().map(|file| file.device.info());
+        let blocks = infos().any(|info| info.queue_depth_max == 1);
+        let lba_shifts = infos().map(|info| info.lba_bytes.trailing_zeros()).collect();
         let backlog_max = read_back::backlog_of(options);
-        let serializes =
-            options.verify.is_some() && options.rw.writes && set.generator.may_overlap();
         Job {
             options,
-            clock: Clock::of(set.device),
+            clock: Clock::of(set.files[0].device),
             outcome: empty_outcome(&set),
             queue,
-            idle: (0..).zip(buffers).collect(),
-            depth,
-            posted: vec![Time::ZERO; depth],
-            told: vec![Time::ZERO; depth],
+            pool,
+            lba_shifts,
+            flights: vec![Flight::NONE; slots],
             is_stamped: false,
             blocks,
             disabled: Disabled { slat: options.disable.slat || blocks, ..options.disable },
@@ -212,7 +305,7 @@ impl<'a, Q: CommandQueue<Owned>> Job<'a, Q> {
             search: None,
             held: None,
             again: Again::new(depth),
-            in_flight_writes: serializes.then(|| Vec::with_capacity(depth)),
+            overlaps: Overlaps::of(options, set.steps.may_overlap(), depth),
             to_verify: None,
             unwritten: Unwritten::new(),
             knows_writer: true,
@@ -223,9 +316,12 @@ impl<'a, Q: CommandQueue<Owned>> Job<'a, Q> {
             ios_max: options
                 .number_ios
                 .filter(|_| !options.time_based)
-                .map(|ios| ios.saturating_mul(u64::from(options.loops.max(1)))),
+                .map(|ios| ios.saturating_mul(u64::from(options.loops.max(1))))
+                .map(|ios| ios.saturating_mul(options.rw.ios_per_block())),
             writes_issued: 0,
             flushed_at: 0,
+            is_dirty: vec![false; files].into(),
+            to_flush: Vec::with_capacity(files),
             // Those that were chosen before it was full are written as well.
             backlog: Vec::with_capacity(backlog_max + depth),
             backlog_max,
@@ -234,6 +330,7 @@ impl<'a, Q: CommandQueue<Owned>> Job<'a, Q> {
             is_mixed_by_rates: is_mixed_by_rates(options),
             is_watched: is_watched(&set),
             is_down: false,
+            lost_at: None,
             now: Time::ZERO,
             start: Time::ZERO,
             phase_start: Time::ZERO,
@@ -255,17 +352,9 @@ impl<'a, Q: CommandQueue<Owned>> Job<'a, Q> {
     /// Runs to the end.
     pub(crate) fn run(mut self) -> JobOutcome {
         self.begin();
-        if self.reads_back_earlier() {
-            self.read_back_earlier();
-        } else {
-            self.passes();
+        if !self.options.create_only {
+            self.work();
         }
-        if self.options.end_fsync && self.options.rw.writes && !self.is_stopped() {
-            self.held = Some(Work { what: What::Flush, expected: None, retried: None });
-            self.is_full = true;
-            self.phase();
-        }
-        self.save_state();
         if self.outcome.failure.is_none() {
             self.outcome.failure = self.mismatches.take();
         }
@@ -274,13 +363,27 @@ impl<'a, Q: CommandQueue<Owned>> Job<'a, Q> {
         self.snapshot()
     }
 
+    fn work(&mut self) {
+        if self.reads_back_earlier() {
+            self.read_back_earlier();
+        } else {
+            self.passes();
+        }
+        if self.options.end_fsync && self.options.rw.writes && !self.is_stopped() {
+            self.to_flush.extend(0..self.set.files.len() as u32);
+            self.is_full = true;
+            self.phase();
+        }
+        self.save_state();
+    }
+
     fn begin(&mut self) {
         self.set.progress.set_running(true);
         self.cpu_before = Cpu::of_this_thread();
         self.start = self.clock.now();
         (self.now, self.last_finish, self.counts_from) = (self.start, self.start, self.start);
         self.pace = Pace::new(self.options, self.set.seed, self.start);
-        let depth_max = self.depth as u32;
+        let depth_max = self.pool.depth() as u32;
         self.search = self
             .options
             .latency_target
@@ -310,7 +413,7 @@ impl<'a, Q: CommandQueue<Owned>> Job<'a, Q> {
     }
 
     fn next_pass(&mut self) {
-        self.set.generator.next_pass();
+        self.set.steps.next_pass();
         self.unwritten.clear();
     }
 
@@ -321,7 +424,7 @@ impl<'a, Q: CommandQueue<Owned>> Job<'a, Q> {
         self.last_finish = self.now;
         loop {
             self.submit();
-            if (self.idle.len() == self.depth && !self.goes_on()) || !self.reap() {
+            if (self.pool.in_flight() == 0 && !self.goes_on()) || !self.reap() {
                 break;
             }
         }
@@ -339,7 +442,8 @@ impl<'a, Q: CommandQueue<Owned>> Job<'a, Q> {
 
     /// How long something has been done in each way since the present phase began.
     fn phase_runtimes(&self) -> PerWay<Duration> {
-        let took = self.now.since(self.phase_start.max(self.counts_from));
+        let end = self.lost_at.unwrap_or(self.now);
+        let took = end.since(self.phase_start.max(self.counts_from));
         let is_fresh = self.counts_from > self.phase_start;
         PerWay(Way::ALL.map(|way| {
             // After a ramp the count began anew.
@@ -383,7 +487,8 @@ impl<'a, Q: CommandQueue<Owned>> Job<'a, Q> {
         for (way, took) in Way::ALL.into_iter().zip(self.phase_runtimes().0) {
             outcome.ways[way].runtime += took;
         }
-        outcome.elapsed = self.clock.now().since(self.counts_from);
+        let end = self.lost_at.unwrap_or_else(|| self.clock.now());
+        outcome.elapsed = end.since(self.counts_from);
         outcome.cpu = Cpu::of_this_thread().since(&self.cpu_before);
         outcome.stats = self.queue.stats();
         outcome.recoveries = self.set.recovery.count();
@@ -414,7 +519,7 @@ fn is_mixed_by_rates(job: &JobOptions) -> bool {
 /// Whether anything looks at single I/Os.
 fn is_watched(set: &Setting<'_>) -> bool {
     let job = &set.section.job;
-    let pauses = job.thinktime.counts_completions && !job.thinktime.time.is_zero();
+    let pauses = !job.thinktime.counts_issues && !job.thinktime.time.is_zero();
     set.logs.is_some() || pauses || job.latency_target.is_some() || job.max_latency.is_some()
 }
 
@@ -422,10 +527,11 @@ fn is_watched(set: &Setting<'_>) -> bool {
 const EIO: i32 = 5;
 
 fn empty_outcome(set: &Setting<'_>) -> JobOutcome {
+    let infos = || set.files.iter().map(|file| file.device.info());
     JobOutcome {
         section: set.section.clone(),
         target: set.target.clone(),
-        lba_bytes: set.device.info().lba_bytes,
+        lba_bytes: infos().map(|info| info.lba_bytes).max().unwrap_or(0),
         group: set.group,
         threads: 1,
         elapsed: Duration::ZERO,
@@ -441,7 +547,7 @@ fn empty_outcome(set: &Setting<'_>) -> JobOutcome {
         failure: None,
         latency_depth: None,
         steady: None,
-        is_cached: set.device.info().is_cached,
+        is_cached: infos().any(|info| info.is_cached),
         sampled_reads: (0, 0),
         busy_percent: 0.0,
     }

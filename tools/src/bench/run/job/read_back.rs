@@ -1,7 +1,7 @@
 //! Checking what was written.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use adit_driver::device::CommandQueue;
 
@@ -11,12 +11,12 @@ use crate::bench::data::state::VerifyState;
 use crate::bench::errors::Kind;
 use crate::bench::options::JobOptions;
 use crate::bench::way::Way;
-use crate::bench::workload::{Step, Written};
+use crate::bench::workload::{Region, Step};
 
 /// What is still to be read back.
 pub(super) enum ToVerify {
     /// Everything that a pass wrote, without what an interrupted run had in flight.
-    Pass(Box<Written>, Vec<u64>),
+    Pass(Box<dyn Iterator<Item = Step> + Send>, Vec<u64>),
     /// The last few writes.
     Backlog(std::vec::IntoIter<Step>),
 }
@@ -56,10 +56,10 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
     pub(super) fn read_back_pass(&mut self) {
         let steps = if self.backlog_max > 0 {
             let mut steps: Vec<Step> = self.backlog.drain(..).collect();
-            steps.retain(|step| self.set.generator.is_intact(step));
+            steps.retain(|step| self.set.steps.is_intact(step));
             ToVerify::Backlog(steps.into_iter())
         } else {
-            ToVerify::Pass(Box::new(self.set.generator.written()), Vec::new())
+            ToVerify::Pass(Box::new(self.set.steps.written()), Vec::new())
         };
         self.read_back(steps);
     }
@@ -73,7 +73,7 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
     pub(super) fn read_back_earlier(&mut self) {
         let unknown = match self.set.earlier.take() {
             Some(state) => {
-                self.set.generator.skip_to(state.pass, state.position);
+                self.set.steps.skip_to(state.pass, state.position);
                 state.in_flight
             }
             None => {
@@ -82,19 +82,19 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
                 Vec::new()
             }
         };
-        self.read_back(ToVerify::Pass(Box::new(self.set.generator.written()), unknown));
+        self.read_back(ToVerify::Pass(Box::new(self.set.steps.written()), unknown));
     }
 
     /// Takes all steps up to the end of the job, or of the first pass where only time ends it, without doing anything.
     fn take_all_steps(&mut self) {
         let most = (self.set.bytes_max.unwrap_or(u64::MAX), self.ios_max.unwrap_or(u64::MAX));
         let (mut bytes, mut ios) = (0, 0);
-        let generator = &mut self.set.generator;
+        let steps = &mut self.set.steps;
         while bytes < most.0 && ios < most.1 {
-            let mut step = generator.next_step();
+            let mut step = steps.next_step();
             if step.is_none() && self.set.bytes_max.is_some() {
-                generator.next_pass();
-                step = generator.next_step();
+                steps.next_pass();
+                step = steps.next_step();
             }
             let Some(step) = step else { return };
             bytes += step.bytes;
@@ -117,7 +117,8 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
             return None;
         }
         let unwritten = &self.unwritten;
-        let step = self.to_verify.as_mut()?.find(|step| !unwritten.contains(&step.offset))?;
+        let step =
+            self.to_verify.as_mut()?.find(|step| !unwritten.contains(&(step.file, step.offset)))?;
         let writer = self.knows_writer.then(|| self.writer(step));
         let expected = Some(Identity { offset: step.offset, writer });
         Some(Work { what: What::Step(Step { way: Way::Read, ..step }), expected, retried: None })
@@ -128,51 +129,60 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
     pub(super) fn check(&mut self, block: &[u8], work: &Work) {
         let Some(expected) = work.expected else { return };
         if let Err(mismatch) = self.set.data.check(block, expected) {
-            let message = mismatch.to_string() + &self.dump(block, expected);
-            self.error(Kind::Verify, "Verify", message);
+            let file = work.what.file();
+            let place = self.set.place(file);
+            let message = format!("{mismatch}{place}{}", self.dump(block, expected, file));
+            let is_tolerated = self.tolerates(Kind::Verify, Kind::Verify.errno());
+            self.error(Kind::Verify, is_tolerated, "Verify", message);
         }
         // Checking took time that is not the next I/O's.
         self.now = self.clock.now();
     }
 
     /// With `verify_dump`, puts the block and what it should be into files; says where, or why not.
-    fn dump(&self, block: &[u8], expected: Identity) -> String {
+    fn dump(&self, block: &[u8], expected: Identity, file: u32) -> String {
         if !self.options.verify.as_ref().is_some_and(|verify| verify.dump) {
             return String::new();
         }
-        let write = |(path, bytes): (PathBuf, Vec<u8>)| match fs::write(&path, bytes) {
-            Ok(()) => path.display().to_string(),
-            Err(error) => format!("{}: {error}", path.display()),
+        let is_one = self.set.files.len() == 1;
+        let write = |(path, bytes): (PathBuf, Vec<u8>)| {
+            // Each file has a block at that offset.
+            let path = if is_one { path } else { format!("{file}.{}", path.display()).into() };
+            match fs::write(&path, bytes) {
+                Ok(()) => path.display().to_string(),
+                Err(error) => format!("{}: {error}", path.display()),
+            }
         };
         let written: Vec<String> =
             self.set.data.dump(block, expected).into_iter().map(write).collect();
         format!(" (dumped: {})", written.join(", "))
     }
 
-    /// Of an interrupted job that verifies, keeps how far it came, so that what it wrote can still be checked.
+    /// Of a job that verifies, keeps how far it came, so that what it wrote can still be checked: where it asks for it,
+    /// and where it was interrupted.
     pub(super) fn save_state(&mut self) {
+        let is_interrupted = self.set.interrupt.requested();
         // A run that only checks leaves the state of the one that wrote.
-        let wants = self
-            .options
-            .verify
-            .as_ref()
-            .is_some_and(|verify| verify.state_save && !verify.state_load && !verify.only);
-        if !wants || !self.reads_back() || !self.set.interrupt.requested() {
+        let wants = self.options.verify.as_ref().is_some_and(|verify| {
+            verify.state_save.unwrap_or(is_interrupted) && !verify.state_load && !verify.only
+        });
+        if !wants || !self.options.rw.writes {
             return;
         }
-        let mut state =
-            VerifyState::new(self.options, self.set.thread, self.set.region, self.set.seed);
+        let regions: Vec<Region> = self.set.files.iter().map(|file| file.region).collect();
+        let mut state = VerifyState::new(self.options, self.set.thread, &regions, self.set.seed);
         state.stamp = self.set.stamp;
-        (state.pass, state.position) = (self.set.generator.pass(), self.set.generator.position());
+        (state.pass, state.position) = (self.set.steps.pass(), self.set.steps.position());
         state.in_flight = self.unknown();
-        match state.save(Path::new(".")) {
-            Ok(path) => {
+        match state.save(self.set.state_folder) {
+            Ok(path) if is_interrupted => {
                 let job = &self.options.name;
                 tracing::warn!(
                     "{job}: what it wrote can be checked with verify_state_load=1 ({})",
                     path.display()
                 );
             }
+            Ok(_) => {}
             Err(why) => self.fail(EIO, why),
         }
     }
@@ -182,11 +192,12 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
         let held = self.held.take();
         let waiting = self.again.drain().chain(held).filter_map(|work| match work.what {
             What::Step(step) => Some(step.number),
-            What::Flush => None,
+            What::Flush(_) => None,
         });
         let mut numbers: Vec<u64> = waiting.collect();
         let unwritten = &self.unwritten;
-        let failed = self.set.generator.written().filter(|step| unwritten.contains(&step.offset));
+        let failed =
+            self.set.steps.written().filter(|step| unwritten.contains(&(step.file, step.offset)));
         numbers.extend(failed.map(|step| step.number));
         numbers
     }

@@ -3,7 +3,7 @@
 use adit_driver::device::CommandQueue;
 use adit_driver::{CommandError, Time};
 
-use super::{Job, Owned, TICK, Tag, What};
+use super::{Flight, Job, Owned, TICK, What};
 use crate::bench::logs::IoSample;
 use crate::bench::outcome::WayOutcome;
 use crate::bench::run::cpu::Cpu;
@@ -31,7 +31,7 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
     /// Takes in what finished. False once nothing can be waited for any more.
     #[inline]
     pub(super) fn reap(&mut self) -> bool {
-        let in_flight = self.depth - self.idle.len();
+        let in_flight = self.pool.in_flight();
         let wanted = (self.options.iodepth_batch_complete_min.max(1) as usize).min(in_flight);
         if self.done.len() < wanted || wanted == 0 {
             let done = &mut self.done;
@@ -78,52 +78,57 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
     #[inline]
     fn finish(&mut self, (buffer, tag): Owned, result: Result<u32, CommandError>, run: &mut Run) {
         let buffer = buffer.into_buffer();
-        let since = tag.since.unwrap_or(self.posted[tag.slot as usize]);
-        match (result, tag.work.what) {
+        let Flight { since, posted, .. } = self.flights[tag.slot() as usize];
+        let (since, what) = (since.unwrap_or(posted), self.flights[tag.slot() as usize].work.what);
+        match (result, what) {
             (Ok(_), What::Step(step)) => {
-                self.count(&tag, since, step, run);
-                if tag.work.expected.is_some() {
-                    self.check(&buffer[..step.bytes as usize], &tag.work);
+                self.count(tag.slot(), since, step, run);
+                if self.flights[tag.slot() as usize].work.expected.is_some() {
+                    let work = self.flights[tag.slot() as usize].work;
+                    self.check(&buffer[..step.bytes as usize], &work);
                 }
             }
-            (Ok(_), What::Flush) => self.outcome.sync.record(ns(since, self.last_finish)),
-            (Err(error), _) => self.io_failed(tag.work, since, error),
+            (Ok(_), What::Flush(_)) => self.outcome.sync.record(ns(since, self.last_finish)),
+            (Err(error), _) => {
+                self.io_failed(self.flights[tag.slot() as usize].work, since, error);
+            }
         }
-        if let (Some(writes), What::Step(step)) = (&mut self.in_flight_writes, tag.work.what) {
-            forget_write(writes, step);
+        if let (Some(overlaps), What::Step(step)) = (&mut self.overlaps, what) {
+            overlaps.forget(step);
         }
-        self.idle.push((tag.slot, buffer));
+        self.pool.put(tag.slot(), buffer);
     }
 
     #[inline]
-    fn count(&mut self, tag: &Tag, since: Time, step: Step, run: &mut Run) {
-        let slot = tag.slot as usize;
-        let told = self.told[slot];
+    fn count(&mut self, slot: u32, since: Time, step: Step, run: &mut Run) {
+        let Flight { posted, told, .. } = self.flights[slot as usize];
         let latency = Latencies {
-            slat: ns(self.posted[slot], told),
+            slat: ns(posted, told),
             // When the batch was seen, not when those before it in the batch were checked.
             clat: ns(told, self.last_finish),
             lat: ns(since, self.last_finish),
         };
         run.add(&mut self.outcome.ways, step, latency, self.disabled);
         if self.is_watched {
-            self.count_for_others(tag, step, latency);
+            self.count_for_others(slot, step, latency);
         }
     }
 
     /// What only some jobs ask for.
-    fn count_for_others(&mut self, tag: &Tag, step: Step, latency: Latencies) {
+    fn count_for_others(&mut self, slot: u32, step: Step, latency: Latencies) {
         self.pace.completed(self.now);
         if let Some(search) = &mut self.search {
             search.record(latency.lat);
         }
         if let Some(logs) = &mut self.set.logs {
+            let issued = self.flights[slot as usize].told;
             let io = IoSample {
                 slat_ns: latency.slat,
                 clat_ns: latency.clat,
                 lat_ns: latency.lat,
                 bytes: step.bytes,
                 offset: step.offset,
+                issued_ns: issued.since(self.start).as_nanos() as u64,
             };
             logs.record(self.now.since(self.start), step.way, io);
         }
@@ -131,7 +136,7 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
             self.options.max_latency.filter(|most| u128::from(latency.lat) > most.as_nanos())
         {
             let took = crate::human::latency(latency.lat);
-            let what = super::submit::told(&tag.work);
+            let what = self.told(&self.flights[slot as usize].work);
             let most = crate::human::latency(most.as_nanos() as u64);
             self.fail(ETIMEDOUT, format!("{what} took {took}, more than max_latency={most}"));
         }
@@ -140,7 +145,7 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
     /// Looks at one read in many for data that was never written: a drive answers such without touching flash.
     fn sample_zeroes(&mut self, (owned, result): &(Owned, Result<u32, CommandError>)) {
         let (buffer, tag) = owned;
-        let What::Step(step) = tag.work.what else { return };
+        let What::Step(step) = self.flights[tag.slot() as usize].work.what else { return };
         let is_sample = self.set.samples_zeroes && self.batches % SAMPLE_BATCHES == 1;
         if is_sample && step.way == Way::Read && result.is_ok() {
             let is_zero = buffer.iter().all(|byte| *byte == 0);
@@ -152,7 +157,7 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
     /// Nothing finished: every now and then looks at the clock, and at the controller.
     fn wait(&mut self) -> bool {
         self.idle_polls += 1;
-        let in_flight = self.depth - self.idle.len();
+        let in_flight = self.pool.in_flight();
         if in_flight == 0 {
             self.pause();
         } else if self.queue.wait(self.wait_at_most()) {
@@ -323,15 +328,6 @@ fn ns(from: Time, to: Time) -> u64 {
     to.as_ns().saturating_sub(from.as_ns())
 }
 
-fn forget_write(writes: &mut Vec<(u64, u64)>, step: Step) {
-    let it = (step.offset, step.offset + step.bytes);
-    if step.way != Way::Read
-        && let Some(at) = writes.iter().position(|write| *write == it)
-    {
-        writes.swap_remove(at);
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -342,7 +338,7 @@ mod tests {
         let mut ways = PerWay::all(WayOutcome::new());
         let mut run = Run::default();
         for n in 0..10 {
-            let step = Step { way: Way::Write, offset: 0, bytes: 100, number: n };
+            let step = Step { way: Way::Write, file: 0, offset: 0, bytes: 100, number: n };
             let latencies = Latencies { slat: 1, clat: n / 4, lat: 1 + n / 4 };
             run.add(&mut ways, step, latencies, Disabled { lat: true, ..Disabled::default() });
         }

@@ -21,7 +21,7 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
         if self.is_down || self.is_thinking() {
             return;
         }
-        let in_flight = self.depth - self.idle.len();
+        let in_flight = self.pool.in_flight();
         if self.lets_drain(in_flight) {
             return;
         }
@@ -45,7 +45,7 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
             return false;
         }
         if self.pace.wants_pause() {
-            if self.idle.len() < self.depth {
+            if self.pool.in_flight() > 0 {
                 return true;
             }
             self.pace.pause(self.now);
@@ -57,23 +57,22 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
     #[inline]
     fn lets_drain(&mut self, in_flight: usize) -> bool {
         let Some(low) = self.options.iodepth_low else { return false };
-        self.is_draining =
-            in_flight == self.depth || (self.is_draining && in_flight > low as usize);
+        self.is_draining = self.pool.is_empty() || (self.is_draining && in_flight > low as usize);
         self.is_draining
     }
 
     /// How many may be in flight now.
     #[inline]
     fn depth_now(&self) -> usize {
-        self.search.as_ref().map_or(self.depth, |search| (search.depth() as usize).min(self.depth))
+        let depth = self.pool.depth();
+        self.search.as_ref().map_or(depth, |search| (search.depth() as usize).min(depth))
     }
 
     /// Posts up to `most` and rings once; how many there were.
     #[inline]
     fn post_batch(&mut self, most: usize) -> usize {
         while self.fresh.len() < most {
-            let Some(work) = self.take_work() else { break };
-            if !self.post(work) {
+            if !self.post_next() {
                 break;
             }
         }
@@ -91,26 +90,53 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
         self.now = self.clock.now();
         let told = if self.blocks { posted } else { self.now };
         for slot in &self.fresh {
-            (self.posted[*slot as usize], self.told[*slot as usize]) = (posted, told);
+            let flight = &mut self.flights[*slot as usize];
+            (flight.posted, flight.told) = (posted, told);
         }
         let posted = self.fresh.len();
         self.fresh.clear();
         // The device sees a batch at once: each of its I/Os had all the others beside it.
-        self.outcome.depths.record_many(self.depth - self.idle.len(), posted);
+        self.outcome.depths.record_many(self.pool.in_flight(), posted);
         self.outcome.submits.record(posted);
     }
 
-    /// The next I/O that is due.
+    /// Posts the next I/O that is due; false if there is none, or the queue did not take it.
+    ///
+    /// A new step does not pass through memory on its way: see [`Tag`].
     #[inline]
-    fn take_work(&mut self) -> Option<Work> {
+    fn post_next(&mut self) -> bool {
+        if self.has_other_work() {
+            return self.post_other();
+        }
+        let Some(work) = self.new_step() else { return false };
+        if !self.may_go(&work) {
+            self.put_off(work);
+            return false;
+        }
+        self.post(work)
+    }
+
+    /// Whether something other than a new step is next, or may be.
+    #[inline]
+    fn has_other_work(&self) -> bool {
+        !self.again.is_empty()
+            || self.held.is_some()
+            || self.to_verify.is_some()
+            || !self.to_flush.is_empty()
+            || self.wants_flush()
+    }
+
+    #[inline(never)]
+    fn post_other(&mut self) -> bool {
         // What is sent again has no rate, and does not wait behind what has.
         let work =
-            self.again.take(self.now).or_else(|| self.held.take()).or_else(|| self.next_work())?;
-        if self.may_go(&work) {
-            return Some(work);
+            self.again.take(self.now).or_else(|| self.held.take()).or_else(|| self.next_work());
+        let Some(work) = work else { return false };
+        if !self.may_go(&work) {
+            self.put_off(work);
+            return false;
         }
-        self.put_off(work);
-        None
+        self.post(work)
     }
 
     /// Keeps work for later; what would come after the end is not done at all.
@@ -139,7 +165,7 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
         self.bytes_issued -= step.bytes;
         self.ios_issued -= 1;
         if step.way != Way::Read {
-            self.unwritten.insert(step.offset);
+            self.unwritten.insert((step.file, step.offset));
         }
     }
 
@@ -148,7 +174,7 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
     fn may_go(&self, work: &Work) -> bool {
         let What::Step(step) = work.what else { return true };
         let is_due = self.due(work, step).is_none_or(|due| due <= self.now);
-        is_due && self.in_flight_writes.as_ref().is_none_or(|writes| !overlaps(writes, step))
+        is_due && self.overlaps.as_ref().is_none_or(|overlaps| !overlaps.meets(step))
     }
 
     /// When an I/O is due by its rate; checks and repetitions have none.
@@ -162,15 +188,16 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
     }
 
     /// Whether the queue took it.
-    #[inline]
+    #[inline(always)]
     fn post(&mut self, work: Work) -> bool {
-        let Some((slot, mut buffer)) = self.idle.pop() else {
+        let domain = self.set.files[work.what.file() as usize].domain;
+        let Some((slot, mut buffer)) = self.pool.take(domain) else {
             self.held = Some(work);
             return false;
         };
         let (operation, bytes) = match work.what {
             What::Step(step) => (self.operation(step), step.bytes as usize),
-            What::Flush => (Operation::Flush, RANGE_BYTES),
+            What::Flush(_) => (Operation::Flush, RANGE_BYTES),
         };
         if let What::Step(step) = work.what
             && step.way == Way::Write
@@ -189,18 +216,20 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
         let bytes =
             if matches!(operation, Operation::Deallocate(..)) { RANGE_BYTES } else { bytes };
         let buffer = Prefix::new(buffer, bytes);
-        let owned = (buffer, Tag { slot, work, since });
-        let request = Request { operation, buffer: owned };
+        let file = work.what.file();
+        let request = Request { operation, buffer: (buffer, Tag::new(slot, file)) };
         let posted = match work.retried {
             None => self.queue.post(self.now, request),
             Some(_) => self.queue.post_again(self.now, request),
         };
         if let Err(rejected) = posted {
             let (buffer, tag) = rejected.buffer;
-            self.idle.push((tag.slot, buffer.into_buffer()));
+            self.pool.put(tag.slot(), buffer.into_buffer());
             self.not_taken(work, rejected.reason);
             return false;
         }
+        let flight = &mut self.flights[slot as usize];
+        (flight.work, flight.since) = (work, since);
         self.fresh.push(slot);
         self.account(&work);
         true
@@ -208,7 +237,7 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
 
     #[inline]
     fn operation(&self, step: Step) -> Operation {
-        let shift = self.outcome.lba_bytes.trailing_zeros();
+        let shift = self.lba_shifts[step.file as usize];
         let lba = Lba(step.offset >> shift);
         match step.way {
             Way::Read => Operation::Read(lba),
@@ -223,7 +252,7 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
         match (work.retried, work.what) {
             (Some((_, first)), _) => Some(first),
             (None, What::Step(step)) => self.due(work, step),
-            (None, What::Flush) => None,
+            (None, What::Flush(_)) => None,
         }
     }
 
@@ -231,7 +260,7 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
     fn not_taken(&mut self, work: Work, reason: RejectReason) {
         match reason {
             RejectReason::Full => self.held = Some(work),
-            reason => self.fail(EIO, format!("{} was not taken: {reason}", told(&work))),
+            reason => self.fail(EIO, format!("{} was not taken: {reason}", self.told(&work))),
         }
     }
 
@@ -246,6 +275,7 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
             self.pace.issued(step.way, step.bytes, self.now);
             if step.way == Way::Write {
                 self.writes_issued += 1;
+                self.is_dirty[step.file as usize] = true;
                 self.note_for_check(step);
             }
         }
@@ -261,22 +291,33 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
 
     #[inline]
     fn note_write(&mut self, step: Step) {
-        if let Some(writes) = self.in_flight_writes.as_mut().filter(|_| step.way != Way::Read) {
-            writes.push((step.offset, step.offset + step.bytes));
+        if let Some(overlaps) = &mut self.overlaps {
+            overlaps.note(step);
         }
     }
 
-    #[inline]
     fn next_work(&mut self) -> Option<Work> {
         if self.to_verify.is_some() {
             return self.next_check();
         }
-        if self.is_over() || self.pace.wants_pause() {
+        if self.to_flush.is_empty() && (self.is_over() || self.pace.wants_pause()) {
             return None;
         }
         if self.wants_flush() {
             self.flushed_at = self.writes_issued;
-            return Some(Work { what: What::Flush, expected: None, retried: None });
+            let is_dirty = |file: &u32| std::mem::take(&mut self.is_dirty[*file as usize]);
+            self.to_flush.extend((0..self.set.files.len() as u32).filter(is_dirty));
+        }
+        if let Some(file) = self.to_flush.pop() {
+            return Some(Work::new(What::Flush(file)));
+        }
+        self.new_step()
+    }
+
+    #[inline]
+    fn new_step(&mut self) -> Option<Work> {
+        if self.is_over() || self.pace.wants_pause() {
+            return None;
         }
         let step = self.next_step()?;
         self.bytes_issued += step.bytes;
@@ -285,7 +326,7 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
         let check =
             self.options.verify.is_some() && !self.options.rw.writes && step.way == Way::Read;
         let expected = check.then_some(Identity { offset: step.offset, writer: None });
-        Some(Work { what: What::Step(step), expected, retried: None })
+        Some(Work { expected, ..Work::new(What::Step(step)) })
     }
 
     fn wants_flush(&self) -> bool {
@@ -305,7 +346,7 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
         if step.is_some() || self.reads_back() {
             return step;
         }
-        self.set.generator.next_pass();
+        self.set.steps.next_pass();
         self.generate()
     }
 
@@ -315,27 +356,24 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
     fn generate(&mut self) -> Option<Step> {
         let way = if self.is_mixed_by_rates { self.pace.way(self.now) } else { None };
         match way {
-            Some(way) => self.set.generator.next_step_of(way),
-            None => self.set.generator.next_step(),
+            Some(way) => self.set.steps.next_step_of(way),
+            None => self.set.steps.next_step(),
         }
     }
 
     pub(super) fn writer(&self, step: Step) -> Writer {
         Writer { seed: self.set.stamp, generation: step.number }
     }
-}
 
-/// An I/O in words.
-pub(super) fn told(work: &Work) -> String {
-    match work.what {
-        What::Step(step) => {
-            let what = ["Read", "Write", "Trim"][step.way as usize];
-            format!("{what} at offset {}", step.offset)
+    /// An I/O in words.
+    pub(super) fn told(&self, work: &Work) -> String {
+        let place = self.set.place(work.what.file());
+        match work.what {
+            What::Step(step) => {
+                let what = ["Read", "Write", "Trim"][step.way as usize];
+                format!("{what} at offset {}{place}", step.offset)
+            }
+            What::Flush(_) => format!("Flush{place}"),
         }
-        What::Flush => "Flush".to_owned(),
     }
-}
-
-fn overlaps(writes: &[(u64, u64)], step: Step) -> bool {
-    writes.iter().any(|(start, end)| step.offset < *end && *start < step.offset + step.bytes)
 }

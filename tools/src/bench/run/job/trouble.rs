@@ -5,9 +5,8 @@ use std::time::Duration;
 use adit_driver::device::CommandQueue;
 use adit_driver::{CommandError, Error, Time};
 
-use super::submit::told;
 use super::{EIO, Job, Owned, What, Work};
-use crate::bench::errors::{Kind, name_of};
+use crate::bench::errors::{Kind, errno_of, name_of};
 use crate::bench::outcome::JobFailure;
 use crate::bench::way::Way;
 
@@ -38,10 +37,12 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
         if let What::Step(step) = work.what
             && step.way == Way::Write
         {
-            self.unwritten.insert(step.offset);
+            self.unwritten.insert((step.file, step.offset));
         }
         let why = self.reason_for(error);
-        self.error(kind, name_of(error), format!("{} failed: {why}", told(&work)));
+        let is_tolerated = self.tolerates(kind, errno_of(error));
+        let message = format!("{} failed: {why}", self.told(&work));
+        self.error(kind, is_tolerated, name_of(error), message);
     }
 
     /// Whether it is what `fill_device` goes on until.
@@ -54,7 +55,7 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
     fn send_again(&mut self, work: Work, since: Time, error: CommandError) -> bool {
         let (times, first) = work.retried.unwrap_or((0, since));
         let retries = self.options.retries.unwrap_or(self.set.retries);
-        let delay = self.set.device.retry_delay(&error);
+        let delay = self.set.files[work.what.file() as usize].device.retry_delay(&error);
         let Some(delay) = delay.filter(|_| times < retries && !self.is_stopped()) else {
             return false;
         };
@@ -63,26 +64,37 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
     }
 
     /// Counts an error, and ends the job or tells and goes on.
-    pub(super) fn error(&mut self, kind: Kind, name: &'static str, message: String) {
+    pub(super) fn error(
+        &mut self,
+        kind: Kind,
+        is_tolerated: bool,
+        name: &'static str,
+        message: String,
+    ) {
         let is_told = self.outcome.errors.count(kind, name);
         // On a path that does not come back nothing will succeed any more.
         let goes_on = self.is_down || self.queue.check().is_ok();
         let looks_at_all = kind == Kind::Verify && !self.is_fatal();
-        if !goes_on || !(self.tolerates(kind) || looks_at_all) {
+        if !goes_on || !(is_tolerated || looks_at_all) {
             return self.fail(kind.errno(), message);
         }
         if is_told {
-            tracing::warn!("{}: {message}", self.set.device.info().device);
+            tracing::warn!("{}: {message}", self.set.name());
         }
-        if !self.tolerates(kind) {
+        if !is_tolerated {
             let failure = JobFailure { count: 0, first: message, errno: kind.errno() };
             self.mismatches.get_or_insert(failure).count += 1;
         }
     }
 
-    /// Whether the job goes on after such an error, and does not fail for it.
-    fn tolerates(&self, kind: Kind) -> bool {
-        self.options.continue_on_error.covers(kind)
+    /// Whether the job goes on after such an error, and does not fail for it. As in fio, a list of errors decides where
+    /// there is one.
+    pub(super) fn tolerates(&self, kind: Kind, errno: i32) -> bool {
+        let ignored = &self.options.ignore_error[kind as usize];
+        match ignored.is_empty() {
+            true => self.options.continue_on_error.covers(kind),
+            false => ignored.contains(&errno),
+        }
     }
 
     /// Whether the first block that is not what was written ends the job, and not the last.
@@ -109,23 +121,23 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
     }
 
     /// The path is out of service: its buffers come back once it is reset, or never, and it may come back
-    /// itself. False once there is nothing to wait for.
+    /// itself. False once there is nothing to wait for. None of the wait counts.
     #[cold]
     pub(super) fn wait_for_lost(&mut self, error: &Error) -> bool {
         let waited = self.now.since(self.last_finish);
-        let ready_timeout = self
-            .set
-            .device
-            .controller()
-            .map_or(Duration::ZERO, |controller| controller.info().ready_timeout);
+        let controllers = || self.set.files.iter().filter_map(|file| file.device.controller());
+        let ready_timeouts = controllers().map(|controller| controller.info().ready_timeout);
+        let ready_timeout = ready_timeouts.max().unwrap_or(Duration::ZERO);
         if self.set.recovery.is_in_sight() && waited < ready_timeout + RECOVERY_PATIENCE {
             self.is_down = true;
             return true;
         }
+        let gives_back = controllers().all(|controller| !controller.may_still_write());
         if self.outcome.failure.is_none() {
             self.fail(EIO, self.reason_of_loss(error));
         }
-        waited < ready_timeout + PATIENCE
+        self.lost_at.get_or_insert(self.last_finish);
+        gives_back && waited < ready_timeout + PATIENCE
     }
 
     fn reason_of_loss(&self, error: &Error) -> String {
@@ -151,7 +163,7 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
     /// How long the queue may sleep at most with I/Os in flight: not into the time when the next is due, whose
     /// latency counts from then. With all in flight, only an end can bring the next.
     pub(super) fn wait_at_most(&self) -> Duration {
-        if self.idle.is_empty() || !self.has_later() {
+        if self.pool.is_empty() || !self.has_later() {
             return NAP;
         }
         NAP.min(self.until_due().saturating_sub(SLEEP_SLACK))
@@ -166,7 +178,7 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
         let due = match &self.held {
             Some(work) => match work.what {
                 What::Step(step) => self.due(work, step).unwrap_or(self.now),
-                What::Flush => self.now,
+                What::Flush(_) => self.now,
             },
             None => self.now,
         };

@@ -1,5 +1,6 @@
 //! Jobs over controllers that behave, and over controllers that do not.
 
+mod files;
 mod trouble;
 
 use std::sync::Arc;
@@ -88,6 +89,21 @@ fn every_block_is_read_once() {
         assert_eq!((read.ios, read.bytes, read.lat.count()), (256, 1 << 20, 256), "{rw}");
         assert!(read.slat.mean_ns() + read.clat.mean_ns() <= read.lat.mean_ns() * 1.01, "{rw}");
     }
+}
+
+#[test]
+fn ios_that_become_more_commands_than_a_queue_holds_wait_for_their_turn() {
+    // As SPDK's target is: 128 KiB a command, 255 commands a queue, so 31 of 32 I/Os of 1 MiB.
+    let target = "filename=soft:mem=64M,mdts=5,mqes=256";
+    let outcome = run(&[&format!("{target} rw=randwrite bs=1m iodepth=32 verify=crc32c")]);
+    let job = &outcome.jobs[0];
+    assert!(job.failure.is_none(), "{:?}", job.failure);
+    assert_eq!((job.ways[Way::Write].ios, job.ways[Way::Read].ios), (64, 64));
+    let crowded = outcome.warnings.iter().find(|warning| warning.code == "queue-full");
+    let text = &crowded.expect("a warning").text;
+    assert!(text.contains("up to 8 commands") && text.contains("about 31 I/Os"), "{text}");
+    let why = refusal(&["filename=soft:mem=64M,mdts=1,mqes=64 rw=read bs=1m"]);
+    assert!(why.contains("up to 128 commands") && why.ends_with("use a smaller bs"), "{why}");
 }
 
 #[test]
@@ -395,8 +411,11 @@ fn a_mix_that_is_verified_keeps_the_mix_and_its_latencies() {
 #[test]
 fn thinking_begins_when_nothing_is_in_flight_whatever_the_depth() {
     let options = "filename=null: rw=read bs=4k number_ios=10 thinktime=50ms iodepth=8";
-    let job = run_one(options);
+    let job = run_one(&format!("{options} thinktime_blocks_type=issue"));
     assert!(job.elapsed >= Duration::from_millis(450), "{:?}", job.elapsed);
+    // Eight complete before the first pause, then one before each.
+    let job = run_one(options);
+    assert!(job.elapsed >= Duration::from_millis(100), "{:?}", job.elapsed);
     let job = run_one(&format!("{options} thinktime_blocks=5"));
     assert!(job.elapsed >= Duration::from_millis(50), "{:?}", job.elapsed);
     assert!(job.elapsed < Duration::from_millis(400), "{:?}", job.elapsed);

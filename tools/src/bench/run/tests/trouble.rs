@@ -67,6 +67,21 @@ fn errors_of_the_other_kind_still_end_the_job() {
 }
 
 #[test]
+fn a_list_of_errors_decides_which_of_them_end_the_job() {
+    for (options, fails) in [
+        ("ignore_error=,EIO", false),
+        ("ignore_error=,ENOSPC:5", false),
+        ("ignore_error=EIO", true),
+        ("ignore_error=,ENOSPC continue_on_error=write", true),
+    ] {
+        let options = format!("rw=randwrite bs=4k {options}");
+        let refuse = Verdict::Fail(Status::WRITE_FAULT);
+        let outcome = run_with(&options, false, refuse, |number| number == 100);
+        assert_eq!(outcome.jobs[0].failure.is_some(), fails, "{options}");
+    }
+}
+
+#[test]
 fn an_io_is_sent_again_as_often_as_it_is_allowed() {
     let again = "rw=randwrite bs=4k retries=2";
     let twice =
@@ -115,6 +130,51 @@ fn without_recover_the_reason_ends_the_job_whatever_is_tolerated() {
         assert_eq!(job.recoveries, 0);
         assert!(job.errors.total() <= 8, "only what was in flight: {}", job.errors.total());
     }
+}
+
+/// A controller that is pulled out at its 300th write, and refuses to be reset: what is in flight stays with it.
+fn pulled_out() -> Arc<SoftBus> {
+    let options = "mem=4M,faults=remove@write:n=300".parse().expect("options");
+    let bus = SoftBus::new(options, Drive::Thread).expect("a bus");
+    bus.with_controller(|controller| controller.refuse_reset(true));
+    bus
+}
+
+#[test]
+fn nothing_is_waited_for_that_cannot_come_back_and_no_wait_is_in_the_figures() {
+    let outcome =
+        run_on(&pulled_out(), &request(&["filename=soft:mem=4M iodepth=8 rw=write bs=4k"]));
+    let job = &outcome.jobs[0];
+    let why = &job.failure.as_ref().expect("a failure").first;
+    assert!(why.contains("the device is gone"), "{why}");
+    let ways = &job.ways[Way::Write];
+    assert!((200..300).contains(&ways.ios), "{}", ways.ios);
+    // It used to wait for longer than that, for buffers that a stuck controller keeps.
+    let wait = Duration::from_secs(5);
+    assert!(ways.runtime < wait && job.elapsed < wait, "{:?}, {:?}", ways.runtime, job.elapsed);
+}
+
+#[test]
+fn with_recover_a_device_that_is_away_is_waited_for() {
+    let bus = pulled_out();
+    let mut request = request(&[&format!("{VERIFIED} rw=write bs=4k")]);
+    request.run.recover = true;
+    let ended = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            // Longer than the first attempt to bring it back takes to come.
+            while !bus.with_controller(|controller| controller.is_removed()) {
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            std::thread::sleep(Duration::from_millis(500));
+            bus.with_controller(|controller| controller.refuse_reset(false));
+            bus.replug();
+        });
+        run_on(&bus, &request)
+    });
+    let job = &ended.jobs[0];
+    assert!(job.failure.is_none(), "{:?}", job.failure);
+    assert_eq!((job.ways[Way::Write].ios, job.ways[Way::Read].ios), (1024, 1024));
+    assert!(job.recoveries >= 1);
 }
 
 #[test]

@@ -12,7 +12,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::figures::Metric;
+use super::figures::{Entry, Kind, Metric};
 use super::file::Report;
 use super::statistics::{CONFIDENCE, Estimate};
 use super::summary::Point;
@@ -52,9 +52,27 @@ pub(crate) struct ReportArgs {
 /// # Errors
 /// A usage error for what is no report; a failure when the page cannot be written.
 pub(crate) fn report(args: &ReportArgs) -> Result<()> {
-    let reports = args.reports.iter().map(|path| Report::open(path)).collect::<Result<Vec<_>>>()?;
-    let page = page(&args.title, &reports)?;
+    let page = page(&args.title, &alike(&args.reports)?)?;
     Output::open(args.output.as_deref())?.write(&page)
+}
+
+/// The reports; several have latencies of the same kind, where there is one that all have.
+fn alike(paths: &[PathBuf]) -> Result<Vec<Report>> {
+    let mut reports = paths.iter().map(|path| Report::open(path)).collect::<Result<Vec<_>>>()?;
+    if reports.len() < 2 {
+        return Ok(reports);
+    }
+    let by_kind = paths.iter().map(|path| Report::by_kind(path)).collect::<Result<Vec<_>>>()?;
+    let is_in_all = |kind: &Kind| {
+        let mut ways = by_kind.iter().flat_map(|of| &of[*kind as usize]).flat_map(Entry::done);
+        ways.all(|(_, figures)| !figures.percentiles.is_empty())
+    };
+    if let Some(kind) = Kind::ALL.into_iter().find(is_in_all) {
+        for (report, mut entries) in reports.iter_mut().zip(by_kind) {
+            report.entries = std::mem::take(&mut entries[kind as usize]);
+        }
+    }
+    Ok(reports)
 }
 
 /// The page of reports.
@@ -219,7 +237,8 @@ fn note(data: &Data) -> String {
         });
     }
     sentences.push(
-        "Latencies are total ones where the report has them, else those of completion.".to_owned(),
+        "Latencies are total ones where all reports have them, else those of completion."
+            .to_owned(),
     );
     format!("<p class=\"note\">{}</p>\n", sentences.join(" "))
 }

@@ -1,6 +1,7 @@
 //! `bind`, `unbind` and `restore` on a simulated machine.
 
 mod failures;
+mod groups;
 mod killed;
 mod recorded;
 mod refusals;
@@ -34,6 +35,7 @@ fn bind_args(devices: &[&str]) -> BindArgs {
         user: None,
         force_erase_signature: false,
         unsafe_no_iommu: false,
+        with_group: false,
         change: ChangeArgs::default(),
     }
 }

@@ -39,16 +39,28 @@ fn after_a_reboot_there_is_nothing_to_bring_back_but_the_record_goes() {
 #[test]
 fn what_another_tool_has_bound_since_the_boot_is_not_ours() {
     let mut world = World::new(&two_drives(), 9);
-    done(bind(&mut world, &[A], None));
+    world.kernel.put("/etc/passwd".as_ref(), "alice:x:1000:1000::/home/alice:/bin/sh\n");
+    let args = BindArgs { user: Some("alice".into()), ..bind_args(&[A]) };
+    done(bind_with(&mut world, &args, None));
     world.boot();
     world.kernel.load("vfio-pci");
     world.kernel.unbind_by_hand(A);
     take_by_hand(&mut world, A, "vfio-pci");
     let bound = done(bind(&mut world, &[A], None));
     assert_eq!(bound[0].state, State::BoundByOthers);
+    // Nothing is unbound, so that it is in use is in no way.
+    world.kernel.open("/dev/vfio/12");
     let returned = done(restore(&mut world, None));
-    assert_eq!(returned[0].sentence(false), "0000:01:00.0 is released: driver vfio-pci");
-    assert!(told(&world).iter().all(|change| !change.contains("/sys/")), "{:?}", told(&world));
+    assert_eq!(returned[0].sentence(false), "0000:01:00.0 is left alone, and its record removed");
+    assert_eq!(
+        told(&world),
+        [
+            "write /var/lib/adit/setup/devices/0000:01:00.0.json",
+            "rm /etc/security/limits.d/90-adit-alice.conf",
+            "write /var/lib/adit/setup/devices/0000:01:00.0.json",
+            "rm /var/lib/adit/setup/devices/0000:01:00.0.json",
+        ]
+    );
 }
 
 #[test]
@@ -59,7 +71,7 @@ fn a_driver_that_somebody_else_gave_it_is_left() {
     world.kernel.unbind_by_hand(A);
     take_by_hand(&mut world, A, "uio_pci_generic");
     let returned = done(restore(&mut world, None));
-    assert_eq!(returned[0].sentence(false), "0000:01:00.0 is released: driver uio_pci_generic");
+    assert_eq!(returned[0].sentence(false), "0000:01:00.0 is left alone, and its record removed");
     assert_eq!(driver(&world, A).as_deref(), Some("uio_pci_generic"));
     assert!(!world.root.exists("/var/lib/adit/setup/devices/0000:01:00.0.json"));
 }

@@ -1,0 +1,49 @@
+//! What a test or a simulation may have the controller of a bus do.
+
+use std::time::Duration;
+
+use crate::error::Result;
+use crate::soft::{Controller, FaultPlan, Verdict};
+use crate::spec::{Qid, Sqe};
+
+/// The controller of a bus without its registers, doorbells and memory buffer. The memory that it reaches is this
+/// process's, so that writing those is unsafe, as it is through [`crate::bus::Bus`].
+#[derive(Debug)]
+pub struct Script<'a>(pub(super) &'a mut Controller);
+
+macro_rules! pass_on {
+    ($($name:ident($($argument:ident: $type:ty),*) $(-> $result:ty)?;)*) => { $(
+        #[doc = concat!("Calls [`Controller::", stringify!($name), "`].")]
+        pub fn $name(&mut self, $($argument: $type),*) $(-> $result)? {
+            self.0.$name($($argument),*)
+        }
+    )* };
+}
+
+impl Script<'_> {
+    /// Calls [`Controller::set_hook`].
+    pub fn set_hook(&mut self, hook: impl FnMut(&Sqe, Qid) -> Verdict + Send + 'static) {
+        self.0.set_hook(hook);
+    }
+
+    pass_on! {
+        clear_hook();
+        set_faults(plan: FaultPlan);
+        fault_counts() -> Vec<u32>;
+        refuse_disable(refuses: bool);
+        refuse_reset(refuses: bool);
+        refuse_subsystem_reset(refuses: bool);
+        hang_enable(hangs: bool);
+        set_delays(enable: Duration, disable: Duration);
+        poll_shadow(always: bool);
+        fail();
+        reset() -> bool;
+        is_removed() -> bool;
+        set_temperature(kelvin: u16);
+        warn_critical(warnings: u8);
+        activate_firmware(duration: Duration);
+        namespace_changed(nsid: u32);
+        attach_namespace(nsid: u32, is_attached: bool) -> bool;
+        resize_namespace(nsid: u32, lba_count: u64) -> Result<()>;
+    }
+}

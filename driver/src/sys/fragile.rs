@@ -1,0 +1,140 @@
+//! Mappings of files that another process may cut short.
+//!
+//! An access beyond the end of such a file raises SIGBUS, and so does one for which its file system has no page left.
+//! While [`FragileMappings::guard`] runs, the handler of `bus_error.rs` replaces a mapping that such an access hits by
+//! zeroes: the access goes on, and [`FragileMappings::is_lost`] tells its owner to stop believing in them. Accesses
+//! themselves cost nothing.
+#![allow(unsafe_code)]
+
+use std::cell::Cell;
+use std::collections::BTreeMap;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicBool, Ordering, compiler_fence};
+
+use memmap2::MmapRaw;
+
+/// Mappings by where they start in this process.
+#[derive(Debug, Default)]
+pub(crate) struct FragileMappings {
+    mappings: BTreeMap<usize, MmapRaw>,
+    lost: AtomicBool,
+}
+
+thread_local! {
+    /// The mappings whose guard this thread runs under.
+    static GUARDED: Cell<Option<NonNull<FragileMappings>>> = const { Cell::new(None) };
+}
+
+/// Restores what was guarded before, after a panic too.
+struct Before(Option<NonNull<FragileMappings>>);
+
+impl Drop for Before {
+    fn drop(&mut self) {
+        compiler_fence(Ordering::SeqCst);
+        GUARDED.set(self.0);
+    }
+}
+
+impl FragileMappings {
+    /// Takes a mapping; returns where it starts, which is also its name.
+    pub(crate) fn insert(&mut self, map: MmapRaw) -> NonNull<u8> {
+        let at = NonNull::new(map.as_mut_ptr()).expect("a mapping is never at address zero");
+        self.mappings.insert(at.addr().get(), map);
+        at
+    }
+
+    /// Unmaps the mapping that starts at `start`.
+    pub(crate) fn remove(&mut self, start: usize) {
+        self.mappings.remove(&start);
+    }
+
+    /// Unmaps everything and forgets what was lost.
+    pub(crate) fn clear(&mut self) {
+        *self = FragileMappings::default();
+    }
+
+    /// Whether a mapping was replaced by zeroes since the last [`FragileMappings::clear`].
+    #[inline]
+    pub(crate) fn is_lost(&self) -> bool {
+        self.lost.load(Ordering::Relaxed)
+    }
+
+    /// Runs `work`, of whose accesses to these mappings none ends the process. The handler of `bus_error::catch` is
+    /// in place.
+    #[inline]
+    pub(crate) fn guard<T>(&self, work: impl FnOnce() -> T) -> T {
+        let _before = Before(GUARDED.replace(Some(NonNull::from(self))));
+        // The handler runs in this thread: what it reads must be written before `work` begins.
+        compiler_fence(Ordering::SeqCst);
+        work()
+    }
+
+    /// Replaces the mapping around `at` by zeroes; false where there is none. Runs in a signal handler: it neither
+    /// allocates nor locks.
+    fn replace(&self, at: usize) -> bool {
+        let around = self.mappings.range(..=at).next_back();
+        let Some((start, map)) = around.filter(|(start, map)| at - *start < map.len()) else {
+            return false;
+        };
+        let protection = libc::PROT_READ | libc::PROT_WRITE;
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED | libc::MAP_NORESERVE;
+        let start = *start as *mut libc::c_void;
+        // SAFETY: the range is one mapping of ours, used by raw pointers only; its owner unmaps the same range later.
+        let done = unsafe { libc::mmap(start, map.len(), protection, flags, -1, 0) };
+        self.lost.store(true, Ordering::Relaxed);
+        done == start
+    }
+}
+
+/// Has an access to `at` by this thread, which failed, find zeroes when it is repeated; false where nothing guards it.
+pub(super) fn contain(at: usize) -> bool {
+    // SAFETY: set by `guard`, which has borrowed the mappings until it takes the pointer away.
+    GUARDED.get().is_some_and(|guarded| unsafe { guarded.as_ref() }.replace(at))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sys::bus_error;
+    use memmap2::{MmapMut, MmapOptions};
+    use nix::sys::memfd::{MFdFlags, memfd_create};
+    use std::fs::File;
+
+    const PAGES: usize = 4;
+
+    #[test]
+    fn what_a_file_lost_reads_as_zeroes_and_is_told() {
+        bus_error::catch().expect("a handler");
+        let file = File::from(memfd_create(c"test", MFdFlags::empty()).expect("memfd"));
+        file.set_len(PAGES as u64 * 4096).expect("room");
+        let map = || MmapOptions::new().len(PAGES * 4096).map_raw(&file).expect("mapped");
+        let mut fragile = FragileMappings::default();
+        let (at, _other) = (fragile.insert(map()), fragile.insert(map()));
+        // SAFETY: the last page of the mapping, which stays until the end of the test.
+        let last = unsafe { at.add((PAGES - 1) * 4096) };
+        // SAFETY: as above; no reference to these bytes exists.
+        let read = || unsafe { last.read_volatile() };
+        // SAFETY: as above.
+        let write = |value| unsafe { last.write_volatile(value) };
+        fragile.guard(|| write(7));
+        assert_eq!((fragile.guard(read), fragile.is_lost()), (7, false));
+        file.set_len(4096).expect("shorter");
+        assert_eq!((fragile.guard(read), fragile.is_lost()), (0, true));
+        fragile.guard(|| write(9));
+        assert_eq!(fragile.guard(read), 9);
+        fragile.clear();
+        assert!(!fragile.is_lost());
+    }
+
+    #[test]
+    fn only_accesses_under_a_guard_are_contained() {
+        let mut fragile = FragileMappings::default();
+        let at = fragile.insert(MmapMut::map_anon(4096).expect("memory").into());
+        assert!(!contain(at.addr().get()), "no guard");
+        assert!(!fragile.guard(|| contain(at.addr().get() - 1)));
+        assert!(!fragile.guard(|| contain(at.addr().get() + 4096)));
+        assert!(fragile.guard(|| contain(at.addr().get() + 4095)));
+        let unwound = std::panic::catch_unwind(|| fragile.guard(|| panic!("on purpose")));
+        assert!(unwound.is_err() && !contain(at.addr().get()), "the guard is gone");
+    }
+}

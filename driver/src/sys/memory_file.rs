@@ -1,0 +1,58 @@
+//! Memory files of other processes: `memfd_create`, `/dev/shm`, hugetlbfs.
+//!
+//! An access to the memory of any other file can wait for the process or the server behind its file system.
+
+use std::fs::File;
+
+use nix::fcntl::{FcntlArg, fcntl};
+use nix::sys::statfs::fstatfs;
+
+/// Returns the bytes of one page of `file`'s memory; `None` where it is no memory file.
+///
+/// Seals are looked for first. Only memory files have them, and the kernel knows the answer; every other question
+/// about the file goes to its file system, which could be a process that does not answer (FUSE).
+pub(crate) fn page_bytes(file: &File) -> Option<u64> {
+    fcntl(file, FcntlArg::F_GET_SEALS).ok()?;
+    u64::try_from(fstatfs(file).ok()?.block_size()).ok().filter(|bytes| bytes.is_power_of_two())
+}
+
+/// Seals `file` against being made shorter; false where it is not sealed and may not be.
+#[cfg(feature = "serve")]
+pub(crate) fn seal_length(file: &File) -> bool {
+    use nix::fcntl::SealFlag;
+    let shrink = SealFlag::F_SEAL_SHRINK;
+    let seals = fcntl(file, FcntlArg::F_GET_SEALS).map(SealFlag::from_bits_retain);
+    seals.is_ok_and(|seals| seals.contains(shrink))
+        || fcntl(file, FcntlArg::F_ADD_SEALS(shrink)).is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nix::sys::memfd::{MFdFlags, memfd_create};
+
+    fn memory(flags: MFdFlags) -> File {
+        let file = File::from(memfd_create(c"test", flags).expect("memfd"));
+        file.set_len(4096).expect("room");
+        file
+    }
+
+    #[test]
+    fn memory_files_are_told_from_others() {
+        assert_eq!(page_bytes(&memory(MFdFlags::empty())), Some(4096));
+        for other in ["/proc/self/status", "/dev/null", "/", "/dev/shm"] {
+            assert_eq!(page_bytes(&File::open(other).expect("it can be opened")), None, "{other}");
+        }
+        let (socket, _) = std::os::unix::net::UnixStream::pair().expect("pair");
+        assert_eq!(page_bytes(&File::from(std::os::fd::OwnedFd::from(socket))), None);
+    }
+
+    #[test]
+    #[cfg(feature = "serve")]
+    fn a_file_is_sealed_where_its_maker_allows_it() {
+        let willing = memory(MFdFlags::MFD_ALLOW_SEALING);
+        assert!(seal_length(&willing) && seal_length(&willing), "twice is fine");
+        assert!(willing.set_len(0).is_err());
+        assert!(!seal_length(&memory(MFdFlags::empty())));
+    }
+}

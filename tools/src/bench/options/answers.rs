@@ -1,0 +1,76 @@
+//! Answers in place of a run: `--version`, `--cmdhelp` and `--enghelp`.
+
+use std::fmt::Write;
+
+use super::table::{self, OptionSpec};
+use super::workload;
+use super::written::canonical;
+use super::{absent, effectless, unheeded};
+use crate::failure::{Failure, Result};
+
+/// Questions to answer in place of a run.
+#[derive(Clone, Debug)]
+pub(super) struct Asked {
+    pub(super) version: bool,
+    /// An option, or `all`.
+    pub(super) option: Option<String>,
+    /// An engine, or none for all.
+    pub(super) engine: Option<String>,
+}
+
+impl Asked {
+    /// The answer; none where a run is asked for.
+    ///
+    /// # Errors
+    /// When there is no such option or engine.
+    pub(super) fn answer(&self) -> Result<Option<String>> {
+        if self.version {
+            return Ok(Some(format!("adit-{}\n", env!("CARGO_PKG_VERSION"))));
+        }
+        if let Some(name) = &self.option {
+            return about_option(name).map(Some);
+        }
+        self.engine.as_deref().map(about_engine).transpose()
+    }
+}
+
+fn about_option(name: &str) -> Result<String> {
+    if name == "all" {
+        let line = |spec: &OptionSpec| format!("{:<28}: {}\n", spec.name, spec.help);
+        return Ok(table::options().map(line).collect());
+    }
+    let option = canonical(name);
+    if let Some(spec) = table::find(&option) {
+        return Ok(explained(spec));
+    }
+    let without = effectless::find(&option).map(|it| format!("no effect: {}", it.because));
+    let unheeded = unheeded::find(&option).map(|it| format!("not heeded: {}", it.because));
+    let absent = absent::find(&option).map(|instead| format!("not in adit: {instead}"));
+    let told = without.or(unheeded).or(absent);
+    let told = told.ok_or_else(|| {
+        Failure::usage(format!("--cmdhelp={name}: {}", super::written::unknown(&option)))
+    })?;
+    Ok(format!("{option:>20}: {told}\n"))
+}
+
+fn explained(spec: &OptionSpec) -> String {
+    let mut text = format!("{:>20}: {}\n", spec.name, spec.help);
+    for alias in spec.aliases {
+        writeln!(text, "{:>20}: {alias}", "alias").expect("memory");
+    }
+    writeln!(text, "{:>20}: {}", "value", spec.value).expect("memory");
+    text
+}
+
+fn about_engine(name: &str) -> Result<String> {
+    if name.is_empty() {
+        let names: Vec<String> =
+            workload::engines().map(|(name, path)| format!("\t{name} ({path}:)\n")).collect();
+        return Ok(format!("Available IO engines:\n{}", names.concat()));
+    }
+    workload::engine(name).map_err(|why| Failure::usage(format!("--enghelp={name}: {why}")))?;
+    let path = workload::engines().find(|(known, _)| *known == name).map_or("", |(_, path)| path);
+    Ok(format!(
+        "{name}: reaches a plain path as the target {path}: does; it has no options of its own\n"
+    ))
+}

@@ -1,0 +1,242 @@
+//! `cargo xtask nightly`: what takes too long or needs too much for each change, in named steps.
+//!
+//! A step that cannot run on this machine is left out, with what it lacks; nothing stops at the first failure.
+
+use crate::failure::{Failure, Result};
+use crate::interrupt;
+use crate::workspace;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+const EXAMPLES: &str = "\
+Examples:
+  cargo xtask nightly             every step
+  cargo xtask nightly --list      what they are
+  cargo xtask nightly asan        this one alone";
+
+#[derive(clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct NightlyArgs {
+    /// Only these steps [default: all]
+    #[arg(value_name = "STEP")]
+    only: Vec<String>,
+
+    /// Print the steps and what each looks for
+    #[arg(long)]
+    list: bool,
+}
+
+/// One step: its name, what it looks for, and the command that does so, or what this machine lacks for it.
+struct Step {
+    name: &'static str,
+    about: &'static str,
+    command: fn() -> Result<std::result::Result<Command, String>>,
+}
+
+const STEPS: [Step; 4] = [
+    Step {
+        name: "miri",
+        about: "undefined behaviour in the driver's slots, rings, memory and planner (under an interpreter)",
+        command: miri,
+    },
+    Step {
+        name: "memcheck",
+        about: "the same tests under valgrind: memory used after it is freed, or before it is written",
+        command: memcheck,
+    },
+    Step {
+        name: "asan",
+        about: "the driver's tests on `soft:` under AddressSanitizer",
+        command: asan,
+    },
+    Step {
+        name: "fuzz",
+        about: "ten minutes of vfio-user clients with files and states against the server, guided by coverage",
+        command: fuzz,
+    },
+];
+
+/// The tests of the driver's modules that need neither files nor devices, and of none whose name is like theirs.
+const PURE: &[&str] = &[
+    "slots::",
+    "ring::",
+    "memory::",
+    "transfer::",
+    "sys::dma_table::",
+    "command_limits::",
+    "--skip=device::",
+    "--skip=serve::",
+    "--skip=soft::",
+    "--skip=sys::host_memory::",
+];
+
+/// How a step ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Outcome {
+    Passed,
+    Failed,
+    LeftOut,
+}
+
+/// Runs the steps; returns 0 when none of them fails.
+pub(crate) fn run(arguments: &NightlyArgs) -> Result<u8> {
+    if arguments.list {
+        STEPS.iter().for_each(|step| println!("{:<10} {}", step.name, step.about));
+        return Ok(0);
+    }
+    let begun = Instant::now();
+    let mut outcomes = Vec::new();
+    for step in select(&arguments.only)? {
+        outcomes.push(run_step(step)?);
+    }
+    println!("{}; finished in {:.0} s", summary(&outcomes), begun.elapsed().as_secs_f64());
+    Ok(u8::from(outcomes.contains(&Outcome::Failed)))
+}
+
+/// The steps of these names, in their usual order; all for none.
+fn select(only: &[String]) -> Result<Vec<&'static Step>> {
+    if let Some(unknown) = only.iter().find(|name| STEPS.iter().all(|step| step.name != **name)) {
+        let names = STEPS.map(|step| step.name).join(", ");
+        return Err(Failure::usage(format!("there is no step '{unknown}'; there are {names}")));
+    }
+    let is_wanted = |step: &&Step| only.is_empty() || only.iter().any(|name| name == step.name);
+    Ok(STEPS.iter().filter(is_wanted).collect())
+}
+
+fn run_step(step: &Step) -> Result<Outcome> {
+    println!("== {}: {}", step.name, step.about);
+    let begun = Instant::now();
+    let outcome = match (step.command)()? {
+        Err(lacks) => {
+            println!("{lacks}");
+            Outcome::LeftOut
+        }
+        Ok(mut command) => {
+            let status = command.stdin(Stdio::null()).status();
+            let status = status.map_err(|why| {
+                let program = command.get_program().to_string_lossy();
+                Failure::new(format!("cannot run {program}: {why}"))
+            })?;
+            interrupt::check()?;
+            if status.success() { Outcome::Passed } else { Outcome::Failed }
+        }
+    };
+    println!("{} {} ({:.1} s)\n", verdict(outcome), step.name, begun.elapsed().as_secs_f64());
+    Ok(outcome)
+}
+
+fn verdict(outcome: Outcome) -> &'static str {
+    match outcome {
+        Outcome::Passed => "PASS",
+        Outcome::Failed => "FAIL",
+        Outcome::LeftOut => "LEFT OUT",
+    }
+}
+
+fn summary(outcomes: &[Outcome]) -> String {
+    let count = |kind| outcomes.iter().filter(|outcome| **outcome == kind).count();
+    let [passed, failed, left_out] =
+        [Outcome::Passed, Outcome::Failed, Outcome::LeftOut].map(count);
+    let verdict = if failed == 0 { "ok" } else { "FAILED" };
+    format!("nightly result: {verdict}. {passed} passed, {failed} failed, {left_out} left out")
+}
+
+/// A build of its own, as other flags would have cargo build everything anew each time.
+fn target(step: &str) -> Result<PathBuf> {
+    Ok(workspace::target_directory()?.join("nightly").join(step))
+}
+
+fn fuzz() -> Result<std::result::Result<Command, String>> {
+    let asked = Command::new("cargo").args(["fuzz", "--version"]).output();
+    if !asked.is_ok_and(|answer| answer.status.success()) {
+        return Ok(
+            Err("cargo-fuzz is not installed: cargo install cargo-fuzz --locked".to_owned()),
+        );
+    }
+    let corpus = target("fuzz")?.join("corpus");
+    std::fs::create_dir_all(&corpus)
+        .map_err(|why| Failure::new(format!("cannot make {}: {why}", corpus.display())))?;
+    let mut command = Command::new("cargo");
+    command
+        .current_dir(workspace::root())
+        .env("RUSTC_BOOTSTRAP", "1")
+        // The driver leaks what a device may still write, on purpose.
+        .env("ASAN_OPTIONS", "detect_leaks=0")
+        .args(["fuzz", "run", "--features", "libfuzzer", "vfio_user_server"])
+        .arg(corpus)
+        .arg("fuzz/seeds/vfio_user_server")
+        .args(["--", "-max_total_time=600", "-max_len=1500", "-timeout=30"]);
+    Ok(Ok(command))
+}
+
+fn miri() -> Result<std::result::Result<Command, String>> {
+    let asked = Command::new("cargo").args(["+nightly", "miri", "--version"]).output();
+    if !asked.is_ok_and(|answer| answer.status.success()) {
+        let fix = "Miri is not installed: rustup toolchain install nightly --component miri --component rust-src";
+        return Ok(Err(fix.to_owned()));
+    }
+    let mut command = Command::new("cargo");
+    command.current_dir(workspace::root()).args(["+nightly", "miri", "test"]);
+    command.args(["--package", "adit-driver", "--lib", "--target-dir"]).arg(target("miri")?);
+    command.arg("--").args(PURE);
+    // 65535 slots and every run of a thousand pages are too many for an interpreter.
+    command.args(["--skip=every_slot_is_used_once", "--skip=every_run_of_a_region"]);
+    command.env("MIRIFLAGS", "-Zmiri-disable-isolation -Zmiri-permissive-provenance");
+    Ok(Ok(command))
+}
+
+fn memcheck() -> Result<std::result::Result<Command, String>> {
+    if crate::process::find("valgrind").is_none() {
+        return Ok(Err("valgrind is not installed: apt-get install valgrind".to_owned()));
+    }
+    let mut command = workspace::cargo();
+    command.args(["test", "--quiet", "--package", "adit-driver", "--features", "serve", "--lib"]);
+    command.arg("--").args(PURE);
+    let valgrind = "valgrind --quiet --error-exitcode=9 --exit-on-first-error=yes";
+    command.env("CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER", valgrind);
+    command.env("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER", valgrind);
+    Ok(Ok(command))
+}
+
+/// Of `--target`, so that build scripts and macros are built without it. Leaks are not looked for: the driver leaks
+/// memory that a device may still write (law 3), and tests have it do so.
+fn asan() -> Result<std::result::Result<Command, String>> {
+    let triple = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
+    let mut command = workspace::cargo();
+    command.args(["test", "--quiet", "--package", "adit-driver", "--features", "serve", "--tests"]);
+    command.args(["--no-fail-fast", "--target", &triple, "--target-dir"]).arg(target("asan")?);
+    // A stable compiler has the sanitizer too, behind a flag that it takes only so.
+    command.env("RUSTC_BOOTSTRAP", "1").env("RUSTFLAGS", "-Zsanitizer=address");
+    command.env("ASAN_OPTIONS", "detect_leaks=0");
+    Ok(Ok(command))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn steps_are_chosen_by_name_and_a_wrong_one_is_answered_with_those_there_are() {
+        let names = |only: &[&str]| {
+            let only: Vec<String> = only.iter().map(|name| (*name).to_owned()).collect();
+            let steps = select(&only).map_err(|failure| failure.to_string())?;
+            Ok::<Vec<&str>, String>(steps.iter().map(|step| step.name).collect())
+        };
+        assert_eq!(names(&[]).expect("all").len(), STEPS.len());
+        assert_eq!(names(&["asan", "miri"]), Ok(vec!["miri", "asan"]));
+        assert!(names(&["msan"]).is_err_and(|why| why.contains("'msan'; there are miri,")));
+    }
+
+    #[test]
+    fn what_was_left_out_fails_nothing_and_is_said() {
+        let step = |command| Step { name: "a", about: "b", command };
+        let lacks = step(|| Ok(Err("it lacks something".to_owned())));
+        let passes = step(|| Ok(Ok(Command::new("true"))));
+        let fails = step(|| Ok(Ok(Command::new("false"))));
+        let outcomes = [lacks, passes, fails].map(|step| run_step(&step).expect("it can be run"));
+        assert_eq!(outcomes, [Outcome::LeftOut, Outcome::Passed, Outcome::Failed]);
+        assert!(summary(&outcomes).ends_with("FAILED. 1 passed, 1 failed, 1 left out"));
+        assert!(summary(&outcomes[..2]).ends_with("ok. 1 passed, 0 failed, 1 left out"));
+    }
+}

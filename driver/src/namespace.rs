@@ -26,9 +26,7 @@ pub struct Namespace {
     command_limits: CommandLimits,
     /// Most LBAs of one command.
     max_lbas: u64,
-    /// Whether data may be pointed at by SGLs.
-    takes_sgls: bool,
-    /// The bits of an address or length that keep a buffer from being an SGL data block, where there are SGLs.
+    /// The bits of an address or length that keep a buffer from being an SGL data block: all where there are no SGLs.
     sgl_mask: u64,
     prinfo: Prinfo,
     protection: Option<Protection>,
@@ -90,9 +88,9 @@ impl Namespace {
             limits,
             command_limits: controller.commands,
             max_lbas: max_bytes >> lba_shift,
-            takes_sgls: controller.sgl != SglSupport::None,
             sgl_mask: match controller.sgl {
-                SglSupport::None | SglSupport::Byte => 0,
+                SglSupport::None => u64::MAX,
+                SglSupport::Byte => 0,
                 SglSupport::Dword => 3,
             },
             prinfo: Prinfo::of(protection),
@@ -153,11 +151,8 @@ impl Namespace {
         self.max_lbas
     }
 
-    #[inline(always)]
-    pub(crate) fn takes_sgls(&self) -> bool {
-        self.takes_sgls
-    }
-
+    /// The bits that must be clear in the address and length of an SGL's data block; all of them where the controller takes no
+    /// SGLs, since no length is 0.
     #[inline(always)]
     pub(crate) fn sgl_mask(&self) -> u64 {
         self.sgl_mask

@@ -145,9 +145,9 @@ pub(crate) struct Prinfo {
     /// Bits of CDW12 for reads and writes.
     pub(crate) control: u32,
     /// The bits of the LBA's number that are the reference tag.
-    pub(crate) reference_mask: u32,
-    /// CDW15: the application tag below its mask.
-    pub(crate) application: u32,
+    reference_mask: u64,
+    /// CDW15, in the upper half: the application tag below its mask.
+    application: u64,
 }
 
 impl Prinfo {
@@ -165,15 +165,16 @@ impl Prinfo {
                 | bit(CHECK_GUARD, checks.guard)
                 | bit(CHECK_APPLICATION, checks.application_tag)
                 | bit(CHECK_REFERENCE, checks.reference_tag && checks_place),
-            reference_mask: if checks_place { u32::MAX } else { 0 },
-            application: u32::from(checks.application_mask) << 16 | u32::from(checks.application),
+            reference_mask: if checks_place { u32::MAX.into() } else { 0 },
+            application: u64::from(checks.application_mask) << 48
+                | u64::from(checks.application) << 32,
         }
     }
 
-    /// The reference tag of the first LBA of a command (ILBRT, EILBRT).
+    /// CDW14 and 15: the reference tag of the first LBA of a command (ILBRT, EILBRT), and the application tag.
     #[inline(always)]
-    pub(crate) fn reference(self, lba: Lba) -> u32 {
-        lba.0 as u32 & self.reference_mask
+    pub(crate) fn tags(self, lba: Lba) -> u64 {
+        lba.0 & self.reference_mask | self.application
     }
 
     /// A read or write: made and dropped by the controller, and checked.
@@ -199,15 +200,16 @@ impl Prinfo {
 
     /// A source range of Copy, which has its own reference tag.
     pub(crate) fn on_source(self, mut source: CopyRange) -> CopyRange {
-        source.eilbrt = self.reference(source.slba()).into();
+        source.eilbrt = (self.tags(source.slba()) as u32).into();
         source
     }
 
     fn on(self, sqe: Sqe, control: u32) -> Sqe {
+        let tags = self.tags(sqe.slba());
         Sqe {
             cdw12: (sqe.cdw12.get() | control).into(),
-            cdw14: self.reference(sqe.slba()).into(),
-            cdw15: self.application.into(),
+            cdw14: (tags as u32).into(),
+            cdw15: ((tags >> 32) as u32).into(),
             ..sqe
         }
     }

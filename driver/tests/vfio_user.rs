@@ -37,6 +37,8 @@ const ACQ: u32 = 0x30;
 const ADMIN_TAIL: u32 = 0x1000;
 const PAGE: usize = 4096;
 const PATIENCE: Duration = Duration::from_secs(10);
+/// How long a scripted server may take to answer: so long that only one that never answers misses it.
+const DEADLINE: Duration = Duration::from_secs(1);
 
 fn small() -> soft::Options {
     soft::Options::memory(1 << 20)
@@ -383,8 +385,7 @@ impl Scripted {
     }
 
     fn open(&self) -> adit_driver::Result<Arc<VfioUser>> {
-        let deadline = Duration::from_millis(200);
-        VfioUser::open_with(&self.socket, Options { deadline, map_doorbells: true })
+        VfioUser::open_with(&self.socket, Options { deadline: DEADLINE, map_doorbells: true })
     }
 
     fn refusal(&self) -> String {
@@ -507,7 +508,7 @@ fn lies_while_opening_are_refusals_in_time() {
         assert!(text.contains(part), "{name}: {text}");
         assert!(started.elapsed() < Duration::from_secs(5), "{name} took too long");
     };
-    expect("mute", "within 200 ms", |_, _| Act::Silence);
+    expect("mute", "within 1000 ms", |_, _| Act::Silence);
     expect("hang-up", "closed the connection", |_, _| Act::HangUp);
     expect("refuse", "Invalid argument", |_, _| Act::Refuse(22));
     expect("future", "version 9", |_, _| Act::Reply(vec![9, 0, 0, 0]));
@@ -570,7 +571,7 @@ fn a_server_that_stops_answering_is_gone_after_the_deadline() {
     let started = Instant::now();
     assert_eq!(bus.read32(CSTS), u32::MAX);
     assert_eq!(bus.read32(CSTS), u32::MAX);
-    assert!(started.elapsed() < Duration::from_secs(1), "only the first waits");
+    assert!(started.elapsed() < 2 * DEADLINE, "only the first waits");
     assert_eq!(bus.take_event(), Some(BusEvent::Gone));
 }
 

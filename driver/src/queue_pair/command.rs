@@ -60,8 +60,7 @@ impl Transfer<'_> {
         let cdw0 = u32::from(self.opcode.0) | pointer.psdt;
         let nsid = u64::from(self.namespace.nsid().0);
         let [dptr0, dptr1] = pointer.words;
-        let prinfo = self.namespace.prinfo();
-        let tags = u64::from(prinfo.reference(lba)) | u64::from(prinfo.application) << 32;
+        let tags = self.namespace.prinfo().tags(lba);
         let cdw12 = u64::from(self.control) | (count - 1);
         [u64::from(cdw0) | nsid << 32, 0, 0, dptr0, dptr1, lba.0, cdw12, tags]
     }

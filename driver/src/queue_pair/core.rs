@@ -472,7 +472,7 @@ fn direct_pointer<B: IoBuffer>(
     buffer: &B,
 ) -> Option<Pointer> {
     let Segment { iova, len } = segment;
-    if namespace.takes_sgls() && (iova.0 | len) & namespace.sgl_mask() == 0 {
+    if (iova.0 | len) & namespace.sgl_mask() == 0 {
         stats.sgl_commands += 1;
         return Some(Pointer::data_block(iova, len as u32));
     }

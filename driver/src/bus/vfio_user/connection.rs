@@ -220,26 +220,34 @@ fn check_header(header: &Header, id: u16, command: Command) -> Result<usize, Str
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::mpsc::channel;
     use std::thread;
 
+    /// The deadline where no reply comes in time.
     const SOON: Duration = Duration::from_millis(50);
+    /// The deadline where one comes, however busy the machine is.
+    const LATE: Duration = Duration::from_secs(60);
 
     /// A client whose one request is answered with `reply`, and what came of it.
     fn answered(
+        deadline: Duration,
         reply: impl FnOnce(Header, &mut UnixStream) + Send,
     ) -> (Connection, Answer<Vec<u8>>) {
         let (ours, mut theirs) = UnixStream::pair().expect("pair");
-        ours.set_read_timeout(Some(SOON)).expect("timeout");
-        let mut connection = Connection::over(ours, SOON);
+        ours.set_read_timeout(Some(deadline)).expect("timeout");
+        let mut connection = Connection::over(ours, deadline);
+        let (over, is_over) = channel::<()>();
         let answer = thread::scope(|scope| {
-            scope.spawn(|| {
+            scope.spawn(move || {
                 let mut request = Header::new_zeroed();
                 theirs.read_exact(request.as_mut_bytes()).expect("request");
                 reply(request, &mut theirs);
-                // Held open past the deadline, so that only a reply's content counts.
-                thread::sleep(3 * SOON);
+                // Held open until the client has its answer, so that only a reply's content counts.
+                is_over.recv().expect_err("nothing is sent");
             });
-            connection.request(Command::DeviceReset, &[]).map(<[u8]>::to_vec)
+            let answer = connection.request(Command::DeviceReset, &[]).map(<[u8]>::to_vec);
+            drop(over);
+            answer
         });
         (connection, answer)
     }
@@ -248,8 +256,8 @@ mod tests {
         Header { flags: FLAG_TYPE_REPLY, ..request }
     }
 
-    fn broken_by(reply: impl FnOnce(Header, &mut UnixStream) + Send) -> String {
-        let (mut connection, answer) = answered(reply);
+    fn broken_by(deadline: Duration, reply: impl FnOnce(Header, &mut UnixStream) + Send) -> String {
+        let (mut connection, answer) = answered(deadline, reply);
         let Err(Failure::Broken(reason)) = answer else { panic!("accepted: {answer:?}") };
         let again = connection.request(Command::DeviceReset, &[]).map(<[u8]>::to_vec);
         assert_eq!(again, Err(Failure::Broken(reason.clone())), "a broken connection stays so");
@@ -264,7 +272,7 @@ mod tests {
 
     #[test]
     fn a_right_reply_is_its_body() {
-        let (mut connection, answer) = answered(|request, stream| {
+        let (mut connection, answer) = answered(LATE, |request, stream| {
             send(stream, Header { message_size: 20, ..reply_to(request) }, &[1, 2, 3, 4]);
         });
         assert_eq!(answer, Ok(vec![1, 2, 3, 4]));
@@ -273,7 +281,7 @@ mod tests {
 
     #[test]
     fn an_error_reply_is_a_refusal_and_the_connection_lives() {
-        let (connection, answer) = answered(|request, stream| {
+        let (connection, answer) = answered(LATE, |request, stream| {
             let error = libc::EINVAL as u32;
             let flags = FLAG_TYPE_REPLY | FLAG_ERROR;
             send(stream, Header { flags, error, ..reply_to(request) }, &[]);
@@ -284,13 +292,13 @@ mod tests {
 
     #[test]
     fn no_reply_ends_at_the_deadline() {
-        assert!(broken_by(|_, _| ()).contains("within 50 ms"));
+        assert!(broken_by(SOON, |_, _| ()).contains("within 50 ms"));
     }
 
     #[test]
     fn bytes_that_trickle_in_do_not_stretch_the_deadline() {
         let started = Instant::now();
-        broken_by(|request, stream| {
+        broken_by(SOON, |request, stream| {
             let header = Header { message_size: 1016, ..reply_to(request) };
             stream.write_all(header.as_bytes()).expect("header");
             for _ in 0..10 {
@@ -319,22 +327,24 @@ mod tests {
             ("4294967295 bytes", too_long),
         ];
         for (expected, lie) in lies {
-            let reason = broken_by(|request, stream| send(stream, lie(request), &[]));
+            let reason = broken_by(LATE, |request, stream| send(stream, lie(request), &[]));
             assert!(reason.contains(expected), "{reason}");
         }
     }
 
     #[test]
     fn a_truncated_reply_breaks_the_connection() {
-        let reason = broken_by(|request, stream| {
+        let reason = broken_by(LATE, |request, stream| {
             send(stream, Header { message_size: 32, ..reply_to(request) }, &[0; 8]);
+            stream.shutdown(Shutdown::Write).expect("shutdown");
         });
         assert!(reason.contains("cut short"), "{reason}");
     }
 
     #[test]
     fn a_closed_socket_breaks_the_connection() {
-        let reason = broken_by(|_, stream| stream.shutdown(Shutdown::Both).expect("shutdown"));
+        let reason =
+            broken_by(LATE, |_, stream| stream.shutdown(Shutdown::Both).expect("shutdown"));
         assert!(reason.contains("closed the connection"), "{reason}");
     }
 }

@@ -30,8 +30,12 @@ const ERRORS: &str = "qemu.log";
 /// What stands for a new image file in a `--qemu-arg`.
 const IMAGE: &str = "{image}";
 
-/// How the failure begins of a guest, or a QEMU, that ended by itself.
+/// How the failure begins of a guest that hung in its boot, or of one, or a QEMU, that ended by itself.
 pub(crate) const DIED: &str = "the guest died";
+
+/// How long a guest may take to reach its command: 30 times what it takes on a quiet machine. Emulated kernels hang in
+/// their boot now and then, waiting for an interrupt that another of their processors has lost.
+const BOOT_LIMIT: Duration = Duration::from_secs(120);
 
 /// How much of a log is shown: a kernel panic with its call trace fits.
 const EVIDENCE_LINES: usize = 50;
@@ -211,17 +215,14 @@ impl Qemu {
         splitter: &mut Splitter,
         sink: &mut dyn Write,
     ) -> Result<()> {
-        let limit_s = watch.limit_s;
-        let deadline = Instant::now() + Duration::from_secs(limit_s);
+        let began = Instant::now();
         let until_booted = watch.waiting == Waiting::UntilBooted;
         let mut progress = until_booted.then(|| Progress::start("booting the guest"));
         loop {
             interrupt::check()?;
             self.monitor.as_mut().map_or(Ok(()), Monitor::step)?;
-            if Instant::now() >= deadline {
-                return Err(Failure::new(format!(
-                    "the guest took longer than {limit_s} s and was killed (--timeout)"
-                )));
+            if let Some(why) = overdue(began.elapsed(), watch.limit_s, splitter.booted()) {
+                return Err(Failure::new(why));
             }
             let bytes = match self.output.recv_timeout(TICK) {
                 Ok(bytes) => splitter.feed(&bytes),
@@ -239,6 +240,15 @@ impl Qemu {
                 .context("cannot pass the guest's output on")?;
         }
     }
+}
+
+/// Why a guest that has run for this long is killed, if it is.
+fn overdue(elapsed: Duration, limit_s: u64, booted: bool) -> Option<String> {
+    if elapsed >= Duration::from_secs(limit_s) {
+        return Some(format!("the guest took longer than {limit_s} s and was killed (--timeout)"));
+    }
+    let hung = !booted && elapsed >= BOOT_LIMIT;
+    hung.then(|| format!("{DIED}: its kernel has not booted in {} s", BOOT_LIMIT.as_secs()))
 }
 
 impl Qemu {
@@ -280,6 +290,16 @@ fn pump(mut stdout: ChildStdout, sender: &SyncSender<Vec<u8>>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_guest_that_hangs_in_its_boot_has_died_and_one_that_takes_long_has_not() {
+        let told = |seconds, booted| overdue(Duration::from_secs(seconds), 900, booted);
+        assert_eq!(told(119, false), None);
+        assert!(told(120, false).unwrap().starts_with(DIED));
+        assert_eq!(told(899, true), None);
+        assert!(told(900, true).unwrap().contains("--timeout"));
+        assert!(told(900, false).unwrap().contains("--timeout"));
+    }
 
     #[test]
     fn an_argument_gets_an_image_where_it_asks_for_one() {

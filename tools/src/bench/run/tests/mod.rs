@@ -191,9 +191,9 @@ fn thinking_takes_its_time() {
 #[test]
 fn what_was_done_to_warm_up_does_not_count() {
     let options = "filename=null: rw=read bs=4k rate_iops=1000 time_based runtime=500ms";
-    let job = run_one(&format!("{options} ramp_time=500ms"));
-    assert!((400..=520).contains(&job.ways[Way::Read].ios), "{}", job.ways[Way::Read].ios);
-    assert!(job.elapsed < Duration::from_millis(900), "{:?}", job.elapsed);
+    let job = run_one(&format!("{options} ramp_time=1500ms"));
+    assert!((250..=520).contains(&job.ways[Way::Read].ios), "{}", job.ways[Way::Read].ios);
+    assert!(job.elapsed < Duration::from_millis(1500), "{:?}", job.elapsed);
 }
 
 #[test]
@@ -405,20 +405,21 @@ fn a_mix_that_is_verified_keeps_the_mix_and_its_latencies() {
     );
     let write = &job.ways[Way::Write];
     assert!(write.ios < 400, "a fifth, though they might be as many: {}", write.ios);
-    assert!(write.lat.percentile_ns(50.0) < 50_000_000, "{} ns", write.lat.percentile_ns(50.0));
+    // What waits for reads that are kept back for the mix waits for half of the run.
+    assert!(write.lat.percentile_ns(50.0) < 250_000_000, "{} ns", write.lat.percentile_ns(50.0));
 }
 
 #[test]
 fn thinking_begins_when_nothing_is_in_flight_whatever_the_depth() {
-    let options = "filename=null: rw=read bs=4k number_ios=10 thinktime=50ms iodepth=8";
+    let options = "filename=null: rw=read bs=4k number_ios=10 thinktime=150ms iodepth=8";
     let job = run_one(&format!("{options} thinktime_blocks_type=issue"));
-    assert!(job.elapsed >= Duration::from_millis(450), "{:?}", job.elapsed);
+    assert!(job.elapsed >= Duration::from_millis(1350), "{:?}", job.elapsed);
     // Eight complete before the first pause, then one before each.
     let job = run_one(options);
-    assert!(job.elapsed >= Duration::from_millis(100), "{:?}", job.elapsed);
+    assert!(job.elapsed >= Duration::from_millis(300), "{:?}", job.elapsed);
     let job = run_one(&format!("{options} thinktime_blocks=5"));
-    assert!(job.elapsed >= Duration::from_millis(50), "{:?}", job.elapsed);
-    assert!(job.elapsed < Duration::from_millis(400), "{:?}", job.elapsed);
+    assert!(job.elapsed >= Duration::from_millis(150), "{:?}", job.elapsed);
+    assert!(job.elapsed < Duration::from_millis(1350), "{:?}", job.elapsed);
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::hint::black_box;
 use std::time::Instant;
 
 use adit_kvstore::evict::{Lru, Policy};
-use adit_kvstore::index::{Index, Loading, NewObject};
+use adit_kvstore::internals::index::{Index, Loading, NewObject};
 use adit_kvstore::{Key, LayoutId, Object, ObjectId, Place, TenantId};
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 

@@ -25,7 +25,8 @@ use adit_driver::memory::{AnyBuffer, Buffer};
 use adit_kvstore::shard::{
     Action, Done, GetItem, Outcome, Part, PutItem, PutOptions, Request, Shard, ShardOptions,
 };
-use adit_kvstore::{Durability, Key, checksum};
+use adit_kvstore::internals::checksum;
+use adit_kvstore::{Durability, Key};
 use clap::{Parser, ValueEnum};
 use shelf::{Shelf, ShelfQueue};
 

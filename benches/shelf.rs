@@ -12,7 +12,7 @@ use adit_driver::device::{CommandQueue, Operation, Request};
 use adit_driver::memory::{AnyBuffer, Buffer};
 use adit_driver::queue_pair::{Completion, Rejected, Stats};
 use adit_driver::{Device, DeviceOptions, Time};
-use adit_kvstore::media::{self, FormatOptions, Set};
+use adit_kvstore::internals::format::{self, FormatOptions, Set};
 use adit_kvstore::shard::{LANE_MEMORY_BYTES, Lane, LaneInfo, Load, Recovery, Shard, ShardOptions};
 use adit_kvstore::{Result, UNIT_BYTES};
 
@@ -76,7 +76,7 @@ impl Shelf {
     /// Makes a store of it.
     ///
     /// # Errors
-    /// As [`media::format`].
+    /// As [`format::format`].
     pub(crate) fn format(&mut self, objects_max: u32) -> Result<Set> {
         let options = FormatOptions {
             shards: 1,
@@ -88,7 +88,7 @@ impl Shelf {
         };
         let clock = &mut || Time::ZERO;
         self.objects = 0..0;
-        media::format(&mut self.lanes()?, &options, clock)?;
+        format::format(&mut self.lanes()?, &options, clock)?;
         let set = self.read_set()?;
         self.objects = set.geometry().data(0, 0);
         Ok(set)
@@ -117,9 +117,9 @@ impl Shelf {
     /// What it was formatted as, and opened how often.
     ///
     /// # Errors
-    /// As [`media::read_set`].
+    /// As [`format::read_set`].
     pub(crate) fn read_set(&self) -> Result<Set> {
-        media::read_set(&mut self.lanes()?, &mut || Time::ZERO)
+        format::read_set(&mut self.lanes()?, &mut || Time::ZERO)
     }
 }
 

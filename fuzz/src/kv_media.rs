@@ -6,19 +6,19 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use adit_kvstore::block::{
+use adit_kvstore::internals::block::{
     BLOCK_HEADER_BYTES, BODY_BLOCK_BYTES, BlockKind, BlockReader, BlockWriter, JOURNAL_BLOCK_BYTES,
     Lineage, Stamp,
 };
-use adit_kvstore::checkpoint::{
+use adit_kvstore::internals::checkpoint::{
     CHECKPOINT_HEADER_BYTES, CheckpointHeader, CheckpointReader, CheckpointWriter, Pushed,
 };
-use adit_kvstore::device_set::{Given, check_set};
-use adit_kvstore::geometry::Geometry;
-use adit_kvstore::journal::{FIRST_SEQUENCE, Journal, Mark};
-use adit_kvstore::record::{Put, Record};
-use adit_kvstore::recovery::{Areas, Media, Rebuild, recover};
-use adit_kvstore::superblock::{SUPERBLOCK_BYTES, Superblock, choose};
+use adit_kvstore::internals::device_set::{Given, check_set};
+use adit_kvstore::internals::geometry::Geometry;
+use adit_kvstore::internals::journal::{FIRST_SEQUENCE, Journal, Mark};
+use adit_kvstore::internals::record::{Put, Record};
+use adit_kvstore::internals::recovery::{Areas, Media, Rebuild, recover};
+use adit_kvstore::internals::superblock::{SUPERBLOCK_BYTES, Superblock, choose};
 use adit_kvstore::{Durability, LayoutId, Object, Place, TenantId};
 use crc_fast::{CrcAlgorithm, checksum};
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::key::KEY_BYTES_MAX;
+use crate::model::key::KEY_BYTES_MAX;
 use crate::shard::Failure;
 
 /// The result of a call of the store's.

@@ -68,72 +68,36 @@
 //! Modules that are not listed below are parts of the store. They are within reach of its simulation, its fuzz targets
 //! and its benchmarks, and change without notice.
 #![forbid(unsafe_code)]
+// Without the feature nothing outside reaches what is public inside.
+#![cfg_attr(not(feature = "internals"), allow(unreachable_pub))]
 
-pub mod evict;
-pub mod layout;
-pub mod shard;
-pub mod store;
-pub mod survey;
-
-mod bytes;
+mod catalog;
 mod error;
-mod key;
-mod number_hash;
-mod object;
-mod options;
-mod place;
-mod prometheus;
-mod recent;
-mod runs;
+mod io;
+mod media;
+mod model;
+mod policy;
+pub mod shard;
+mod space;
+pub mod store;
 
-// Parts of the store: see the front page.
-#[doc(hidden)]
-pub mod admission;
-#[doc(hidden)]
-pub mod block;
-#[doc(hidden)]
-pub mod budget;
-#[doc(hidden)]
-pub mod checkpoint;
-#[doc(hidden)]
-pub mod checksum;
-#[doc(hidden)]
-pub mod device_set;
-#[doc(hidden)]
-pub mod discard;
-#[doc(hidden)]
-pub mod expiry;
-#[doc(hidden)]
-pub mod extent;
-#[doc(hidden)]
-pub mod geometry;
-#[doc(hidden)]
-pub mod index;
-#[doc(hidden)]
-pub mod journal;
-#[doc(hidden)]
-pub mod lease;
-#[doc(hidden)]
-pub mod media;
-#[doc(hidden)]
-pub mod plan;
-#[doc(hidden)]
-pub mod record;
-#[doc(hidden)]
-pub mod recovery;
-#[doc(hidden)]
-pub mod schedule;
-#[doc(hidden)]
-pub mod slab;
-#[doc(hidden)]
-pub mod superblock;
-mod table;
-#[doc(hidden)]
-pub mod tenant;
+/// Parts of the store for its simulation, its fuzz targets and its benchmarks. They change without notice.
+#[cfg(feature = "internals")]
+pub mod internals {
+    pub use crate::catalog::index;
+    pub use crate::media::{
+        block, checkpoint, checksum, device_set, format, geometry, journal, record, recovery,
+        superblock,
+    };
+}
 
 pub use error::{Error, Result};
-pub use key::{KEY_BYTES_MAX, Key};
-pub use object::{CHECKSUMS_MAX, LayoutId, Object, ObjectId, TenantId, piece_bytes};
-pub use options::{Durability, PolicyKind, Watermarks};
-pub use place::{Place, UNIT_BYTES, units};
+pub use media::survey;
+pub use model::key::{KEY_BYTES_MAX, Key};
+pub use model::layout;
+pub use model::object::{CHECKSUMS_MAX, LayoutId, Object, ObjectId, TenantId, piece_bytes};
+pub use model::options::{Durability, PolicyKind, Watermarks};
+pub use model::place::{Place, UNIT_BYTES, units};
+pub use model::plan;
+pub use policy::evict;
 pub use store::{FormatStore, Local, OpenOptions, Store};

@@ -1,11 +1,11 @@
 //! Each field at the place where `docs/disk-format.md` has it. A change here is another version of the format.
 
-use adit_kvstore::block::{BODY_BLOCK_BYTES, BlockKind, BlockReader, BlockWriter, Lineage, Stamp};
-use adit_kvstore::checkpoint::{CHECKPOINT_HEADER_BYTES, CheckpointHeader};
-use adit_kvstore::geometry::{FormatOptions, Geometry};
-use adit_kvstore::journal::Mark;
-use adit_kvstore::record::{Put, RECORD_BYTES_MAX, Record};
-use adit_kvstore::superblock::{SUPERBLOCK_BYTES, Superblock};
+use adit_kvstore::internals::block::{BODY_BLOCK_BYTES, BlockKind, BlockReader, BlockWriter, Lineage, Stamp};
+use adit_kvstore::internals::checkpoint::{CHECKPOINT_HEADER_BYTES, CheckpointHeader};
+use adit_kvstore::internals::geometry::{FormatOptions, Geometry};
+use adit_kvstore::internals::journal::Mark;
+use adit_kvstore::internals::record::{Put, RECORD_BYTES_MAX, Record};
+use adit_kvstore::internals::superblock::{SUPERBLOCK_BYTES, Superblock};
 use adit_kvstore::{Durability, LayoutId, Object, Place, TenantId};
 use crc_fast::{CrcAlgorithm, checksum};
 

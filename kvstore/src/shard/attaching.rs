@@ -8,7 +8,7 @@
 use adit_driver::device::CommandQueue;
 
 use super::Shard;
-use super::lane::{Lane, Load};
+use crate::io::lane::{Lane, Load};
 use crate::error::{Error, Result};
 
 impl<Q: CommandQueue<Load>> Shard<Q> {

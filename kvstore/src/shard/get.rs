@@ -6,13 +6,13 @@ use smallvec::SmallVec;
 
 use super::Shard;
 use super::batch::{Direction, Item, Job, Reading, Sums, Trouble};
-use super::lane::Load;
+use crate::io::lane::Load;
 use super::memory::Memory;
 use super::parts::extract;
 use super::request::{Failure, GetItem, Outcome, Part};
-use crate::key::Key;
-use crate::object::ObjectId;
-use crate::place::UNIT_BYTES;
+use crate::model::key::Key;
+use crate::model::object::ObjectId;
+use crate::model::place::UNIT_BYTES;
 
 impl<Q: CommandQueue<Load>> Shard<Q> {
     /// Reads items, those that are neighbours together.

@@ -9,7 +9,7 @@ use adit_driver::Time;
 use adit_driver::device::CommandQueue;
 
 use super::batch::NewObject;
-use super::lane::Load;
+use crate::io::lane::Load;
 use super::log::Answer;
 use super::request::Failure;
 use super::{Done, Shard};

@@ -19,12 +19,12 @@ use adit_driver::memory::AnyBuffer;
 
 use super::batch::NewObject;
 use super::request::{Failure, Outcome};
-use crate::block::{BLOCK_HEADER_BYTES, JOURNAL_BLOCK_BYTES};
-use crate::journal::{Journal, JournalWrite, Mark};
-use crate::key::KEY_BYTES_MAX;
-use crate::object::Object;
-use crate::options::Durability;
-use crate::record::{LAYOUT_BYTES_MAX, Record, TENANT_NAME_BYTES_MAX, record_bytes};
+use crate::media::block::{BLOCK_HEADER_BYTES, JOURNAL_BLOCK_BYTES};
+use crate::media::journal::{Journal, JournalWrite, Mark};
+use crate::model::key::KEY_BYTES_MAX;
+use crate::model::object::Object;
+use crate::model::options::Durability;
+use crate::media::record::{LAYOUT_BYTES_MAX, Record, TENANT_NAME_BYTES_MAX, record_bytes};
 
 /// A flush is due when so many blocks were written since the last: they are kept in memory until they are durable.
 const UNDURABLE_BLOCKS_MAX: usize = 1024;
@@ -406,7 +406,7 @@ pub(super) fn put_record<'a>(
     object: Object,
     slab_base: Option<u64>,
     expires_s: Option<u64>,
-    checksums: crate::record::Checksums<'a>,
+    checksums: crate::media::record::Checksums<'a>,
 ) -> Record<'a> {
-    Record::Put(crate::record::Put { key, object, slab_base, expires_s, checksums })
+    Record::Put(crate::media::record::Put { key, object, slab_base, expires_s, checksums })
 }

@@ -7,7 +7,7 @@ use adit_driver::memory::{AnyBuffer, Buffer};
 use smallvec::SmallVec;
 
 use super::batch::{Buffers, Sums};
-use crate::checksum;
+use crate::media::checksum;
 
 /// Runs of memory by their offsets in the item, in order.
 type Parts = SmallVec<[(u64, Buffer); 2]>;

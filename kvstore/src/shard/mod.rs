@@ -27,7 +27,7 @@ mod evicting;
 mod get;
 mod held;
 mod journaling;
-mod lane;
+
 mod log;
 mod memory;
 mod opening;
@@ -50,8 +50,8 @@ use adit_driver::device::CommandQueue;
 use adit_driver::memory::{AnyBuffer, Buffer};
 use smallvec::SmallVec;
 
-pub(crate) use lane::{Command, Fault, Finished, Purpose};
-pub use lane::{
+pub(crate) use crate::io::lane::{Command, Fault, Finished, Purpose};
+pub use crate::io::lane::{
     LANE_BUFFER_BYTES, LANE_MEMORY_BYTES, LANE_MEMORY_MIN_BYTES, Lane, LaneInfo, Load, Tag,
 };
 pub use opening::Recovery;
@@ -69,21 +69,21 @@ use self::log::{Answer, Log};
 use self::put::Putting;
 use self::space::Spaces;
 use self::writers::{Reserving, Sealing, Writer};
-use crate::admission::Admission;
-use crate::budget::Budget;
-use crate::evict::{Policy, PolicyMaker};
-use crate::expiry::Expiry;
-use crate::index::Index;
-use crate::key::Key;
-use crate::layout::Layout;
-pub use crate::lease::LeaseId;
-use crate::lease::Leases;
-use crate::object::{LayoutId, ObjectId, TenantId};
-use crate::options::{Durability, PolicyKind, Watermarks};
-use crate::place::{Place, UNIT_BYTES};
-use crate::plan;
-use crate::record::Record;
-use crate::tenant::{Tenant, Tenants};
+use crate::policy::admission::Admission;
+use crate::policy::budget::Budget;
+use crate::policy::evict::{Policy, PolicyMaker};
+use crate::catalog::expiry::Expiry;
+use crate::catalog::index::Index;
+use crate::model::key::Key;
+use crate::model::layout::Layout;
+pub use crate::catalog::lease::LeaseId;
+use crate::catalog::lease::Leases;
+use crate::model::object::{LayoutId, ObjectId, TenantId};
+use crate::model::options::{Durability, PolicyKind, Watermarks};
+use crate::model::place::{Place, UNIT_BYTES};
+use crate::model::plan;
+use crate::media::record::Record;
+use crate::catalog::tenant::{Tenant, Tenants};
 
 /// How a shard works. The defaults are a store's.
 #[derive(Clone, Debug)]

@@ -8,32 +8,32 @@ use adit_driver::device::CommandQueue;
 use super::batch::{Batches, Boxes};
 use super::checkpointing::Checkpoints;
 use super::held::HeldObjects;
-use super::lane::{Lane, Load};
+use crate::io::lane::{Lane, Load};
 use super::log::Log;
 use super::space::Spaces;
 use super::{Coming, Shard, ShardOptions, Stats};
-use crate::admission::Admission;
-use crate::block::Lineage;
-use crate::budget::Budget;
+use crate::policy::admission::Admission;
+use crate::media::block::Lineage;
+use crate::policy::budget::Budget;
 use crate::error::Result;
-use crate::evict::Policy;
-use crate::expiry::Expiry;
-use crate::extent::Extents;
-use crate::geometry::Geometry;
-use crate::index::{Index, Loading, NewObject};
-use crate::journal::{FIRST_SEQUENCE, Journal, Mark};
-use crate::layout::{ENCODED_BYTES, Layout};
-use crate::lease::Leases;
-use crate::media::{Set, Waiting, begin_session};
-use crate::number_hash::NumberMap;
-use crate::object::{LayoutId, Object, ObjectId, TenantId};
-use crate::options::Durability;
-use crate::place::{Place, UNIT_BYTES};
-use crate::plan;
-use crate::record::{Put, Record, record_bytes};
-use crate::recovery::{Areas, Rebuild, Recovered, recover};
-use crate::slab::Slabs;
-use crate::tenant::Tenants;
+use crate::policy::evict::Policy;
+use crate::catalog::expiry::Expiry;
+use crate::space::extent::Extents;
+use crate::media::geometry::Geometry;
+use crate::catalog::index::{Index, Loading, NewObject};
+use crate::media::journal::{FIRST_SEQUENCE, Journal, Mark};
+use crate::model::layout::{ENCODED_BYTES, Layout};
+use crate::catalog::lease::Leases;
+use crate::media::format::{Set, Waiting, begin_session};
+use crate::catalog::hash::NumberMap;
+use crate::model::object::{LayoutId, Object, ObjectId, TenantId};
+use crate::model::options::Durability;
+use crate::model::place::{Place, UNIT_BYTES};
+use crate::model::plan;
+use crate::media::record::{Put, Record, record_bytes};
+use crate::media::recovery::{Areas, Rebuild, Recovered, recover};
+use crate::space::slab::Slabs;
+use crate::catalog::tenant::Tenants;
 
 /// Objects that may be leased at one time: one in so many.
 const LEASED_PARTS: u32 = 2;
@@ -196,7 +196,7 @@ fn new_log(
     geometry: &Geometry,
     options: &ShardOptions,
     recovery: &Recovery,
-    agreed: crate::device_set::Agreed,
+    agreed: crate::media::device_set::Agreed,
     now: Time,
 ) -> Log {
     let ring = geometry.journal(shard).1;

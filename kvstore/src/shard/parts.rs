@@ -5,10 +5,10 @@ use std::ops::Range;
 use super::memory::Pieces;
 use super::request::{Failure, Part};
 use super::space::Spaces;
-use crate::layout::Layout;
-use crate::object::{Object, piece_bytes};
-use crate::place::{UNIT_BYTES, units};
-use crate::plan;
+use crate::model::layout::Layout;
+use crate::model::object::{Object, piece_bytes};
+use crate::model::place::{UNIT_BYTES, units};
+use crate::model::plan;
 
 /// What a part of an object is made of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -9,13 +9,13 @@ use adit_driver::spec::StatusCodeType;
 use adit_driver::{CommandError, Protection, Time};
 
 use super::Shard;
-use super::lane::Load;
+use crate::io::lane::Load;
 use super::parts::{Extract, extract};
 use super::request::{Failure, Part};
-use crate::checksum;
-use crate::key::Key;
-use crate::lease::LeaseId;
-use crate::plan::{self, Plan};
+use crate::media::checksum;
+use crate::model::key::Key;
+use crate::catalog::lease::LeaseId;
+use crate::model::plan::{self, Plan};
 
 /// Who verifies what a transfer reads, before anybody else looks at it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

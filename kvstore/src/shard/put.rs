@@ -10,7 +10,7 @@ use smallvec::SmallVec;
 
 use super::batch::{Direction, Item, Job, NewObject, Sums};
 use super::evicting::Evicted;
-use super::lane::Load;
+use crate::io::lane::Load;
 use super::log::{Answer, Event, put_record};
 use super::memory::Memory;
 use super::parts::extract;
@@ -18,11 +18,11 @@ use super::request::{Decline, Failure, Outcome, Part, PutItem, PutOptions};
 use super::space::Room;
 use super::writers::{Reserving, Sealing};
 use super::{Shard, Stalled, Work};
-use crate::index::{self, Index};
-use crate::key::Key;
-use crate::layout::Layout;
-use crate::object::{LayoutId, Object};
-use crate::place::{Place, UNIT_BYTES};
+use crate::catalog::index::{self, Index};
+use crate::model::key::Key;
+use crate::model::layout::Layout;
+use crate::model::object::{LayoutId, Object};
+use crate::model::place::{Place, UNIT_BYTES};
 
 /// Room for each object of a batch.
 pub(super) type Rooms = SmallVec<[Room; 1]>;

@@ -10,8 +10,8 @@ use std::ops::Range;
 use adit_driver::Time;
 use adit_driver::memory::AnyBuffer;
 
-use crate::key::Key;
-use crate::object::{LayoutId, TenantId};
+use crate::model::key::Key;
+use crate::model::object::{LayoutId, TenantId};
 
 /// A request.
 #[derive(Debug)]

@@ -9,13 +9,13 @@ use std::time::Duration;
 
 use adit_driver::Time;
 
-use crate::discard::Discards;
-use crate::extent::Extents;
-use crate::layout::Layout;
-use crate::number_hash::NumberMap;
-use crate::object::{LayoutId, Object, piece_bytes};
-use crate::place::{Place, units};
-use crate::slab::Slabs;
+use crate::space::discard::Discards;
+use crate::space::extent::Extents;
+use crate::model::layout::Layout;
+use crate::catalog::hash::NumberMap;
+use crate::model::object::{LayoutId, Object, piece_bytes};
+use crate::model::place::{Place, units};
+use crate::space::slab::Slabs;
 
 /// Runs that wait for the device to be told of them, at most: more would be short ones.
 const DISCARD_RUNS_MAX: usize = 4096;

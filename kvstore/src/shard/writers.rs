@@ -7,17 +7,17 @@ use adit_driver::memory::AnyBuffer;
 use smallvec::SmallVec;
 
 use super::batch::{Direction, Filling, Item, Job, NewObject, Sums};
-use super::lane::Load;
+use crate::io::lane::Load;
 use super::log::Answer;
 use super::memory::Memory;
 use super::parts::extract;
 use super::put::{Begun, Share, Wanted};
 use super::request::{Failure, FillItem, Outcome, Part, ReserveItem, WriterId};
 use super::{Shard, Stalled, Work};
-use crate::index::Index;
-use crate::key::Key;
-use crate::object::{LayoutId, Object};
-use crate::place::UNIT_BYTES;
+use crate::catalog::index::Index;
+use crate::model::key::Key;
+use crate::model::object::{LayoutId, Object};
+use crate::model::place::UNIT_BYTES;
 
 /// An object being written in parts.
 #[derive(Debug)]

@@ -9,7 +9,7 @@ use adit_driver::{Buffer, Device, DeviceOptions, Target, Time};
 
 use super::open::OpenOptions;
 use crate::error::{Error, Result};
-use crate::media::{self, Set};
+use crate::media::format::{self, Set};
 use crate::shard::{LANE_MEMORY_BYTES, Lane, LaneInfo, Load, Shard};
 
 /// A shard on the queues of opened devices.
@@ -97,7 +97,7 @@ impl Devices {
         }
         // Only this one: another may have failed as well.
         let lane = self.lane(device, options)?;
-        media::check_same(lane, set, device, &mut self.clock())
+        format::check_same(lane, set, device, &mut self.clock())
     }
 
     /// A lane to one device.

@@ -10,7 +10,7 @@ use adit_driver::spec::{Lid, Nsid, View};
 use adit_driver::{Controller, Device};
 
 use super::devices::Devices;
-use crate::budget::Budget;
+use crate::policy::budget::Budget;
 use crate::error::{Error, Result};
 
 /// Bytes a day, over all devices, with which the rest of their endurance lasts for `lifetime` from now.

@@ -29,9 +29,9 @@ use super::together::{Share, Together};
 use super::value::{Put, Read, Value};
 use super::writer::Writer;
 use crate::error::{Error, Result};
-use crate::key::Key;
-use crate::layout::Layout;
-use crate::media::Set;
+use crate::model::key::Key;
+use crate::model::layout::Layout;
+use crate::media::format::Set;
 use crate::shard::{
     Failure, GetItem, LeaseId, Part, PutItem, PutOptions, Recovery, ReserveItem, Stats,
 };
@@ -428,7 +428,7 @@ impl Store {
     /// # Errors
     /// As [`Pending::wait`] of [`Store::stats`].
     pub fn prometheus(&self) -> Result<String> {
-        Ok(crate::prometheus::text(&self.stats().wait()?))
+        Ok(crate::store::prometheus::text(&self.stats().wait()?))
     }
 
     /// The store's registered memory of `len` bytes, to be filled and put without a copy. Waits for it.

@@ -3,8 +3,8 @@
 //! Shards number their tenants and layouts each for itself, in the order in which they heard of them; those numbers mean
 //! nothing outside of a shard and never leave the store. An object is told by its tenant's name and by what its block holds.
 
-use crate::key::Key;
-use crate::layout::BlockShape;
+use crate::model::key::Key;
+use crate::model::layout::BlockShape;
 use crate::shard::Info;
 
 use super::devices::DeviceShard;

@@ -13,8 +13,8 @@ use super::pool::{Pool, PoolBuffer};
 use super::together::Share;
 use super::value::{Put, Read, Value};
 use super::writer::Writer;
-use crate::key::Key;
-use crate::object::piece_bytes;
+use crate::model::key::Key;
+use crate::model::object::piece_bytes;
 use crate::shard::{
     Action, Done, Failure, FillItem, GetItem, Info, Outcome, Part, PutItem, ReserveItem,
 };
@@ -403,7 +403,7 @@ pub(super) fn begin_one(item: Item) -> (Action, Waiter) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::object::{LayoutId, TenantId};
+    use crate::model::object::{LayoutId, TenantId};
     use proptest::prelude::*;
 
     fn info(bytes: u64, layout: LayoutId) -> Info {

@@ -2,7 +2,7 @@
 //!
 //! A call is one request to each shard that has some of the blocks, so that the same layer of neighbours shares
 //! commands. Memory of a layer has its tensors one after another, each padded to units of 4 KiB:
-//! [`crate::layout::Layout::run_units`] of them.
+//! [`crate::model::layout::Layout::run_units`] of them.
 
 use std::fmt;
 use std::sync::Arc;
@@ -20,8 +20,8 @@ use super::pool::PoolBuffer;
 use super::value::{Put, Read};
 use super::writer::Writer;
 use crate::error::{Error, Result};
-use crate::key::Key;
-use crate::place::UNIT_BYTES;
+use crate::model::key::Key;
+use crate::model::place::UNIT_BYTES;
 use crate::shard::{Outcome, Part, ReserveItem};
 
 impl Store {

@@ -50,6 +50,7 @@ mod payload;
 mod pending;
 mod plans;
 mod pool;
+mod prometheus;
 mod route;
 mod runs;
 mod thread;
@@ -74,5 +75,5 @@ pub use pool::PoolBuffer;
 pub use value::{Put, Read, Value};
 pub use writer::Writer;
 
-pub use crate::media::Set;
-pub use crate::plan::{Plan, Slice, Transfer};
+pub use crate::media::format::Set;
+pub use crate::model::plan::{Plan, Slice, Transfer};

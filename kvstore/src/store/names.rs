@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use crate::layout::Layout;
-use crate::object::{LayoutId, TenantId};
+use crate::model::layout::Layout;
+use crate::model::object::{LayoutId, TenantId};
 
 /// Whose objects are, for [`super::PutWith`]. Cheap to clone.
 #[derive(Clone, Debug, PartialEq, Eq)]

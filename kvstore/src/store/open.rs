@@ -8,9 +8,9 @@ use adit_driver::{Buffer, Device, Target};
 use super::devices::{self, DeviceShard, Devices, MEMORY_BYTES_MIN};
 use super::endurance;
 use crate::error::{Error, Result};
-use crate::evict::PolicyMaker;
-use crate::media::{self, FormatOptions, Set};
-use crate::options::{Durability, PolicyKind, Watermarks};
+use crate::policy::evict::PolicyMaker;
+use crate::media::format::{self, FormatOptions, Set};
+use crate::model::options::{Durability, PolicyKind, Watermarks};
 use crate::shard::{Recovery, Shard, ShardOptions};
 
 /// The longest that a call may wait: a year.
@@ -249,7 +249,7 @@ impl FormatStore {
             overwrite: self.overwrite,
         };
         let mut lanes = devices.lanes(&OpenOptions::default(), &[])?;
-        media::format(&mut lanes, &options, &mut devices.clock())
+        format::format(&mut lanes, &options, &mut devices.clock())
     }
 }
 
@@ -268,7 +268,7 @@ impl Found {
         options.check()?;
         let devices = Devices::open(&options.targets, &options.devices, None)?;
         let mut lanes = devices.lanes(options, &[])?;
-        let set = media::read_set(&mut lanes, &mut devices.clock())?;
+        let set = format::read_set(&mut lanes, &mut devices.clock())?;
         drop(lanes);
         devices.check_shards(set.shards())?;
         let wall_s = devices::wall_s_at_zero(devices.now());

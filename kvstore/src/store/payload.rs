@@ -10,7 +10,7 @@ use adit_driver::memory::{AnyBuffer, IoBuffer};
 use super::names::{DefinedLayout, Tenant};
 use super::pool::PoolBuffer;
 use crate::error::Error;
-use crate::key::Key;
+use crate::model::key::Key;
 
 /// The data of an object.
 #[derive(Debug)]

@@ -8,8 +8,8 @@
 
 use adit_driver::CommandError;
 
-use crate::key::Key;
-use crate::plan::{Plan, Transfer};
+use crate::model::key::Key;
+use crate::model::plan::{Plan, Transfer};
 use crate::shard::{Certainty, LeaseId, Part, Planned, PlannedItem, Verification};
 
 /// The reads of a list that somebody else carries out, and what holds the objects meanwhile: a [`super::Lease`], whose

@@ -15,7 +15,7 @@ use adit_driver::{Buffer, Device};
 use super::runs::Runs;
 use super::wait;
 use crate::error::{Error, Result};
-use crate::place::UNIT_BYTES;
+use crate::model::place::UNIT_BYTES;
 
 /// See the module.
 pub(super) struct Pool {

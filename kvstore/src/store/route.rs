@@ -1,6 +1,6 @@
 //! Which shard has which of several keys, and what their answers say together.
 
-use crate::key::Key;
+use crate::model::key::Key;
 
 /// The keys of a list that one shard has.
 #[derive(Debug, Default)]

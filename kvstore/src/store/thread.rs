@@ -22,7 +22,7 @@ use super::pending::{Answer, Unfinished};
 use super::pool::{self, Pool, PoolBuffer, Pools};
 use super::wait;
 use crate::error::{Error, Result};
-use crate::place::UNIT_BYTES;
+use crate::model::place::UNIT_BYTES;
 use crate::shard::{Action, Done, Failure, GetItem, Request, Shard, Stats, Turn};
 
 /// What a thread is made of.

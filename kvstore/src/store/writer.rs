@@ -11,7 +11,7 @@ use super::payload::Payload;
 use super::pending::Pending;
 use super::pool::PoolBuffer;
 use crate::error::Result;
-use crate::object::piece_bytes;
+use crate::model::object::piece_bytes;
 use crate::shard::{FillItem, Outcome, Part, WriterId};
 
 /// Room for an object. Dropping it before [`Writer::commit`] gives the room back.

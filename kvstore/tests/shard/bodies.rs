@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use adit_driver::memory::AnyBuffer;
-use adit_kvstore::media;
+use adit_kvstore::internals::format;
 use adit_kvstore::shard::{
     Action, Failure, FillItem, Outcome, Part, PutOptions, ReserveItem, ShardOptions, WriterId,
 };
@@ -194,9 +194,9 @@ pub(crate) fn a_store_that_is_none_is_not_opened(rig: &Rig) {
     let mut lanes = rig.lanes();
     let device = &rig.devices[0];
     for at in [0, device.info().bytes - 4096] {
-        media::read_set(&mut lanes, &mut rig.clock()).expect("one copy is enough");
+        format::read_set(&mut lanes, &mut rig.clock()).expect("one copy is enough");
         overwrite_at(device, at, &[0x11; 4096]);
     }
-    let refused = media::read_set(&mut lanes, &mut rig.clock()).map(|_| ()).expect_err("no store");
+    let refused = format::read_set(&mut lanes, &mut rig.clock()).map(|_| ()).expect_err("no store");
     assert!(matches!(refused, Error::Media { .. }), "{refused}");
 }

@@ -8,7 +8,7 @@ use adit_driver::device::{CommandQueue, DeviceQueue, Operation, QueueOptions, Re
 use adit_driver::memory::{AnyBuffer, Buffer};
 use adit_driver::spec::Lba;
 use adit_driver::{Device, DeviceOptions, Time};
-use adit_kvstore::media::{self, FormatOptions};
+use adit_kvstore::internals::format::{self, FormatOptions};
 use adit_kvstore::shard::{
     Action, Done, Failure, GetItem, LANE_MEMORY_BYTES, Lane, LaneInfo, Load, Outcome, Part,
     PutItem, PutOptions, Request as ShardRequest, Shard, ShardOptions,
@@ -85,7 +85,7 @@ impl Rig {
             store_id: [7; 16],
             overwrite: true,
         };
-        media::format(&mut self.lanes(), &options, &mut self.clock())
+        format::format(&mut self.lanes(), &options, &mut self.clock())
             .expect("devices that are large enough");
         self
     }
@@ -105,7 +105,7 @@ impl Rig {
     /// Opens the store.
     pub(crate) fn try_open(&self, options: ShardOptions) -> Result<Opened<'_>> {
         let mut lanes = self.lanes();
-        let set = media::read_set(&mut lanes, &mut self.clock())?;
+        let set = format::read_set(&mut lanes, &mut self.clock())?;
         let (shard, _) = Shard::open(0, lanes, &set, options, &mut self.clock())?;
         Ok(Opened { rig: self, shard, next_tag: 0 })
     }

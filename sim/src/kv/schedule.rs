@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use adit_kvstore::geometry::superblock_units;
-use adit_kvstore::media::{self, FormatOptions};
+use adit_kvstore::internals::geometry::superblock_units;
+use adit_kvstore::internals::format::{self, FormatOptions};
 use adit_kvstore::shard::{Failure, Shard};
-use adit_kvstore::superblock::choose;
+use adit_kvstore::internals::superblock::choose;
 use adit_kvstore::{Durability, LayoutId, TenantId, UNIT_BYTES};
 
 use super::counts::Sum;
@@ -65,7 +65,7 @@ impl StoreWorld {
             violated(2, format_args!("healthy devices cannot be formatted: {error}"));
         }
         let mut lanes = self.lanes();
-        let set = self.while_time_passes(|_, clock| media::read_set(&mut lanes, clock));
+        let set = self.while_time_passes(|_, clock| format::read_set(&mut lanes, clock));
         self.give_lanes(lanes);
         let set = set.unwrap_or_else(|error| {
             violated(2, format_args!("what was formatted is no store: {error}"))
@@ -88,7 +88,7 @@ impl StoreWorld {
         };
         let mut lanes = self.lanes();
         let formatted =
-            self.while_time_passes(|_, clock| media::format(&mut lanes, &options, clock));
+            self.while_time_passes(|_, clock| format::format(&mut lanes, &options, clock));
         self.give_lanes(lanes);
         formatted
     }
@@ -184,7 +184,7 @@ impl StoreWorld {
             self.model.emptied(false);
         }
         let mut lanes = self.lanes();
-        let set = self.while_time_passes(|_, clock| media::read_set(&mut lanes, clock))?;
+        let set = self.while_time_passes(|_, clock| format::read_set(&mut lanes, clock))?;
         let mut lanes = Some(lanes);
         for shard in 0..set.shards() {
             let lanes = lanes.take().unwrap_or_else(|| self.lanes());

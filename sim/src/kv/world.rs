@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use adit_driver::Time;
-use adit_kvstore::media::Set;
+use adit_kvstore::internals::format::Set;
 use adit_kvstore::shard::{Lane, LeaseId, Part, Shard, ShardOptions, Tag, WriterId};
 use adit_kvstore::{Durability, Key, LayoutId, TenantId};
 
@@ -15,7 +15,7 @@ use super::counts::StoreCounts;
 use super::device::SimulatedQueue;
 use super::frozen::Frozen;
 use super::machine::{Machine, Shared, lock};
-use super::media::Media;
+use super::format::Media;
 use super::model::{Model, Moment, Version};
 use super::pool::Pool;
 use super::shape::Shape;

@@ -6,8 +6,8 @@ use adit_driver::Time;
 
 use super::device::Kind;
 use super::{Rig, STORED, get, item, options};
-use crate::options::Durability;
-use crate::place::UNIT_BYTES;
+use crate::model::options::Durability;
+use crate::model::place::UNIT_BYTES;
 use crate::shard::{Action, Outcome};
 
 const HIT: Result<Outcome, crate::shard::Failure> = Ok(Outcome::Hit { bytes: UNIT_BYTES });
@@ -87,7 +87,7 @@ fn a_journal_that_is_never_flushed_by_the_clock_is_flushed_before_it_takes_much_
         // A block each: what is appended is sealed by the clock.
         assert_eq!(rig.put(1, 1), STORED);
         rig.turn(15);
-        let kept = rig.shard.log.journal().map(crate::journal::Journal::undurable_blocks);
+        let kept = rig.shard.log.journal().map(crate::media::journal::Journal::undurable_blocks);
         assert!(kept.is_some_and(|blocks| blocks <= 17));
     }
     assert!(rig.shard.stats().flushes > before);

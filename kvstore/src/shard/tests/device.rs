@@ -14,7 +14,7 @@ use adit_driver::{
     CommandError, Completion, Device, DeviceOptions, Error, Rejected, Result, Stats, Time,
 };
 
-use crate::place::UNIT_BYTES;
+use crate::model::place::UNIT_BYTES;
 use crate::shard::{LANE_MEMORY_BYTES, Lane, LaneInfo, Load};
 
 /// Bytes of an LBA.

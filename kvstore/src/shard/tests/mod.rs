@@ -16,13 +16,13 @@ use super::{
     Action, Done, Failure, FillItem, GetItem, Outcome, Part, PutItem, PutOptions, Recovery,
     Request, ReserveItem, Shard, ShardOptions,
 };
-use crate::key::Key;
-use crate::layout::{BlockShape, Dtype, Layout, Order};
-use crate::media::{self, FormatOptions, Waiting};
-use crate::object::LayoutId;
-use crate::options::{Durability, Watermarks};
-use crate::place::UNIT_BYTES;
-use crate::survey::{self, DeviceFacts, Fault};
+use crate::model::key::Key;
+use crate::model::layout::{BlockShape, Dtype, Layout, Order};
+use crate::media::format::{self, FormatOptions, Waiting};
+use crate::model::object::LayoutId;
+use crate::model::options::{Durability, Watermarks};
+use crate::model::place::UNIT_BYTES;
+use crate::media::survey::{self, DeviceFacts, Fault};
 
 /// Units of each device: the metadata of one shard of few objects, and some more.
 const UNITS: u64 = 256;

@@ -5,9 +5,9 @@ use adit_driver::memory::AnyBuffer;
 
 use super::device::{TestDevice, memory};
 use super::{Rig, STORED, options};
-use crate::key::Key;
-use crate::media::{self, FormatOptions};
-use crate::options::Durability;
+use crate::model::key::Key;
+use crate::media::format::{self, FormatOptions};
+use crate::model::options::Durability;
 use crate::shard::{Action, PutItem, PutOptions};
 
 /// Puts in flight, or on their way: more than the device takes at one time.

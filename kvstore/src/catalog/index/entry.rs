@@ -1,0 +1,172 @@
+//! What the index keeps of an object: 50 bytes, packed.
+//!
+//! | bytes | what |
+//! |---|---|
+//! | 0 | state: 0 not live, 1 to 32 the bytes of a short key, 33 a long key; bit 7: a list of checksums |
+//! | 1..33 | a short key and zeroes; or the number of a long key in its arena, then its first 28 bytes |
+//! | 33..39 | [`Place::pack`] |
+//! | 39..44 | the object's bytes |
+//! | 44..48 | the checksum, or the number of the list of them |
+//! | 48, 49 | layout, tenant |
+//!
+//! All zeroes, as fresh pages are, is an entry that is not live. One that was live keeps the next free id in 1..5.
+
+use crate::model::object::{LayoutId, Object, TenantId};
+use crate::model::place::Place;
+
+/// Bytes of an entry.
+pub(super) const ENTRY_BYTES: usize = 50;
+/// Longest key that is kept in the entry.
+pub(super) const SHORT_BYTES: usize = 32;
+/// State of an entry with a longer key.
+const LONG: u8 = 33;
+/// Bit of the state: the checksum is the number of a list.
+const LISTED: u8 = 0x80;
+/// Bytes of a long key that are kept in the entry.
+const PREFIX_BYTES: usize = SHORT_BYTES - 4;
+
+/// The entry's bytes. A plain array, so that an allocation of many is of zero pages.
+pub(super) type Entry = [u8; ENTRY_BYTES];
+
+/// Where the key is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum KeyForm<'a> {
+    /// In the entry.
+    Short(&'a [u8]),
+    /// In the arena, under this number.
+    Long(u32),
+}
+
+/// Where the checksums are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum SumForm {
+    /// The only one.
+    One(u32),
+    /// In the arena, under this number.
+    List(u32),
+}
+
+fn word(entry: &Entry, at: usize) -> u32 {
+    u32::from_le_bytes(entry[at..at + 4].try_into().expect("four bytes"))
+}
+
+#[inline]
+pub(super) fn is_live(entry: &Entry) -> bool {
+    entry[0] != 0
+}
+
+/// The next id of the list of free ones, plus one; 0 ends it.
+pub(super) fn next_free(entry: &Entry) -> u32 {
+    assert!(!is_live(entry), "only free entries are listed");
+    word(entry, 1)
+}
+
+/// Makes an entry free.
+pub(super) fn set_free(entry: &mut Entry, next: u32) {
+    *entry = [0; ENTRY_BYTES];
+    entry[1..5].copy_from_slice(&next.to_le_bytes());
+}
+
+/// Makes an entry live, with everything but its object.
+pub(super) fn set_key(entry: &mut Entry, key: &[u8], number: Option<u32>) {
+    *entry = [0; ENTRY_BYTES];
+    if let Some(number) = number {
+        entry[0] = LONG;
+        entry[1..5].copy_from_slice(&number.to_le_bytes());
+        entry[5..=SHORT_BYTES].copy_from_slice(&key[..PREFIX_BYTES]);
+    } else {
+        assert!(!key.is_empty() && key.len() <= SHORT_BYTES, "a longer key has a number");
+        entry[0] = key.len() as u8;
+        entry[1..=key.len()].copy_from_slice(key);
+    }
+}
+
+pub(super) fn key(entry: &Entry) -> KeyForm<'_> {
+    match entry[0] & !LISTED {
+        LONG => KeyForm::Long(word(entry, 1)),
+        len => KeyForm::Short(&entry[1..=usize::from(len)]),
+    }
+}
+
+/// Whether the key may be this one: it is if it is short, and begins alike if it is long.
+#[inline]
+pub(super) fn may_be(entry: &Entry, key: &[u8]) -> bool {
+    if key.len() <= SHORT_BYTES {
+        usize::from(entry[0] & !LISTED) == key.len() && entry[1..=key.len()] == *key
+    } else {
+        entry[0] & !LISTED == LONG && entry[5..=SHORT_BYTES] == key[..PREFIX_BYTES]
+    }
+}
+
+/// Writes all but the key.
+pub(super) fn set_object(entry: &mut Entry, object: Object, sums: SumForm) {
+    assert!(is_live(entry), "an object has a key");
+    assert!(object.bytes > 0 && object.bytes < Object::BYTES_END, "a length has 40 bits");
+    entry[33..39].copy_from_slice(&object.place.pack().to_le_bytes()[..6]);
+    entry[39..44].copy_from_slice(&object.bytes.to_le_bytes()[..5]);
+    let (bits, listed) = match sums {
+        SumForm::One(checksum) => (checksum, 0),
+        SumForm::List(number) => (number, LISTED),
+    };
+    entry[0] = entry[0] & !LISTED | listed;
+    entry[44..48].copy_from_slice(&bits.to_le_bytes());
+    (entry[48], entry[49]) = (object.layout.0, object.tenant.0);
+}
+
+pub(super) fn object(entry: &Entry) -> Object {
+    let mut place = [0; 8];
+    let mut bytes = [0; 8];
+    place[..6].copy_from_slice(&entry[33..39]);
+    bytes[..5].copy_from_slice(&entry[39..44]);
+    Object {
+        place: Place::unpack(u64::from_le_bytes(place)),
+        bytes: u64::from_le_bytes(bytes),
+        layout: LayoutId(entry[48]),
+        tenant: TenantId(entry[49]),
+    }
+}
+
+pub(super) fn checksums(entry: &Entry) -> SumForm {
+    let bits = word(entry, 44);
+    if entry[0] & LISTED == 0 { SumForm::One(bits) } else { SumForm::List(bits) }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn an_entry_gives_back_what_was_packed(
+            key_bytes in vec(any::<u8>(), 1..=64), number in any::<u32>(), unit in 0..Place::UNITS_MAX,
+            device in any::<u8>(), bytes in 1..Object::BYTES_END, ids in any::<(u8, u8)>(),
+            sum in any::<u32>(), listed in any::<bool>(),
+        ) {
+            let long = key_bytes.len() > SHORT_BYTES;
+            let sums = if listed { SumForm::List(sum) } else { SumForm::One(sum) };
+            let packed = Object {
+                place: Place { device, unit },
+                bytes,
+                layout: LayoutId(ids.0),
+                tenant: TenantId(ids.1),
+            };
+            let mut entry = [0xff; ENTRY_BYTES];
+            set_key(&mut entry, &key_bytes, long.then_some(number));
+            set_object(&mut entry, packed, sums);
+            prop_assert!(is_live(&entry) && may_be(&entry, &key_bytes));
+            prop_assert_eq!((object(&entry), checksums(&entry)), (packed, sums));
+            let form = if long { KeyForm::Long(number) } else { KeyForm::Short(&key_bytes) };
+            prop_assert_eq!(key(&entry), form);
+        }
+
+        #[test]
+        fn another_short_key_is_told_apart(a in vec(0_u8..2, 1..=5), b in vec(0_u8..2, 1..=5)) {
+            let mut entry = [0; ENTRY_BYTES];
+            set_key(&mut entry, &a, None);
+            prop_assert_eq!(may_be(&entry, &b), a == b);
+        }
+    }
+}

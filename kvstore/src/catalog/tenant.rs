@@ -1,0 +1,241 @@
+//! For whom objects are kept: names, quotas, and what each has.
+//!
+//! A tenant has a name and a number. Numbers are given in order and never again, as objects on the media have them;
+//! whoever adds the same names in the same order has the same numbers. Number 0 is nobody in particular: it has no
+//! name, and is there from the start.
+//!
+//! Space is counted as it is taken: in units, from when an extent is reserved.
+
+use crate::error::{Error, Result};
+use crate::model::object::TenantId;
+
+/// Longest name of a tenant, in bytes.
+pub const TENANT_NAME_BYTES_MAX: usize = 64;
+/// Most tenants, beside nobody.
+pub const TENANTS_MAX: usize = u8::MAX as usize;
+
+/// A tenant, and what it has.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tenant {
+    /// What it is called: 1 to 64 bytes, or none for nobody in particular.
+    pub name: Box<str>,
+    /// How many units it may have; any number if `None`.
+    pub quota_units: Option<u64>,
+    /// How many it has.
+    pub units: u64,
+    /// In how many objects.
+    pub objects: u64,
+}
+
+/// A tenant would have more than its quota.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "tenant '{tenant}' has {units} of {quota_units} units and {asked_units} more were asked for: delete some of its \
+     objects, or raise its quota"
+)]
+pub struct OverQuota {
+    /// Its name.
+    pub tenant: Box<str>,
+    /// How many units it has.
+    pub units: u64,
+    /// How many it may have.
+    pub quota_units: u64,
+    /// How many were asked for.
+    pub asked_units: u64,
+}
+
+/// The tenants of a store.
+#[derive(Clone, Debug)]
+pub struct Tenants {
+    /// By number.
+    tenants: Vec<Tenant>,
+}
+
+impl Default for Tenants {
+    fn default() -> Tenants {
+        Tenants::new()
+    }
+}
+
+impl Tenants {
+    /// Only nobody in particular, without a quota.
+    pub fn new() -> Tenants {
+        Tenants { tenants: vec![Tenant::new("", None)] }
+    }
+
+    /// Adds a tenant.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if the name is empty, longer than 64 bytes or taken, or there are 255 tenants.
+    pub fn add(&mut self, name: &str, quota_units: Option<u64>) -> Result<TenantId> {
+        let fix = if name.is_empty() || name.len() > TENANT_NAME_BYTES_MAX {
+            "use 1 to 64 bytes"
+        } else if self.find(name).is_some() {
+            "there is a tenant of this name"
+        } else if self.tenants.len() > TENANTS_MAX {
+            "a store has 255 tenants at most"
+        } else {
+            let id = TenantId(self.tenants.len() as u8);
+            self.tenants.push(Tenant::new(name, quota_units));
+            return Ok(id);
+        };
+        Err(Error::invalid("name of a tenant", name, fix))
+    }
+
+    /// The tenant of this name; the empty one is nobody's in particular.
+    pub fn find(&self, name: &str) -> Option<TenantId> {
+        let at = self.tenants.iter().position(|tenant| &*tenant.name == name)?;
+        Some(TenantId(at as u8))
+    }
+
+    /// A tenant by its number, which may come from the media.
+    pub fn get(&self, id: TenantId) -> Option<&Tenant> {
+        self.tenants.get(usize::from(id.0))
+    }
+
+    /// All tenants in order of their numbers, nobody in particular first.
+    pub fn iter(&self) -> impl Iterator<Item = (TenantId, &Tenant)> {
+        (0..=u8::MAX).map(TenantId).zip(&self.tenants)
+    }
+
+    /// Sets a quota, which may be less than the tenant has: then it keeps what it has and gets no more.
+    ///
+    /// # Panics
+    /// If there is no such tenant.
+    pub fn set_quota(&mut self, id: TenantId, quota_units: Option<u64>) {
+        self.tenant(id).quota_units = quota_units;
+    }
+
+    /// Counts an object of so many units, if the quota allows it.
+    ///
+    /// # Errors
+    /// [`OverQuota`] if it does not; nothing is counted then.
+    ///
+    /// # Panics
+    /// If there is no such tenant.
+    pub fn charge(&mut self, id: TenantId, units: u64) -> Result<(), OverQuota> {
+        let tenant = self.tenant(id);
+        if let Some(quota_units) = tenant.quota_units
+            && units > quota_units.saturating_sub(tenant.units)
+        {
+            return Err(OverQuota {
+                tenant: tenant.name.clone(),
+                units: tenant.units,
+                quota_units,
+                asked_units: units,
+            });
+        }
+        self.count(id, units);
+        Ok(())
+    }
+
+    /// Counts an object of so many units that is there, whatever the quota: for recovery.
+    ///
+    /// # Panics
+    /// If there is no such tenant.
+    pub fn count(&mut self, id: TenantId, units: u64) {
+        let tenant = self.tenant(id);
+        tenant.units = tenant.units.checked_add(units).expect("units of real devices");
+        tenant.objects += 1;
+    }
+
+    /// Takes an object of so many units off again.
+    ///
+    /// # Panics
+    /// If there is no such tenant, or it has less.
+    pub fn credit(&mut self, id: TenantId, units: u64) {
+        let tenant = self.tenant(id);
+        assert!(tenant.units >= units && tenant.objects > 0, "only what was counted is taken off");
+        tenant.units -= units;
+        tenant.objects -= 1;
+    }
+
+    fn tenant(&mut self, id: TenantId) -> &mut Tenant {
+        self.tenants.get_mut(usize::from(id.0)).expect("only tenants that exist are named")
+    }
+}
+
+impl Tenant {
+    fn new(name: &str, quota_units: Option<u64>) -> Tenant {
+        Tenant { name: name.into(), quota_units, units: 0, objects: 0 }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn names_and_numbers_lead_to_each_other() {
+        let mut tenants = Tenants::new();
+        let (first, second) =
+            (tenants.add("a", None).expect("a name"), tenants.add("ä", Some(5)).expect("a name"));
+        assert_eq!((first, second), (TenantId(1), TenantId(2)));
+        assert_eq!((tenants.find("ä"), tenants.find("b")), (Some(second), None));
+        assert_eq!(tenants.get(second).map(|tenant| &*tenant.name), Some("ä"));
+        assert_eq!(tenants.get(TenantId(3)), None);
+    }
+
+    #[test]
+    fn tenants_added_in_the_order_of_a_walk_have_the_same_numbers() {
+        let mut tenants = Tenants::new();
+        for number in 0..TENANTS_MAX {
+            tenants.add(&format!("tenant {number}"), Some(number as u64)).expect("room");
+        }
+        let mut again = Tenants::new();
+        for (id, tenant) in tenants.iter().skip(1) {
+            assert_eq!(again.add(&tenant.name, tenant.quota_units).expect("room"), id);
+        }
+        assert!(again.iter().eq(tenants.iter()));
+        again.add("one more", None).expect_err("255 are all");
+    }
+
+    #[test]
+    fn names_that_cannot_be_are_refused() {
+        let mut tenants = Tenants::new();
+        tenants.add(&"a".repeat(TENANT_NAME_BYTES_MAX), None).expect("a name");
+        for name in ["", &"a".repeat(TENANT_NAME_BYTES_MAX), &"b".repeat(TENANT_NAME_BYTES_MAX + 1)]
+        {
+            tenants.add(name, None).expect_err("no name");
+        }
+    }
+
+    #[test]
+    fn a_quota_that_shrinks_takes_nothing_away_and_gives_nothing_more() {
+        let mut tenants = Tenants::new();
+        let id = tenants.add("a", None).expect("a name");
+        tenants.charge(id, 10).expect("no quota");
+        tenants.set_quota(id, Some(4));
+        let refused = tenants.charge(id, 1).expect_err("no room");
+        assert_eq!((refused.units, refused.quota_units, refused.asked_units), (10, 4, 1));
+        tenants.credit(id, 10);
+        tenants.charge(id, 4).expect("room");
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_charged_is_what_is_there(
+            steps in vec((0_u64..9, any::<bool>()), 1..100), quota_units in 0_u64..40,
+        ) {
+            let mut tenants = Tenants::new();
+            let id = tenants.add("a", Some(quota_units)).expect("a name");
+            let mut model: Vec<u64> = Vec::new();
+            for (units, comes) in steps {
+                let has_units: u64 = model.iter().sum();
+                if comes {
+                    let charged = tenants.charge(id, units).is_ok();
+                    prop_assert_eq!(charged, has_units + units <= quota_units);
+                    model.extend(charged.then_some(units));
+                } else if let Some(units) = model.pop() {
+                    tenants.credit(id, units);
+                }
+                let tenant = tenants.get(id).expect("it was added");
+                let has = (tenant.units, tenant.objects);
+                prop_assert_eq!(has, (model.iter().sum(), model.len() as u64));
+            }
+        }
+    }
+}

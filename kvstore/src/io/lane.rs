@@ -1,0 +1,391 @@
+//! The way to one device: its queue, what waits for it, and memory for metadata.
+//!
+//! Every command that is pushed comes back exactly once as [`Finished`], with its memory. What failed for a passing
+//! reason is sent again first, [`ATTEMPTS`] times at most. Once the device is out of service nothing is sent any more
+//! and all that waits comes back failed.
+
+use std::collections::VecDeque;
+
+use adit_driver::device::{CommandQueue, Operation, Request};
+use adit_driver::memory::{AnyBuffer, Buffer};
+use adit_driver::{CommandError, Protection, RejectReason, Time};
+
+use crate::model::place::UNIT_BYTES;
+use crate::io::schedule::{Class, Limits, Schedule};
+
+/// Bytes of memory that a lane uses for metadata, in buffers of [`LANE_BUFFER_BYTES`].
+pub const LANE_MEMORY_BYTES: usize = 4 << 20;
+/// Bytes that it can do with, if it has to: it reads and writes less at a time.
+pub const LANE_MEMORY_MIN_BYTES: usize = 2 * LANE_BUFFER_BYTES;
+/// Bytes of each buffer of a lane's memory.
+pub const LANE_BUFFER_BYTES: usize = 256 << 10;
+/// The least depth that the schedule divides; a shorter queue is filled as far as it goes.
+const DEPTH_MIN: u32 = 4;
+/// How often a command is sent at most.
+const ATTEMPTS: u8 = 4;
+
+/// What a command of the store's owns while it is in flight: memory, and where the answer goes.
+pub type Load = (AnyBuffer, Tag);
+
+/// Which command it is, and what is needed to send it again.
+#[derive(Clone, Copy, Debug)]
+pub struct Tag {
+    purpose: Purpose,
+    operation: Operation,
+    class: Class,
+    bytes: u64,
+    attempts: u8,
+}
+
+impl Tag {
+    fn finished(self, memory: AnyBuffer, result: Result<(), Fault>) -> Finished {
+        Finished { purpose: self.purpose, memory, result }
+    }
+}
+
+/// What a command is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    /// Command `command` of a request's batch.
+    Batch { batch: u32, command: u32 },
+    /// Blocks of the journal up to this one.
+    Journal { end: u64 },
+    /// A flush of all devices, of this number.
+    Flush { number: u64 },
+    /// A part of a checkpoint's body.
+    Body,
+    /// A checkpoint's header.
+    Header,
+    /// Advice that units hold nothing of value.
+    Discard { unit: u64, units: u64 },
+    /// A read or write of opening, which waits for it.
+    Opening { index: u32 },
+}
+
+/// A command to be sent.
+#[derive(Debug)]
+pub(crate) struct Command {
+    pub(crate) purpose: Purpose,
+    pub(crate) operation: Operation,
+    pub(crate) class: Class,
+    pub(crate) memory: AnyBuffer,
+    /// Bytes that it moves.
+    pub(crate) bytes: u64,
+    /// When it is too late to send it.
+    pub(crate) deadline: Time,
+}
+
+impl Command {
+    /// Of one that was never sent.
+    fn finished(self, fault: Fault) -> Finished {
+        let Command { purpose, memory, .. } = self;
+        Finished { purpose, memory, result: Err(fault) }
+    }
+}
+
+/// Why a command failed for good.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum Fault {
+    /// It was never sent, since its deadline passed.
+    #[error("its deadline passed before it was sent")]
+    Expired,
+    /// The device says no.
+    #[error("{0}")]
+    Command(#[from] CommandError),
+    /// No queue takes it.
+    #[error("{0}")]
+    Rejected(RejectReason),
+    /// The device is out of service.
+    #[error("the device is out of service")]
+    Gone,
+}
+
+/// A command that is over.
+#[derive(Debug)]
+pub(crate) struct Finished {
+    pub(crate) purpose: Purpose,
+    pub(crate) memory: AnyBuffer,
+    pub(crate) result: Result<(), Fault>,
+}
+
+/// What a shard must know of a device.
+pub struct LaneInfo {
+    /// Its name, for messages.
+    pub device: String,
+    /// Its size in bytes.
+    pub bytes: u64,
+    /// Bytes of an LBA, 512 to 4096.
+    pub lba_bytes: u32,
+    /// Most bytes of one command.
+    pub command_bytes_max: u64,
+    /// What one command must not cross a multiple of; 0 for nothing.
+    pub boundary_bytes: u64,
+    /// Most commands in flight.
+    pub depth: u32,
+    /// Whether it can be told that LBAs hold nothing of value.
+    pub deallocates: bool,
+    /// Most LBAs that it can be told of at once.
+    pub deallocate_lbas_max: u64,
+    /// How it checks what it reads by itself, if it does.
+    pub protection: Option<Protection>,
+    /// Whether its queue can use this memory.
+    pub accepts: Box<dyn Fn(&Buffer) -> bool + Send>,
+}
+
+/// The way to one device.
+pub struct Lane<Q> {
+    pub(crate) queue: Q,
+    pub(crate) info: LaneInfo,
+    /// Idle memory for metadata.
+    pub(crate) memory: Vec<Buffer>,
+    /// Pieces of it that were cut from what is in flight.
+    pieces: Vec<Buffer>,
+    /// Where all of it starts, and how many buffers it is.
+    base: u64,
+    buffers: usize,
+    waiting: Schedule<Command>,
+    /// What there is no place for among those that wait.
+    overflow: VecDeque<Command>,
+    /// What failed for a passing reason.
+    again: VecDeque<Load>,
+    in_flight: usize,
+    /// Why it is out of service.
+    failure: Option<String>,
+    /// Whether it has data that no flush was sent after.
+    pub(crate) is_dirty: bool,
+    /// Whether the shard knows that it is out of service.
+    pub(crate) is_failure_noted: bool,
+}
+
+impl<Q: CommandQueue<Load>> Lane<Q> {
+    /// A lane over `queue`. `memory` is [`LANE_MEMORY_BYTES`] that the device can use, in one piece; of more it uses as
+    /// much, of less whole buffers.
+    ///
+    /// # Panics
+    /// If there is less than [`LANE_MEMORY_MIN_BYTES`].
+    pub fn new(queue: Q, info: LaneInfo, mut memory: Buffer) -> Lane<Q> {
+        assert!(memory.len() >= LANE_MEMORY_MIN_BYTES, "a lane has memory for metadata");
+        let base = memory.iova().0;
+        let count = memory.len().min(LANE_MEMORY_BYTES) / LANE_BUFFER_BYTES;
+        drop(memory.split_off(count * LANE_BUFFER_BYTES));
+        let cut = |index| memory.split_off(index * LANE_BUFFER_BYTES);
+        let limits = Limits { depth: info.depth.max(DEPTH_MIN), ..Limits::default() };
+        Lane {
+            queue,
+            info,
+            memory: (0..count).rev().map(cut).collect(),
+            pieces: Vec::new(),
+            base,
+            buffers: count,
+            waiting: Schedule::new(limits),
+            overflow: VecDeque::new(),
+            again: VecDeque::new(),
+            in_flight: 0,
+            failure: None,
+            is_dirty: false,
+            is_failure_noted: false,
+        }
+    }
+
+    /// Gives its memory back in one piece, to be another lane's; nothing if a part of it is in flight.
+    pub fn into_memory(mut self) -> Option<Buffer> {
+        self.memory.sort_unstable_by_key(|buffer| buffer.iova().0);
+        let mut buffers = self.memory.into_iter();
+        let mut memory = buffers.next()?;
+        for buffer in buffers {
+            memory.join(buffer).ok()?;
+        }
+        (memory.len() == self.buffers * LANE_BUFFER_BYTES).then_some(memory)
+    }
+
+    /// How long the device is, in units.
+    pub(crate) fn units(&self) -> u64 {
+        self.info.bytes / UNIT_BYTES
+    }
+
+    /// Why it is out of service, if it is.
+    pub(crate) fn failure(&self) -> Option<&str> {
+        self.failure.as_deref()
+    }
+
+    /// Has a command sent when its turn comes.
+    pub(crate) fn push(&mut self, now: Time, command: Command) {
+        if !self.overflow.is_empty() {
+            return self.overflow.push_back(command);
+        }
+        let (class, bytes, deadline) = (command.class, command.bytes, command.deadline);
+        if let Err(command) = self.waiting.push(now, class, bytes, deadline, command) {
+            self.overflow.push_back(command);
+        }
+    }
+
+    /// Has what there was no place for wait in order.
+    fn refill(&mut self, now: Time) {
+        while let Some(command) = self.overflow.pop_front() {
+            let (class, bytes, deadline) = (command.class, command.bytes, command.deadline);
+            if let Err(command) = self.waiting.push(now, class, bytes, deadline, command) {
+                return self.overflow.push_front(command);
+            }
+        }
+    }
+
+    /// Keeps a piece of memory for metadata until the rest of its buffer is back.
+    pub(crate) fn keep(&mut self, mut piece: Buffer) {
+        let mut at = 0;
+        while at < self.pieces.len() {
+            let other = self.pieces.swap_remove(at);
+            match joined(piece, other, self.base) {
+                Ok(both) => {
+                    piece = both;
+                    at = 0;
+                }
+                Err((one, other)) => {
+                    piece = one;
+                    self.pieces.push(other);
+                    let last = self.pieces.len() - 1;
+                    self.pieces.swap(at, last);
+                    at += 1;
+                }
+            }
+        }
+        match piece.len() {
+            0 => {}
+            LANE_BUFFER_BYTES => self.memory.push(piece),
+            _ => self.pieces.push(piece),
+        }
+    }
+
+    /// The device does not do what it must: it is treated as out of service.
+    pub(crate) fn fail(&mut self, why: &str) {
+        if self.failure.is_none() {
+            tracing::error!(
+                "{}: {why}; its objects are misses until it is re-attached",
+                self.info.device
+            );
+            self.failure = Some(why.to_owned());
+        }
+    }
+
+    /// Whether something waits to be sent, for the first time or again, or the shard does not know of a failure yet.
+    pub(crate) fn has_news(&self) -> bool {
+        self.has_waiting() || (self.failure.is_some() && !self.is_failure_noted)
+    }
+
+    fn has_waiting(&self) -> bool {
+        !self.waiting.is_empty() || !self.again.is_empty() || !self.overflow.is_empty()
+    }
+
+    /// Whether nothing waits and nothing is in flight.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.waiting.is_idle() && self.again.is_empty() && self.overflow.is_empty()
+    }
+
+    pub(crate) fn in_flight(&self) -> usize {
+        self.in_flight
+    }
+
+    /// Takes what the device has finished, and adds it to `finished`.
+    pub(crate) fn poll(&mut self, now: Time, finished: &mut Vec<Finished>) {
+        let Lane { queue, waiting, again, in_flight, .. } = self;
+        queue.poll(now, |completion| {
+            *in_flight -= 1;
+            let (memory, tag) = completion.buffer;
+            let result = completion.result.map(drop).map_err(Fault::Command);
+            let may_pass = matches!(&result, Err(Fault::Command(error)) if error.is_retryable());
+            if may_pass && tag.attempts < ATTEMPTS {
+                again.push_back((memory, tag));
+            } else {
+                waiting.finished(tag.class, tag.bytes);
+                finished.push(tag.finished(memory, result));
+            }
+        });
+        self.note_failure();
+        if self.failure.is_some() {
+            self.fail_all(now, finished);
+        }
+        while let Some(command) = self.waiting.expired(now) {
+            finished.push(command.finished(Fault::Expired));
+        }
+    }
+
+    fn note_failure(&mut self) {
+        if let Err(error) = self.queue.check() {
+            self.fail(&error.to_string());
+        }
+    }
+
+    /// What was not sent comes back failed.
+    fn fail_all(&mut self, now: Time, finished: &mut Vec<Finished>) {
+        for (memory, tag) in self.again.drain(..) {
+            self.waiting.finished(tag.class, tag.bytes);
+            finished.push(tag.finished(memory, Err(Fault::Gone)));
+        }
+        self.refill(now);
+        // What is over the budgets of those in flight goes when they are back.
+        while let Some(start) = self.waiting.pop(now) {
+            self.waiting.finished(start.class, start.bytes);
+            finished.push(start.payload.finished(Fault::Gone));
+        }
+    }
+
+    /// Sends what may be sent, and tells the device of it; how many there were. What no queue takes is `finished`.
+    pub(crate) fn send(&mut self, now: Time, finished: &mut Vec<Finished>) -> usize {
+        if !self.has_waiting() {
+            return 0;
+        }
+        let mut sent = 0;
+        self.refill(now);
+        while self.in_flight < self.info.depth as usize {
+            let Some((load, operation)) = self.next(now) else { break };
+            match self.queue.post(now, Request { operation, buffer: load }) {
+                Ok(()) => {
+                    self.in_flight += 1;
+                    sent += 1;
+                }
+                Err(rejected) => {
+                    let (memory, mut tag) = rejected.buffer;
+                    if rejected.reason == RejectReason::Full {
+                        tag.attempts -= 1;
+                        self.again.push_front((memory, tag));
+                        break;
+                    }
+                    self.waiting.finished(tag.class, tag.bytes);
+                    finished.push(tag.finished(memory, Err(Fault::Rejected(rejected.reason))));
+                    self.note_failure();
+                }
+            }
+        }
+        if sent > 0 {
+            self.queue.ring();
+        }
+        sent
+    }
+
+    /// The next command: first those that are sent again.
+    fn next(&mut self, now: Time) -> Option<(Load, Operation)> {
+        if self.failure.is_some() {
+            return None;
+        }
+        if let Some((memory, mut tag)) = self.again.pop_front() {
+            tag.attempts += 1;
+            return Some(((memory, tag), tag.operation));
+        }
+        let Command { purpose, operation, class, memory, bytes, .. } =
+            self.waiting.pop(now)?.payload;
+        Some(((memory, Tag { purpose, operation, class, bytes, attempts: 1 }), operation))
+    }
+}
+
+/// Two runs of memory as one, if one lies right behind the other and both are of one buffer.
+fn joined(mut one: Buffer, mut other: Buffer, base: u64) -> Result<Buffer, (Buffer, Buffer)> {
+    let which = |piece: &Buffer| (piece.iova().0 - base) / LANE_BUFFER_BYTES as u64;
+    if which(&one) != which(&other) {
+        return Err((one, other));
+    }
+    let Err(back) = one.join(other) else { return Ok(one) };
+    other = back;
+    match other.join(one) {
+        Ok(()) => Ok(other),
+        Err(one) => Err((one, other)),
+    }
+}

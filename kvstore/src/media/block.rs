@@ -1,0 +1,355 @@
+//! Blocks: what holds records on the media.
+//!
+//! A block has a header and records behind it; zeroes fill the rest. Its *seal* is the CRC-64/NVME of all that follows
+//! the seal itself. Its *chain* is the seal of the block before it, and of the first block a number made from the
+//! store, the epoch and the shard ([`Lineage`]). So a block follows another only if it was written behind exactly that
+//! one: blocks of an earlier lap of a ring, of a history that was cut off, of another shard or of another store never
+//! follow. Each block also names the session that wrote it, so that a block that is written again after a cut, with the
+//! same records, still is another block.
+//!
+//! 64 bits, not the 32 of CRC-32C: that a block of a cut-off history follows by chance must not happen once in
+//! four thousand million crashes, but never.
+
+use crate::media::bytes::{Reader, Writer, crc64};
+use crate::model::place::UNIT_BYTES;
+use crate::media::record::{Malformed, RECORD_BYTES_MAX, Record};
+
+/// Bytes of a block of the journal: one unit.
+pub const JOURNAL_BLOCK_BYTES: usize = UNIT_BYTES as usize;
+/// Bytes of a block of a checkpoint's body.
+pub const BODY_BLOCK_BYTES: usize = 64 << 10;
+/// Bytes of the header of either.
+pub const BLOCK_HEADER_BYTES: usize = 56;
+
+const SEAL_BYTES: usize = 8;
+
+const _: () = assert!(RECORD_BYTES_MAX <= JOURNAL_BLOCK_BYTES - BLOCK_HEADER_BYTES);
+
+/// What a block belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BlockKind {
+    /// A journal.
+    Journal,
+    /// The body of a checkpoint.
+    Body,
+}
+
+impl BlockKind {
+    fn magic(self) -> [u8; 4] {
+        match self {
+            BlockKind::Journal => *b"AKVJ",
+            BlockKind::Body => *b"AKVC",
+        }
+    }
+
+    /// How long its blocks are.
+    pub fn block_bytes(self) -> usize {
+        match self {
+            BlockKind::Journal => JOURNAL_BLOCK_BYTES,
+            BlockKind::Body => BODY_BLOCK_BYTES,
+        }
+    }
+}
+
+/// Whose blocks these are: no block of another lineage ever follows one of this.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Lineage {
+    /// The store's random number.
+    pub store: [u8; 16],
+    /// The store's epoch.
+    pub epoch: u64,
+    /// Whose journal and checkpoints.
+    pub shard: u16,
+}
+
+impl Lineage {
+    /// The chain of a first block: of the journal, with number 0, or of a checkpoint's body.
+    pub fn origin(&self, kind: BlockKind, number: u64) -> u64 {
+        let mut bytes = [0; 38];
+        let mut writer = Writer::new(&mut bytes);
+        writer.put(&self.store).put(&self.epoch.to_le_bytes()).put(&self.shard.to_le_bytes());
+        writer.put(&kind.magic()).put(&number.to_le_bytes());
+        crc64(&bytes)
+    }
+}
+
+/// What a block says of itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stamp {
+    /// The store's epoch when it was written.
+    pub epoch: u64,
+    /// Which opening of the store wrote it: a number that no earlier opening had.
+    pub session: u64,
+    /// Its position: in the journal's history, or in the body.
+    pub sequence: u64,
+    /// The seal of the block before it.
+    pub chain: u64,
+    /// In a journal: blocks below it were flushed when this one was sealed. So a block witnesses that damage before it
+    /// is no power cut. In a body: 0.
+    pub durable_end: u64,
+}
+
+/// Why bytes are not the block that is looked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Void {
+    /// Nothing but zeroes, or bytes of another kind: nothing was written there.
+    #[error("no block was written there")]
+    Blank,
+    /// A block once, but torn or damaged.
+    #[error("the block is torn or damaged")]
+    Damaged,
+    /// Whole, of another epoch.
+    #[error("the block is of another epoch")]
+    Epoch,
+    /// Whole, but another one: of an earlier lap of the ring, or misdirected.
+    #[error("another block is there, of sequence {0}")]
+    Sequence(u64),
+    /// Whole and of the right number, but written behind another block: of a history that was cut off.
+    #[error("the block belongs to another history")]
+    Chain,
+    /// Whole, but it holds what no version of this format writes.
+    #[error("{0}")]
+    Records(#[from] Malformed),
+}
+
+/// A block being filled.
+#[derive(Debug)]
+pub struct BlockWriter {
+    kind: BlockKind,
+    bytes: Box<[u8]>,
+    used: usize,
+}
+
+impl BlockWriter {
+    /// An empty block.
+    pub fn new(kind: BlockKind) -> BlockWriter {
+        BlockWriter { kind, bytes: vec![0; kind.block_bytes()].into(), used: BLOCK_HEADER_BYTES }
+    }
+
+    /// Whether there is no record in it.
+    pub fn is_empty(&self) -> bool {
+        self.used == BLOCK_HEADER_BYTES
+    }
+
+    /// Appends a record; false, and nothing done, if it does not fit.
+    pub fn push(&mut self, record: &Record<'_>) -> bool {
+        let written = record.encode(&mut self.bytes[self.used..]);
+        self.used += written.unwrap_or(0);
+        written.is_some()
+    }
+
+    /// Completes the block and gives its seal. Its bytes are then [`BlockWriter::bytes`].
+    pub fn seal(&mut self, stamp: &Stamp) -> u64 {
+        let used = (self.used - BLOCK_HEADER_BYTES) as u32;
+        let mut writer = Writer::new(&mut self.bytes[SEAL_BYTES..BLOCK_HEADER_BYTES]);
+        writer.put(&self.kind.magic()).put(&used.to_le_bytes());
+        let Stamp { epoch, session, sequence, chain, durable_end } = *stamp;
+        for number in [epoch, session, sequence, chain, durable_end] {
+            writer.put(&number.to_le_bytes());
+        }
+        let seal = crc64(&self.bytes[SEAL_BYTES..]);
+        self.bytes[..SEAL_BYTES].copy_from_slice(&seal.to_le_bytes());
+        seal
+    }
+
+    /// All bytes of it.
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    /// Empties it, to be filled anew.
+    pub fn clear(&mut self) {
+        self.bytes[..self.used].fill(0);
+        self.used = BLOCK_HEADER_BYTES;
+    }
+
+    /// Empties it into other memory, which is zeroed here, and gives the sealed bytes away.
+    ///
+    /// # Panics
+    /// If the other memory is not as long as a block.
+    pub fn replace(&mut self, mut other: Box<[u8]>) -> Box<[u8]> {
+        assert_eq!(other.len(), self.bytes.len(), "memory for a block");
+        other.fill(0);
+        self.used = BLOCK_HEADER_BYTES;
+        std::mem::replace(&mut self.bytes, other)
+    }
+}
+
+/// A whole block that was read.
+#[derive(Clone, Copy, Debug)]
+pub struct BlockReader<'a> {
+    /// What it says of itself.
+    pub stamp: Stamp,
+    /// Its seal: the chain of the next block.
+    pub seal: u64,
+    records: &'a [u8],
+}
+
+impl<'a> BlockReader<'a> {
+    /// The block in `bytes`, with its seal checked.
+    ///
+    /// # Errors
+    /// [`Void::Blank`] or [`Void::Damaged`].
+    pub fn open(kind: BlockKind, bytes: &'a [u8]) -> Result<BlockReader<'a>, Void> {
+        if bytes.len() != kind.block_bytes() {
+            return Err(Void::Damaged);
+        }
+        BlockReader::parse(kind, bytes).unwrap_or(Err(Void::Damaged))
+    }
+
+    fn parse(kind: BlockKind, bytes: &'a [u8]) -> Option<Result<BlockReader<'a>, Void>> {
+        let mut reader = Reader(bytes);
+        let seal = reader.u64()?;
+        if reader.array()? != kind.magic() {
+            return Some(Err(Void::Blank));
+        }
+        let used = usize::try_from(reader.u32()?).ok()?;
+        let (epoch, session) = (reader.u64()?, reader.u64()?);
+        let (sequence, chain, durable_end) = (reader.u64()?, reader.u64()?, reader.u64()?);
+        let stamp = Stamp { epoch, session, sequence, chain, durable_end };
+        let records = reader.take(used)?;
+        let is_whole = seal == crc64(&bytes[SEAL_BYTES..]);
+        is_whole.then_some(Ok(BlockReader { stamp, seal, records }))
+    }
+
+    /// Whether it is the block that was looked for: `sequence` of `epoch`, behind the block whose seal is `chain`.
+    ///
+    /// # Errors
+    /// [`Void::Epoch`], [`Void::Sequence`] or [`Void::Chain`].
+    pub fn check(&self, epoch: u64, sequence: u64, chain: u64) -> Result<(), Void> {
+        if self.stamp.epoch != epoch {
+            return Err(Void::Epoch);
+        }
+        if self.stamp.sequence != sequence {
+            return Err(Void::Sequence(self.stamp.sequence));
+        }
+        if self.stamp.chain != chain { Err(Void::Chain) } else { Ok(()) }
+    }
+
+    /// Its records in order. After an error there are no more.
+    pub fn records(&self) -> Records<'a> {
+        Records { rest: self.records }
+    }
+}
+
+/// The records of a block.
+#[derive(Clone, Copy, Debug)]
+pub struct Records<'a> {
+    rest: &'a [u8],
+}
+
+impl<'a> Iterator for Records<'a> {
+    type Item = Result<Record<'a>, Malformed>;
+
+    #[inline]
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.rest.is_empty() {
+            return None;
+        }
+        match Record::decode(std::mem::take(&mut self.rest)) {
+            Ok((record, rest)) => {
+                self.rest = rest;
+                Some(Ok(record))
+            }
+            Err(malformed) => Some(Err(malformed)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::media::record::tests::{Owned, records};
+
+    const STAMP: Stamp = Stamp { epoch: 3, session: 5, sequence: 7, chain: 11, durable_end: 2 };
+
+    /// A sealed block of as many of the records as fit, and how many do.
+    fn block(kind: BlockKind, records: &[Owned]) -> (BlockWriter, usize) {
+        let mut writer = BlockWriter::new(kind);
+        let fits = records.iter().take_while(|owned| writer.push(&owned.record())).count();
+        writer.seal(&STAMP);
+        (writer, fits)
+    }
+
+    fn kinds() -> impl Strategy<Value = BlockKind> {
+        prop_oneof![Just(BlockKind::Journal), Just(BlockKind::Body)]
+    }
+
+    proptest! {
+        #[test]
+        fn a_block_gives_back_the_records_that_fitted(kind in kinds(), records in vec(records(), 0..40)) {
+            let (writer, fits) = block(kind, &records);
+            let reader = BlockReader::open(kind, writer.bytes()).expect("whole");
+            prop_assert_eq!(reader.stamp, STAMP);
+            prop_assert_eq!(reader.check(3, 7, 11), Ok(()));
+            let read: Result<Vec<_>, _> = reader.records().collect();
+            let given: Vec<_> = records[..fits].iter().map(Owned::record).collect();
+            prop_assert_eq!(read.expect("records"), given);
+        }
+
+        #[test]
+        fn a_flipped_bit_anywhere_is_seen(at in 0..JOURNAL_BLOCK_BYTES, bit in 0u32..8, records in vec(records(), 0..9)) {
+            let (writer, _) = block(BlockKind::Journal, &records);
+            let mut bytes = writer.bytes().to_vec();
+            bytes[at] ^= 1u8 << bit;
+            prop_assert!(BlockReader::open(BlockKind::Journal, &bytes).is_err());
+        }
+
+        #[test]
+        fn any_bytes_are_a_block_or_are_not(kind in kinds(), start in vec(any::<u8>(), 0..200)) {
+            let mut bytes = vec![0; kind.block_bytes()];
+            bytes[..start.len()].copy_from_slice(&start);
+            prop_assert!(BlockReader::open(kind, &bytes).is_err());
+            bytes[8..12].copy_from_slice(&kind.magic());
+            let seal = crc64(&bytes[8..]);
+            bytes[..8].copy_from_slice(&seal.to_le_bytes());
+            // Sealed by somebody who knows how: its records still are checked.
+            if let Ok(reader) = BlockReader::open(kind, &bytes) {
+                prop_assert!(reader.records().count() <= kind.block_bytes());
+            }
+        }
+    }
+
+    #[test]
+    fn a_block_is_told_from_every_other() {
+        let (writer, _) = block(BlockKind::Journal, &[]);
+        let reader = BlockReader::open(BlockKind::Journal, writer.bytes()).expect("whole");
+        assert_eq!(reader.check(4, 7, 11), Err(Void::Epoch));
+        assert_eq!(reader.check(3, 6, 11), Err(Void::Sequence(7)));
+        assert_eq!(reader.check(3, 7, 12), Err(Void::Chain));
+        let short = &writer.bytes()[..4095];
+        assert_eq!(BlockReader::open(BlockKind::Journal, short).err(), Some(Void::Damaged));
+        let zeroes = vec![0; JOURNAL_BLOCK_BYTES];
+        assert_eq!(BlockReader::open(BlockKind::Journal, &zeroes).err(), Some(Void::Blank));
+    }
+
+    #[test]
+    fn a_block_used_again_has_nothing_of_the_last() {
+        let owned = Owned::Delete { key: vec![9; 100], place: crate::Place { device: 0, unit: 1 } };
+        let (mut writer, _) = block(BlockKind::Journal, &[owned]);
+        let fresh = block(BlockKind::Journal, &[]).0;
+        writer.clear();
+        assert!(writer.is_empty());
+        writer.seal(&STAMP);
+        assert_eq!(writer.bytes(), fresh.bytes());
+        writer.replace(vec![7; JOURNAL_BLOCK_BYTES].into());
+        writer.seal(&STAMP);
+        assert_eq!(writer.bytes(), fresh.bytes());
+    }
+
+    #[test]
+    fn lineages_do_not_meet() {
+        let lineage = Lineage { store: [1; 16], epoch: 1, shard: 1 };
+        let others = [
+            lineage.origin(BlockKind::Body, 0),
+            lineage.origin(BlockKind::Journal, 1),
+            Lineage { epoch: 2, ..lineage }.origin(BlockKind::Journal, 0),
+            Lineage { shard: 2, ..lineage }.origin(BlockKind::Journal, 0),
+            Lineage { store: [2; 16], ..lineage }.origin(BlockKind::Journal, 0),
+        ];
+        assert!(!others.contains(&lineage.origin(BlockKind::Journal, 0)));
+    }
+}

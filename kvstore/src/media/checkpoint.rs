@@ -1,0 +1,403 @@
+//! A checkpoint: all objects, tenants and layouts of a shard, taken while the shard goes on.
+//!
+//! A slot holds a header of one unit and, behind it, body blocks of 64 KiB. The records of the body were taken at
+//! different moments between two marks of the journal, *begin* and *end*. Replaying the journal from begin over them
+//! gives, when end was reached, exactly the state at end. So a checkpoint is consistent only together with the journal
+//! up to its end, and it says by the chain at end which history it means.
+//!
+//! The header is written last, after a flush that covers the body and the journal up to end. It names the seal of the
+//! last body block, and through the chain all of them. The two slots alternate. The journal's tail may go up to the
+//! begin of the *older* complete checkpoint and no further: then a damaged newest one is replaced by the older and more
+//! replay.
+//!
+//! What it does not do: choose between slots ([`crate::media::recovery`]), or decide when.
+
+use std::ops::Range;
+
+use crate::media::block::{
+    BLOCK_HEADER_BYTES, BODY_BLOCK_BYTES, BlockKind, BlockReader, BlockWriter, Lineage, Records,
+    Stamp, Void,
+};
+use crate::media::bytes::{Reader, Writer, crc32c};
+use crate::media::journal::Mark;
+use crate::model::place::UNIT_BYTES;
+use crate::media::record::{RECORD_BYTES_MAX, Record};
+
+/// Bytes of a header: one unit.
+pub const CHECKPOINT_HEADER_BYTES: usize = UNIT_BYTES as usize;
+/// Units of a body block.
+pub const BODY_BLOCK_UNITS: u64 = BODY_BLOCK_BYTES as u64 / UNIT_BYTES;
+
+const MAGIC: [u8; 8] = *b"ADITCKP\x01";
+const CRC_AT: usize = CHECKPOINT_HEADER_BYTES - 4;
+
+/// Bytes of records that certainly fit a slot of `units`, in whatever order they come.
+pub const fn slot_record_bytes(units: u64) -> u64 {
+    let blocks = units.saturating_sub(1) / BODY_BLOCK_UNITS;
+    // At a block's end, less than the longest record may be left over.
+    blocks * (BODY_BLOCK_BYTES - BLOCK_HEADER_BYTES - (RECORD_BYTES_MAX - 1)) as u64
+}
+
+/// Units of the least slot that certainly holds records of so many bytes.
+pub const fn slot_units(record_bytes: u64) -> u64 {
+    1 + record_bytes.div_ceil(slot_record_bytes(1 + BODY_BLOCK_UNITS)) * BODY_BLOCK_UNITS
+}
+
+/// What the header of a checkpoint says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CheckpointHeader {
+    /// Whose it is.
+    pub lineage: Lineage,
+    /// Which opening of the store took it.
+    pub session: u64,
+    /// Its number: one more than that of the one before.
+    pub number: u64,
+    /// Where replay starts.
+    pub begin: Mark,
+    /// What replay must reach.
+    pub end: Mark,
+    /// How many records its body has.
+    pub records: u64,
+    /// How many blocks.
+    pub blocks: u64,
+    /// The seal of the last of them; the origin if there is none.
+    pub seal: u64,
+}
+
+impl CheckpointHeader {
+    /// Its bytes.
+    pub fn encode(&self, into: &mut [u8; CHECKPOINT_HEADER_BYTES]) {
+        into.fill(0);
+        let mut writer = Writer::new(into);
+        writer.put(&MAGIC).put(&self.lineage.store);
+        let Mark { sequence: begin, chain: begin_chain } = self.begin;
+        let Mark { sequence: end, chain: end_chain } = self.end;
+        let (epoch, shard) = (self.lineage.epoch, u64::from(self.lineage.shard));
+        for number in [epoch, shard, self.session, self.number, begin, begin_chain, end, end_chain]
+        {
+            writer.put(&number.to_le_bytes());
+        }
+        for number in [self.records, self.blocks, self.seal] {
+            writer.put(&number.to_le_bytes());
+        }
+        let crc = crc32c(&into[..CRC_AT]);
+        into[CRC_AT..].copy_from_slice(&crc.to_le_bytes());
+    }
+
+    /// The header in `bytes`, if it is one of `lineage` whose body fits a slot of `slot_units`.
+    ///
+    /// # Errors
+    /// Why it is not. Of another store or shard is [`Void::Chain`].
+    pub fn decode(
+        bytes: &[u8],
+        lineage: &Lineage,
+        slot_units: u64,
+    ) -> Result<CheckpointHeader, Void> {
+        if bytes.len() != CHECKPOINT_HEADER_BYTES {
+            return Err(Void::Damaged);
+        }
+        if bytes[..MAGIC.len()] != MAGIC {
+            return Err(Void::Blank);
+        }
+        if bytes[CRC_AT..] != crc32c(&bytes[..CRC_AT]).to_le_bytes() {
+            return Err(Void::Damaged);
+        }
+        let header = CheckpointHeader::parse(&mut Reader(&bytes[MAGIC.len()..]));
+        header.ok_or(Void::Damaged)?.check(lineage, slot_units)
+    }
+
+    fn parse(reader: &mut Reader<'_>) -> Option<CheckpointHeader> {
+        let store = reader.array()?;
+        let (epoch, shard) = (reader.u64()?, u16::try_from(reader.u64()?).ok()?);
+        Some(CheckpointHeader {
+            lineage: Lineage { store, epoch, shard },
+            session: reader.u64()?,
+            number: reader.u64()?,
+            begin: Mark { sequence: reader.u64()?, chain: reader.u64()? },
+            end: Mark { sequence: reader.u64()?, chain: reader.u64()? },
+            records: reader.u64()?,
+            blocks: reader.u64()?,
+            seal: reader.u64()?,
+        })
+    }
+
+    fn check(self, lineage: &Lineage, slot_units: u64) -> Result<CheckpointHeader, Void> {
+        if (self.lineage.store, self.lineage.shard) != (lineage.store, lineage.shard) {
+            return Err(Void::Chain);
+        }
+        if self.lineage.epoch != lineage.epoch {
+            return Err(Void::Epoch);
+        }
+        let fits = self.blocks <= slot_units.saturating_sub(1) / BODY_BLOCK_UNITS;
+        let in_order = self.begin.sequence >= 1 && self.begin.sequence <= self.end.sequence;
+        // A number has room for those that follow, and a sequence for the blocks of any journal.
+        let counts = self.number < u64::MAX / 2 && self.end.sequence < u64::MAX / 2;
+        if fits && in_order && counts { Ok(self) } else { Err(Void::Damaged) }
+    }
+
+    /// The chain of the first body block.
+    pub fn origin(&self) -> u64 {
+        self.lineage.origin(BlockKind::Body, self.number)
+    }
+}
+
+/// What became of a record that a checkpoint was to take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pushed {
+    /// It was taken.
+    Taken,
+    /// It was not: the block is full. Take it with [`CheckpointWriter::block`], then push the record again.
+    BlockFull,
+    /// It was not: the slot is full. The checkpoint has to be given up; so many records were put since it began.
+    SlotFull,
+}
+
+/// A checkpoint being taken, block by block.
+#[derive(Debug)]
+pub struct CheckpointWriter {
+    slot: Range<u64>,
+    header: CheckpointHeader,
+    block: BlockWriter,
+}
+
+impl CheckpointWriter {
+    /// Begins checkpoint `number` in the units `slot`. `begin` is the journal's mark now: whatever is appended from now
+    /// on is replayed over what is taken.
+    pub fn begin(
+        slot: Range<u64>,
+        lineage: Lineage,
+        session: u64,
+        number: u64,
+        begin: Mark,
+    ) -> CheckpointWriter {
+        let seal = lineage.origin(BlockKind::Body, number);
+        let (end, records, blocks) = (begin, 0, 0);
+        let header =
+            CheckpointHeader { lineage, session, number, begin, end, records, blocks, seal };
+        CheckpointWriter { slot, header, block: BlockWriter::new(BlockKind::Body) }
+    }
+
+    /// Takes a record as it is now.
+    pub fn push(&mut self, record: &Record<'_>) -> Pushed {
+        if self.slot.start + 1 + (self.header.blocks + 1) * BODY_BLOCK_UNITS > self.slot.end {
+            return Pushed::SlotFull;
+        }
+        if !self.block.push(record) {
+            return Pushed::BlockFull;
+        }
+        self.header.records += 1;
+        Pushed::Taken
+    }
+
+    /// Seals the block that is being filled, copies it to `into`, and gives the unit where it is to be written. None if
+    /// there is nothing in it. To be called when it is full, and once when all records were taken.
+    pub fn block(&mut self, into: &mut [u8; BODY_BLOCK_BYTES]) -> Option<u64> {
+        if self.block.is_empty() {
+            return None;
+        }
+        let CheckpointHeader { lineage, session, blocks: sequence, seal: chain, .. } = self.header;
+        let (epoch, durable_end) = (lineage.epoch, 0);
+        self.header.seal = self.block.seal(&Stamp { epoch, session, sequence, chain, durable_end });
+        into.copy_from_slice(self.block.bytes());
+        self.block.clear();
+        self.header.blocks += 1;
+        Some(self.slot.start + 1 + sequence * BODY_BLOCK_UNITS)
+    }
+
+    /// Completes it: `end` is the journal's mark after the last record was taken and the open block was sealed. Gives
+    /// the unit where `into` is to be written: only when a flush has covered all blocks of the body, and the
+    /// journal up to `end`. When the header itself was flushed, the checkpoint is complete.
+    ///
+    /// # Panics
+    /// If records are in a block that was not taken, or `end` lies before the begin.
+    pub fn finish(mut self, end: Mark, into: &mut [u8; CHECKPOINT_HEADER_BYTES]) -> u64 {
+        assert!(self.block.is_empty(), "all blocks were taken");
+        assert!(end.sequence >= self.header.begin.sequence, "it ends after it began");
+        self.header.end = end;
+        self.header.encode(into);
+        self.slot.start
+    }
+
+    /// Its number.
+    pub fn number(&self) -> u64 {
+        self.header.number
+    }
+
+    /// Where replay starts.
+    pub fn begin_mark(&self) -> Mark {
+        self.header.begin
+    }
+
+    /// How many records were taken.
+    pub fn records(&self) -> u64 {
+        self.header.records
+    }
+}
+
+/// A body being read: checks each block against the one before and, at the end, against the header.
+#[derive(Clone, Copy, Debug)]
+pub struct CheckpointReader {
+    header: CheckpointHeader,
+    blocks: u64,
+    records: u64,
+    chain: u64,
+}
+
+impl CheckpointReader {
+    /// Reads the body of this header.
+    pub fn new(header: CheckpointHeader) -> CheckpointReader {
+        CheckpointReader { header, blocks: 0, records: 0, chain: header.origin() }
+    }
+
+    /// The records of the next block. The caller counts those it read with [`CheckpointReader::counted`].
+    ///
+    /// # Errors
+    /// [`Void`] if it is not the next block.
+    pub fn block<'a>(&mut self, bytes: &'a [u8]) -> Result<Records<'a>, Void> {
+        let block = BlockReader::open(BlockKind::Body, bytes)?;
+        block.check(self.header.lineage.epoch, self.blocks, self.chain)?;
+        self.chain = block.seal;
+        self.blocks += 1;
+        Ok(block.records())
+    }
+
+    /// So many records were read.
+    pub fn counted(&mut self, records: u64) {
+        self.records += records;
+    }
+
+    /// How many blocks there are still to be read.
+    pub fn blocks_left(&self) -> u64 {
+        self.header.blocks - self.blocks
+    }
+
+    /// Whether all of it was read and is what the header says.
+    ///
+    /// # Errors
+    /// [`Void::Damaged`] if not.
+    pub fn finish(&self) -> Result<(), Void> {
+        let read = (self.blocks, self.records, self.chain);
+        let wanted = (self.header.blocks, self.header.records, self.header.seal);
+        if read == wanted { Ok(()) } else { Err(Void::Damaged) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::media::record::tests::{Owned, records};
+
+    const LINEAGE: Lineage = Lineage { store: [9; 16], epoch: 4, shard: 3 };
+    const BEGIN: Mark = Mark { sequence: 10, chain: 1 };
+    const END: Mark = Mark { sequence: 12, chain: 2 };
+
+    /// A slot that was written: its header and its body.
+    fn taken(records: &[Owned], slot_units: u64) -> Option<(Vec<u8>, Vec<u8>)> {
+        let mut writer = CheckpointWriter::begin(50..50 + slot_units, LINEAGE, 6, 8, BEGIN);
+        let (mut body, mut block) = (Vec::new(), Box::new([0; BODY_BLOCK_BYTES]));
+        for owned in records {
+            loop {
+                match writer.push(&owned.record()) {
+                    Pushed::Taken => break,
+                    Pushed::BlockFull => {
+                        assert_eq!(writer.block(&mut block), Some(51 + body.len() as u64 / 4096));
+                        body.extend_from_slice(&*block);
+                    }
+                    Pushed::SlotFull => return None,
+                }
+            }
+        }
+        if writer.block(&mut block).is_some() {
+            body.extend_from_slice(&*block);
+        }
+        let mut header = [0; CHECKPOINT_HEADER_BYTES];
+        assert_eq!(writer.finish(END, &mut header), 50);
+        Some((header.to_vec(), body))
+    }
+
+    fn read(header: &[u8], body: &[u8]) -> Result<Vec<Owned>, Void> {
+        let header = CheckpointHeader::decode(header, &LINEAGE, 1000)?;
+        assert_eq!((header.number, header.begin, header.end), (8, BEGIN, END));
+        let mut reader = CheckpointReader::new(header);
+        let mut read = Vec::new();
+        for block in body.chunks(BODY_BLOCK_BYTES) {
+            let before = read.len();
+            for record in reader.block(block)? {
+                read.push(Owned::of(&record?));
+            }
+            reader.counted((read.len() - before) as u64);
+        }
+        reader.finish().map(|()| read)
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(48))]
+        #[test]
+        fn a_checkpoint_gives_back_what_was_taken(records in vec(records(), 0..300)) {
+            let (header, body) = taken(&records, 1000).expect("room");
+            prop_assert_eq!(body.len() > BODY_BLOCK_BYTES, body.len() / BODY_BLOCK_BYTES > 1);
+            let read: Vec<_> = read(&header, &body).expect("whole");
+            let given: Vec<_> = records.iter().map(Owned::record).collect();
+            prop_assert_eq!(read.iter().map(Owned::record).collect::<Vec<_>>(), given);
+        }
+
+        #[test]
+        fn a_damaged_exchanged_or_missing_block_is_seen(records in vec(records(), 200..300), at: usize, bit in 0u32..8) {
+            let (header, body) = taken(&records, 1000).expect("room");
+            let mut flipped = body.clone();
+            flipped[at % body.len()] ^= 1u8 << bit;
+            prop_assert!(read(&header, &flipped).is_err());
+            let mut flipped = header.clone();
+            flipped[at % header.len()] ^= 1u8 << bit;
+            prop_assert!(read(&flipped, &body).is_err());
+            let (first, rest) = body.split_at(BODY_BLOCK_BYTES);
+            prop_assert!(read(&header, rest).is_err());
+            prop_assert_eq!(read(&header, first).is_err(), !rest.is_empty());
+            prop_assert!(rest.is_empty() || read(&header, &[rest, first].concat()).is_err());
+        }
+
+        #[test]
+        fn what_was_accounted_fits(records in vec(records(), 1..300)) {
+            let bytes: usize = records.iter().map(|owned| owned.record().encoded_bytes()).sum();
+            let units = slot_units(bytes as u64);
+            prop_assert!(slot_record_bytes(units) >= bytes as u64);
+            prop_assert!(slot_record_bytes(units - BODY_BLOCK_UNITS) < bytes as u64);
+            prop_assert!(taken(&records, units).is_some());
+        }
+    }
+
+    #[test]
+    fn a_full_slot_is_said_before_anything_lies_outside_it() {
+        let owned = Owned::Layout { id: 1, bytes: vec![0; 64] };
+        let fits = (BODY_BLOCK_BYTES - BLOCK_HEADER_BYTES) / 68;
+        assert!(taken(&vec![owned.clone(); fits], 1 + BODY_BLOCK_UNITS).is_some());
+        assert!(taken(&vec![owned.clone(); fits + 1], 1 + BODY_BLOCK_UNITS).is_none());
+        assert!(taken(&vec![owned; fits], BODY_BLOCK_UNITS).is_none(), "no whole block");
+    }
+
+    #[test]
+    fn headers_of_others_and_impossible_ones_are_void() {
+        let (bytes, _) = taken(&[], 1000).expect("room");
+        let decode = |bytes: &[u8], lineage| CheckpointHeader::decode(bytes, &lineage, 1000);
+        let header = decode(&bytes, LINEAGE).expect("whole");
+        assert_eq!(decode(&bytes, Lineage { shard: 1, ..LINEAGE }), Err(Void::Chain));
+        assert_eq!(decode(&bytes, Lineage { store: [1; 16], ..LINEAGE }), Err(Void::Chain));
+        assert_eq!(decode(&bytes, Lineage { epoch: 5, ..LINEAGE }), Err(Void::Epoch));
+        assert_eq!(decode(&[0; 4096], LINEAGE), Err(Void::Blank));
+        assert_eq!(decode(&bytes[..100], LINEAGE), Err(Void::Damaged));
+        let impossible = [
+            CheckpointHeader { blocks: 63, ..header },
+            CheckpointHeader { begin: Mark { sequence: 13, chain: 0 }, ..header },
+            CheckpointHeader { begin: Mark { sequence: 0, chain: 0 }, ..header },
+            CheckpointHeader { number: u64::MAX, ..header },
+        ];
+        for header in impossible {
+            let mut bytes = [0; CHECKPOINT_HEADER_BYTES];
+            header.encode(&mut bytes);
+            assert_eq!(decode(&bytes, LINEAGE), Err(Void::Damaged), "{header:?}");
+        }
+    }
+}

@@ -1,0 +1,604 @@
+//! Formatting a store, and reading what it is formatted as: the calls that wait for the devices.
+
+use std::collections::BTreeMap;
+use std::hash::Hasher;
+use std::ops::Range;
+
+use adit_driver::Time;
+use adit_driver::device::{CommandQueue, Operation};
+use adit_driver::memory::{AnyBuffer, Buffer};
+use siphasher::sip::SipHasher13;
+
+use crate::media::device_set::{Agreed, Given, check_set};
+use crate::error::{Error, Result};
+use crate::media::geometry::{self, Geometry, superblock_units};
+use crate::model::key::Key;
+use crate::model::options::Durability;
+use crate::model::place::{Place, UNIT_BYTES, units};
+use crate::media::recovery::Media;
+use crate::io::schedule::Class;
+use crate::shard::{Command, Fault, Finished, LANE_BUFFER_BYTES, Lane, Load, Purpose};
+use crate::media::superblock::{Absent, Copies, SUPERBLOCK_BYTES, Superblock, choose};
+
+/// Reads of a stream in flight at most.
+const AHEAD: usize = 8;
+
+/// What a store is formatted as.
+#[derive(Clone, Debug)]
+pub struct FormatOptions {
+    /// Shards.
+    pub shards: u16,
+    /// Most objects of each.
+    pub objects_max: u32,
+    /// Bytes of each journal; by the number of objects where not given.
+    pub journal_bytes: Option<u64>,
+    /// A name for people, at most 32 bytes.
+    pub label: String,
+    /// A random number that no other store has.
+    pub store_id: [u8; 16],
+    /// Whether what is there may go.
+    pub overwrite: bool,
+}
+
+/// What the superblocks of a store's devices say.
+#[derive(Clone, Debug)]
+pub struct Set {
+    superblocks: Vec<Superblock>,
+    agreed: Agreed,
+    geometry: Geometry,
+    /// Copies of superblocks that are damaged: the device, whether it is copy A or B, and why.
+    bad: Vec<(u8, char, Absent)>,
+}
+
+impl Set {
+    /// How many shards there are.
+    pub fn shards(&self) -> u16 {
+        self.geometry.shards()
+    }
+
+    /// The number that no other store has.
+    pub fn store_id(&self) -> [u8; 16] {
+        self.superblocks[0].store
+    }
+
+    /// What people call it.
+    pub fn label(&self) -> &str {
+        &self.superblocks[0].label
+    }
+
+    /// Most objects of a shard.
+    pub fn objects_max(&self) -> u32 {
+        self.superblocks[0].objects_max
+    }
+
+    /// What each device says, by their positions.
+    pub fn superblocks(&self) -> &[Superblock] {
+        &self.superblocks
+    }
+
+    /// Where everything lies.
+    pub fn geometry(&self) -> &Geometry {
+        &self.geometry
+    }
+
+    /// What the devices say together.
+    pub fn agreed(&self) -> Agreed {
+        self.agreed
+    }
+
+    /// Copies of superblocks that are damaged, which the next opening repairs: the device, copy A or B, and why.
+    pub fn bad(&self) -> &[(u8, char, Absent)] {
+        &self.bad
+    }
+
+    /// The shard that has the key. It is the same for as long as the store exists.
+    pub fn route(&self, key: &Key) -> u16 {
+        if self.shards() == 1 {
+            return 0;
+        }
+        let mut hasher = SipHasher13::new_with_key(&self.store_id());
+        hasher.write(key.as_bytes());
+        ((u128::from(hasher.finish()) * u128::from(self.shards())) >> 64) as u16
+    }
+}
+
+/// Writes superblocks on all devices: copy B of each, then copy A. Whatever journals and checkpoints are there belong to
+/// another store, and are void.
+///
+/// # Errors
+/// [`Error::Media`] where there is something on a device and it may not be overwritten, or a device is too small;
+/// [`Error::Driver`] where one does not answer.
+pub fn format<Q: CommandQueue<Load>>(
+    lanes: &mut [Lane<Q>],
+    options: &FormatOptions,
+    clock: &mut dyn FnMut() -> Time,
+) -> Result<()> {
+    let device_units: Vec<u64> = lanes.iter().map(Lane::units).collect();
+    let geometry = Geometry::new(&geometry::FormatOptions {
+        shards: options.shards,
+        objects_max: options.objects_max,
+        journal_bytes: options.journal_bytes,
+        checkpoint_bytes: None,
+        device_units: device_units.clone(),
+    })?;
+    let mut waiting = Waiting { lanes, clock };
+    if !options.overwrite {
+        waiting.check_blank()?;
+    }
+    let superblock = |index: usize, lane: &Lane<Q>| Superblock {
+        store: options.store_id,
+        sequence: 1,
+        epoch: first_epoch(&options.store_id),
+        device_units: device_units[index],
+        journal_units: geometry.journal_units(),
+        checkpoint_units: geometry.checkpoint_units(),
+        objects_max: options.objects_max,
+        lba_bytes: lane.info.lba_bytes,
+        shards: options.shards,
+        device_index: index as u8,
+        device_count: device_units.len() as u8,
+        durability: Durability::default(),
+        label: options.label.clone(),
+    };
+    let superblocks: Vec<Superblock> =
+        waiting.lanes.iter().enumerate().map(|(index, lane)| superblock(index, lane)).collect();
+    waiting.write_superblocks(&superblocks, |_| false)
+}
+
+/// The epoch of a new store, which no older store on the same devices had: blocks of that one's journal may be in place
+/// of the new one's, whole, behind the newest. By the epoch they are told from blocks that damage has cut off. 62 bits, so
+/// that volatile openings never come to the end.
+fn first_epoch(store_id: &[u8; 16]) -> u64 {
+    let [_, _, _, _, _, _, _, _, number @ ..] = *store_id;
+    (u64::from_le_bytes(number) >> 2).max(1)
+}
+
+/// Reads and checks the superblocks of all devices, and writes nothing.
+///
+/// # Errors
+/// [`Error::Media`] where they are not those of one store, in order and unchanged; [`Error::Driver`] where a device
+/// does not answer.
+pub fn read_set<Q: CommandQueue<Load>>(
+    lanes: &mut [Lane<Q>],
+    clock: &mut dyn FnMut() -> Time,
+) -> Result<Set> {
+    let mut waiting = Waiting { lanes, clock };
+    let mut bad = Vec::new();
+    let mut superblocks = Vec::new();
+    for index in 0..waiting.lanes.len() {
+        let device = waiting.lanes[index].info.device.clone();
+        let found = waiting.superblock(index)?.map_err(|absent| absent.into_error(&device))?;
+        for (copy, why) in ['A', 'B'].into_iter().zip(found.bad) {
+            bad.extend(why.map(|why| (index as u8, copy, why)));
+        }
+        superblocks.push(found.superblock);
+    }
+    let given: Vec<Given<'_>> = waiting
+        .lanes
+        .iter()
+        .zip(&superblocks)
+        .map(|(lane, superblock)| Given {
+            device: &lane.info.device,
+            superblock,
+            units: lane.units(),
+            lba_bytes: lane.info.lba_bytes,
+        })
+        .collect();
+    let agreed = check_set(&given)?;
+    let device_units = superblocks.iter().map(|superblock| superblock.device_units).collect();
+    let geometry = Geometry::new(&superblocks[0].format_options(device_units))?;
+    Ok(Set { superblocks, agreed, geometry, bad })
+}
+
+/// Reads the superblock of one device, and checks that it is device `index` of a store that was found earlier, as it
+/// was then or in a later session.
+///
+/// # Errors
+/// [`Error::Media`] where it is another, or an older copy; [`Error::Driver`] where it does not answer.
+pub(crate) fn check_same<Q: CommandQueue<Load>>(
+    lane: Lane<Q>,
+    set: &Set,
+    index: u8,
+    clock: &mut dyn FnMut() -> Time,
+) -> Result<()> {
+    let mut lanes = [lane];
+    let mut waiting = Waiting { lanes: &mut lanes, clock };
+    let device = waiting.lanes[0].info.device.clone();
+    let found = waiting.superblock(0)?.map_err(|absent| absent.into_error(&device))?.superblock;
+    let (units, lba_bytes) = (lanes[0].units(), lanes[0].info.lba_bytes);
+    let earlier = &set.superblocks[usize::from(index)];
+    let is = |found: &Superblock| Superblock {
+        sequence: 0,
+        epoch: 0,
+        durability: Durability::default(),
+        ..found.clone()
+    };
+    let why = if found.store != earlier.store {
+        format!("it has another store on it ('{}')", found.label)
+    } else if is(&found) != is(earlier)
+        || (units, lba_bytes) != (found.device_units, found.lba_bytes)
+    {
+        format!("it is not device {index} of the store as it was")
+    } else if found.sequence < earlier.sequence || found.epoch < earlier.epoch {
+        "it is an older copy of the device that failed".to_owned()
+    } else {
+        return Ok(());
+    };
+    Err(Error::Media { device, why, fix: "attach the one that failed".to_owned() })
+}
+
+/// Writes superblocks that say that a session has begun: a number that no earlier opening had, and the epoch after it.
+///
+/// # Errors
+/// [`Error::Driver`] where a device does not answer.
+pub(crate) fn begin_session<Q: CommandQueue<Load>>(
+    lanes: &mut [Lane<Q>],
+    set: &Set,
+    durability: Durability,
+    clock: &mut dyn FnMut() -> Time,
+) -> Result<()> {
+    let agreed = set.next_session(durability);
+    let next = |superblock: &Superblock| Superblock {
+        sequence: agreed.sequence,
+        epoch: agreed.epoch,
+        durability,
+        ..superblock.clone()
+    };
+    let superblocks: Vec<Superblock> = set.superblocks.iter().map(next).collect();
+    Waiting { lanes, clock }.write_superblocks(&superblocks, |device| set.lacks_copy_a(device))
+}
+
+impl Set {
+    /// Whether a device's copy A is damaged, so that copy B is all there is.
+    fn lacks_copy_a(&self, device: usize) -> bool {
+        self.bad.iter().any(|(index, copy, _)| usize::from(*index) == device && *copy == 'A')
+    }
+
+    /// What the devices agree on once it is opened.
+    pub(crate) fn next_session(&self, durability: Durability) -> Agreed {
+        let is_volatile = durability == Durability::Volatile;
+        let Agreed { epoch, sequence } = self.agreed;
+        Agreed { epoch: epoch + u64::from(is_volatile), sequence: sequence + 1 }
+    }
+}
+
+/// How often a superblock is written at most until it reads back as it was written.
+const SUPERBLOCK_WRITES: u32 = 4;
+
+/// Devices, and the time that passes while they are waited for.
+pub(crate) struct Waiting<'a, Q> {
+    pub(crate) lanes: &'a mut [Lane<Q>],
+    pub(crate) clock: &'a mut dyn FnMut() -> Time,
+}
+
+impl<Q: CommandQueue<Load>> Waiting<'_, Q> {
+    /// Flushes every device.
+    ///
+    /// # Errors
+    /// [`Error::Driver`] where one does not answer.
+    pub(crate) fn flush(&mut self) -> Result<()> {
+        for device in 0..self.lanes.len() {
+            self.run(device, Operation::Flush, AnyBuffer::None, 0)?;
+        }
+        Ok(())
+    }
+
+    fn check_blank(&mut self) -> Result<()> {
+        for index in 0..self.lanes.len() {
+            let device = self.lanes[index].info.device.clone();
+            let why = match self.superblock(index)? {
+                Err(Absent::Blank) => continue,
+                Err(absent) => absent.to_string(),
+                Ok(found) => {
+                    let Superblock { label, device_index, device_count, .. } = found.superblock;
+                    format!("it is device {device_index} of {device_count} of a store ('{label}')")
+                }
+            };
+            let fix = "name another target, or allow it to be overwritten (--force, or FormatStore::overwrite)".to_owned();
+            return Err(Error::Media { device, why, fix });
+        }
+        Ok(())
+    }
+
+    fn superblock(&mut self, index: usize) -> Result<Result<Copies, Absent>> {
+        let mut copies = [[0; SUPERBLOCK_BYTES]; 2];
+        let places = superblock_units(self.lanes[index].units());
+        for (copy, unit) in copies.iter_mut().zip(places) {
+            self.read(index as u8, unit, copy)?;
+        }
+        Ok(choose(&copies[0], &copies[1]))
+    }
+
+    /// Copy B of each, durable, then copy A: one of them is whole at any time, and what was there counts until its copy A
+    /// is overwritten. Where `lacks_copy_a`, as a cut amid just this leaves it, copy A comes first: copy B is all there is.
+    /// Each is read back: one that went wrong on its way must be known before the other is overwritten.
+    fn write_superblocks(
+        &mut self,
+        superblocks: &[Superblock],
+        lacks_copy_a: impl Fn(usize) -> bool,
+    ) -> Result<()> {
+        for is_second in [false, true] {
+            for (index, superblock) in superblocks.iter().enumerate() {
+                let copy = usize::from(lacks_copy_a(index) == is_second);
+                let mut bytes = [0; SUPERBLOCK_BYTES];
+                superblock.encode(&mut bytes);
+                let unit = superblock_units(superblock.device_units)[copy];
+                self.write_superblock(index, unit, &bytes)?;
+            }
+            self.flush()?;
+        }
+        Ok(())
+    }
+
+    fn write_superblock(
+        &mut self,
+        index: usize,
+        unit: u64,
+        bytes: &[u8; SUPERBLOCK_BYTES],
+    ) -> Result<()> {
+        for _ in 0..SUPERBLOCK_WRITES {
+            self.write(index, unit, bytes)?;
+            let mut found = [0; SUPERBLOCK_BYTES];
+            self.read(index as u8, unit, &mut found)?;
+            if found == *bytes {
+                return Ok(());
+            }
+        }
+        let device = self.lanes[index].info.device.clone();
+        let why = "its superblock reads back otherwise than it was written".to_owned();
+        let fix = "check the drive and its cables, then open the store again".to_owned();
+        Err(Error::Media { device, why, fix })
+    }
+
+    /// Overwrites units with zeroes, which a flush is to follow.
+    ///
+    /// # Errors
+    /// [`Error::Media`] where the device does not answer.
+    pub(crate) fn zero(&mut self, device: u8, unit: u64) -> Result<()> {
+        self.write(usize::from(device), unit, &[0; UNIT_BYTES as usize])
+    }
+
+    /// Writes some units.
+    fn write(&mut self, device: usize, unit: u64, bytes: &[u8]) -> Result<()> {
+        let lane = &mut self.lanes[device];
+        let operation =
+            Operation::Write(Place { device: device as u8, unit }.lba(lane.info.lba_bytes));
+        let mut memory = lane.memory.pop().expect("memory of a lane is idle while it is opened");
+        let rest = memory.split_off(bytes.len());
+        memory.copy_from_slice(bytes);
+        lane.keep(rest);
+        let memory = self.run(device, operation, AnyBuffer::One(memory), bytes.len() as u64)?;
+        self.take_back(device, memory);
+        Ok(())
+    }
+
+    fn take_back(&mut self, device: usize, memory: AnyBuffer) {
+        if let AnyBuffer::One(memory) = memory {
+            self.lanes[device].keep(memory);
+        }
+    }
+
+    /// Sends one command and waits for it.
+    fn run(
+        &mut self,
+        device: usize,
+        operation: Operation,
+        memory: AnyBuffer,
+        bytes: u64,
+    ) -> Result<AnyBuffer> {
+        self.push(device, 0, operation, memory, bytes);
+        let mut finished = Vec::new();
+        while finished.is_empty() {
+            self.turn(device, &mut finished);
+        }
+        let Finished { memory, result, .. } = finished.pop().expect("it has finished");
+        match result {
+            Ok(()) => Ok(memory),
+            Err(fault) => {
+                self.take_back(device, memory);
+                Err(self.error(device, fault))
+            }
+        }
+    }
+
+    fn push(
+        &mut self,
+        device: usize,
+        index: u32,
+        operation: Operation,
+        memory: AnyBuffer,
+        bytes: u64,
+    ) {
+        let (purpose, class, deadline) = (Purpose::Opening { index }, Class::Read, Time::NEVER);
+        let now = (self.clock)();
+        let command = Command { purpose, operation, class, memory, bytes, deadline };
+        self.lanes[device].push(now, command);
+    }
+
+    fn turn(&mut self, device: usize, finished: &mut Vec<Finished>) {
+        let now = (self.clock)();
+        self.lanes[device].send(now, finished);
+        self.lanes[device].poll(now, finished);
+    }
+
+    fn error(&self, device: usize, fault: Fault) -> Error {
+        let name = self.lanes[device].info.device.clone();
+        let why = self.lanes[device].failure().map_or_else(|| fault.to_string(), str::to_owned);
+        Error::Media { device: name, why, fix: "look at the drive's health and try again".into() }
+    }
+
+    /// What was read of one command; zeroes where the medium has lost it.
+    fn bytes_of(&self, device: usize, finished: Finished) -> Result<Buffer> {
+        let AnyBuffer::One(mut memory) = finished.memory else { unreachable!("reads have memory") };
+        match finished.result {
+            Ok(()) => {}
+            Err(fault @ Fault::Command(_)) if self.lanes[device].failure().is_none() => {
+                tracing::warn!("{}: {fault}; taken for zeroes", self.lanes[device].info.device);
+                memory.fill(0);
+            }
+            Err(fault) => return Err(self.error(device, fault)),
+        }
+        Ok(memory)
+    }
+}
+
+/// A stream of reads: what is in flight comes back in any order and is handed on in that of the device.
+struct Stream {
+    device: usize,
+    next: u64,
+    end: u64,
+    step_units: u64,
+    issued: u32,
+    taken: u32,
+    back: BTreeMap<u32, Finished>,
+}
+
+impl<Q: CommandQueue<Load>> Waiting<'_, Q> {
+    fn read_ahead(&mut self, stream: &mut Stream) {
+        while stream.next < stream.end && ((stream.issued - stream.taken) as usize) < AHEAD {
+            let Some(mut memory) = self.lanes[stream.device].memory.pop() else { break };
+            let count = stream.step_units.min(stream.end - stream.next);
+            let rest = memory.split_off((count * UNIT_BYTES) as usize);
+            self.lanes[stream.device].keep(rest);
+            let place = Place { device: stream.device as u8, unit: stream.next };
+            let operation = Operation::Read(place.lba(self.lanes[stream.device].info.lba_bytes));
+            let bytes = memory.len() as u64;
+            self.push(stream.device, stream.issued, operation, AnyBuffer::One(memory), bytes);
+            stream.issued += 1;
+            stream.next += count;
+        }
+    }
+
+    /// Waits for the next read, and gives its bytes to `each`.
+    fn next_read(
+        &mut self,
+        stream: &mut Stream,
+        each: &mut dyn FnMut(&[u8]) -> Result<bool>,
+    ) -> Result<bool> {
+        let mut finished = Vec::new();
+        while !stream.back.contains_key(&stream.taken) {
+            self.turn(stream.device, &mut finished);
+            for one in finished.drain(..) {
+                let Purpose::Opening { index } = one.purpose else { unreachable!("only reads") };
+                stream.back.insert(index, one);
+            }
+        }
+        let one = stream.back.remove(&stream.taken).expect("it is there");
+        stream.taken += 1;
+        let memory = self.bytes_of(stream.device, one)?;
+        let goes_on = each(&memory);
+        self.lanes[stream.device].keep(memory);
+        goes_on
+    }
+
+    /// Waits for what is in flight, of which nobody wants to know.
+    fn drain(&mut self, stream: &mut Stream) {
+        let device = stream.device;
+        let mut finished: Vec<Finished> = std::mem::take(&mut stream.back).into_values().collect();
+        while !self.lanes[device].is_idle() {
+            self.turn(device, &mut finished);
+        }
+        for one in finished {
+            self.take_back(device, one.memory);
+        }
+    }
+}
+
+impl<Q: CommandQueue<Load>> Media for Waiting<'_, Q> {
+    fn read(&mut self, device: u8, unit: u64, into: &mut [u8]) -> Result<()> {
+        let range = unit..unit + units(into.len() as u64);
+        let mut at = 0;
+        self.read_stream(device, range, into.len(), &mut |bytes| {
+            into[at..at + bytes.len()].copy_from_slice(bytes);
+            at += bytes.len();
+            Ok(true)
+        })
+    }
+
+    fn read_stream(
+        &mut self,
+        device: u8,
+        range: Range<u64>,
+        chunk_bytes: usize,
+        each: &mut dyn FnMut(&[u8]) -> Result<bool>,
+    ) -> Result<()> {
+        let lane = &self.lanes[usize::from(device)];
+        let step = lane.info.command_bytes_max.min(LANE_BUFFER_BYTES as u64) / UNIT_BYTES;
+        let mut stream = Stream {
+            device: usize::from(device),
+            next: range.start,
+            end: range.end,
+            step_units: step.max(1),
+            issued: 0,
+            taken: 0,
+            back: BTreeMap::new(),
+        };
+        let result = self.run_stream(&mut stream, chunk_bytes, each);
+        self.drain(&mut stream);
+        result
+    }
+}
+
+impl<Q: CommandQueue<Load>> Waiting<'_, Q> {
+    fn run_stream(
+        &mut self,
+        stream: &mut Stream,
+        chunk_bytes: usize,
+        each: &mut dyn FnMut(&[u8]) -> Result<bool>,
+    ) -> Result<()> {
+        let mut chunks = Chunks { chunk_bytes, rest: Vec::new() };
+        loop {
+            self.read_ahead(stream);
+            if stream.issued == stream.taken {
+                break;
+            }
+            if !self.next_read(stream, &mut |read| chunks.add(read, each))? {
+                return Ok(());
+            }
+        }
+        if !chunks.rest.is_empty() {
+            each(&chunks.rest)?;
+        }
+        Ok(())
+    }
+}
+
+/// Makes chunks of one length of what was read in others.
+struct Chunks {
+    chunk_bytes: usize,
+    rest: Vec<u8>,
+}
+
+impl Chunks {
+    /// Hands on each chunk that is whole now, the most without a copy; false once `each` says so.
+    fn add(
+        &mut self,
+        mut read: &[u8],
+        each: &mut dyn FnMut(&[u8]) -> Result<bool>,
+    ) -> Result<bool> {
+        if !self.rest.is_empty() {
+            let fits = (self.chunk_bytes - self.rest.len()).min(read.len());
+            self.rest.extend_from_slice(&read[..fits]);
+            read = &read[fits..];
+            if self.rest.len() < self.chunk_bytes {
+                return Ok(true);
+            }
+            let goes_on = each(&self.rest)?;
+            self.rest.clear();
+            if !goes_on {
+                return Ok(false);
+            }
+        }
+        let mut chunks = read.chunks_exact(self.chunk_bytes);
+        for chunk in &mut chunks {
+            if !each(chunk)? {
+                return Ok(false);
+            }
+        }
+        self.rest.extend_from_slice(chunks.remainder());
+        Ok(true)
+    }
+}
+
+#[cfg(test)]
+mod tests;

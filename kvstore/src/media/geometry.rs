@@ -1,0 +1,331 @@
+//! Where everything lies on a store's devices.
+//!
+//! | on each device | units |
+//! |---|---|
+//! | superblock, copy A | 0 |
+//! | of each shard that has its home there: its journal, and two slots for checkpoints | from 1 |
+//! | data: for each shard of the store an equal part | up to the last but one |
+//! | superblock, copy B | the last |
+//!
+//! The home of shard `s` is device `s` modulo the number of devices. All areas are disjoint. The geometry follows from
+//! the options of the format alone, and those are in the superblocks: it is computed anew at each opening.
+//!
+//! The journal has, unless it is said otherwise, 24 bytes for each object that a shard may have, and 1 MiB or more. A
+//! slot has room for 85 bytes for each object, which are a key of 32 bytes, one checksum, a slab, an expiry, and a
+//! quarter more for what is put while the checkpoint is taken; and for all tenants and layouts.
+
+use std::ops::Range;
+
+use crate::media::checkpoint::{slot_record_bytes, slot_units};
+use crate::error::{Error, Result};
+use crate::media::journal::JOURNAL_UNITS_MIN;
+use crate::model::place::{Place, UNIT_BYTES, units};
+use crate::media::record::{LAYOUT_BYTES_MAX, TENANT_NAME_BYTES_MAX, record_bytes};
+use crate::media::recovery::Areas;
+
+/// Most devices of a store: those that a put may go to are bits of a word.
+pub const DEVICES_MAX: usize = 64;
+/// Most shards of a store.
+pub const SHARDS_MAX: u16 = 1024;
+
+const JOURNAL_BYTES_MIN: u64 = 1 << 20;
+const JOURNAL_BYTES_PER_OBJECT: u64 = 24;
+/// The record of an object with a long hash for a key and of one piece.
+const USUAL_RECORD_BYTES: u64 = record_bytes(32, 1) as u64;
+/// The records of all tenants and layouts that there can be.
+const NAMES_BYTES: u64 = 255 * (12 + TENANT_NAME_BYTES_MAX + 4 + LAYOUT_BYTES_MAX) as u64;
+
+/// What a store is formatted for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FormatOptions {
+    /// How many shards it has: 1 to 1024.
+    pub shards: u16,
+    /// How many objects each of them may have.
+    pub objects_max: u32,
+    /// How long each journal is, in bytes; by the number of objects if none.
+    pub journal_bytes: Option<u64>,
+    /// How long each of the two slots for checkpoints is, in bytes; by the number of objects if none.
+    pub checkpoint_bytes: Option<u64>,
+    /// How long each device is, in units.
+    pub device_units: Vec<u64>,
+}
+
+/// See the module.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Geometry {
+    shards: u16,
+    journal_units: u64,
+    checkpoint_units: u64,
+    device_units: Vec<u64>,
+}
+
+impl Geometry {
+    /// Where things lie.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if there is no shard, object or device, or too many; or a journal, slot or device is too
+    /// short, with the least that does.
+    pub fn new(options: &FormatOptions) -> Result<Geometry> {
+        check_counts(options)?;
+        let geometry = Geometry {
+            shards: options.shards,
+            journal_units: journal_units(options)?,
+            checkpoint_units: checkpoint_units(options)?,
+            device_units: options.device_units.clone(),
+        };
+        for device in 0..geometry.device_units.len() {
+            geometry.check_device(device)?;
+        }
+        Ok(geometry)
+    }
+
+    /// How many shards there are.
+    pub fn shards(&self) -> u16 {
+        self.shards
+    }
+
+    /// How many devices there are.
+    pub fn devices(&self) -> u8 {
+        self.device_units.len() as u8
+    }
+
+    /// How long a journal is, in units.
+    pub fn journal_units(&self) -> u64 {
+        self.journal_units
+    }
+
+    /// How long a slot is, in units.
+    pub fn checkpoint_units(&self) -> u64 {
+        self.checkpoint_units
+    }
+
+    /// Bytes of records that a shard may hold at one time, by [`record_bytes`]: more are refused, so that a checkpoint
+    /// fits. A fifth of the slot is left for what is put while the checkpoint is taken.
+    pub fn record_bytes_max(&self) -> u64 {
+        slot_record_bytes(self.checkpoint_units) / 5 * 4
+    }
+
+    /// On which device the metadata of a shard lie.
+    pub fn home(&self, shard: u16) -> u8 {
+        (usize::from(shard) % self.device_units.len()) as u8
+    }
+
+    /// Where both copies of a device's superblock lie.
+    pub fn superblocks(&self, device: u8) -> [u64; 2] {
+        superblock_units(self.device_units[usize::from(device)])
+    }
+
+    /// Where the journal of a shard lies.
+    ///
+    /// # Panics
+    /// If there is no such shard; so do the others.
+    pub fn journal(&self, shard: u16) -> (u8, Range<u64>) {
+        assert!(shard < self.shards, "a shard of the store's");
+        let start = 1 + u64::from(shard / u16::from(self.devices())) * self.metadata_units();
+        (self.home(shard), start..start + self.journal_units)
+    }
+
+    /// Where a slot for checkpoints of a shard lies; there are slots 0 and 1.
+    pub fn checkpoint(&self, shard: u16, slot: usize) -> (u8, Range<u64>) {
+        assert!(slot < 2, "there are two slots");
+        let (device, journal) = self.journal(shard);
+        let start = journal.end + slot as u64 * self.checkpoint_units;
+        (device, start..start + self.checkpoint_units)
+    }
+
+    /// Where all metadata of a shard lie.
+    pub fn areas(&self, shard: u16) -> Areas {
+        let (device, journal) = self.journal(shard);
+        let slots = [self.checkpoint(shard, 0).1, self.checkpoint(shard, 1).1];
+        Areas { device, journal, slots }
+    }
+
+    /// Where the data of a shard lie on a device.
+    pub fn data(&self, shard: u16, device: u8) -> Range<u64> {
+        assert!(shard < self.shards, "a shard of the store's");
+        let all = self.all_data(usize::from(device));
+        let bound = |shard: u16| {
+            let part = u128::from(all.end - all.start) * u128::from(shard);
+            all.start + (part / u128::from(self.shards)) as u64
+        };
+        bound(shard)..bound(shard + 1)
+    }
+
+    /// Units for data on all devices.
+    pub fn data_units(&self) -> u64 {
+        let devices = 0..self.device_units.len();
+        devices.map(|device| self.all_data(device)).map(|data| data.end - data.start).sum()
+    }
+
+    fn metadata_units(&self) -> u64 {
+        self.journal_units + 2 * self.checkpoint_units
+    }
+
+    /// How many shards have their home on a device.
+    fn homed(&self, device: usize) -> u64 {
+        let (shards, devices) = (usize::from(self.shards), self.device_units.len());
+        (shards / devices + usize::from(device < shards % devices)) as u64
+    }
+
+    fn all_data(&self, device: usize) -> Range<u64> {
+        1 + self.homed(device) * self.metadata_units()..self.device_units[device] - 1
+    }
+
+    fn check_device(&self, device: usize) -> Result<()> {
+        let least = 2 + self.homed(device) * self.metadata_units() + u64::from(self.shards);
+        let has = self.device_units[device];
+        if (least..=Place::UNITS_MAX).contains(&has) {
+            return Ok(());
+        }
+        let bytes = least * UNIT_BYTES;
+        let fix = format!(
+            "device {device} needs {bytes} bytes or more, and no more than 2^52: take fewer objects or shards, \
+             or a larger device"
+        );
+        let has_bytes = has.saturating_mul(UNIT_BYTES);
+        Err(Error::invalid("the size of a device", format!("{has_bytes} bytes"), fix))
+    }
+}
+
+/// Where both copies of the superblock of a device of so many units lie: copy A first.
+pub fn superblock_units(device_units: u64) -> [u64; 2] {
+    [0, device_units.saturating_sub(1)]
+}
+
+fn check_counts(options: &FormatOptions) -> Result<()> {
+    let devices = options.device_units.len();
+    if !(1..=DEVICES_MAX).contains(&devices) {
+        let fix = format!("a store has 1 to {DEVICES_MAX}");
+        return Err(Error::invalid("the number of devices", devices, fix));
+    }
+    if !(1..=SHARDS_MAX).contains(&options.shards) {
+        let fix = format!("a store has 1 to {SHARDS_MAX}");
+        return Err(Error::invalid("the number of shards", options.shards, fix));
+    }
+    if options.objects_max == 0 {
+        return Err(Error::invalid("the number of objects", 0, "a shard has room for one or more"));
+    }
+    Ok(())
+}
+
+/// Units of `bytes` where a choice was made, and no longer than a device can be.
+fn chosen_units(what: &'static str, bytes: u64, units_min: u64) -> Result<u64> {
+    let units = units(bytes);
+    if (units_min..Place::UNITS_MAX).contains(&units) {
+        return Ok(units);
+    }
+    let fix = format!("{} bytes are the least, and 2^52 too many", units_min * UNIT_BYTES);
+    Err(Error::invalid(what, format!("{bytes} bytes"), fix))
+}
+
+fn journal_units(options: &FormatOptions) -> Result<u64> {
+    let usual = u64::from(options.objects_max) * JOURNAL_BYTES_PER_OBJECT;
+    let bytes = options.journal_bytes.unwrap_or(usual.max(JOURNAL_BYTES_MIN));
+    chosen_units("the size of a journal", bytes, JOURNAL_UNITS_MIN)
+}
+
+fn checkpoint_units(options: &FormatOptions) -> Result<u64> {
+    let usual = u64::from(options.objects_max) * USUAL_RECORD_BYTES + NAMES_BYTES;
+    let usual = slot_units(usual + usual.div_ceil(4));
+    let bytes = options.checkpoint_bytes.unwrap_or(usual * UNIT_BYTES);
+    chosen_units("the size of a checkpoint", bytes, slot_units(NAMES_BYTES))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn options(shards: u16, objects_max: u32, device_units: Vec<u64>) -> FormatOptions {
+        let (journal_bytes, checkpoint_bytes) = (None, None);
+        FormatOptions { shards, objects_max, journal_bytes, checkpoint_bytes, device_units }
+    }
+
+    /// All areas of a device, in order.
+    fn areas(geometry: &Geometry, device: u8) -> Vec<Range<u64>> {
+        let mut areas: Vec<_> =
+            geometry.superblocks(device).into_iter().map(|unit| unit..unit + 1).collect();
+        for shard in 0..geometry.shards() {
+            areas.push(geometry.data(shard, device));
+            let Areas { device: home, journal, slots } = geometry.areas(shard);
+            if home == device {
+                areas.push(journal);
+                areas.extend(slots);
+            }
+        }
+        areas.sort_by_key(|area| area.start);
+        areas
+    }
+
+    proptest! {
+        #[test]
+        fn areas_are_disjoint_and_cover_the_devices(
+            shards in 1u16..40,
+            objects_max in 1u32..50_000,
+            device_units in vec(60_000u64..200_000, 1..5),
+        ) {
+            let Ok(geometry) = Geometry::new(&options(shards, objects_max, device_units.clone())) else {
+                return Ok(());
+            };
+            for (device, units) in device_units.iter().enumerate() {
+                let areas = areas(&geometry, device as u8);
+                prop_assert!(areas.iter().all(|area| area.start < area.end));
+                prop_assert!(areas.windows(2).all(|two| two[0].end == two[1].start), "{:?}", areas);
+                prop_assert_eq!((areas[0].start, areas[areas.len() - 1].end), (0, *units));
+                let data: Vec<_> = (0..shards).map(|shard| geometry.data(shard, device as u8)).collect();
+                let lens: Vec<_> = data.iter().map(|data| data.end - data.start).collect();
+                let (least, most) = (lens.iter().min(), lens.iter().max());
+                prop_assert!(most.expect("a shard") - least.expect("a shard") <= 1);
+            }
+        }
+
+        #[test]
+        fn the_least_size_that_is_named_does(shards in 1u16..9, objects_max in 1u32..5000, devices in 1usize..4) {
+            let refused = Geometry::new(&options(shards, objects_max, vec![2; devices]));
+            let text = refused.expect_err("too small").to_string();
+            let bytes: u64 = text.split(' ').skip_while(|word| *word != "needs").nth(1)
+                .and_then(|word| word.parse().ok()).expect("a figure");
+            let units = bytes / UNIT_BYTES;
+            // The first device has the most homes: what does for it does for all.
+            prop_assert!(Geometry::new(&options(shards, objects_max, vec![units; devices])).is_ok());
+            prop_assert!(Geometry::new(&options(shards, objects_max, vec![units - 1; devices])).is_err());
+        }
+    }
+
+    #[test]
+    fn sizes_follow_from_the_number_of_objects() {
+        let geometry = Geometry::new(&options(1, 10_000_000, vec![1 << 30])).expect("room");
+        assert_eq!(geometry.journal_units(), units(240_000_000));
+        assert!(geometry.record_bytes_max() >= 10_000_000 * 68 + NAMES_BYTES);
+        let slot_bytes = geometry.checkpoint_units() * UNIT_BYTES;
+        assert!((850_000_000..900_000_000).contains(&slot_bytes), "{slot_bytes} bytes");
+        let small = Geometry::new(&options(1, 1, vec![1 << 20])).expect("room");
+        assert_eq!(small.journal_units(), 256);
+    }
+
+    #[test]
+    fn chosen_sizes_are_kept_and_checked() {
+        let chosen = |journal, checkpoint| {
+            let (journal_bytes, checkpoint_bytes) = (Some(journal), Some(checkpoint));
+            let options = options(2, 100, vec![1 << 20, 1 << 19]);
+            Geometry::new(&FormatOptions { journal_bytes, checkpoint_bytes, ..options })
+        };
+        let geometry = chosen(70_000, 1 << 20).expect("room");
+        assert_eq!((geometry.journal_units(), geometry.checkpoint_units()), (18, 256));
+        assert_eq!((geometry.home(0), geometry.home(1)), (0, 1));
+        assert!(chosen(4096, 1 << 20).is_err() && chosen(70_000, 4096).is_err());
+        assert!(chosen(u64::MAX, 1 << 20).is_err() && chosen(70_000, u64::MAX).is_err());
+    }
+
+    #[test]
+    fn what_cannot_be_is_refused_by_name() {
+        let refused =
+            |options: FormatOptions| Geometry::new(&options).expect_err("refused").to_string();
+        assert!(refused(options(0, 1, vec![1 << 20])).contains("the number of shards is '0'"));
+        assert!(refused(options(1, 0, vec![1 << 20])).contains("the number of objects is '0'"));
+        assert!(refused(options(1, 1, vec![])).contains("the number of devices is '0'"));
+        assert!(refused(options(1, 1, vec![1 << 41])).contains("2^52"));
+    }
+}

@@ -1,0 +1,448 @@
+//! The journal: a ring of blocks of one unit each, as a state machine that does no I/O.
+//!
+//! Blocks are numbered from 1 for as long as the store exists; block `n` lies at unit `n % length` of the ring. All
+//! ends are exclusive: blocks below them.
+//!
+//! | position | blocks below it |
+//! |---|---|
+//! | tail | are not needed any more: both checkpoints cover them |
+//! | durable end | were covered by a flush |
+//! | written end | were written, and so were all before them |
+//! | taken end | were given to the caller to be written |
+//! | [`Journal::mark`] | are sealed: nothing is added to them |
+//!
+//! The positions are in this order. The ring holds all blocks from the tail to the open one: what would overwrite the
+//! tail is refused. A block that was sealed never changes. It is kept until it is durable, so that it can be written
+//! again, as it was, to a device that has forgotten it.
+//!
+//! No allocation for a record: blocks' memory is used again. What it does not do: read ([`crate::media::recovery`]), wait, or
+//! decide when to seal, to flush and to take a checkpoint.
+
+use std::collections::VecDeque;
+use std::ops::Range;
+
+use crate::media::block::{BlockKind, BlockWriter, JOURNAL_BLOCK_BYTES, Lineage, Stamp};
+use crate::media::record::Record;
+
+/// Idle blocks that are kept to be used again.
+const SPARE_BLOCKS_MAX: usize = 1024;
+
+/// The shortest ring, in blocks.
+pub const JOURNAL_UNITS_MIN: u64 = 16;
+/// The number of the first block of a journal.
+pub const FIRST_SEQUENCE: u64 = 1;
+
+/// A point in the history that a journal tells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mark {
+    /// The block that comes next.
+    pub sequence: u64,
+    /// The seal of the block before it.
+    pub chain: u64,
+}
+
+impl Mark {
+    /// Where the journal of a lineage starts.
+    pub fn start(lineage: &Lineage) -> Mark {
+        Mark { sequence: FIRST_SEQUENCE, chain: lineage.origin(BlockKind::Journal, 0) }
+    }
+}
+
+/// The ring is full: a checkpoint has to move its tail first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the journal is full: a checkpoint has to be completed first")]
+pub struct Full;
+
+/// A run of blocks to be written with one command.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct JournalWrite {
+    /// Its first unit on the device.
+    pub unit: u64,
+    /// The blocks, one unit each.
+    pub sequences: Range<u64>,
+}
+
+impl JournalWrite {
+    /// How long it is.
+    pub fn bytes(&self) -> usize {
+        (self.sequences.end - self.sequences.start) as usize * JOURNAL_BLOCK_BYTES
+    }
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Journal {
+    ring: Range<u64>,
+    epoch: u64,
+    session: u64,
+    open: BlockWriter,
+    mark: Mark,
+    sealed: VecDeque<Box<[u8]>>,
+    /// Blocks that were taken and are not durable, the oldest first.
+    undurable: VecDeque<Box<[u8]>>,
+    spare: Vec<Box<[u8]>>,
+    in_flight: VecDeque<(Range<u64>, bool)>,
+    written_end: u64,
+    durable_end: u64,
+    tail: u64,
+}
+
+impl Journal {
+    /// A journal in the units `ring` that goes on at `next`: at [`Mark::start`] in a new store or epoch, else where
+    /// recovery ended. `session` is a number that no earlier opening of the store had; `tail` is the oldest block
+    /// that is still needed.
+    ///
+    /// # Panics
+    /// If the ring is shorter than two blocks, or does not hold what is needed.
+    pub fn new(ring: Range<u64>, epoch: u64, session: u64, next: Mark, tail: u64) -> Journal {
+        let blocks = ring.end - ring.start;
+        assert!(blocks >= 2, "a ring has two blocks or more");
+        assert!(tail <= next.sequence && next.sequence - tail <= blocks, "the tail is in the ring");
+        Journal {
+            ring,
+            epoch,
+            session,
+            open: BlockWriter::new(BlockKind::Journal),
+            mark: next,
+            sealed: VecDeque::new(),
+            undurable: VecDeque::new(),
+            spare: Vec::new(),
+            in_flight: VecDeque::new(),
+            written_end: next.sequence,
+            durable_end: next.sequence,
+            tail,
+        }
+    }
+
+    /// Appends a record and gives the number of the block in which it is: it is written when
+    /// [`Journal::written_end`] is past that, durable when [`Journal::durable_end`] is.
+    ///
+    /// # Errors
+    /// [`Full`], with nothing changed.
+    #[inline]
+    pub fn append(&mut self, record: &Record<'_>) -> Result<u64, Full> {
+        if self.free_blocks() == 0 {
+            return Err(Full);
+        }
+        if !self.open.push(record) {
+            if self.free_blocks() == 1 {
+                return Err(Full);
+            }
+            self.seal();
+            assert!(self.open.push(record), "a record fits an empty block");
+        }
+        Ok(self.mark.sequence)
+    }
+
+    /// Seals the open block, if there is anything in it, so that it can be written as it is. Whatever was appended
+    /// is then in blocks below the mark that comes back.
+    pub fn seal(&mut self) -> Mark {
+        if self.open.is_empty() {
+            return self.mark;
+        }
+        let Mark { sequence, chain } = self.mark;
+        let (epoch, session, durable_end) = (self.epoch, self.session, self.durable_end);
+        let stamp = Stamp { epoch, session, sequence, chain, durable_end };
+        let seal = self.open.seal(&stamp);
+        let fresh = self.spare.pop().unwrap_or_else(|| vec![0; JOURNAL_BLOCK_BYTES].into());
+        self.sealed.push_back(self.open.replace(fresh));
+        self.mark = Mark { sequence: sequence + 1, chain: seal };
+        self.mark
+    }
+
+    /// The open block: where the replay of a checkpoint begins that is begun now.
+    pub fn mark(&self) -> Mark {
+        self.mark
+    }
+
+    /// Copies sealed blocks, the oldest first, to the front of `into`, as many as it holds and one write can take:
+    /// a write does not go around the ring's end. None if there is no sealed block, or no room for one.
+    pub fn take(&mut self, into: &mut [u8]) -> Option<JournalWrite> {
+        let first = self.taken_end();
+        let at = first % self.blocks();
+        let fits = (into.len() / JOURNAL_BLOCK_BYTES).min(self.sealed.len());
+        let count = fits.min((self.blocks() - at) as usize);
+        if count == 0 {
+            return None;
+        }
+        let rooms = into.chunks_exact_mut(JOURNAL_BLOCK_BYTES);
+        for (room, block) in rooms.zip(self.sealed.drain(..count)) {
+            room.copy_from_slice(&block);
+            self.undurable.push_back(block);
+        }
+        let sequences = first..first + count as u64;
+        self.in_flight.push_back((sequences.clone(), false));
+        Some(JournalWrite { unit: self.ring.start + at, sequences })
+    }
+
+    /// A write has completed, in any order among those taken.
+    ///
+    /// # Panics
+    /// If it is not in flight.
+    pub fn written(&mut self, write: &JournalWrite) {
+        let mut in_flight = self.in_flight.iter_mut();
+        let found = in_flight.find(|(sequences, done)| *sequences == write.sequences && !*done);
+        found.expect("a write that was taken and has not completed").1 = true;
+        while let Some((sequences, true)) = self.in_flight.front() {
+            self.written_end = sequences.end;
+            self.in_flight.pop_front();
+        }
+    }
+
+    /// A flush has completed that was begun when [`Journal::written_end`] was `end`. Flushes may complete in any
+    /// order.
+    ///
+    /// # Panics
+    /// If blocks below `end` were not written.
+    pub fn durable(&mut self, end: u64) {
+        assert!(end <= self.written_end, "what is flushed was written");
+        let more = end.saturating_sub(self.durable_end) as usize;
+        self.durable_end += more as u64;
+        self.spare.extend(self.undurable.drain(..more));
+        self.spare.truncate(SPARE_BLOCKS_MAX);
+    }
+
+    /// Has everything written again that is not durable, since its device may have forgotten it. No write is in flight
+    /// any more, and flushes that began before are of no account.
+    pub fn write_again(&mut self) {
+        self.in_flight.clear();
+        self.written_end = self.durable_end;
+        self.undurable.append(&mut self.sealed);
+        self.sealed = std::mem::take(&mut self.undurable);
+        assert_eq!(self.taken_end(), self.durable_end, "all that is not durable was kept");
+    }
+
+    /// Blocks below `tail` are not needed any more: it is where the older of two complete checkpoints begins.
+    ///
+    /// # Panics
+    /// If they are not durable: the checkpoints that cover them cannot be complete.
+    pub fn release(&mut self, tail: u64) {
+        assert!(tail <= self.durable_end, "what is released was flushed");
+        self.tail = self.tail.max(tail);
+    }
+
+    /// Blocks below it were written, and all before them.
+    pub fn written_end(&self) -> u64 {
+        self.written_end
+    }
+
+    /// Blocks below it were covered by a flush.
+    pub fn durable_end(&self) -> u64 {
+        self.durable_end
+    }
+
+    /// The oldest block that is still needed.
+    pub fn tail(&self) -> u64 {
+        self.tail
+    }
+
+    /// How many blocks are sealed and were not taken.
+    pub fn sealed_blocks(&self) -> usize {
+        self.sealed.len()
+    }
+
+    /// How many blocks were taken and are not durable: each is kept in memory.
+    pub fn undurable_blocks(&self) -> usize {
+        self.undurable.len()
+    }
+
+    /// Whether anything was appended that is not sealed.
+    pub fn has_unsealed(&self) -> bool {
+        !self.open.is_empty()
+    }
+
+    /// How many blocks the ring has.
+    pub fn blocks(&self) -> u64 {
+        self.ring.end - self.ring.start
+    }
+
+    /// How many blocks there still is room for, the open one among them.
+    pub fn free_blocks(&self) -> u64 {
+        self.blocks() - (self.mark.sequence - self.tail)
+    }
+
+    fn taken_end(&self) -> u64 {
+        self.mark.sequence - self.sealed.len() as u64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::media::block::BlockReader;
+    use crate::model::place::Place;
+
+    const LINEAGE: Lineage = Lineage { store: [7; 16], epoch: 2, shard: 1 };
+    const RING: Range<u64> = 100..116;
+
+    fn journal() -> Journal {
+        Journal::new(RING, LINEAGE.epoch, 1, Mark::start(&LINEAGE), FIRST_SEQUENCE)
+    }
+
+    fn append(journal: &mut Journal, number: u64) -> Result<u64, Full> {
+        let mut key = [0; 500];
+        key[..8].copy_from_slice(&number.to_le_bytes());
+        journal.append(&Record::Delete { key: &key, place: Place { device: 0, unit: number } })
+    }
+
+    /// What a test or a device does.
+    #[derive(Clone, Debug)]
+    enum Step {
+        Append,
+        Seal,
+        Take(usize),
+        Write(usize),
+        Flush,
+        Release,
+    }
+
+    fn steps() -> impl Strategy<Value = Vec<Step>> {
+        let step = prop_oneof![
+            12 => Just(Step::Append),
+            1 => Just(Step::Seal),
+            2 => (0usize..5).prop_map(Step::Take),
+            2 => any::<usize>().prop_map(Step::Write),
+            1 => Just(Step::Flush),
+            1 => Just(Step::Release),
+        ];
+        vec(step, 0..400)
+    }
+
+    /// The media, and what is known from outside.
+    #[derive(Default)]
+    struct Outside {
+        units: std::collections::BTreeMap<u64, Vec<u8>>,
+        in_flight: Vec<(JournalWrite, Vec<u8>)>,
+        /// Of each record, its block.
+        blocks: Vec<u64>,
+        taken: u64,
+    }
+
+    fn step(journal: &mut Journal, outside: &mut Outside, step: &Step) {
+        match step {
+            Step::Append => match append(journal, outside.blocks.len() as u64) {
+                Ok(block) => outside.blocks.push(block),
+                Err(Full) => assert!(journal.free_blocks() <= 1, "refused with room left"),
+            },
+            Step::Seal => {
+                let mark = journal.seal();
+                assert!(outside.blocks.last().is_none_or(|block| *block < mark.sequence));
+                assert!(!journal.has_unsealed());
+            }
+            Step::Take(blocks) => {
+                let mut memory = vec![0; blocks * JOURNAL_BLOCK_BYTES + 1];
+                let write = journal.take(&mut memory);
+                assert_eq!(
+                    write.is_none(),
+                    *blocks == 0 || outside.taken + 1 == journal.taken_end()
+                );
+                let Some(write) = write else { return };
+                assert!(write.unit >= RING.start && write.bytes() <= memory.len());
+                assert!(write.unit + write.bytes() as u64 / 4096 <= RING.end);
+                assert_eq!(write.sequences.start, outside.taken + 1, "none left out");
+                outside.taken = write.sequences.end - 1;
+                outside.in_flight.push((write, memory));
+            }
+            Step::Write(which) if !outside.in_flight.is_empty() => {
+                let which = which % outside.in_flight.len();
+                let (write, memory) = outside.in_flight.remove(which);
+                for (at, block) in memory[..write.bytes()].chunks(JOURNAL_BLOCK_BYTES).enumerate() {
+                    outside.units.insert(write.unit + at as u64, block.to_vec());
+                }
+                journal.written(&write);
+            }
+            Step::Write(_) => (),
+            Step::Flush => journal.durable(journal.written_end()),
+            Step::Release => journal.release(journal.durable_end()),
+        }
+    }
+
+    /// The keys' numbers of the records in blocks `range` of the media, which must follow each other.
+    fn read(outside: &Outside, range: Range<u64>) -> Vec<u64> {
+        let mut numbers = Vec::new();
+        let mut chain = None;
+        for sequence in range {
+            let bytes = &outside.units[&(RING.start + sequence % 16)];
+            let block = BlockReader::open(BlockKind::Journal, bytes).expect("whole");
+            let follows = chain.unwrap_or(block.stamp.chain);
+            block.check(LINEAGE.epoch, sequence, follows).expect("the next block");
+            chain = Some(block.seal);
+            numbers.extend(block.records().map(|record| match record.expect("a record") {
+                Record::Delete { place, .. } => place.unit,
+                other => panic!("{other:?}"),
+            }));
+        }
+        numbers
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_needed_is_never_overwritten_and_all_of_it_is_there(steps in steps()) {
+            let (mut journal, mut outside) = (journal(), Outside::default());
+            for each in &steps {
+                step(&mut journal, &mut outside, each);
+                let order = [journal.tail, journal.durable_end, journal.written_end, journal.taken_end()];
+                prop_assert!(order.is_sorted() && journal.taken_end() <= journal.mark().sequence);
+                // What is in flight may be on the media in part: only what was written counts, and only if nothing
+                // that was taken since lies over it.
+                let from = journal.tail;
+                let wanted: Vec<u64> = (0..outside.blocks.len() as u64)
+                    .filter(|number| (from..journal.written_end).contains(&outside.blocks[*number as usize]))
+                    .collect();
+                prop_assert_eq!(read(&outside, from..journal.written_end), wanted);
+            }
+        }
+    }
+
+    #[test]
+    fn a_full_ring_refuses_until_its_tail_moves() {
+        let mut journal = journal();
+        let fitted = (0..).take_while(|number| append(&mut journal, *number).is_ok()).count();
+        assert_eq!(fitted, 16 * 7, "seven records of 510 bytes fit a block");
+        assert_eq!(journal.seal().sequence, 17);
+        assert_eq!((journal.free_blocks(), append(&mut journal, 0)), (0, Err(Full)));
+        let mut memory = vec![0; JOURNAL_BLOCK_BYTES];
+        let write = journal.take(&mut memory).expect("a block");
+        journal.written(&write);
+        journal.durable(2);
+        journal.release(2);
+        assert_eq!(append(&mut journal, 0), Ok(17));
+    }
+
+    #[test]
+    fn a_write_ends_at_the_end_of_the_ring() {
+        let mut journal = journal();
+        while append(&mut journal, 0).is_ok() {}
+        journal.seal();
+        let mut memory = vec![0; 16 * JOURNAL_BLOCK_BYTES];
+        let writes: Vec<_> = std::iter::from_fn(|| journal.take(&mut memory)).collect();
+        let first = JournalWrite { unit: 101, sequences: 1..16 };
+        assert_eq!(writes, [first, JournalWrite { unit: 100, sequences: 16..17 }]);
+    }
+
+    #[test]
+    fn writes_that_overtake_each_other_count_when_all_before_them_are_there() {
+        let mut journal = journal();
+        let mut memory = vec![0; JOURNAL_BLOCK_BYTES];
+        let mut write = |number| {
+            append(&mut journal, number).expect("room");
+            journal.seal();
+            journal.take(&mut memory).expect("a block")
+        };
+        let (first, second) = (write(1), write(2));
+        journal.written(&second);
+        assert_eq!(journal.written_end(), 1);
+        journal.written(&first);
+        assert_eq!(journal.written_end(), 3);
+    }
+
+    #[test]
+    fn nothing_new_is_nothing_to_write() {
+        let mut journal = journal();
+        assert_eq!(journal.seal(), Mark::start(&LINEAGE));
+        assert_eq!(journal.take(&mut [0; JOURNAL_BLOCK_BYTES]), None);
+    }
+}

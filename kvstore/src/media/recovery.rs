@@ -1,0 +1,489 @@
+//! What a shard finds when it comes back: the newest checkpoint that is whole, and the journal over it.
+//!
+//! 1. Both headers are read. Of those that are whole the newer comes first, then the older, then the empty store in
+//!    which the journal's first block was written.
+//! 2. Its body is loaded block by block; damage rules it out.
+//! 3. The journal is replayed from its begin until a block does not follow the one before: that is the cut, and
+//!    appending goes on there. What lies behind the cut is void for ever, whatever is written before it.
+//! 4. If the replay passed the checkpoint's end, the state is exactly that after the last block before the cut. If not,
+//!    the next candidate is tried. If none is left, the newest whole one is taken and the result is *inconsistent*:
+//!    records of objects may then contradict each other about space.
+//!
+//! Records are handed over in order; the last one for a key counts. In between there may be more objects than the shard
+//! ever held at one time, and extents may overlap: what is free is to be computed at the end.
+//!
+//! What it does not do: write anything, look at data, or trust anything that it reads.
+
+use std::ops::Range;
+
+use crate::media::block::{BODY_BLOCK_BYTES, BlockKind, BlockReader, JOURNAL_BLOCK_BYTES, Lineage, Void};
+use crate::media::checkpoint::{
+    BODY_BLOCK_UNITS, CHECKPOINT_HEADER_BYTES, CheckpointHeader, CheckpointReader,
+};
+use crate::error::Result;
+use crate::media::journal::{FIRST_SEQUENCE, Mark};
+use crate::model::object::{LayoutId, TenantId};
+use crate::model::place::{Place, UNIT_BYTES};
+use crate::media::record::{Put, Record};
+
+/// Bytes of the journal that are read at a time.
+const CHUNK_BYTES: usize = 64 << 10;
+/// How many blocks behind a cut are looked at, to say how much it cost.
+const BEHIND_BLOCKS: u64 = 64;
+
+/// Where bytes are read from.
+///
+/// What the medium cannot give back, an uncorrectable error, is handed over as zeroes: it is void like any other damage.
+/// An error is for a device that does not answer, and ends the recovery.
+pub trait Media {
+    /// Reads from `unit` on.
+    ///
+    /// # Errors
+    /// If the device does not answer.
+    fn read(&mut self, device: u8, unit: u64, into: &mut [u8]) -> Result<()>;
+
+    /// Reads `units` in chunks of `chunk_bytes`, the last of them maybe shorter, and gives each to `each` in order until
+    /// that says false. An implementation may read ahead as far as it likes.
+    ///
+    /// # Errors
+    /// If the device does not answer, or what `each` says.
+    fn read_stream(
+        &mut self,
+        device: u8,
+        units: Range<u64>,
+        chunk_bytes: usize,
+        each: &mut dyn FnMut(&[u8]) -> Result<bool>,
+    ) -> Result<()> {
+        let mut chunk = vec![0; chunk_bytes];
+        let chunk_units = chunk_bytes as u64 / UNIT_BYTES;
+        let mut unit = units.start;
+        while unit < units.end {
+            let count = chunk_units.min(units.end - unit);
+            let bytes = &mut chunk[..(count * UNIT_BYTES) as usize];
+            self.read(device, unit, bytes)?;
+            if !each(bytes)? {
+                break;
+            }
+            unit += count;
+        }
+        Ok(())
+    }
+}
+
+/// Who takes what is found.
+pub trait Rebuild {
+    /// Forgets all that was handed over: it came from a checkpoint that turned out to be damaged.
+    fn clear(&mut self);
+
+    /// There is this object, in place of any other of its key.
+    ///
+    /// # Errors
+    /// Whatever ends the recovery.
+    fn put(&mut self, put: &Put<'_>) -> Result<()>;
+
+    /// The object of this key is gone if it lies there.
+    ///
+    /// # Errors
+    /// Whatever ends the recovery.
+    fn delete(&mut self, key: &[u8], place: Place) -> Result<()>;
+
+    /// There is this tenant, in place of any other of its number.
+    ///
+    /// # Errors
+    /// Whatever ends the recovery.
+    fn tenant(&mut self, id: TenantId, name: &str, quota_units: Option<u64>) -> Result<()>;
+
+    /// There is this layout, in place of any other of its number.
+    ///
+    /// # Errors
+    /// Whatever ends the recovery.
+    fn layout(&mut self, id: LayoutId, bytes: &[u8]) -> Result<()>;
+}
+
+/// Where the metadata of a shard lie.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Areas {
+    /// On which device.
+    pub device: u8,
+    /// The units of the journal's ring.
+    pub journal: Range<u64>,
+    /// The units of the two slots for checkpoints.
+    pub slots: [Range<u64>; 2],
+}
+
+/// Which checkpoint.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Chosen {
+    /// Its number.
+    pub number: u64,
+    /// Its slot: 0 or 1.
+    pub slot: usize,
+    /// Where its replay starts.
+    pub begin: Mark,
+}
+
+/// What was found, and where to go on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Recovered {
+    /// Where the journal goes on.
+    pub next: Mark,
+    /// The oldest block of the journal that is still needed.
+    pub tail: u64,
+    /// The checkpoint that was loaded; none if all comes from the journal.
+    pub checkpoint: Option<Chosen>,
+    /// The number of the next checkpoint.
+    pub next_number: u64,
+    /// The slot of the next checkpoint: not that of the one that was loaded.
+    pub next_slot: usize,
+    /// Records of the checkpoint.
+    pub checkpoint_records: u64,
+    /// Records of the journal.
+    pub journal_records: u64,
+    /// Blocks of the journal.
+    pub journal_blocks: u64,
+    /// Bytes read in all.
+    pub bytes_read: u64,
+    /// What is at the cut, where the next block would have been; none if the whole ring was replayed.
+    /// [`Void::Damaged`] is a torn or damaged block.
+    pub cut: Option<Void>,
+    /// Blocks behind the cut, of the 64 next, that are whole and no older than those before it: lost with it.
+    pub blocks_behind: u64,
+    /// Numbers of checkpoints that were passed over, and why. [`Void::Chain`] is a journal that ends before its end.
+    pub passed_over: Vec<(u64, Void)>,
+    /// Of each slot, whether it has a header, but a damaged one.
+    pub damaged_headers: [bool; 2],
+    /// Whether no checkpoint was consistent: see the module. A checkpoint should be taken at once.
+    pub is_inconsistent: bool,
+    /// Whether blocks or checkpoints are known to be lost that were flushed once: by damage, not by a cut. Keys may then
+    /// have come back as they were some time ago. A shard that must never give back what was superseded goes on with
+    /// nothing, from `next`, and takes a checkpoint of that at once.
+    pub is_flushed_lost: bool,
+    /// Slots whose header is to be overwritten with zeroes, and flushed, before the journal goes on: what is void now
+    /// must stay void, also if the medium could only not read it today.
+    pub void_slots: [bool; 2],
+}
+
+/// Finds everything that a shard had and hands it over.
+///
+/// # Errors
+/// Only what `media` and `rebuild` say; damage is in the result.
+pub fn recover<M: Media, R: Rebuild>(
+    media: &mut M,
+    rebuild: &mut R,
+    lineage: &Lineage,
+    areas: &Areas,
+) -> Result<Recovered> {
+    let passed_over = Vec::new();
+    let mut search = Search { media, rebuild, lineage, areas, bytes_read: 0, passed_over };
+    let headers = search.headers()?;
+    let found = search.first_consistent(&candidates(&headers))?;
+    Ok(search.result(&headers, found))
+}
+
+type Headers = [Result<CheckpointHeader, Void>; 2];
+
+/// A slot and what its header says.
+type Candidate = (usize, CheckpointHeader);
+
+/// What was loaded, if anything, and what the journal had to say.
+struct Found {
+    checkpoint: Option<Candidate>,
+    checkpoint_records: u64,
+    replay: Replay,
+    is_inconsistent: bool,
+}
+
+struct Search<'a, M, R> {
+    media: &'a mut M,
+    rebuild: &'a mut R,
+    lineage: &'a Lineage,
+    areas: &'a Areas,
+    bytes_read: u64,
+    passed_over: Vec<(u64, Void)>,
+}
+
+impl<M: Media, R: Rebuild> Search<'_, M, R> {
+    fn headers(&mut self) -> Result<Headers> {
+        Ok([self.header(0)?, self.header(1)?])
+    }
+
+    fn header(&mut self, slot: usize) -> Result<Result<CheckpointHeader, Void>> {
+        let units = &self.areas.slots[slot];
+        let mut bytes = [0; CHECKPOINT_HEADER_BYTES];
+        self.media.read(self.areas.device, units.start, &mut bytes)?;
+        self.bytes_read += bytes.len() as u64;
+        Ok(CheckpointHeader::decode(&bytes, self.lineage, units.end - units.start))
+    }
+
+    /// Tries the candidates in order; see the module.
+    fn first_consistent(&mut self, candidates: &[Candidate]) -> Result<Found> {
+        let mut inconsistent = None;
+        for candidate in candidates {
+            match self.attempt(candidate)? {
+                Ok(found) if !found.is_inconsistent => return Ok(found),
+                Ok(_) => inconsistent = inconsistent.or(Some(candidate)),
+                Err(_) => (),
+            }
+        }
+        let empty = self.empty()?;
+        match inconsistent {
+            // It was whole a moment ago; should it be damaged now, nothing is left but the empty store.
+            Some(candidate) if empty.replay.blocks == 0 => match self.attempt(candidate)? {
+                Ok(found) => Ok(found),
+                Err(_) => self.empty(),
+            },
+            _ => Ok(empty),
+        }
+    }
+
+    /// Loads a checkpoint and replays the journal over it; the outer error is a device's, the inner one damage.
+    fn attempt(&mut self, (slot, header): &Candidate) -> Result<Result<Found, Void>> {
+        self.rebuild.clear();
+        let found = match self.load(*slot, header)? {
+            Ok(checkpoint_records) => {
+                let replay = self.replay(header.begin, header.end)?;
+                let is_inconsistent = !replay.has_reached_end;
+                let checkpoint = Some((*slot, *header));
+                Ok(Found { checkpoint, checkpoint_records, replay, is_inconsistent })
+            }
+            Err(void) => Err(void),
+        };
+        let void = found
+            .as_ref()
+            .map_or_else(|void| Some(*void), |found| found.is_inconsistent.then_some(Void::Chain));
+        self.passed_over.extend(void.map(|void| (header.number, void)));
+        Ok(found)
+    }
+
+    /// Replays the journal over nothing, from its very start.
+    fn empty(&mut self) -> Result<Found> {
+        self.rebuild.clear();
+        let start = Mark::start(self.lineage);
+        let replay = self.replay(start, start)?;
+        Ok(Found { checkpoint: None, checkpoint_records: 0, replay, is_inconsistent: false })
+    }
+
+    /// Hands over the body of a checkpoint and gives how many records it has; the inner error is damage.
+    fn load(&mut self, slot: usize, header: &CheckpointHeader) -> Result<Result<u64, Void>> {
+        let mut body = CheckpointReader::new(*header);
+        let first = self.areas.slots[slot].start + 1;
+        let units = first..first + header.blocks * BODY_BLOCK_UNITS;
+        let (rebuild, bytes_read) = (&mut *self.rebuild, &mut self.bytes_read);
+        let mut damage = None;
+        self.media.read_stream(self.areas.device, units, BODY_BLOCK_BYTES, &mut |chunk| {
+            *bytes_read += chunk.len() as u64;
+            damage = load_block(&mut body, chunk, rebuild)?.err();
+            Ok(damage.is_none())
+        })?;
+        Ok(damage.map_or_else(|| body.finish().map(|()| header.records), Err))
+    }
+
+    /// Hands over the records of the journal from `begin` on.
+    fn replay(&mut self, begin: Mark, end: Mark) -> Result<Replay> {
+        let ring = &self.areas.journal;
+        let at = ring.start + begin.sequence % (ring.end - ring.start);
+        let mut replay = Replay::new(self.lineage.epoch, begin, end);
+        for units in [at..ring.end, ring.start..at] {
+            let (rebuild, bytes_read) = (&mut *self.rebuild, &mut self.bytes_read);
+            self.media.read_stream(self.areas.device, units, CHUNK_BYTES, &mut |chunk| {
+                *bytes_read += chunk.len() as u64;
+                replay.chunk(chunk, rebuild)
+            })?;
+            if replay.is_over() {
+                break;
+            }
+        }
+        Ok(replay)
+    }
+
+    fn result(self, headers: &Headers, found: Found) -> Recovered {
+        let numbers = headers.iter().flatten().map(|header| header.number);
+        let damaged_headers = [0, 1].map(|slot| headers[slot] == Err(Void::Damaged));
+        let Found { checkpoint, checkpoint_records, replay, is_inconsistent } = found;
+        let is_gone = checkpoint.is_none() && replay.lacks_its_start();
+        let mut whole = headers.iter().flatten();
+        let is_short =
+            is_inconsistent || whole.any(|header| header.end.sequence > replay.next.sequence);
+        Recovered {
+            next: replay.next,
+            tail: self.tail(headers, checkpoint.as_ref(), replay.next.sequence),
+            checkpoint: checkpoint.map(|(slot, header)| Chosen {
+                number: header.number,
+                slot,
+                begin: header.begin,
+            }),
+            next_number: numbers.max().map_or(1, |number| number + 1),
+            next_slot: 1 - checkpoint.map_or(1, |(slot, _)| slot),
+            checkpoint_records,
+            journal_records: replay.records,
+            journal_blocks: replay.blocks,
+            bytes_read: self.bytes_read,
+            cut: replay.cut,
+            blocks_behind: replay.blocks_behind,
+            damaged_headers,
+            is_inconsistent,
+            is_flushed_lost: replay.is_flushed_lost || is_gone || is_short,
+            void_slots: [0, 1].map(|slot| {
+                checkpoint.is_none_or(|(chosen, _)| chosen != slot) && !self.is_kept(&headers[slot])
+            }),
+            passed_over: self.passed_over,
+        }
+    }
+
+    /// Whether a header is whole and was not passed over: that of the older checkpoint.
+    fn is_kept(&self, header: &Result<CheckpointHeader, Void>) -> bool {
+        let number = header.as_ref().ok().map(|header| header.number);
+        number.is_some_and(|number| self.passed_over.iter().all(|(passed, _)| *passed != number))
+    }
+
+    /// The oldest block of the journal that a checkpoint needs which may still be loaded.
+    fn tail(&self, headers: &Headers, chosen: Option<&Candidate>, next: u64) -> u64 {
+        let Some((slot, header)) = chosen else { return FIRST_SEQUENCE };
+        let blocks = self.areas.journal.end - self.areas.journal.start;
+        let older = match &headers[1 - slot] {
+            Ok(other) if other.number < header.number => other.begin.sequence,
+            Ok(_) => header.begin.sequence,
+            Err(_) => FIRST_SEQUENCE,
+        };
+        let is_in_ring = older <= next && next - older <= blocks;
+        if is_in_ring { older } else { header.begin.sequence }
+    }
+}
+
+/// Whole headers, the newest first.
+fn candidates(headers: &Headers) -> Vec<Candidate> {
+    let whole = headers.iter().enumerate();
+    let mut whole: Vec<_> =
+        whole.filter_map(|(slot, header)| Some((slot, (*header).ok()?))).collect();
+    whole.sort_by_key(|(_, header)| std::cmp::Reverse(header.number));
+    whole
+}
+
+fn load_block<R: Rebuild>(
+    body: &mut CheckpointReader,
+    bytes: &[u8],
+    rebuild: &mut R,
+) -> Result<Result<(), Void>> {
+    let records = match body.block(bytes) {
+        Ok(records) => records,
+        Err(void) => return Ok(Err(void)),
+    };
+    let mut count = 0;
+    for record in records {
+        match record {
+            Ok(record) => hand_over(&record, rebuild)?,
+            Err(malformed) => return Ok(Err(malformed.into())),
+        }
+        count += 1;
+    }
+    body.counted(count);
+    Ok(Ok(()))
+}
+
+#[inline]
+fn hand_over<R: Rebuild>(record: &Record<'_>, rebuild: &mut R) -> Result<()> {
+    match record {
+        Record::Put(put) => rebuild.put(put),
+        Record::Delete { key, place } => rebuild.delete(key, *place),
+        Record::Tenant { id, name, quota_units } => rebuild.tenant(*id, name, *quota_units),
+        Record::Layout { id, bytes } => rebuild.layout(*id, bytes),
+    }
+}
+
+/// The journal being read.
+struct Replay {
+    epoch: u64,
+    next: Mark,
+    end: Mark,
+    session: u64,
+    has_reached_end: bool,
+    records: u64,
+    blocks: u64,
+    cut: Option<Void>,
+    looked_behind: u64,
+    blocks_behind: u64,
+    is_flushed_lost: bool,
+}
+
+impl Replay {
+    fn new(epoch: u64, begin: Mark, end: Mark) -> Replay {
+        Replay {
+            epoch,
+            next: begin,
+            end,
+            session: 0,
+            has_reached_end: begin == end,
+            records: 0,
+            blocks: 0,
+            cut: None,
+            looked_behind: 0,
+            blocks_behind: 0,
+            is_flushed_lost: false,
+        }
+    }
+
+    /// Whether nothing more is to be read.
+    fn is_over(&self) -> bool {
+        self.looked_behind > BEHIND_BLOCKS
+    }
+
+    /// Hands over what a chunk of the ring has to say; false when no more is wanted.
+    fn chunk<R: Rebuild>(&mut self, chunk: &[u8], rebuild: &mut R) -> Result<bool> {
+        for bytes in chunk.chunks(JOURNAL_BLOCK_BYTES) {
+            if self.cut.is_none() {
+                match self.next_block(bytes) {
+                    Ok(block) => self.take(&block, rebuild)?,
+                    Err(void) => self.cut = Some(void),
+                }
+            }
+            if self.cut.is_some() {
+                self.look_behind(bytes);
+            }
+        }
+        Ok(!self.is_over())
+    }
+
+    /// The block, if it is the one that comes next and all its records are right: part of a block is never replayed.
+    fn next_block<'a>(&self, bytes: &'a [u8]) -> Result<BlockReader<'a>, Void> {
+        let block = BlockReader::open(BlockKind::Journal, bytes)?;
+        block.check(self.epoch, self.next.sequence, self.next.chain)?;
+        block.records().try_for_each(|record| record.map(|_| ()))?;
+        Ok(block)
+    }
+
+    fn take<R: Rebuild>(&mut self, block: &BlockReader<'_>, rebuild: &mut R) -> Result<()> {
+        for record in block.records() {
+            hand_over(&record.expect("each was checked"), rebuild)?;
+            self.records += 1;
+        }
+        self.blocks += 1;
+        self.session = block.stamp.session;
+        self.next = Mark { sequence: self.next.sequence + 1, chain: block.seal };
+        self.has_reached_end |= self.next == self.end;
+        Ok(())
+    }
+
+    /// Whether a block of a later lap is where the journal's first was: there were checkpoints once.
+    fn lacks_its_start(&self) -> bool {
+        self.blocks == 0 && matches!(self.cut, Some(Void::Sequence(_)))
+    }
+
+    /// Counts a block behind the cut; the first that comes is the cut itself.
+    fn look_behind(&mut self, bytes: &[u8]) {
+        let sequence = self.next.sequence + self.looked_behind;
+        let block = BlockReader::open(BlockKind::Journal, bytes).ok();
+        let lost = block.map(|block| block.stamp).filter(|stamp| {
+            (stamp.epoch, stamp.sequence) == (self.epoch, sequence)
+                && stamp.session >= self.session
+                && self.looked_behind > 0
+        });
+        self.blocks_behind += u64::from(lost.is_some());
+        self.is_flushed_lost |= lost.is_some_and(|stamp| stamp.durable_end > self.next.sequence);
+        self.looked_behind += 1;
+    }
+}
+
+#[cfg(test)]
+mod model;
+#[cfg(test)]
+mod tests;

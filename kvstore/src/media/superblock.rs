@@ -1,0 +1,268 @@
+//! The superblock: what a device is to a store. One unit, in two copies: the first and the last of the device.
+//!
+//! The newer copy that is whole counts; at each change copy A is written, flushed, then copy B. A change is: the format,
+//! and each opening, which raises the sequence. That sequence is the number of the session, by which blocks of
+//! the journal are told from those of earlier openings; so it is on all devices before the first block is written.
+//!
+//! The place of the checksum and of the version stay where they are in all versions to come, so that another version is
+//! told from damage. What it does not do: read or write, or say where the rest lies ([`crate::media::geometry`]).
+
+use std::fmt;
+
+use crate::media::bytes::{Reader, Writer, crc32c};
+use crate::error::{Error, Result};
+use crate::media::geometry::FormatOptions;
+use crate::model::options::Durability;
+use crate::model::place::UNIT_BYTES;
+
+/// Bytes of a superblock: one unit.
+pub const SUPERBLOCK_BYTES: usize = UNIT_BYTES as usize;
+/// The version of all that is on the media.
+pub const FORMAT_VERSION: u32 = 1;
+/// The longest label, in bytes of UTF-8.
+pub const LABEL_BYTES_MAX: usize = 32;
+
+const MAGIC: [u8; 8] = *b"ADITKV\0\x01";
+const CRC_AT: usize = SUPERBLOCK_BYTES - 4;
+
+/// See the module.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Superblock {
+    /// A random number: the same on all devices of a store, and on those of no other.
+    pub store: [u8; 16],
+    /// How often it was written: the newer copy counts. Also the number of the session that wrote it.
+    pub sequence: u64,
+    /// Journals and checkpoints of another epoch are void. A volatile opening raises it.
+    pub epoch: u64,
+    /// How long this device is, in units.
+    pub device_units: u64,
+    /// How long each shard's journal is, in units.
+    pub journal_units: u64,
+    /// How long each slot for checkpoints is, in units.
+    pub checkpoint_units: u64,
+    /// How many objects each shard may have.
+    pub objects_max: u32,
+    /// How long an LBA of this device is, in bytes.
+    pub lba_bytes: u32,
+    /// How many shards the store has.
+    pub shards: u16,
+    /// Which of the store's devices this is, from 0.
+    pub device_index: u8,
+    /// How many devices the store has.
+    pub device_count: u8,
+    /// How the store was opened last; nothing depends on it.
+    pub durability: Durability,
+    /// What the store is called: up to 32 bytes.
+    pub label: String,
+}
+
+/// Why there is no superblock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Absent {
+    /// Both copies are all zeroes.
+    Blank,
+    /// Something else is there; its name, if it has a well-known one.
+    Foreign(Option<&'static str>),
+    /// A store of another version of the format.
+    Version(u32),
+    /// A store, but neither copy is whole.
+    Damaged,
+}
+
+impl fmt::Display for Absent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Absent::Blank => f.write_str("nothing was ever written here"),
+            Absent::Foreign(Some(name)) => write!(f, "there is {name} here, and no store"),
+            Absent::Foreign(None) => f.write_str("there is other data here, and no store"),
+            Absent::Version(version) => {
+                write!(f, "the store has version {version} of the format, not {FORMAT_VERSION}")
+            }
+            Absent::Damaged => f.write_str("both copies of the superblock are damaged"),
+        }
+    }
+}
+
+impl Absent {
+    /// The error of it, with what to do.
+    pub fn into_error(self, device: &str) -> Error {
+        let fix = match self {
+            Absent::Blank => "format it with 'adit kv format', or look at the target's name",
+            Absent::Foreign(_) => {
+                "look at the target's name; formatting it would destroy what is there"
+            }
+            Absent::Version(_) => {
+                "open it with the version of adit that made it, or format it anew"
+            }
+            Absent::Damaged => {
+                "what it held cannot be found any more: check the drive, then format it anew"
+            }
+        };
+        Error::Media { device: device.to_owned(), why: self.to_string(), fix: fix.to_owned() }
+    }
+}
+
+impl Superblock {
+    /// Its bytes.
+    ///
+    /// # Panics
+    /// If the label is too long.
+    pub fn encode(&self, into: &mut [u8; SUPERBLOCK_BYTES]) {
+        assert!(self.label.len() <= LABEL_BYTES_MAX, "label '{}'", self.label);
+        into.fill(0);
+        let mut writer = Writer::new(into);
+        writer.put(&MAGIC).put(&FORMAT_VERSION.to_le_bytes()).put(&[0; 4]).put(&self.store);
+        let Superblock { sequence, epoch, device_units, .. } = *self;
+        for number in [sequence, epoch, device_units, self.journal_units, self.checkpoint_units] {
+            writer.put(&number.to_le_bytes());
+        }
+        writer.put(&self.objects_max.to_le_bytes()).put(&self.lba_bytes.to_le_bytes());
+        writer.put(&self.shards.to_le_bytes()).put(&[self.device_index, self.device_count]);
+        writer.put(&[durability_number(self.durability), self.label.len() as u8]);
+        writer.put(self.label.as_bytes());
+        let crc = crc32c(&into[..CRC_AT]);
+        into[CRC_AT..].copy_from_slice(&crc.to_le_bytes());
+    }
+
+    /// The superblock in the bytes of one copy.
+    ///
+    /// # Errors
+    /// Why there is none.
+    pub fn decode(bytes: &[u8]) -> Result<Superblock, Absent> {
+        if bytes.len() != SUPERBLOCK_BYTES {
+            return Err(Absent::Damaged);
+        }
+        if bytes[..MAGIC.len()] != MAGIC {
+            let is_blank = bytes.iter().all(|byte| *byte == 0);
+            return Err(if is_blank { Absent::Blank } else { Absent::Foreign(foreign(bytes)) });
+        }
+        if bytes[CRC_AT..] != crc32c(&bytes[..CRC_AT]).to_le_bytes() {
+            return Err(Absent::Damaged);
+        }
+        let mut reader = Reader(&bytes[MAGIC.len()..CRC_AT]);
+        match reader.u32() {
+            Some(FORMAT_VERSION) => parse(&mut reader).ok_or(Absent::Damaged)?.check(),
+            Some(other) => Err(Absent::Version(other)),
+            None => Err(Absent::Damaged),
+        }
+    }
+
+    fn check(self) -> Result<Superblock, Absent> {
+        let is_device = self.device_index < self.device_count;
+        let is_lba = self.lba_bytes >= 512 && UNIT_BYTES.is_multiple_of(u64::from(self.lba_bytes));
+        let has_room = self.sequence < u64::MAX / 2 && self.epoch < u64::MAX / 2;
+        if is_device && is_lba && has_room { Ok(self) } else { Err(Absent::Damaged) }
+    }
+
+    /// What the store was formatted for, for its geometry; `device_units` of all devices in order.
+    pub fn format_options(&self, device_units: Vec<u64>) -> FormatOptions {
+        FormatOptions {
+            shards: self.shards,
+            objects_max: self.objects_max,
+            journal_bytes: Some(self.journal_units.saturating_mul(UNIT_BYTES)),
+            checkpoint_bytes: Some(self.checkpoint_units.saturating_mul(UNIT_BYTES)),
+            device_units,
+        }
+    }
+}
+
+fn durability_number(durability: Durability) -> u8 {
+    match durability {
+        Durability::Volatile => 0,
+        Durability::Restart => 1,
+        Durability::Durable => 2,
+    }
+}
+
+fn parse(reader: &mut Reader<'_>) -> Option<Superblock> {
+    reader.take(4)?;
+    let store = reader.array()?;
+    let (sequence, epoch) = (reader.u64()?, reader.u64()?);
+    let (device_units, journal_units) = (reader.u64()?, reader.u64()?);
+    let checkpoint_units = reader.u64()?;
+    let (objects_max, lba_bytes) = (reader.u32()?, reader.u32()?);
+    let (shards, device_index, device_count) = (reader.u16()?, reader.u8()?, reader.u8()?);
+    let durability = match reader.u8()? {
+        0 => Durability::Volatile,
+        1 => Durability::Restart,
+        2 => Durability::Durable,
+        _ => return None,
+    };
+    let label_bytes = usize::from(reader.u8()?);
+    let label = reader.take(label_bytes).filter(|_| label_bytes <= LABEL_BYTES_MAX)?;
+    let label = str::from_utf8(label).ok()?.to_owned();
+    Some(Superblock {
+        store,
+        sequence,
+        epoch,
+        device_units,
+        journal_units,
+        checkpoint_units,
+        objects_max,
+        lba_bytes,
+        shards,
+        device_index,
+        device_count,
+        durability,
+        label,
+    })
+}
+
+/// Where something else has its magic number in the first unit of a device, and what it is called.
+const FOREIGN: [(usize, &[u8], &str); 12] = [
+    (0, b"XFSB", "an XFS file system"),
+    (1080, &[0x53, 0xef], "an ext2, ext3 or ext4 file system"),
+    (3, b"NTFS    ", "an NTFS file system"),
+    (3, b"EXFAT   ", "an exFAT file system"),
+    (82, b"FAT32   ", "a FAT file system"),
+    (0, b"LUKS\xba\xbe", "a LUKS volume"),
+    (512, b"LABELONE", "an LVM volume"),
+    (4086, b"SWAPSPACE2", "swap space"),
+    (1024, &[0x10, 0x20, 0xf5, 0xf2], "an F2FS file system"),
+    (512, b"EFI PART", "a GPT partition table"),
+    (0, b"EFI PART", "a GPT partition table"),
+    (510, &[0x55, 0xaa], "a partition table"),
+];
+
+fn foreign(bytes: &[u8]) -> Option<&'static str> {
+    let is_there = |(at, magic, _): &&(usize, &[u8], &str)| bytes[*at..].starts_with(magic);
+    FOREIGN.iter().find(is_there).map(|(_, _, name)| *name)
+}
+
+/// The superblock of a device, and which of its copies is to be written anew.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Copies {
+    /// The newer whole copy.
+    pub superblock: Superblock,
+    /// Of copies A and B: why it is none, if it is none.
+    pub bad: [Option<Absent>; 2],
+}
+
+/// The superblock of a device by both copies.
+///
+/// # Errors
+/// Why there is none: a whole one of another version comes first, then a damaged one, then something else.
+pub fn choose(copy_a: &[u8], copy_b: &[u8]) -> Result<Copies, Absent> {
+    let (a, b) = (Superblock::decode(copy_a), Superblock::decode(copy_b));
+    let bad = [a.as_ref().err().copied(), b.as_ref().err().copied()];
+    match (a, b) {
+        (Ok(a), Ok(b)) if b.sequence > a.sequence => Ok(Copies { superblock: b, bad }),
+        (Ok(superblock), _) | (_, Ok(superblock)) => Ok(Copies { superblock, bad }),
+        (Err(a), Err(b)) => Err(graver(a, b)),
+    }
+}
+
+/// What is to be said of a device where neither copy is there.
+fn graver(a: Absent, b: Absent) -> Absent {
+    let rank = |absent: &Absent| match absent {
+        Absent::Version(_) => 4,
+        Absent::Damaged => 3,
+        Absent::Foreign(Some(_)) => 2,
+        Absent::Foreign(None) => 1,
+        Absent::Blank => 0,
+    };
+    if rank(&b) > rank(&a) { b } else { a }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,160 @@
+//! The objects of a shard as its records have them.
+
+use std::collections::{BTreeMap, HashMap};
+
+use super::Fault;
+use crate::error::Result;
+use crate::model::key::Key;
+use crate::model::layout::{ENCODED_BYTES, Layout};
+use crate::model::object::{LayoutId, Object, TenantId, piece_bytes};
+use crate::model::place::{Place, UNIT_BYTES};
+use crate::media::record::Put;
+use crate::media::recovery::Rebuild;
+
+/// An object as it was found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SurveyedObject {
+    /// Its key.
+    pub key: Key,
+    /// What is known of it.
+    pub object: Object,
+    /// The first unit of its slab, if it lies in one.
+    pub slab_base: Option<u64>,
+    /// When it expires, in seconds since 1970.
+    pub expires_s: Option<u64>,
+    /// The checksums of its pieces, in order.
+    pub checksums: Box<[u32]>,
+}
+
+/// Everything that records say there is.
+#[derive(Debug, Default)]
+pub(super) struct Objects {
+    objects: HashMap<Key, SurveyedObject>,
+    tenants: BTreeMap<u8, (String, Option<u64>)>,
+    /// A layout that cannot be read is none.
+    layouts: BTreeMap<u8, Option<Layout>>,
+}
+
+impl Rebuild for Objects {
+    fn clear(&mut self) {
+        *self = Objects::default();
+    }
+
+    fn put(&mut self, put: &Put<'_>) -> Result<()> {
+        let key = Key::new(put.key)?;
+        let found = SurveyedObject {
+            key: key.clone(),
+            object: put.object,
+            slab_base: put.slab_base,
+            expires_s: put.expires_s,
+            checksums: put.checksums.iter().collect(),
+        };
+        self.objects.insert(key, found);
+        Ok(())
+    }
+
+    fn delete(&mut self, key: &[u8], place: Place) -> Result<()> {
+        let key = Key::new(key)?;
+        if self.objects.get(&key).is_some_and(|found| found.object.place == place) {
+            self.objects.remove(&key);
+        }
+        Ok(())
+    }
+
+    fn tenant(&mut self, id: TenantId, name: &str, quota_units: Option<u64>) -> Result<()> {
+        self.tenants.insert(id.0, (name.to_owned(), quota_units));
+        Ok(())
+    }
+
+    fn layout(&mut self, id: LayoutId, bytes: &[u8]) -> Result<()> {
+        let bytes: Option<&[u8; ENCODED_BYTES]> = bytes.try_into().ok();
+        self.layouts.insert(id.0, bytes.and_then(|bytes| Layout::decode(bytes).ok()));
+        Ok(())
+    }
+}
+
+impl Objects {
+    /// All objects in any order.
+    pub(super) fn iter(&self) -> impl Iterator<Item = &SurveyedObject> {
+        self.objects.values()
+    }
+
+    /// All objects by key.
+    pub(super) fn into_list(self) -> Vec<SurveyedObject> {
+        let mut list: Vec<SurveyedObject> = self.objects.into_values().collect();
+        list.sort_unstable_by(|one, other| one.key.cmp(&other.key));
+        list
+    }
+
+    /// Tenants: number, name, quota.
+    pub(super) fn tenants(&self) -> Vec<(u8, String, Option<u64>)> {
+        let each = self.tenants.iter();
+        each.map(|(id, (name, quota))| (*id, name.clone(), *quota)).collect()
+    }
+
+    /// The layouts that can be read.
+    pub(super) fn layouts(&self) -> BTreeMap<u8, Layout> {
+        let each = self.layouts.iter();
+        each.filter_map(|(id, layout)| Some((*id, *layout.as_ref()?))).collect()
+    }
+
+    /// The layout of an object; none where it is plain, or its layout is not there.
+    pub(super) fn layout_of(&self, object: &Object) -> Option<&Layout> {
+        self.layouts.get(&object.layout.0)?.as_ref()
+    }
+
+    /// What is wrong with objects by themselves.
+    pub(super) fn faults(&self) -> Vec<Fault> {
+        let mut faults = Vec::new();
+        for (id, layout) in &self.layouts {
+            if layout.is_none() {
+                let text = format!("layout {id} cannot be read; its objects are lost");
+                faults.push(Fault::new("layout", 0, text));
+            }
+        }
+        faults.extend(self.iter().filter_map(|found| self.fault(found)));
+        faults
+    }
+
+    fn fault(&self, found: &SurveyedObject) -> Option<Fault> {
+        let object = &found.object;
+        let lost = |code, text: String| Some(Fault::new(code, 1, text));
+        let pieces = if object.layout == LayoutId::PLAIN {
+            object.bytes.div_ceil(piece_bytes(object.bytes))
+        } else {
+            let Some(layout) = self.layout_of(object) else {
+                let text = format!(
+                    "object '{}' is of layout {}, which is not there",
+                    found.key, object.layout.0
+                );
+                return lost("object-layout", text);
+            };
+            // A KV block counts with the padding of its tensors.
+            let block_bytes = layout.block_units() * UNIT_BYTES;
+            if block_bytes != object.bytes {
+                let text = format!(
+                    "object '{}' has {} bytes, and blocks of its layout {}",
+                    found.key, object.bytes, block_bytes
+                );
+                return lost("object-layout", text);
+            }
+            u64::from(layout.tensors())
+        };
+        if pieces != found.checksums.len() as u64 {
+            let text = format!(
+                "object '{}' has {} checksums for {pieces} pieces",
+                found.key,
+                found.checksums.len()
+            );
+            return lost("object-checksums", text);
+        }
+        if object.tenant != TenantId(0) && !self.tenants.contains_key(&object.tenant.0) {
+            let text = format!(
+                "object '{}' is tenant {}'s, which is not there",
+                found.key, object.tenant.0
+            );
+            return Some(Fault::new("object-tenant", 0, text));
+        }
+        None
+    }
+}

@@ -1,0 +1,116 @@
+//! Whether objects lie inside the data area and beside each other, and what is left between them.
+
+use std::ops::Range;
+
+use super::Fault;
+use super::objects::{Objects, SurveyedObject};
+use crate::model::object::LayoutId;
+
+/// Faults of one kind that are told one by one; of the rest only the number.
+const TOLD_MAX: usize = 20;
+
+/// How a shard's room is used.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Space {
+    /// Units for data.
+    pub data_units: u64,
+    /// Units that objects take.
+    pub used_units: u64,
+    /// Runs of units between them. Free slots of slabs are such runs, too.
+    pub free_runs: u64,
+    /// Units of the longest.
+    pub largest_free_units: u64,
+}
+
+/// A run of units on a device, and whose it is.
+struct Run<'a> {
+    device: u8,
+    units: Range<u64>,
+    whose: &'a SurveyedObject,
+}
+
+impl Space {
+    /// Looks at the room of all objects; `data` are the units of each device. What is wrong is added to `faults`.
+    pub(super) fn of(objects: &Objects, data: &[Range<u64>], faults: &mut Vec<Fault>) -> Space {
+        let mut runs: Vec<Run<'_>> =
+            objects.iter().flat_map(|found| runs(objects, found)).collect();
+        runs.sort_unstable_by_key(|run| (run.device, run.units.start, run.units.end));
+        let (inside, outside): (Vec<_>, Vec<_>) = runs.into_iter().partition(|run| {
+            let data = data.get(usize::from(run.device));
+            data.is_some_and(|data| data.start <= run.units.start && run.units.end <= data.end)
+        });
+        told(
+            faults,
+            "object-outside",
+            outside.iter().map(|run| {
+                format!(
+                    "object '{}' lies outside the data area, at {}",
+                    run.whose.key, run.whose.object.place
+                )
+            }),
+        );
+        let mut space = Space::default();
+        let mut overlaps = Vec::new();
+        for (device, data) in (0u8..).zip(data) {
+            let runs = inside.iter().filter(|run| run.device == device);
+            space.add(data.clone(), runs, &mut overlaps);
+        }
+        told(faults, "object-overlap", overlaps.into_iter());
+        space
+    }
+
+    fn add<'a>(
+        &mut self,
+        data: Range<u64>,
+        runs: impl Iterator<Item = &'a Run<'a>>,
+        overlaps: &mut Vec<String>,
+    ) {
+        self.data_units += data.end - data.start;
+        let mut last: Option<&Run<'_>> = None;
+        let mut end = data.start;
+        for run in runs {
+            match last {
+                Some(last) if run.units.start < end => overlaps.push(format!(
+                    "objects '{}' and '{}' overlap at unit {} of device {}: one of them is lost at least, which its \
+                     checksums tell",
+                    last.whose.key, run.whose.key, run.units.start, run.device
+                )),
+                _ => self.gap(run.units.start - end),
+            }
+            self.used_units += run.units.end.saturating_sub(run.units.start.max(end));
+            if run.units.end > end {
+                (last, end) = (Some(run), run.units.end);
+            }
+        }
+        self.gap(data.end - end);
+    }
+
+    fn gap(&mut self, units: u64) {
+        self.free_runs += u64::from(units > 0);
+        self.largest_free_units = self.largest_free_units.max(units);
+    }
+}
+
+/// The runs that an object takes: one, or one for each layer where its layout says so.
+fn runs<'a>(objects: &Objects, found: &'a SurveyedObject) -> Vec<Run<'a>> {
+    let object = &found.object;
+    let run = |units: Range<u64>| Run { device: object.place.device, units, whose: found };
+    let at = object.place.unit;
+    match objects.layout_of(object) {
+        Some(layout) if object.layout != LayoutId::PLAIN => {
+            let layers = 0..layout.block().layers;
+            let of = |layer| layout.run(layer);
+            layers.map(of).map(|units| run(at + units.start..at + units.end)).collect()
+        }
+        _ => vec![run(at..at + object.units())],
+    }
+}
+
+fn told(faults: &mut Vec<Fault>, code: &'static str, texts: impl Iterator<Item = String>) {
+    let texts: Vec<String> = texts.collect();
+    let more = texts.len().saturating_sub(TOLD_MAX);
+    faults.extend(texts.into_iter().take(TOLD_MAX).map(|text| Fault::new(code, 1, text)));
+    if more > 0 {
+        faults.push(Fault::new(code, more as u64, format!("and {more} more like these")));
+    }
+}

@@ -1,0 +1,290 @@
+//! Layouts: what a KV block of a model holds, and where its tensors lie.
+//!
+//! A KV block is a fixed run of tokens. It has one tensor for each layer and half (key and value; one latent in MLA),
+//! each padded to whole units. The tensors of a layer lie side by side: the layer's *run*.
+//!
+//! - Block-major: the runs follow each other; a block is one extent.
+//! - Layer-major: blocks share a slab (see `slab`), where the same run of neighbouring blocks is contiguous.
+//!
+//! Invariants, asserted for every layout when it is made: tensors start and end at whole units (alignment), no two
+//! tensors of a block or of two blocks share a unit (disjointness), and each tensor of a run begins where the one
+//! before ends, as does each run with the next (block-major: of the block; layer-major: of the next slot).
+//!
+//! Commands for 64 neighbouring blocks with 64 layers and tensors of 80 KiB, at 1 MiB a command. Bytes alone need 10
+//! for a layer. "Worst" is a sequence that starts at any slot of a slab:
+//!
+//! | order | a layer of 64 blocks | worst | all of 1 block, get or put | all of 64 blocks |
+//! |---|---|---|---|---|
+//! | block-major | 64 | 64 | 10 | 640 |
+//! | layer-major, 8 slots | 16 | 17 | 64 | 640 |
+//! | layer-major, 16 slots | 12 | 13 | 64 | 640 |
+//! | layer-major, 32 slots | 10 | 11 | 64 | 640 |
+//! | layer-major, 64 slots | 10 | 11 | 64 | 640 |
+//!
+//! So blocks that are read layer by layer lie layer-major, in slabs whose runs are at least five of the longest
+//! commands ([`BlockShape::slots`]): no more than 1.2 times the commands that the bytes need. Blocks that are only
+//! ever moved whole and one by one lie block-major.
+
+use std::ops::Range;
+
+use crate::error::{Error, Result};
+use crate::model::object::{CHECKSUMS_MAX, Object};
+use crate::model::place::{Place, units};
+use crate::space::slab::Shape;
+
+mod encoding;
+mod models;
+
+pub use encoding::ENCODED_BYTES;
+pub use models::MODELS;
+
+/// Most slots of a slab.
+pub const SLOTS_MAX: u32 = 4096;
+/// A layer of a slab is at least so many of the longest commands.
+const COMMANDS_PER_RUN: u64 = 5;
+
+/// What a number in a KV cache is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Dtype {
+    /// 32 bits.
+    F32,
+    /// 16 bits, IEEE 754.
+    F16,
+    /// 16 bits, with the exponent of 32.
+    Bf16,
+    /// 8 bits, floating.
+    Fp8,
+    /// 8 bits, an integer.
+    Int8,
+}
+
+impl Dtype {
+    /// Bytes of one.
+    pub const fn bytes(self) -> u64 {
+        match self {
+            Dtype::F32 => 4,
+            Dtype::F16 | Dtype::Bf16 => 2,
+            Dtype::Fp8 | Dtype::Int8 => 1,
+        }
+    }
+}
+
+/// Which tensor of a layer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Half {
+    /// Keys; the latent of MLA.
+    Key,
+    /// Values.
+    Value,
+}
+
+/// How the tensors of KV blocks follow each other on the device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Order {
+    /// All of a block, then the next block.
+    BlockMajor,
+    /// A layer of all blocks of a slab, then the next layer.
+    LayerMajor {
+        /// Blocks of a slab, 1 to [`SLOTS_MAX`].
+        slots: u32,
+    },
+}
+
+/// What a KV block holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BlockShape {
+    /// Layers of the model.
+    pub layers: u32,
+    /// Tensors of a layer: 2, or 1 in MLA.
+    pub tensors_per_layer: u8,
+    /// Heads that keys and values have.
+    pub kv_heads: u32,
+    /// Numbers of a head.
+    pub head_dim: u32,
+    /// What a number is.
+    pub dtype: Dtype,
+    /// Tokens of a block.
+    pub tokens: u32,
+}
+
+impl BlockShape {
+    /// Bytes of a tensor, without padding; nothing if that is no number of 64 bits.
+    fn tensor_bytes(&self) -> Option<u64> {
+        let numbers = u64::from(self.kv_heads).checked_mul(u64::from(self.head_dim))?;
+        numbers.checked_mul(u64::from(self.tokens))?.checked_mul(self.dtype.bytes())
+    }
+
+    /// Slots of a slab so that a layer hit of neighbours takes at most 1.2 times the commands that its bytes need: a
+    /// power of two, at most [`SLOTS_MAX`]. `command_bytes_max` is what one command can move (MDTS).
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for a shape that no layout can have.
+    pub fn slots(&self, command_bytes_max: u64) -> Result<u32> {
+        let block = Layout::new(*self, Order::BlockMajor)?;
+        let run_bytes = block.run_units() * crate::UNIT_BYTES;
+        let slots = command_bytes_max.saturating_mul(COMMANDS_PER_RUN).div_ceil(run_bytes);
+        Ok(slots.clamp(1, u64::from(SLOTS_MAX)).next_power_of_two() as u32)
+    }
+}
+
+/// A checked layout.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Layout {
+    block: BlockShape,
+    order: Order,
+    tensor_bytes: u64,
+}
+
+impl Layout {
+    /// The layout of such blocks in this order.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if a number is 0, a layer has more than two tensors, a block has more than 512 or is as
+    /// long as no object may be, or a slab has more slots or units than can be.
+    pub fn new(block: BlockShape, order: Order) -> Result<Layout> {
+        let invalid = |what: &str, fix: &str| Error::invalid("layout", what, fix);
+        let tensors = u64::from(block.layers) * u64::from(block.tensors_per_layer);
+        if !(1..=2).contains(&block.tensors_per_layer) {
+            return Err(invalid(
+                &format!("{} tensors per layer", block.tensors_per_layer),
+                "use 2, or 1 for a latent",
+            ));
+        }
+        if !(1..=CHECKSUMS_MAX as u64).contains(&tensors) {
+            let what = format!("{tensors} tensors per block");
+            return Err(invalid(&what, "a block has 1 to 512: store long models in two parts"));
+        }
+        let tensor_bytes = block.tensor_bytes().filter(|bytes| *bytes > 0);
+        let fits = |bytes: &u64| units(*bytes).saturating_mul(tensors) < units(Object::BYTES_END);
+        let Some(tensor_bytes) = tensor_bytes.filter(fits) else {
+            return Err(invalid("a block of no bytes or too many", "a block has 1 to 2^40 - 1"));
+        };
+        let layout = Layout { block, order, tensor_bytes };
+        if !layout.slab_fits() {
+            return Err(invalid("slabs without slots or too large", "use 1 to 4096 slots"));
+        }
+        layout.assert_bound();
+        Ok(layout)
+    }
+
+    /// The same layout in slabs of at most `slab_units_max`: with fewer slots, a power of two, if need be. A slab has
+    /// one slot even if that is more.
+    ///
+    /// A small device takes few large slabs: each layout keeps one that is not full, at least.
+    #[must_use]
+    pub fn with_slabs_up_to(self, slab_units_max: u64) -> Layout {
+        let Order::LayerMajor { slots } = self.order else { return self };
+        let most = (slab_units_max / self.block_units()).max(1);
+        if most >= u64::from(slots) {
+            return self;
+        }
+        Layout { order: Order::LayerMajor { slots: 1 << most.ilog2() }, ..self }
+    }
+
+    /// What a block holds.
+    pub fn block(&self) -> &BlockShape {
+        &self.block
+    }
+
+    /// How blocks follow each other.
+    pub fn order(&self) -> Order {
+        self.order
+    }
+
+    /// Bytes of a tensor, without padding.
+    pub fn tensor_bytes(&self) -> u64 {
+        self.tensor_bytes
+    }
+
+    /// Units of a tensor, with padding.
+    pub fn tensor_units(&self) -> u64 {
+        units(self.tensor_bytes)
+    }
+
+    /// Tensors of a block, at most 512.
+    pub fn tensors(&self) -> u32 {
+        self.block.layers * u32::from(self.block.tensors_per_layer)
+    }
+
+    /// Bytes of a block, without padding.
+    pub fn block_bytes(&self) -> u64 {
+        self.tensor_bytes * u64::from(self.tensors())
+    }
+
+    /// Units of a block, with padding.
+    pub fn block_units(&self) -> u64 {
+        self.tensor_units() * u64::from(self.tensors())
+    }
+
+    /// Units of a layer's run: its tensors, each padded.
+    pub fn run_units(&self) -> u64 {
+        self.tensor_units() * u64::from(self.block.tensors_per_layer)
+    }
+
+    /// A tensor's number: by layer, keys before values. Nothing if the layer or half is not there.
+    pub fn tensor(&self, layer: u32, half: Half) -> Option<u32> {
+        let half = half as u32;
+        let there = layer < self.block.layers && half < u32::from(self.block.tensors_per_layer);
+        there.then_some(layer * u32::from(self.block.tensors_per_layer) + half)
+    }
+
+    /// Units from a block's place to its tensor's first unit.
+    ///
+    /// # Panics
+    /// If the block has no such tensor.
+    pub fn offset_units(&self, tensor: u32) -> u64 {
+        assert!(tensor < self.tensors(), "a block has {} tensors", self.tensors());
+        let per_layer = u32::from(self.block.tensors_per_layer);
+        let run = u64::from(tensor / per_layer) * self.stride_units();
+        run + u64::from(tensor % per_layer) * self.tensor_units()
+    }
+
+    /// The units of a layer's run, from a block's place on.
+    ///
+    /// # Panics
+    /// If the model has no such layer.
+    pub fn run(&self, layer: u32) -> Range<u64> {
+        assert!(layer < self.block.layers, "the model has {} layers", self.block.layers);
+        let start = u64::from(layer) * self.stride_units();
+        start..start + self.run_units()
+    }
+
+    /// The shape of its slabs, if it is layer-major.
+    pub fn slab(&self) -> Option<Shape> {
+        let Order::LayerMajor { slots } = self.order else { return None };
+        let run_units = u32::try_from(self.run_units()).expect("a run was checked to be short");
+        Some(Shape { runs: self.block.layers, run_units, slots })
+    }
+
+    /// Units from a block's run to its next.
+    fn stride_units(&self) -> u64 {
+        match self.order {
+            Order::BlockMajor => self.run_units(),
+            Order::LayerMajor { slots } => self.run_units() * u64::from(slots),
+        }
+    }
+
+    /// Whether a slab of it can be addressed, and its run has 32 bits.
+    fn slab_fits(&self) -> bool {
+        let Order::LayerMajor { slots } = self.order else { return true };
+        let units = self.block_units() * u64::from(slots);
+        (1..=SLOTS_MAX).contains(&slots)
+            && units < Place::UNITS_MAX
+            && u32::try_from(self.run_units()).is_ok()
+    }
+
+    /// Alignment, disjointness and contiguity, of every tensor of a block and its neighbours in a slab.
+    fn assert_bound(&self) {
+        let end = |tensor: u32| self.offset_units(tensor) + self.tensor_units();
+        assert!(self.tensor_units() * crate::UNIT_BYTES >= self.tensor_bytes, "whole units");
+        for tensor in 1..self.tensors() {
+            let gap = self.offset_units(tensor).checked_sub(end(tensor - 1));
+            let new_run = tensor.is_multiple_of(u32::from(self.block.tensors_per_layer));
+            let others = if new_run { self.stride_units() - self.run_units() } else { 0 };
+            assert_eq!(gap, Some(others), "tensor {tensor} begins where those before it end");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

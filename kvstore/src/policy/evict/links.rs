@@ -1,0 +1,168 @@
+//! Queues of objects in an array: an object is in one queue or none, and leaves it from anywhere in O(1).
+//!
+//! Two words of 32 bits for each object name its neighbours. Each queue is a ring through a sentinel of its own. All
+//! zeroes, as fresh pages are, is an object in no queue; so memory is used as ids are. Neighbours need 27 bits: the
+//! other five of one word are a mark that a policy may use.
+
+use crate::catalog::index::Index;
+use crate::model::object::ObjectId;
+use crate::catalog::table::Table;
+
+/// Bits of a word that name a node.
+const NODE_BITS: u32 = 27;
+const NODE_MASK: u32 = (1 << NODE_BITS) - 1;
+
+/// Which queue, by its number.
+pub(super) type Queue = u32;
+
+/// The two words of a node.
+#[derive(Clone, Copy, Debug)]
+enum Word {
+    /// Its neighbour towards the front, and its mark.
+    Front = 0,
+    /// Its neighbour towards the back.
+    Back = 1,
+}
+
+/// Queues over the objects of a shard.
+#[derive(Debug)]
+pub(super) struct Links {
+    /// Node 0 stands for none; then the sentinels of the queues, then the objects.
+    nodes: Table<[u32; 2]>,
+    /// The node of object 0.
+    base: u32,
+}
+
+impl Links {
+    /// Empty queues for objects with ids below `objects_max`.
+    pub(super) fn new(objects_max: u32, queues: u32) -> Links {
+        assert!(objects_max <= Index::OBJECTS_MAX && queues < 8, "a node has {NODE_BITS} bits");
+        let base = 1 + queues;
+        let mut nodes = Table::new((base + objects_max) as usize);
+        for sentinel in 1..base {
+            nodes[sentinel as usize] = [sentinel; 2];
+        }
+        Links { nodes, base }
+    }
+
+    pub(super) fn memory_bytes(&self) -> usize {
+        self.nodes.memory_bytes()
+    }
+
+    fn node(&self, id: ObjectId) -> u32 {
+        let node = self.base + id.0;
+        assert!((node as usize) < self.nodes.len(), "object {} is beyond the capacity", id.0);
+        node
+    }
+
+    fn get(&self, node: u32, word: Word) -> u32 {
+        self.nodes[node as usize][word as usize] & NODE_MASK
+    }
+
+    fn set(&mut self, node: u32, word: Word, to: u32) {
+        let bits = &mut self.nodes[node as usize][word as usize];
+        *bits = *bits & !NODE_MASK | to;
+    }
+
+    /// Whether an object is in a queue.
+    pub(super) fn is_linked(&self, id: ObjectId) -> bool {
+        self.get(self.node(id), Word::Back) != 0
+    }
+
+    /// Puts an object at the front of a queue, with a mark of 0.
+    ///
+    /// # Panics
+    /// If it is in a queue.
+    pub(super) fn push_front(&mut self, queue: Queue, id: ObjectId) {
+        assert!(!self.is_linked(id), "object {} is in a queue", id.0);
+        let (node, sentinel) = (self.node(id), 1 + queue);
+        let first = self.get(sentinel, Word::Back);
+        self.nodes[node as usize] = [sentinel, first];
+        self.set(first, Word::Front, node);
+        self.set(sentinel, Word::Back, node);
+    }
+
+    /// Takes an object out of its queue.
+    ///
+    /// # Panics
+    /// If it is in none.
+    pub(super) fn unlink(&mut self, id: ObjectId) {
+        assert!(self.is_linked(id), "object {} is in no queue", id.0);
+        let node = self.node(id);
+        let (front, back) = (self.get(node, Word::Front), self.get(node, Word::Back));
+        self.set(front, Word::Back, back);
+        self.set(back, Word::Front, front);
+        self.nodes[node as usize] = [0; 2];
+    }
+
+    /// The last object of a queue.
+    pub(super) fn back(&self, queue: Queue) -> Option<ObjectId> {
+        self.object(self.get(1 + queue, Word::Front))
+    }
+
+    /// The object before this one, towards the front.
+    pub(super) fn before(&self, id: ObjectId) -> Option<ObjectId> {
+        self.object(self.get(self.node(id), Word::Front))
+    }
+
+    fn object(&self, node: u32) -> Option<ObjectId> {
+        node.checked_sub(self.base).map(ObjectId)
+    }
+
+    /// The mark of an object.
+    pub(super) fn mark(&self, id: ObjectId) -> u32 {
+        self.nodes[self.node(id) as usize][Word::Front as usize] >> NODE_BITS
+    }
+
+    /// Marks an object, with a number below 32.
+    pub(super) fn set_mark(&mut self, id: ObjectId, mark: u32) {
+        assert!(mark < 1 << (u32::BITS - NODE_BITS), "a mark has five bits");
+        let node = self.node(id);
+        let bits = &mut self.nodes[node as usize][Word::Front as usize];
+        *bits = *bits & NODE_MASK | mark << NODE_BITS;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// A queue from back to front.
+    fn walk(links: &Links, queue: Queue) -> Vec<u32> {
+        let mut walk = Vec::new();
+        let mut at = links.back(queue);
+        while let Some(id) = at {
+            walk.push(id.0);
+            at = links.before(id);
+        }
+        walk
+    }
+
+    proptest! {
+        #[test]
+        fn an_object_is_where_it_was_last_put(steps in vec((0_u32..12, 0_usize..3, 0_u32..32), 1..200)) {
+            let mut links = Links::new(12, 2);
+            let mut model = [Vec::new(), Vec::new()];
+            let mut marks = [0; 12];
+            for (id, queue, mark) in steps {
+                if links.is_linked(ObjectId(id)) {
+                    links.unlink(ObjectId(id));
+                    model.iter_mut().for_each(|queue| queue.retain(|other| *other != id));
+                }
+                if queue < 2 {
+                    links.push_front(queue as Queue, ObjectId(id));
+                    links.set_mark(ObjectId(id), mark);
+                    model[queue].push(id);
+                    marks[id as usize] = mark;
+                }
+                for (queue, model) in model.iter().enumerate() {
+                    prop_assert_eq!(&walk(&links, queue as Queue), model);
+                    prop_assert!(model.iter().all(|id| links.mark(ObjectId(*id)) == marks[*id as usize]));
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,59 @@
+//! The least recently used goes first, exactly.
+//!
+//! One queue in the order of use. A victim is the last of it that is not leased: the search passes over the leased
+//! ones that were used longest ago, so it takes at most one step more than there are leased objects, a number that is
+//! bounded. It is few in practice, as what is leased was looked up just before.
+
+use super::Policy;
+use super::links::Links;
+use crate::model::object::ObjectId;
+
+/// The only queue, from the most recently used to the least.
+const USED: u32 = 0;
+
+/// Exact LRU.
+#[derive(Debug)]
+pub struct Lru {
+    links: Links,
+}
+
+impl Lru {
+    /// An empty order for ids below `objects_max`.
+    pub fn new(objects_max: u32) -> Lru {
+        Lru { links: Links::new(objects_max, 1) }
+    }
+}
+
+impl Policy for Lru {
+    fn inserted(&mut self, id: ObjectId, _key_hash: u64) {
+        self.links.push_front(USED, id);
+    }
+
+    fn touched(&mut self, id: ObjectId) {
+        self.links.unlink(id);
+        self.links.push_front(USED, id);
+    }
+
+    fn removed(&mut self, id: ObjectId) {
+        self.links.unlink(id);
+    }
+
+    fn evicted(&mut self, id: ObjectId, _key_hash: u64) {
+        self.links.unlink(id);
+    }
+
+    fn victim(&mut self, is_leased: &mut dyn FnMut(ObjectId) -> bool) -> Option<ObjectId> {
+        let mut at = self.links.back(USED);
+        while let Some(id) = at {
+            if !is_leased(id) {
+                return at;
+            }
+            at = self.links.before(id);
+        }
+        None
+    }
+
+    fn memory_bytes(&self) -> usize {
+        self.links.memory_bytes()
+    }
+}

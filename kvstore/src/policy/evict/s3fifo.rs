@@ -1,0 +1,144 @@
+//! S3-FIFO (Yang, Zhang, Qiu, Yue, Vigfusson: "FIFO queues are all you need for cache eviction", SOSP 2023).
+//!
+//! What comes in goes through a small queue, a tenth of all objects; what was hit there twice goes on to the main one,
+//! the rest is evicted and remembered as a ghost. What comes back while its ghost is there goes to the main queue at
+//! once. Main objects that were hit go round again, once for each of up to three hits. A hit moves nothing: it counts.
+//!
+//! A leased object at the back of a queue goes to its front, as it is in use. A search for a victim ends: it passes
+//! through the small queue once, then through the main one four times, as hits are counted to three.
+
+use super::Policy;
+use super::links::{Links, Queue};
+use crate::model::object::ObjectId;
+use crate::policy::recent::Recent;
+
+const SMALL: Queue = 0;
+const MAIN: Queue = 1;
+/// Of so many objects, one is in the small queue.
+const SMALL_SHARE: u32 = 10;
+/// Most hits that are counted.
+const HITS_MAX: u32 = 3;
+/// Hits that take an object from the small queue to the main one.
+const HITS_TO_MAIN: u32 = 2;
+/// Bit of a mark: it is in the main queue. Below it are the hits.
+const IN_MAIN: u32 = 4;
+
+/// S3-FIFO over objects, whatever their sizes.
+#[derive(Debug)]
+pub struct S3Fifo {
+    links: Links,
+    /// How many objects are in each queue.
+    lens: [u32; 2],
+    /// What was evicted from the small queue: half as many keys as the capacity, a byte for each of that.
+    ghosts: Recent,
+    objects_max: u32,
+}
+
+impl S3Fifo {
+    /// Empty queues for ids below `objects_max`.
+    pub fn new(objects_max: u32) -> S3Fifo {
+        S3Fifo {
+            links: Links::new(objects_max, 2),
+            lens: [0; 2],
+            ghosts: Recent::new(objects_max as usize),
+            objects_max,
+        }
+    }
+
+    fn hits(&self, id: ObjectId) -> u32 {
+        self.links.mark(id) & HITS_MAX
+    }
+
+    fn queue(&self, id: ObjectId) -> Queue {
+        if self.links.mark(id) & IN_MAIN == 0 { SMALL } else { MAIN }
+    }
+
+    fn push(&mut self, queue: Queue, id: ObjectId, hits: u32) {
+        self.links.push_front(queue, id);
+        self.links.set_mark(id, hits | if queue == MAIN { IN_MAIN } else { 0 });
+        self.lens[queue as usize] += 1;
+    }
+
+    /// Takes an object out, and says where it was.
+    fn take(&mut self, id: ObjectId) -> Queue {
+        let queue = self.queue(id);
+        self.links.unlink(id);
+        self.lens[queue as usize] -= 1;
+        queue
+    }
+
+    /// Moves the last object of a queue to the front of one.
+    fn requeue(&mut self, id: ObjectId, queue: Queue, hits: u32) {
+        self.take(id);
+        self.push(queue, id, hits);
+    }
+
+    fn small_victim(&mut self, is_leased: &mut dyn FnMut(ObjectId) -> bool) -> Option<ObjectId> {
+        for _ in 0..self.lens[SMALL as usize] {
+            let id = self.links.back(SMALL).expect("as many objects as are counted");
+            let hits = self.hits(id);
+            match (is_leased(id), hits >= HITS_TO_MAIN) {
+                (true, _) => self.requeue(id, SMALL, hits),
+                (false, true) => self.requeue(id, MAIN, 0),
+                (false, false) => return Some(id),
+            }
+        }
+        None
+    }
+
+    fn main_victim(&mut self, is_leased: &mut dyn FnMut(ObjectId) -> bool) -> Option<ObjectId> {
+        for _ in 0..u64::from(self.lens[MAIN as usize]) * u64::from(HITS_MAX + 1) {
+            let id = self.links.back(MAIN).expect("as many objects as are counted");
+            match (is_leased(id), self.hits(id)) {
+                (true, hits) => self.requeue(id, MAIN, hits),
+                (false, 0) => return Some(id),
+                (false, hits) => self.requeue(id, MAIN, hits - 1),
+            }
+        }
+        None
+    }
+}
+
+impl Policy for S3Fifo {
+    fn inserted(&mut self, id: ObjectId, key_hash: u64) {
+        // Ghosts go as far back as fits what is there: a store of few large objects would otherwise remember many
+        // times what it holds.
+        let objects = u64::from(self.lens[SMALL as usize]) + u64::from(self.lens[MAIN as usize]);
+        let thousandths = (objects * 1000 / u64::from(self.objects_max)) as u32;
+        let queue = if self.ghosts.take(key_hash, thousandths) { MAIN } else { SMALL };
+        self.push(queue, id, 0);
+    }
+
+    fn touched(&mut self, id: ObjectId) {
+        assert!(self.links.is_linked(id), "object {} is in no queue", id.0);
+        let mark = self.links.mark(id);
+        if mark & HITS_MAX < HITS_MAX {
+            self.links.set_mark(id, mark + 1);
+        }
+    }
+
+    fn removed(&mut self, id: ObjectId) {
+        self.take(id);
+    }
+
+    fn evicted(&mut self, id: ObjectId, key_hash: u64) {
+        if self.take(id) == SMALL {
+            self.ghosts.remember(key_hash);
+        }
+    }
+
+    fn victim(&mut self, is_leased: &mut dyn FnMut(ObjectId) -> bool) -> Option<ObjectId> {
+        let [small, main] = self.lens.map(u64::from);
+        if small * u64::from(SMALL_SHARE) < small + main
+            && let Some(id) = self.main_victim(is_leased)
+        {
+            return Some(id);
+        }
+        // What the small queue sends on to the main one is there for the last search.
+        self.small_victim(is_leased).or_else(|| self.main_victim(is_leased))
+    }
+
+    fn memory_bytes(&self) -> usize {
+        self.links.memory_bytes() + self.ghosts.memory_bytes()
+    }
+}

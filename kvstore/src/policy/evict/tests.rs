@@ -1,0 +1,270 @@
+use std::collections::{HashMap, HashSet, VecDeque};
+
+use proptest::collection::vec;
+use proptest::prelude::*;
+
+use super::*;
+
+const OBJECTS: u32 = 16;
+
+fn id(number: u32) -> ObjectId {
+    ObjectId(number)
+}
+
+fn hash(number: u32) -> u64 {
+    u64::from(number).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+}
+
+fn none(_: ObjectId) -> bool {
+    false
+}
+
+/// Evicts until the policy names no victim.
+fn drain(policy: &mut dyn Policy) -> Vec<u32> {
+    let victims = std::iter::from_fn(|| {
+        let victim = policy.victim(&mut none)?;
+        policy.evicted(victim, hash(victim.0));
+        Some(victim.0)
+    });
+    victims.collect()
+}
+
+#[test]
+fn the_least_recently_used_goes_first() {
+    let mut lru = Lru::new(OBJECTS);
+    (0..4).for_each(|number| lru.inserted(id(number), 0));
+    lru.touched(id(0));
+    lru.removed(id(2));
+    assert_eq!(drain(&mut lru), [1, 3, 0]);
+}
+
+#[test]
+fn a_leased_object_keeps_its_rank_under_lru() {
+    let mut lru = Lru::new(OBJECTS);
+    (0..3).for_each(|number| lru.inserted(id(number), 0));
+    assert_eq!(lru.victim(&mut |other| other == id(0)), Some(id(1)));
+    assert_eq!(lru.victim(&mut none), Some(id(0)));
+}
+
+#[test]
+fn what_was_hit_twice_in_the_small_queue_outlives_the_rest() {
+    let mut policy = S3Fifo::new(OBJECTS);
+    (0..4).for_each(|number| policy.inserted(id(number), hash(number)));
+    for _ in 0..2 {
+        policy.touched(id(0));
+    }
+    policy.touched(id(1));
+    assert_eq!(drain(&mut policy), [1, 2, 3, 0]);
+}
+
+#[test]
+fn what_comes_back_in_time_goes_to_the_main_queue() {
+    let mut policy = S3Fifo::new(OBJECTS);
+    policy.inserted(id(0), hash(0));
+    policy.evicted(id(0), hash(0));
+    (0..3).for_each(|number| policy.inserted(id(number), hash(number)));
+    assert_eq!(drain(&mut policy), [1, 2, 0]);
+}
+
+#[test]
+fn what_was_deleted_leaves_no_ghost() {
+    let mut policy = S3Fifo::new(OBJECTS);
+    policy.inserted(id(0), hash(0));
+    policy.removed(id(0));
+    (0..3).for_each(|number| policy.inserted(id(number), hash(number)));
+    assert_eq!(drain(&mut policy), [0, 1, 2]);
+}
+
+#[test]
+fn policies_and_index_together_take_64_bytes_an_object() {
+    let objects = 1 << 20;
+    let index = crate::catalog::index::Index::new(objects, [0; 2]).expect("a capacity");
+    for kind in [PolicyKind::Lru, PolicyKind::S3Fifo] {
+        let bytes = index.memory_bytes() + kind.build(objects).memory_bytes();
+        assert!(bytes <= 64 * objects as usize + 128, "{kind}: {bytes} bytes");
+    }
+}
+
+/// What happens to a policy.
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    /// Insert, or touch if it is there.
+    Use(u32),
+    Remove(u32),
+    Evict,
+    /// Take a lease, or give it back.
+    Lease(u32),
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        6 => (0..OBJECTS).prop_map(Step::Use),
+        1 => (0..OBJECTS).prop_map(Step::Remove),
+        3 => Just(Step::Evict),
+        2 => (0..OBJECTS).prop_map(Step::Lease),
+    ]
+}
+
+/// An order of eviction, in the plainest way.
+trait Model {
+    fn contains(&self, number: u32) -> bool;
+    fn insert(&mut self, number: u32);
+    fn touch(&mut self, number: u32);
+    fn remove(&mut self, number: u32);
+    /// Names and removes.
+    fn evict(&mut self, leased: &HashSet<u32>) -> Option<u32>;
+}
+
+/// Objects from the least recently used on.
+#[derive(Default)]
+struct LruModel(Vec<u32>);
+
+impl Model for LruModel {
+    fn contains(&self, number: u32) -> bool {
+        self.0.contains(&number)
+    }
+
+    fn insert(&mut self, number: u32) {
+        self.0.push(number);
+    }
+
+    fn touch(&mut self, number: u32) {
+        self.remove(number);
+        self.insert(number);
+    }
+
+    fn remove(&mut self, number: u32) {
+        self.0.retain(|other| *other != number);
+    }
+
+    fn evict(&mut self, leased: &HashSet<u32>) -> Option<u32> {
+        let at = self.0.iter().position(|number| !leased.contains(number))?;
+        Some(self.0.remove(at))
+    }
+}
+
+/// The paper's queues from their backs on, objects with their hits; leases as this store has them. No ghost is
+/// forgotten.
+#[derive(Default)]
+struct S3Model {
+    small: VecDeque<u32>,
+    main: VecDeque<u32>,
+    hits: HashMap<u32, u32>,
+    ghosts: HashSet<u32>,
+}
+
+impl S3Model {
+    fn evict_small(&mut self, leased: &HashSet<u32>) -> Option<u32> {
+        for _ in 0..self.small.len() {
+            let number = self.small.pop_front()?;
+            if leased.contains(&number) {
+                self.small.push_back(number);
+            } else if self.hits[&number] > 1 {
+                self.hits.insert(number, 0);
+                self.main.push_back(number);
+            } else {
+                self.ghosts.insert(number);
+                return Some(number);
+            }
+        }
+        None
+    }
+
+    fn evict_main(&mut self, leased: &HashSet<u32>) -> Option<u32> {
+        while self.main.iter().any(|number| !leased.contains(number)) {
+            let number = self.main.pop_front()?;
+            let hits = self.hits.get_mut(&number).expect("it has hits");
+            if !leased.contains(&number) {
+                if *hits == 0 {
+                    return Some(number);
+                }
+                *hits -= 1;
+            }
+            self.main.push_back(number);
+        }
+        None
+    }
+}
+
+impl Model for S3Model {
+    fn contains(&self, number: u32) -> bool {
+        self.hits.contains_key(&number)
+    }
+
+    fn insert(&mut self, number: u32) {
+        self.hits.insert(number, 0);
+        if self.ghosts.remove(&number) {
+            self.main.push_back(number);
+        } else {
+            self.small.push_back(number);
+        }
+    }
+
+    fn touch(&mut self, number: u32) {
+        let hits = self.hits.get_mut(&number).expect("it is there");
+        *hits = (*hits + 1).min(3);
+    }
+
+    fn remove(&mut self, number: u32) {
+        self.hits.remove(&number);
+        self.small.retain(|other| *other != number);
+        self.main.retain(|other| *other != number);
+    }
+
+    fn evict(&mut self, leased: &HashSet<u32>) -> Option<u32> {
+        let all = self.small.len() + self.main.len();
+        let from_main = self.small.len() * 10 < all;
+        let first = if from_main { self.evict_main(leased) } else { None };
+        let victim =
+            first.or_else(|| self.evict_small(leased)).or_else(|| self.evict_main(leased))?;
+        self.remove(victim);
+        Some(victim)
+    }
+}
+
+/// Holds a policy to its model, step by step.
+fn follow(mut policy: Box<dyn Policy>, mut model: impl Model, steps: Vec<Step>) {
+    let mut leased = HashSet::new();
+    for step in steps {
+        match step {
+            Step::Use(number) if model.contains(number) => {
+                policy.touched(id(number));
+                model.touch(number);
+            }
+            Step::Use(number) => {
+                policy.inserted(id(number), hash(number));
+                model.insert(number);
+            }
+            Step::Remove(number) if model.contains(number) => {
+                policy.removed(id(number));
+                model.remove(number);
+            }
+            Step::Remove(_) => {}
+            Step::Evict => {
+                let victim = policy.victim(&mut |id| leased.contains(&id.0));
+                assert_eq!(victim.map(|id| id.0), model.evict(&leased));
+                if let Some(victim) = victim {
+                    policy.evicted(victim, hash(victim.0));
+                }
+            }
+            Step::Lease(number) => {
+                if !leased.remove(&number) {
+                    leased.insert(number);
+                }
+            }
+        }
+    }
+}
+
+proptest! {
+    #[test]
+    fn lru_is_exact(steps in vec(step(), 1..300)) {
+        follow(PolicyKind::Lru.build(OBJECTS), LruModel::default(), steps);
+    }
+
+    /// With so large a capacity each ghost has a bucket of its own, so that both remember alike.
+    #[test]
+    fn s3fifo_is_the_papers(steps in vec(step(), 1..300)) {
+        follow(Box::new(S3Fifo::new(1 << 20)), S3Model::default(), steps);
+    }
+}

@@ -1,0 +1,220 @@
+//! Extents: the free space of one device's range for one shard.
+//!
+//! Invariants: free runs are disjoint, lie in the range and never touch (they are joined). Every operation but the
+//! building after a restart is O(log n) in the number of free runs.
+//!
+//! An extent goes right behind its neighbour of the sequence if there is room; else into the shortest run that has
+//! room for all that is known to follow, or into the longest. Percent of the space in use and of neighbours that are
+//! contiguous, under churn that keeps 2^17 units 97 % full (see `churn`):
+//!
+//! | an extent without its neighbour goes into | in use | contiguous |
+//! |---|---|---|
+//! | the shortest run that holds it | 92.9 | 30.0 |
+//! | the first run that holds it | 92.2 | 37.2 |
+//! | the longest run | 92.1 | 50.1 |
+//! | the shortest with room for four | 92.6 | 47.9 |
+//! | the shortest with room for what follows: chosen | 93.8 | 65.2 |
+//!
+//! It does not know what is in an extent, nor that a device has to be told of one that is free: see `discard`.
+
+use std::ops::Range;
+
+use crate::space::runs::Runs;
+
+/// Free space of a range of units.
+#[derive(Clone, Debug)]
+pub struct Extents {
+    range: Range<u64>,
+    free: Runs,
+}
+
+impl Extents {
+    /// All of `range` is free.
+    pub fn new(range: Range<u64>) -> Extents {
+        let all = if range.is_empty() { Vec::new() } else { vec![range.clone()] };
+        Extents { range, free: Runs::from_sorted(all) }
+    }
+
+    /// What is free beside the extents in `used`, and which of those were refused, by their positions: those that are
+    /// empty, that leave the range, or that overlap an earlier one that was not refused.
+    ///
+    /// It needs one bit of memory for a unit of the range while it runs: 32 MiB for a TiB.
+    pub fn from_used(
+        range: Range<u64>,
+        used: impl Iterator<Item = Range<u64>>,
+    ) -> (Extents, Vec<usize>) {
+        let mut map = Map::new(range.end.saturating_sub(range.start));
+        let mut refused = Vec::new();
+        for (position, extent) in used.enumerate() {
+            let inside = range.start <= extent.start && extent.end <= range.end;
+            let taken = inside
+                && !extent.is_empty()
+                && map.take(extent.start - range.start..extent.end - range.start);
+            if !taken {
+                refused.push(position);
+            }
+        }
+        let free = Runs::from_sorted(map.free_runs(range.start));
+        (Extents { range, free }, refused)
+    }
+
+    /// The first unit of a new extent, or nothing if no free run holds it.
+    ///
+    /// `near` is the unit right behind its neighbour of the sequence, if it has one. `ahead` is how many such extents
+    /// the sequence is about to get, this one included: 1 if it is in none, 4 if that is not known.
+    ///
+    /// # Panics
+    /// If `units` or `ahead` is 0.
+    pub fn allocate(&mut self, units: u64, near: Option<u64>, ahead: u32) -> Option<u64> {
+        assert!(units > 0 && ahead > 0, "an extent has units, and is one itself");
+        if let Some(unit) = near
+            && unit.checked_add(units).is_some_and(|end| self.take(unit..end))
+        {
+            return Some(unit);
+        }
+        let start = self.fit(units.saturating_mul(u64::from(ahead)))?;
+        self.take(start..start + units).then_some(start)
+    }
+
+    /// Where the shortest free run of at least `units` starts, or else the longest.
+    pub(crate) fn fit(&self, units: u64) -> Option<u64> {
+        self.free.best_fit(units).or_else(|| self.free.longest()).map(|run| run.start)
+    }
+
+    /// Takes exactly this extent; false, and nothing changes, unless all of it is free.
+    ///
+    /// A run that the device is being told to forget is taken meanwhile, so that nothing is written to it.
+    pub fn take(&mut self, extent: Range<u64>) -> bool {
+        self.free.remove(extent)
+    }
+
+    /// Gives an extent back. It may be a part of one that was allocated, or several in a row.
+    ///
+    /// # Panics
+    /// If it is empty, leaves the range or any of it is free already: a double free is a bug of the store's.
+    pub fn free(&mut self, extent: Range<u64>) {
+        let inside = self.range.start <= extent.start && extent.end <= self.range.end;
+        assert!(inside, "extent {extent:?} is not in {:?}", self.range);
+        assert!(self.free.insert(extent.clone()), "extent {extent:?} is free already");
+    }
+
+    /// The range whose space this is.
+    pub fn range(&self) -> Range<u64> {
+        self.range.clone()
+    }
+
+    /// Whether a unit is free.
+    pub fn is_free(&self, unit: u64) -> bool {
+        self.free.around(unit).is_some()
+    }
+
+    /// Free units.
+    pub fn free_units(&self) -> u64 {
+        self.free.units()
+    }
+
+    /// Units of the longest free run; 0 if nothing is free.
+    pub fn largest(&self) -> u64 {
+        self.free.longest().map_or(0, |run| run.end - run.start)
+    }
+
+    /// The longest free run, the last of equals.
+    pub fn largest_run(&self) -> Option<Range<u64>> {
+        self.free.longest()
+    }
+
+    /// How many free runs there are.
+    pub fn run_count(&self) -> usize {
+        self.free.count()
+    }
+
+    /// Every free run, in order.
+    pub fn runs(&self) -> impl Iterator<Item = Range<u64>> {
+        self.free.iter()
+    }
+
+    /// What part of the free space is not in the longest run: 0 if it is all in one, or none is free.
+    pub fn fragmentation(&self) -> f64 {
+        match self.free_units() {
+            0 => 0.0,
+            free => 1.0 - self.largest() as f64 / free as f64,
+        }
+    }
+}
+
+/// A bit for each unit: taken or not.
+struct Map {
+    words: Vec<u64>,
+    units: u64,
+}
+
+impl Map {
+    fn new(units: u64) -> Map {
+        let words = usize::try_from(units.div_ceil(64)).expect("a device's map fits in memory");
+        Map { words: vec![0; words], units }
+    }
+
+    /// Takes the units; false, and nothing changes, if there are none or one is taken.
+    fn take(&mut self, units: Range<u64>) -> bool {
+        if units.is_empty() {
+            return false;
+        }
+        let words = (units.start / 64) as usize..units.end.div_ceil(64) as usize;
+        if let [word] = &mut self.words[words] {
+            let mask = u64::MAX >> (64 - (units.end - units.start)) << (units.start % 64);
+            let free = *word & mask == 0;
+            *word |= if free { mask } else { 0 };
+            return free;
+        }
+        if Map::masks(&units).any(|(at, mask)| self.words[at] & mask != 0) {
+            return false;
+        }
+        for (at, mask) in Map::masks(&units) {
+            self.words[at] |= mask;
+        }
+        true
+    }
+
+    /// The words that hold the units, and the units' bits in each.
+    fn masks(units: &Range<u64>) -> impl Iterator<Item = (usize, u64)> {
+        let Range { start, end } = *units;
+        (start / 64..end.div_ceil(64)).map(move |word| {
+            let first = start.max(word * 64) - word * 64;
+            let last = end.min(word * 64 + 64) - 1 - word * 64;
+            (word as usize, u64::MAX >> (63 - (last - first)) << first)
+        })
+    }
+
+    /// The free runs, in order, moved up by `base`.
+    fn free_runs(&self, base: u64) -> Vec<Range<u64>> {
+        let mut runs = Vec::new();
+        let mut at = self.next(0, false);
+        while at < self.units {
+            let end = self.next(at, true).min(self.units);
+            runs.push(base + at..base + end);
+            at = self.next(end, false);
+        }
+        runs
+    }
+
+    /// The first unit from `unit` on that is taken, or is not; at or past the end if there is none.
+    fn next(&self, unit: u64, taken: bool) -> u64 {
+        let flip = if taken { 0 } else { u64::MAX };
+        let mut word = (unit / 64) as usize;
+        let mut skip = u64::MAX << (unit % 64);
+        while word < self.words.len() {
+            let found = (self.words[word] ^ flip) & skip;
+            if found != 0 {
+                return word as u64 * 64 + u64::from(found.trailing_zeros());
+            }
+            word += 1;
+            skip = u64::MAX;
+        }
+        self.units
+    }
+}
+
+#[cfg(test)]
+mod churn;
+#[cfg(test)]
+mod tests;

@@ -12,7 +12,7 @@ use crate::model::object::ObjectId;
 
 /// The ends of objects.
 #[derive(Debug, Default)]
-pub struct Expiry {
+pub(crate) struct Expiry {
     ends: NumberMap<ObjectId, u64>,
     /// The same, by time.
     order: BTreeSet<(u64, ObjectId)>,
@@ -20,22 +20,22 @@ pub struct Expiry {
 
 impl Expiry {
     /// No ends.
-    pub fn new() -> Expiry {
+    pub(crate) fn new() -> Expiry {
         Expiry::default()
     }
 
     /// How many objects have an end.
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.ends.len()
     }
 
     /// Whether none has.
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.ends.is_empty()
     }
 
     /// Lets an object end at `at_s`, in place of any end that it has.
-    pub fn set(&mut self, id: ObjectId, at_s: u64) {
+    pub(crate) fn set(&mut self, id: ObjectId, at_s: u64) {
         self.clear(id);
         self.ends.insert(id, at_s);
         self.order.insert((at_s, id));
@@ -43,24 +43,24 @@ impl Expiry {
 
     /// When an object ends, in seconds.
     #[inline]
-    pub fn get(&self, id: ObjectId) -> Option<u64> {
+    pub(crate) fn get(&self, id: ObjectId) -> Option<u64> {
         self.ends.get(&id).copied()
     }
 
     /// Lets an object go on for ever.
-    pub fn clear(&mut self, id: ObjectId) {
+    pub(crate) fn clear(&mut self, id: ObjectId) {
         if let Some(at_s) = self.ends.remove(&id) {
             assert!(self.order.remove(&(at_s, id)), "each end is in the order");
         }
     }
 
     /// When the next object ends, in seconds.
-    pub fn next_s(&self) -> Option<u64> {
+    pub(crate) fn next_s(&self) -> Option<u64> {
         self.order.first().map(|(at_s, _)| *at_s)
     }
 
     /// The object that ended first, of those that are over at `now_s`. It is named until its end is cleared.
-    pub fn due(&self, now_s: u64) -> Option<ObjectId> {
+    pub(crate) fn due(&self, now_s: u64) -> Option<ObjectId> {
         let (at_s, id) = *self.order.first()?;
         (at_s <= now_s).then_some(id)
     }

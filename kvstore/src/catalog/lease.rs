@@ -23,7 +23,7 @@ pub struct LeaseId(pub u64);
     "{leased} of {leased_max} leases of objects are taken and {asked} more were asked for: release some, or wait \
      until they end"
 )]
-pub struct LeasesFull {
+pub(crate) struct LeasesFull {
     /// How many are taken, an object counting once for each of its leases.
     pub leased: usize,
     /// How many there may be.
@@ -40,7 +40,7 @@ struct Lease {
 
 /// The leases of a shard.
 #[derive(Debug)]
-pub struct Leases {
+pub(crate) struct Leases {
     /// By how many leases each object is held.
     holds: NumberMap<Place, u32>,
     leases: NumberMap<LeaseId, Lease>,
@@ -60,7 +60,7 @@ impl Lease {
 
 impl Leases {
     /// No leases, of which there may be `leased_max`, an object counting once for each of its leases.
-    pub fn new(leased_max: usize) -> Leases {
+    pub(crate) fn new(leased_max: usize) -> Leases {
         Leases {
             holds: NumberMap::default(),
             leases: NumberMap::default(),
@@ -72,13 +72,13 @@ impl Leases {
     }
 
     /// How many are taken, an object counting once for each of its leases.
-    pub fn leased(&self) -> usize {
+    pub(crate) fn leased(&self) -> usize {
         self.leased
     }
 
     /// Whether a lease holds the object at this place.
     #[inline]
-    pub fn is_leased(&self, place: Place) -> bool {
+    pub(crate) fn is_leased(&self, place: Place) -> bool {
         self.holds.contains_key(&place)
     }
 
@@ -86,7 +86,7 @@ impl Leases {
     ///
     /// # Errors
     /// [`LeasesFull`] if too many are leased.
-    pub fn lease(&mut self, places: &[Place], until: Time) -> Result<LeaseId, LeasesFull> {
+    pub(crate) fn lease(&mut self, places: &[Place], until: Time) -> Result<LeaseId, LeasesFull> {
         let asked = Lease::cost(places);
         if asked > self.leased_max - self.leased {
             let Leases { leased, leased_max, .. } = *self;
@@ -102,7 +102,7 @@ impl Leases {
     }
 
     /// Ends a lease. Returns its objects, or `None` if its time was over before.
-    pub fn release(&mut self, lease: LeaseId) -> Option<Box<[Place]>> {
+    pub(crate) fn release(&mut self, lease: LeaseId) -> Option<Box<[Place]>> {
         let Lease { until, places } = self.leases.remove(&lease)?;
         assert!(self.ends.remove(&(until, lease)), "lease {} has an end", lease.0);
         self.leased -= Lease::cost(&places);
@@ -111,12 +111,12 @@ impl Leases {
     }
 
     /// When the next lease ends.
-    pub fn next_end(&self) -> Option<Time> {
+    pub(crate) fn next_end(&self) -> Option<Time> {
         self.ends.first().map(|(until, _)| *until)
     }
 
     /// Ends the lease whose time is over since longest, and returns its objects; `None` if there is none at `now`.
-    pub fn expire(&mut self, now: Time) -> Option<Box<[Place]>> {
+    pub(crate) fn expire(&mut self, now: Time) -> Option<Box<[Place]>> {
         let (until, lease) = *self.ends.first()?;
         if until > now { None } else { self.release(lease) }
     }

@@ -10,9 +10,9 @@ use crate::error::{Error, Result};
 use crate::model::object::TenantId;
 
 /// Longest name of a tenant, in bytes.
-pub const TENANT_NAME_BYTES_MAX: usize = 64;
+pub(crate) const TENANT_NAME_BYTES_MAX: usize = 64;
 /// Most tenants, beside nobody.
-pub const TENANTS_MAX: usize = u8::MAX as usize;
+pub(crate) const TENANTS_MAX: usize = u8::MAX as usize;
 
 /// A tenant, and what it has.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -33,7 +33,7 @@ pub struct Tenant {
     "tenant '{tenant}' has {units} of {quota_units} units and {asked_units} more were asked for: delete some of its \
      objects, or raise its quota"
 )]
-pub struct OverQuota {
+pub(crate) struct OverQuota {
     /// Its name.
     pub tenant: Box<str>,
     /// How many units it has.
@@ -46,7 +46,7 @@ pub struct OverQuota {
 
 /// The tenants of a store.
 #[derive(Clone, Debug)]
-pub struct Tenants {
+pub(crate) struct Tenants {
     /// By number.
     tenants: Vec<Tenant>,
 }
@@ -59,7 +59,7 @@ impl Default for Tenants {
 
 impl Tenants {
     /// Only nobody in particular, without a quota.
-    pub fn new() -> Tenants {
+    pub(crate) fn new() -> Tenants {
         Tenants { tenants: vec![Tenant::new("", None)] }
     }
 
@@ -67,7 +67,7 @@ impl Tenants {
     ///
     /// # Errors
     /// [`Error::Invalid`] if the name is empty, longer than 64 bytes or taken, or there are 255 tenants.
-    pub fn add(&mut self, name: &str, quota_units: Option<u64>) -> Result<TenantId> {
+    pub(crate) fn add(&mut self, name: &str, quota_units: Option<u64>) -> Result<TenantId> {
         let fix = if name.is_empty() || name.len() > TENANT_NAME_BYTES_MAX {
             "use 1 to 64 bytes"
         } else if self.find(name).is_some() {
@@ -83,18 +83,18 @@ impl Tenants {
     }
 
     /// The tenant of this name; the empty one is nobody's in particular.
-    pub fn find(&self, name: &str) -> Option<TenantId> {
+    pub(crate) fn find(&self, name: &str) -> Option<TenantId> {
         let at = self.tenants.iter().position(|tenant| &*tenant.name == name)?;
         Some(TenantId(at as u8))
     }
 
     /// A tenant by its number, which may come from the media.
-    pub fn get(&self, id: TenantId) -> Option<&Tenant> {
+    pub(crate) fn get(&self, id: TenantId) -> Option<&Tenant> {
         self.tenants.get(usize::from(id.0))
     }
 
     /// All tenants in order of their numbers, nobody in particular first.
-    pub fn iter(&self) -> impl Iterator<Item = (TenantId, &Tenant)> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (TenantId, &Tenant)> {
         (0..=u8::MAX).map(TenantId).zip(&self.tenants)
     }
 
@@ -102,7 +102,7 @@ impl Tenants {
     ///
     /// # Panics
     /// If there is no such tenant.
-    pub fn set_quota(&mut self, id: TenantId, quota_units: Option<u64>) {
+    pub(crate) fn set_quota(&mut self, id: TenantId, quota_units: Option<u64>) {
         self.tenant(id).quota_units = quota_units;
     }
 
@@ -113,7 +113,7 @@ impl Tenants {
     ///
     /// # Panics
     /// If there is no such tenant.
-    pub fn charge(&mut self, id: TenantId, units: u64) -> Result<(), OverQuota> {
+    pub(crate) fn charge(&mut self, id: TenantId, units: u64) -> Result<(), OverQuota> {
         let tenant = self.tenant(id);
         if let Some(quota_units) = tenant.quota_units
             && units > quota_units.saturating_sub(tenant.units)
@@ -133,7 +133,7 @@ impl Tenants {
     ///
     /// # Panics
     /// If there is no such tenant.
-    pub fn count(&mut self, id: TenantId, units: u64) {
+    pub(crate) fn count(&mut self, id: TenantId, units: u64) {
         let tenant = self.tenant(id);
         tenant.units = tenant.units.checked_add(units).expect("units of real devices");
         tenant.objects += 1;
@@ -143,7 +143,7 @@ impl Tenants {
     ///
     /// # Panics
     /// If there is no such tenant, or it has less.
-    pub fn credit(&mut self, id: TenantId, units: u64) {
+    pub(crate) fn credit(&mut self, id: TenantId, units: u64) {
         let tenant = self.tenant(id);
         assert!(tenant.units >= units && tenant.objects > 0, "only what was counted is taken off");
         tenant.units -= units;

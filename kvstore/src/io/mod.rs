@@ -1,4 +1,4 @@
 //! What goes to a device first, and the queue pair it goes through.
 
 pub(crate) mod lane;
-pub mod schedule;
+pub(crate) mod schedule;

@@ -29,7 +29,7 @@ use list::{Entry, Lists};
 
 /// What a request is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Class {
+pub(crate) enum Class {
     /// Someone waits for the bytes.
     Read,
     /// Data of an object.
@@ -50,7 +50,7 @@ const SPARE_DEADLINES: usize = 64;
 
 /// How much of what goes to the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limits {
+pub(crate) struct Limits {
     /// Most requests in flight, at least 4; the last two places are for metadata.
     pub depth: u32,
     /// Most requests that wait.
@@ -80,14 +80,14 @@ impl Default for Limits {
 
 /// A request that waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Ticket {
+pub(crate) struct Ticket {
     entry: u32,
     generation: u64,
 }
 
 /// A request that is to be sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Start<T> {
+pub(crate) struct Start<T> {
     /// Its class, for [`Schedule::finished`].
     pub class: Class,
     /// Its bytes, for [`Schedule::finished`].
@@ -105,7 +105,7 @@ struct Flight {
 
 /// The queue before one device.
 #[derive(Debug)]
-pub struct Schedule<T> {
+pub(crate) struct Schedule<T> {
     limits: Limits,
     lists: Lists<T>,
     /// Deadlines of requests that wait, and of some that do not any more.
@@ -120,7 +120,7 @@ impl<T> Schedule<T> {
     ///
     /// # Panics
     /// If the depth is below 4, or nothing may wait or be in flight in the background.
-    pub fn new(limits: Limits) -> Schedule<T> {
+    pub(crate) fn new(limits: Limits) -> Schedule<T> {
         assert!(limits.depth >= 2 * METADATA_DEPTH, "metadata and data both have places");
         assert!(limits.queued_max > 0 && limits.background_max > 0, "something can wait and go");
         Schedule {
@@ -138,7 +138,7 @@ impl<T> Schedule<T> {
     ///
     /// # Errors
     /// The payload comes back if [`Limits::queued_max`] wait.
-    pub fn push(
+    pub(crate) fn push(
         &mut self,
         now: Time,
         class: Class,
@@ -155,7 +155,7 @@ impl<T> Schedule<T> {
     }
 
     /// The next request to send, which is in flight from now on; nothing if none waits that may go.
-    pub fn pop(&mut self, now: Time) -> Option<Start<T>> {
+    pub(crate) fn pop(&mut self, now: Time) -> Option<Start<T>> {
         let class = self.next(now)?;
         let entry = self.lists.pop(class).expect("the class was chosen because one waits");
         let flight = &mut self.flight[class as usize];
@@ -168,7 +168,7 @@ impl<T> Schedule<T> {
     ///
     /// # Panics
     /// If none such is in flight: a bug of the caller's.
-    pub fn finished(&mut self, class: Class, bytes: u64) {
+    pub(crate) fn finished(&mut self, class: Class, bytes: u64) {
         let flight = &mut self.flight[class as usize];
         let known = flight.requests > 0 && flight.bytes >= bytes;
         assert!(known, "no request of class {class:?} with {bytes} bytes is in flight");
@@ -177,13 +177,13 @@ impl<T> Schedule<T> {
     }
 
     /// Takes out a request that waits; nothing if it was sent, expired or cancelled.
-    pub fn cancel(&mut self, ticket: Ticket) -> Option<T> {
+    pub(crate) fn cancel(&mut self, ticket: Ticket) -> Option<T> {
         self.lists.take(ticket).map(|entry| entry.payload)
     }
 
     /// Takes out a request whose deadline has passed and that was never sent, the most overdue first. To be called
     /// until there is none.
-    pub fn expired(&mut self, now: Time) -> Option<T> {
+    pub(crate) fn expired(&mut self, now: Time) -> Option<T> {
         while let Some(&Reverse((deadline, ticket))) = self.deadlines.peek() {
             if deadline > now {
                 return None;
@@ -197,23 +197,23 @@ impl<T> Schedule<T> {
     }
 
     /// Requests of a class that wait.
-    pub fn waiting(&self, class: Class) -> u32 {
+    pub(crate) fn waiting(&self, class: Class) -> u32 {
         self.lists.waiting(class)
     }
 
     /// Requests of a class in flight.
-    pub fn in_flight(&self, class: Class) -> u32 {
+    pub(crate) fn in_flight(&self, class: Class) -> u32 {
         self.flight[class as usize].requests
     }
 
     /// Whether nothing waits.
     #[inline]
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.lists.is_empty()
     }
 
     /// Whether nothing waits or is in flight.
-    pub fn is_idle(&self) -> bool {
+    pub(crate) fn is_idle(&self) -> bool {
         self.lists.is_empty() && self.depth() == 0
     }
 

@@ -21,7 +21,7 @@ const TELLING_PERCENT: u8 = 2;
 
 /// Bytes that may be written.
 #[derive(Clone, Debug)]
-pub struct Budget {
+pub(crate) struct Budget {
     bytes_per_day: u64,
     /// Bytes that are there, times nanoseconds of a day: exact at any rate. Negative after a large write.
     level: i128,
@@ -30,7 +30,7 @@ pub struct Budget {
 
 impl Budget {
     /// So many bytes a day, with an hour's worth there at once.
-    pub fn new(now: Time, bytes_per_day: u64) -> Budget {
+    pub(crate) fn new(now: Time, bytes_per_day: u64) -> Budget {
         let level = i128::from(bytes_per_day / HOURS) * DAY_NS;
         Budget { bytes_per_day, level, filled: now }
     }
@@ -40,7 +40,7 @@ impl Budget {
     ///
     /// The log says what part of the endurance is used and how much was written for it. While the part is too small
     /// to tell, the drive is taken to endure at least 547 times its capacity.
-    pub fn from_endurance(
+    pub(crate) fn from_endurance(
         now: Time,
         log: &SmartHealth,
         capacity_bytes: u64,
@@ -52,12 +52,12 @@ impl Budget {
     }
 
     /// Bytes that may be written in a day.
-    pub fn bytes_per_day(&self) -> u64 {
+    pub(crate) fn bytes_per_day(&self) -> u64 {
         self.bytes_per_day
     }
 
     /// Whether so many bytes may be written now; they count as written if so.
-    pub fn allow(&mut self, now: Time, bytes: u64) -> bool {
+    pub(crate) fn allow(&mut self, now: Time, bytes: u64) -> bool {
         self.fill(now);
         let hour_bytes = self.bytes_per_day / HOURS;
         let needed = i128::from(bytes.min(hour_bytes.max(1))) * DAY_NS;

@@ -1,6 +1,6 @@
 //! Who goes, who comes in, and how much is written.
 
-pub mod admission;
-pub mod budget;
+pub(crate) mod admission;
+pub(crate) mod budget;
 pub mod evict;
 pub(crate) mod recent;

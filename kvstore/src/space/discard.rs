@@ -22,7 +22,7 @@ use crate::space::runs::Runs;
 
 /// Free runs that devices are not told of yet.
 #[derive(Clone, Debug)]
-pub struct Discards {
+pub(crate) struct Discards {
     /// Runs of places as 48 bits, so that one order holds for all devices: those that were freed since the last change
     /// of ages, those freed before it, and those that have been free long enough.
     ages: [Runs; 3],
@@ -38,19 +38,19 @@ impl Discards {
     ///
     /// # Panics
     /// If `runs_max` is 0.
-    pub fn new(runs_max: usize, wait: Duration) -> Discards {
+    pub(crate) fn new(runs_max: usize, wait: Duration) -> Discards {
         assert!(runs_max > 0, "a run can be kept");
         Discards { ages: Default::default(), runs_max, wait, changes_at: Time::ZERO }
     }
 
     /// These units of the device are free now.
-    pub fn freed(&mut self, device: u8, units: Range<u64>) {
+    pub(crate) fn freed(&mut self, device: u8, units: Range<u64>) {
         self.taken(device, units.clone());
         self.insert(0, packed(device, units));
     }
 
     /// These units of the device are in use again: it must not be told to forget them.
-    pub fn taken(&mut self, device: u8, units: Range<u64>) {
+    pub(crate) fn taken(&mut self, device: u8, units: Range<u64>) {
         let packed = packed(device, units);
         for runs in &mut self.ages {
             while let Some(run) = runs.overlapping(&packed) {
@@ -61,7 +61,7 @@ impl Discards {
     }
 
     /// Lets what has been free for long enough be handed out.
-    pub fn pass(&mut self, now: Time) {
+    pub(crate) fn pass(&mut self, now: Time) {
         if now < self.changes_at {
             return;
         }
@@ -73,13 +73,13 @@ impl Discards {
     }
 
     /// When [`Discards::pass`] has something to do, if nothing is taken before.
-    pub fn next_change(&self) -> Option<Time> {
+    pub(crate) fn next_change(&self) -> Option<Time> {
         let waits = self.ages[..2].iter().any(|runs| runs.count() > 0);
         waits.then_some(self.changes_at)
     }
 
     /// Hands out the longest run that has waited, if it has at least `units_min`.
-    pub fn next(&mut self, units_min: u64) -> Option<(u8, Range<u64>)> {
+    pub(crate) fn next(&mut self, units_min: u64) -> Option<(u8, Range<u64>)> {
         let run = self.ages[2].longest().filter(|run| run.end - run.start >= units_min)?;
         self.ages[2].remove(run.clone());
         let first = Place::unpack(run.start);
@@ -87,7 +87,7 @@ impl Discards {
     }
 
     /// Puts the rest of a run back that was handed out: it need not wait again.
-    pub fn put_back(&mut self, device: u8, units: Range<u64>) {
+    pub(crate) fn put_back(&mut self, device: u8, units: Range<u64>) {
         self.insert(2, packed(device, units));
     }
 

@@ -23,14 +23,14 @@ use crate::space::runs::Runs;
 
 /// Free space of a range of units.
 #[derive(Clone, Debug)]
-pub struct Extents {
+pub(crate) struct Extents {
     range: Range<u64>,
     free: Runs,
 }
 
 impl Extents {
     /// All of `range` is free.
-    pub fn new(range: Range<u64>) -> Extents {
+    pub(crate) fn new(range: Range<u64>) -> Extents {
         let all = if range.is_empty() { Vec::new() } else { vec![range.clone()] };
         Extents { range, free: Runs::from_sorted(all) }
     }
@@ -39,7 +39,7 @@ impl Extents {
     /// empty, that leave the range, or that overlap an earlier one that was not refused.
     ///
     /// It needs one bit of memory for a unit of the range while it runs: 32 MiB for a TiB.
-    pub fn from_used(
+    pub(crate) fn from_used(
         range: Range<u64>,
         used: impl Iterator<Item = Range<u64>>,
     ) -> (Extents, Vec<usize>) {
@@ -65,7 +65,7 @@ impl Extents {
     ///
     /// # Panics
     /// If `units` or `ahead` is 0.
-    pub fn allocate(&mut self, units: u64, near: Option<u64>, ahead: u32) -> Option<u64> {
+    pub(crate) fn allocate(&mut self, units: u64, near: Option<u64>, ahead: u32) -> Option<u64> {
         assert!(units > 0 && ahead > 0, "an extent has units, and is one itself");
         if let Some(unit) = near
             && unit.checked_add(units).is_some_and(|end| self.take(unit..end))
@@ -84,7 +84,7 @@ impl Extents {
     /// Takes exactly this extent; false, and nothing changes, unless all of it is free.
     ///
     /// A run that the device is being told to forget is taken meanwhile, so that nothing is written to it.
-    pub fn take(&mut self, extent: Range<u64>) -> bool {
+    pub(crate) fn take(&mut self, extent: Range<u64>) -> bool {
         self.free.remove(extent)
     }
 
@@ -92,49 +92,49 @@ impl Extents {
     ///
     /// # Panics
     /// If it is empty, leaves the range or any of it is free already: a double free is a bug of the store's.
-    pub fn free(&mut self, extent: Range<u64>) {
+    pub(crate) fn free(&mut self, extent: Range<u64>) {
         let inside = self.range.start <= extent.start && extent.end <= self.range.end;
         assert!(inside, "extent {extent:?} is not in {:?}", self.range);
         assert!(self.free.insert(extent.clone()), "extent {extent:?} is free already");
     }
 
     /// The range whose space this is.
-    pub fn range(&self) -> Range<u64> {
+    pub(crate) fn range(&self) -> Range<u64> {
         self.range.clone()
     }
 
     /// Whether a unit is free.
-    pub fn is_free(&self, unit: u64) -> bool {
+    pub(crate) fn is_free(&self, unit: u64) -> bool {
         self.free.around(unit).is_some()
     }
 
     /// Free units.
-    pub fn free_units(&self) -> u64 {
+    pub(crate) fn free_units(&self) -> u64 {
         self.free.units()
     }
 
     /// Units of the longest free run; 0 if nothing is free.
-    pub fn largest(&self) -> u64 {
+    pub(crate) fn largest(&self) -> u64 {
         self.free.longest().map_or(0, |run| run.end - run.start)
     }
 
     /// The longest free run, the last of equals.
-    pub fn largest_run(&self) -> Option<Range<u64>> {
+    pub(crate) fn largest_run(&self) -> Option<Range<u64>> {
         self.free.longest()
     }
 
     /// How many free runs there are.
-    pub fn run_count(&self) -> usize {
+    pub(crate) fn run_count(&self) -> usize {
         self.free.count()
     }
 
     /// Every free run, in order.
-    pub fn runs(&self) -> impl Iterator<Item = Range<u64>> {
+    pub(crate) fn runs(&self) -> impl Iterator<Item = Range<u64>> {
         self.free.iter()
     }
 
     /// What part of the free space is not in the longest run: 0 if it is all in one, or none is free.
-    pub fn fragmentation(&self) -> f64 {
+    pub(crate) fn fragmentation(&self) -> f64 {
         match self.free_units() {
             0 => 0.0,
             free => 1.0 - self.largest() as f64 / free as f64,

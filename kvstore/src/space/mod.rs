@@ -1,6 +1,6 @@
 //! Free space: runs, extents, slabs for KV blocks interleaved layer by layer, and what a device is told to forget.
 
-pub mod discard;
-pub mod extent;
+pub(crate) mod discard;
+pub(crate) mod extent;
 pub(crate) mod runs;
-pub mod slab;
+pub(crate) mod slab;

@@ -85,7 +85,7 @@ struct Room {
 
 /// How many slots there are.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Slots {
+pub(crate) struct Slots {
     /// With a KV block.
     pub used: u64,
     /// Without.
@@ -94,7 +94,7 @@ pub struct Slots {
 
 /// The slabs of one device's range of one shard.
 #[derive(Clone, Debug, Default)]
-pub struct Slabs {
+pub(crate) struct Slabs {
     /// By the first unit.
     slabs: BTreeMap<u64, Slab>,
     /// One for each slab.
@@ -104,7 +104,7 @@ pub struct Slabs {
 
 impl Slabs {
     /// No slab yet.
-    pub fn new() -> Slabs {
+    pub(crate) fn new() -> Slabs {
         Slabs::default()
     }
 
@@ -115,7 +115,7 @@ impl Slabs {
     ///
     /// # Panics
     /// If a part of the shape is 0, or the layout's slabs have another shape.
-    pub fn allocate(
+    pub(crate) fn allocate(
         &mut self,
         extents: &mut Extents,
         layout: LayoutId,
@@ -136,7 +136,7 @@ impl Slabs {
     ///
     /// # Panics
     /// If no slot starts there or it is free already: bugs of the store's.
-    pub fn free(&mut self, extents: &mut Extents, unit: u64) -> Option<Range<u64>> {
+    pub(crate) fn free(&mut self, extents: &mut Extents, unit: u64) -> Option<Range<u64>> {
         let (base, slot) = self.find(unit).expect("a slot starts at the unit");
         let slab = self.slabs.get_mut(&base).expect("the slab was just found");
         self.rooms.remove(&slab.room(base));
@@ -158,7 +158,7 @@ impl Slabs {
     /// Takes a slot of the slab at `base` after a restart, before the extents are rebuilt without [`Slabs::ranges`];
     /// false, and nothing changes, if the slot is taken or cannot be: it is not in the shape, the shape is not that
     /// of the slab, or the slab would overlap another or end past 2^64.
-    pub fn restore(&mut self, base: u64, layout: LayoutId, shape: Shape, slot: u32) -> bool {
+    pub(crate) fn restore(&mut self, base: u64, layout: LayoutId, shape: Shape, slot: u32) -> bool {
         let known = self.slabs.get(&base);
         let fits = match known {
             Some(slab) => slab.layout == layout && slab.shape == shape,
@@ -177,17 +177,17 @@ impl Slabs {
     ///
     /// # Panics
     /// If no slot starts there.
-    pub fn base_of(&self, unit: u64) -> u64 {
+    pub(crate) fn base_of(&self, unit: u64) -> u64 {
         self.find(unit).expect("a slot starts at the unit").0
     }
 
     /// The slabs, in order.
-    pub fn ranges(&self) -> impl Iterator<Item = Range<u64>> {
+    pub(crate) fn ranges(&self) -> impl Iterator<Item = Range<u64>> {
         self.slabs.iter().map(|(&base, slab)| base..base + slab.shape.units())
     }
 
     /// How many slots of a layout there are.
-    pub fn slots(&self, layout: LayoutId) -> Slots {
+    pub(crate) fn slots(&self, layout: LayoutId) -> Slots {
         self.slots.get(&layout).copied().unwrap_or_default()
     }
 

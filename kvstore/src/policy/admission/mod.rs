@@ -29,7 +29,7 @@ const MARGIN: u32 = 20;
 
 /// The gate in front of a shard.
 #[derive(Debug)]
-pub struct Admission {
+pub(crate) struct Admission {
     seen: Doorkeeper,
     /// What would be there if everything came in.
     open: Shadow,
@@ -49,7 +49,7 @@ impl Admission {
     ///
     /// # Panics
     /// If `objects` is 0 or more than [`crate::catalog::index::Index::OBJECTS_MAX`].
-    pub fn new(objects: u32) -> Admission {
+    pub(crate) fn new(objects: u32) -> Admission {
         assert!((1..=crate::catalog::index::Index::OBJECTS_MAX).contains(&objects), "a store holds objects");
         let sample_bits = objects.div_ceil(SHADOW_MAX).next_power_of_two().ilog2();
         let sampled = (objects >> sample_bits).max(1);
@@ -66,24 +66,24 @@ impl Admission {
     }
 
     /// Tells of a hit; `key_hash` is [`crate::catalog::index::Index::hash`] of the key.
-    pub fn touched(&mut self, key_hash: u64) {
+    pub(crate) fn touched(&mut self, key_hash: u64) {
         self.refer(key_hash);
     }
 
     /// Whether an object that is put, and is not there, comes in.
     #[must_use]
-    pub fn admit(&mut self, key_hash: u64) -> bool {
+    pub(crate) fn admit(&mut self, key_hash: u64) -> bool {
         let seen = self.refer(key_hash);
         seen || !self.guards
     }
 
     /// Whether only what was seen before comes in now.
-    pub fn guards(&self) -> bool {
+    pub(crate) fn guards(&self) -> bool {
         self.guards
     }
 
     /// Bytes of memory reserved.
-    pub fn memory_bytes(&self) -> usize {
+    pub(crate) fn memory_bytes(&self) -> usize {
         self.seen.memory_bytes() + self.open.memory_bytes() + self.guarded.memory_bytes()
     }
 

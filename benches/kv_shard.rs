@@ -22,10 +22,10 @@ use std::time::{Duration, Instant};
 
 use adit_driver::Time;
 use adit_driver::memory::{AnyBuffer, Buffer};
+use adit_kvstore::internals::checksum;
 use adit_kvstore::shard::{
     Action, Done, GetItem, Outcome, Part, PutItem, PutOptions, Request, Shard, ShardOptions,
 };
-use adit_kvstore::internals::checksum;
 use adit_kvstore::{Durability, Key};
 use clap::{Parser, ValueEnum};
 use shelf::{Shelf, ShelfQueue};

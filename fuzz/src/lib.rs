@@ -1,7 +1,7 @@
 //! What a hostile device, server or host can send, as fuzz targets.
 //!
 //! Each target is a plain function of bytes that panics when a law is broken. The same
-//! function is run by libFuzzer (`fuzz_targets/`, feature `libfuzzer`), by the seeded one-second
+//! function is run by libFuzzer (`targets/`, feature `libfuzzer`), by the seeded one-second
 //! tests and over the inputs kept in `seeds/` (`tests/targets.rs`).
 //!
 //! | target | the bytes are | what must hold |

@@ -49,24 +49,21 @@
 //!
 //! # Inside
 //!
-//! From the bottom up, one noun per file:
+//! From the bottom up:
 //!
-//! | file | noun |
+//! | folder | holds |
 //! |---|---|
-//! | `place`, `key`, `object` | where an object lies, what it is called, what is known of it |
-//! | `checksum` | CRC-32C, in hardware |
-//! | `runs`, `extent`, `slab` | free space, and space for KV blocks interleaved layer by layer |
-//! | `index` | which objects there are: at most 64 bytes of memory for each |
-//! | `evict`, `admission`, `expiry`, `tenant`, `lease` | what goes, what comes in, for whom, and what must stay |
-//! | `layout`, `plan` | a model's geometry, and the commands that a batch becomes |
-//! | `geometry`, `superblock`, `device_set`, `record`, `block`, `journal`, `checkpoint`, `recovery` | what is on the media |
-//! | `survey` | what is on the media, read without opening the store |
-//! | `schedule`, `budget`, `discard` | what goes to a device first, how much is written to it, what it is told to forget |
+//! | `model` | keys, objects, places, options, layouts of KV blocks, and the commands of a batch |
+//! | `space` | free runs, extents, slabs for KV blocks interleaved layer by layer, discards |
+//! | `catalog` | which objects there are (at most 64 bytes of memory for each), until when, for which tenant, and their leases |
+//! | `policy` | eviction, admission and the write budget |
+//! | `io` | the order in which requests go to a device, and the queue pair they go through |
+//! | `media` | the format on the media: checksums, records, journal, checkpoints, recovery |
 //! | `shard` | one owner of a part of the store, and its loop |
 //! | `store` | the handle that servers hold, and the threads behind it |
 //!
-//! Modules that are not listed below are parts of the store. They are within reach of its simulation, its fuzz targets
-//! and its benchmarks, and change without notice.
+//! The feature `internals` exports parts of these folders to the simulation, the fuzz targets and the benchmarks. They
+//! change without notice.
 #![forbid(unsafe_code)]
 // Without the feature nothing outside reaches what is public inside.
 #![cfg_attr(not(feature = "internals"), allow(unreachable_pub))]

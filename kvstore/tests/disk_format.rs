@@ -1,6 +1,8 @@
 //! Each field at the place where `docs/disk-format.md` has it. A change here is another version of the format.
 
-use adit_kvstore::internals::block::{BODY_BLOCK_BYTES, BlockKind, BlockReader, BlockWriter, Lineage, Stamp};
+use adit_kvstore::internals::block::{
+    BODY_BLOCK_BYTES, BlockKind, BlockReader, BlockWriter, Lineage, Stamp,
+};
 use adit_kvstore::internals::checkpoint::{CHECKPOINT_HEADER_BYTES, CheckpointHeader};
 use adit_kvstore::internals::geometry::{FormatOptions, Geometry};
 use adit_kvstore::internals::journal::Mark;

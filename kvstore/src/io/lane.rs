@@ -10,8 +10,8 @@ use adit_driver::device::{CommandQueue, Operation, Request};
 use adit_driver::memory::{AnyBuffer, Buffer};
 use adit_driver::{CommandError, Protection, RejectReason, Time};
 
-use crate::model::place::UNIT_BYTES;
 use crate::io::schedule::{Class, Limits, Schedule};
+use crate::model::place::UNIT_BYTES;
 
 /// Bytes of memory that a lane uses for metadata, in buffers of [`LANE_BUFFER_BYTES`].
 pub const LANE_MEMORY_BYTES: usize = 4 << 20;

@@ -11,8 +11,8 @@
 //! four thousand million crashes, but never.
 
 use crate::media::bytes::{Reader, Writer, crc64};
-use crate::model::place::UNIT_BYTES;
 use crate::media::record::{Malformed, RECORD_BYTES_MAX, Record};
+use crate::model::place::UNIT_BYTES;
 
 /// Bytes of a block of the journal: one unit.
 pub const JOURNAL_BLOCK_BYTES: usize = UNIT_BYTES as usize;

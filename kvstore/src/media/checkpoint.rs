@@ -20,8 +20,8 @@ use crate::media::block::{
 };
 use crate::media::bytes::{Reader, Writer, crc32c};
 use crate::media::journal::Mark;
-use crate::model::place::UNIT_BYTES;
 use crate::media::record::{RECORD_BYTES_MAX, Record};
+use crate::model::place::UNIT_BYTES;
 
 /// Bytes of a header: one unit.
 pub const CHECKPOINT_HEADER_BYTES: usize = UNIT_BYTES as usize;

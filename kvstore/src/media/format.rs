@@ -9,16 +9,16 @@ use adit_driver::device::{CommandQueue, Operation};
 use adit_driver::memory::{AnyBuffer, Buffer};
 use siphasher::sip::SipHasher13;
 
-use crate::media::device_set::{Agreed, Given, check_set};
 use crate::error::{Error, Result};
+use crate::io::schedule::Class;
+use crate::media::device_set::{Agreed, Given, check_set};
 use crate::media::geometry::{self, Geometry, superblock_units};
+use crate::media::recovery::Media;
+use crate::media::superblock::{Absent, Copies, SUPERBLOCK_BYTES, Superblock, choose};
 use crate::model::key::Key;
 use crate::model::options::Durability;
 use crate::model::place::{Place, UNIT_BYTES, units};
-use crate::media::recovery::Media;
-use crate::io::schedule::Class;
 use crate::shard::{Command, Fault, Finished, LANE_BUFFER_BYTES, Lane, Load, Purpose};
-use crate::media::superblock::{Absent, Copies, SUPERBLOCK_BYTES, Superblock, choose};
 
 /// Reads of a stream in flight at most.
 const AHEAD: usize = 8;

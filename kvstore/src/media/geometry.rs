@@ -16,12 +16,12 @@
 
 use std::ops::Range;
 
-use crate::media::checkpoint::{slot_record_bytes, slot_units};
 use crate::error::{Error, Result};
+use crate::media::checkpoint::{slot_record_bytes, slot_units};
 use crate::media::journal::JOURNAL_UNITS_MIN;
-use crate::model::place::{Place, UNIT_BYTES, units};
 use crate::media::record::{LAYOUT_BYTES_MAX, TENANT_NAME_BYTES_MAX, record_bytes};
 use crate::media::recovery::Areas;
+use crate::model::place::{Place, UNIT_BYTES, units};
 
 /// Most devices of a store: those that a put may go to are bits of a word.
 pub const DEVICES_MAX: usize = 64;

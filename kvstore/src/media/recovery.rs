@@ -16,15 +16,17 @@
 
 use std::ops::Range;
 
-use crate::media::block::{BODY_BLOCK_BYTES, BlockKind, BlockReader, JOURNAL_BLOCK_BYTES, Lineage, Void};
+use crate::error::Result;
+use crate::media::block::{
+    BODY_BLOCK_BYTES, BlockKind, BlockReader, JOURNAL_BLOCK_BYTES, Lineage, Void,
+};
 use crate::media::checkpoint::{
     BODY_BLOCK_UNITS, CHECKPOINT_HEADER_BYTES, CheckpointHeader, CheckpointReader,
 };
-use crate::error::Result;
 use crate::media::journal::{FIRST_SEQUENCE, Mark};
+use crate::media::record::{Put, Record};
 use crate::model::object::{LayoutId, TenantId};
 use crate::model::place::{Place, UNIT_BYTES};
-use crate::media::record::{Put, Record};
 
 /// Bytes of the journal that are read at a time.
 const CHUNK_BYTES: usize = 64 << 10;

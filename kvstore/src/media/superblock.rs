@@ -9,8 +9,8 @@
 
 use std::fmt;
 
-use crate::media::bytes::{Reader, Writer, crc32c};
 use crate::error::{Error, Result};
+use crate::media::bytes::{Reader, Writer, crc32c};
 use crate::media::geometry::FormatOptions;
 use crate::model::options::Durability;
 use crate::model::place::UNIT_BYTES;

@@ -30,14 +30,14 @@ pub use space::Space;
 pub use crate::media::recovery::Media;
 pub use crate::media::superblock::{Absent, Copies};
 
+use crate::error::Result;
 use crate::media::block::{Lineage, Void};
 use crate::media::device_set::{Agreed, Given, check_set};
-use crate::error::Result;
 use crate::media::geometry::{Geometry, superblock_units};
-use crate::model::layout::Layout;
-use crate::model::place::UNIT_BYTES;
 use crate::media::recovery::{Areas, Recovered, recover};
 use crate::media::superblock::choose;
+use crate::model::layout::Layout;
+use crate::model::place::UNIT_BYTES;
 
 /// A device as it is now.
 #[derive(Clone, Debug, PartialEq, Eq)]

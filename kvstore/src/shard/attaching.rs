@@ -8,8 +8,8 @@
 use adit_driver::device::CommandQueue;
 
 use super::Shard;
-use crate::io::lane::{Lane, Load};
 use crate::error::{Error, Result};
+use crate::io::lane::{Lane, Load};
 
 impl<Q: CommandQueue<Load>> Shard<Q> {
     /// Whether a device failed and was not attached again.

@@ -8,11 +8,11 @@ use smallvec::SmallVec;
 use super::memory::Memory;
 use super::parts::Extract;
 use super::request::{Failure, WriterId};
+use crate::media::record::record_bytes;
 use crate::model::key::Key;
 use crate::model::object::{Object, ObjectId};
 use crate::model::place::Place;
 use crate::model::plan::{Plan, Slice, Transfer};
-use crate::media::record::record_bytes;
 
 /// Whether data go to or come from the devices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -16,15 +16,15 @@ use adit_driver::device::CommandQueue;
 use adit_driver::memory::Buffer;
 
 use super::Shard;
-use crate::io::lane::{Load, Purpose};
 use super::log::put_record;
+use crate::io::lane::{Load, Purpose};
+use crate::io::schedule::Class;
 use crate::media::block::{BODY_BLOCK_BYTES, Lineage};
 use crate::media::checkpoint::{CHECKPOINT_HEADER_BYTES, CheckpointWriter, Pushed};
 use crate::media::journal::Mark;
-use crate::model::object::{LayoutId, ObjectId, TenantId};
 use crate::media::record::Record;
 use crate::media::recovery::Areas;
-use crate::io::schedule::Class;
+use crate::model::object::{LayoutId, ObjectId, TenantId};
 
 /// A checkpoint is begun when the journal since the last is one part in so many of the ring.
 const JOURNAL_PARTS: u64 = 3;

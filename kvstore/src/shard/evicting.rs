@@ -4,15 +4,15 @@ use adit_driver::Time;
 use adit_driver::device::CommandQueue;
 use adit_driver::memory::AnyBuffer;
 
-use crate::io::lane::Load;
 use super::log::{Answer, Event};
 use super::put::Begun;
 use super::request::{Failure, Outcome};
 use super::{Shard, Work};
 use crate::catalog::index::Index;
+use crate::io::lane::Load;
+use crate::media::record::{Record, record_bytes};
 use crate::model::key::Key;
 use crate::model::object::ObjectId;
-use crate::media::record::{Record, record_bytes};
 
 /// Objects that expire in one turn at most: a turn is bounded.
 const EXPIRATIONS_PER_TURN: usize = 64;

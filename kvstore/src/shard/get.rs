@@ -6,10 +6,10 @@ use smallvec::SmallVec;
 
 use super::Shard;
 use super::batch::{Direction, Item, Job, Reading, Sums, Trouble};
-use crate::io::lane::Load;
 use super::memory::Memory;
 use super::parts::extract;
 use super::request::{Failure, GetItem, Outcome, Part};
+use crate::io::lane::Load;
 use crate::model::key::Key;
 use crate::model::object::ObjectId;
 use crate::model::place::UNIT_BYTES;

@@ -9,10 +9,10 @@ use adit_driver::Time;
 use adit_driver::device::CommandQueue;
 
 use super::batch::NewObject;
-use crate::io::lane::Load;
 use super::log::Answer;
 use super::request::Failure;
 use super::{Done, Shard};
+use crate::io::lane::Load;
 
 /// An object that waits.
 #[derive(Debug)]

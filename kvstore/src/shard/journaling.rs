@@ -5,11 +5,11 @@ use adit_driver::device::{CommandQueue, Operation};
 use adit_driver::memory::{AnyBuffer, Buffer};
 
 use super::Shard;
-use crate::io::lane::{Command, Lane, Load, Purpose};
 use super::log::{Answer, Event};
 use super::request::{Done, Failure, Outcome};
-use crate::model::place::{Place, units};
+use crate::io::lane::{Command, Lane, Load, Purpose};
 use crate::io::schedule::Class;
+use crate::model::place::{Place, units};
 
 /// What is buried and more than one part in so many of the capacity is worth a flush of its own.
 const BURIED_PARTS: u64 = 64;

@@ -21,10 +21,10 @@ use super::batch::NewObject;
 use super::request::{Failure, Outcome};
 use crate::media::block::{BLOCK_HEADER_BYTES, JOURNAL_BLOCK_BYTES};
 use crate::media::journal::{Journal, JournalWrite, Mark};
+use crate::media::record::{LAYOUT_BYTES_MAX, Record, TENANT_NAME_BYTES_MAX, record_bytes};
 use crate::model::key::KEY_BYTES_MAX;
 use crate::model::object::Object;
 use crate::model::options::Durability;
-use crate::media::record::{LAYOUT_BYTES_MAX, Record, TENANT_NAME_BYTES_MAX, record_bytes};
 
 /// A flush is due when so many blocks were written since the last: they are kept in memory until they are durable.
 const UNDURABLE_BLOCKS_MAX: usize = 1024;

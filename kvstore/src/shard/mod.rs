@@ -69,21 +69,21 @@ use self::log::{Answer, Log};
 use self::put::Putting;
 use self::space::Spaces;
 use self::writers::{Reserving, Sealing, Writer};
-use crate::policy::admission::Admission;
-use crate::policy::budget::Budget;
-use crate::policy::evict::{Policy, PolicyMaker};
 use crate::catalog::expiry::Expiry;
 use crate::catalog::index::Index;
-use crate::model::key::Key;
-use crate::model::layout::Layout;
 pub use crate::catalog::lease::LeaseId;
 use crate::catalog::lease::Leases;
+use crate::catalog::tenant::{Tenant, Tenants};
+use crate::media::record::Record;
+use crate::model::key::Key;
+use crate::model::layout::Layout;
 use crate::model::object::{LayoutId, ObjectId, TenantId};
 use crate::model::options::{Durability, PolicyKind, Watermarks};
 use crate::model::place::{Place, UNIT_BYTES};
 use crate::model::plan;
-use crate::media::record::Record;
-use crate::catalog::tenant::{Tenant, Tenants};
+use crate::policy::admission::Admission;
+use crate::policy::budget::Budget;
+use crate::policy::evict::{Policy, PolicyMaker};
 
 /// How a shard works. The defaults are a store's.
 #[derive(Clone, Debug)]

@@ -9,12 +9,12 @@ use adit_driver::spec::StatusCodeType;
 use adit_driver::{CommandError, Protection, Time};
 
 use super::Shard;
-use crate::io::lane::Load;
 use super::parts::{Extract, extract};
 use super::request::{Failure, Part};
+use crate::catalog::lease::LeaseId;
+use crate::io::lane::Load;
 use crate::media::checksum;
 use crate::model::key::Key;
-use crate::catalog::lease::LeaseId;
 use crate::model::plan::{self, Plan};
 
 /// Who verifies what a transfer reads, before anybody else looks at it.

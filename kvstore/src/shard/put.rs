@@ -10,7 +10,6 @@ use smallvec::SmallVec;
 
 use super::batch::{Direction, Item, Job, NewObject, Sums};
 use super::evicting::Evicted;
-use crate::io::lane::Load;
 use super::log::{Answer, Event, put_record};
 use super::memory::Memory;
 use super::parts::extract;
@@ -19,6 +18,7 @@ use super::space::Room;
 use super::writers::{Reserving, Sealing};
 use super::{Shard, Stalled, Work};
 use crate::catalog::index::{self, Index};
+use crate::io::lane::Load;
 use crate::model::key::Key;
 use crate::model::layout::Layout;
 use crate::model::object::{LayoutId, Object};

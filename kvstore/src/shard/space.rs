@@ -9,12 +9,12 @@ use std::time::Duration;
 
 use adit_driver::Time;
 
-use crate::space::discard::Discards;
-use crate::space::extent::Extents;
-use crate::model::layout::Layout;
 use crate::catalog::hash::NumberMap;
+use crate::model::layout::Layout;
 use crate::model::object::{LayoutId, Object, piece_bytes};
 use crate::model::place::{Place, units};
+use crate::space::discard::Discards;
+use crate::space::extent::Extents;
 use crate::space::slab::Slabs;
 
 /// Runs that wait for the device to be told of them, at most: more would be short ones.

@@ -7,11 +7,11 @@ use adit_driver::{CommandError, Time};
 use smallvec::SmallVec;
 
 use super::batch::{Direction, Item, Job, Trouble};
-use crate::io::lane::{Command, Fault, Finished, Lane, Load, Purpose};
 use super::request::{Done, Failure};
 use super::{Shard, Turn};
-use crate::model::place::{Place, UNIT_BYTES};
+use crate::io::lane::{Command, Fault, Finished, Lane, Load, Purpose};
 use crate::io::schedule::Class;
+use crate::model::place::{Place, UNIT_BYTES};
 
 /// Whether an error says something about what is on the medium, rather than about the way to it.
 fn is_of_medium(error: &CommandError) -> bool {

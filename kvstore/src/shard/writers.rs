@@ -7,7 +7,6 @@ use adit_driver::memory::AnyBuffer;
 use smallvec::SmallVec;
 
 use super::batch::{Direction, Filling, Item, Job, NewObject, Sums};
-use crate::io::lane::Load;
 use super::log::Answer;
 use super::memory::Memory;
 use super::parts::extract;
@@ -15,6 +14,7 @@ use super::put::{Begun, Share, Wanted};
 use super::request::{Failure, FillItem, Outcome, Part, ReserveItem, WriterId};
 use super::{Shard, Stalled, Work};
 use crate::catalog::index::Index;
+use crate::io::lane::Load;
 use crate::model::key::Key;
 use crate::model::object::{LayoutId, Object};
 use crate::model::place::UNIT_BYTES;

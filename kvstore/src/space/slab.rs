@@ -18,8 +18,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
-use crate::space::extent::Extents;
 use crate::model::object::LayoutId;
+use crate::space::extent::Extents;
 
 /// No slab is made while more than one of so many slots of the layout is free.
 const FREE_PARTS: u64 = 4;

@@ -15,8 +15,8 @@ use super::pending::{Answer, Pending, Reply, Unfinished, pair};
 use super::pool::{Pool, PoolBuffer, Pools};
 use super::wait;
 use crate::error::{Error, Result};
-use crate::model::key::Key;
 use crate::media::format::Set;
+use crate::model::key::Key;
 use crate::shard::Failure;
 use adit_driver::memory::AnyBuffer;
 

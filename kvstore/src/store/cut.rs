@@ -4,8 +4,8 @@
 //! and tenants have numbers of their own in each shard: outside, a writer's has its shard above, and a tenant's is
 //! looked up.
 
-use crate::model::key::Key;
 use crate::media::format::Set;
+use crate::model::key::Key;
 use crate::model::object::{LayoutId, TenantId};
 use crate::shard::{
     Action, Done, Failure, FillItem, Outcome, PutItem, PutOptions, Request, ReserveItem, WriterId,

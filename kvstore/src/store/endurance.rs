@@ -10,8 +10,8 @@ use adit_driver::spec::{Lid, Nsid, View};
 use adit_driver::{Controller, Device};
 
 use super::devices::Devices;
-use crate::policy::budget::Budget;
 use crate::error::{Error, Result};
+use crate::policy::budget::Budget;
 
 /// Bytes a day, over all devices, with which the rest of their endurance lasts for `lifetime` from now.
 ///

@@ -29,9 +29,9 @@ use super::together::{Share, Together};
 use super::value::{Put, Read, Value};
 use super::writer::Writer;
 use crate::error::{Error, Result};
+use crate::media::format::Set;
 use crate::model::key::Key;
 use crate::model::layout::Layout;
-use crate::media::format::Set;
 use crate::shard::{
     Failure, GetItem, LeaseId, Part, PutItem, PutOptions, Recovery, ReserveItem, Stats,
 };

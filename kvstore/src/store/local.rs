@@ -14,9 +14,9 @@ use super::open::{Found, OpenOptions};
 use super::plans::{self, Transfers};
 use super::route;
 use crate::error::{Error, Result};
+use crate::media::format::Set;
 use crate::model::key::Key;
 use crate::model::layout::Layout;
-use crate::media::format::Set;
 use crate::model::object::{LayoutId, TenantId};
 use crate::shard::{
     Action, Done, Failure, LeaseId, Outcome, Part, Recovery, Request, Shard, Stats, Turn, WriterId,

@@ -8,9 +8,9 @@ use adit_driver::{Buffer, Device, Target};
 use super::devices::{self, DeviceShard, Devices, MEMORY_BYTES_MIN};
 use super::endurance;
 use crate::error::{Error, Result};
-use crate::policy::evict::PolicyMaker;
 use crate::media::format::{self, FormatOptions, Set};
 use crate::model::options::{Durability, PolicyKind, Watermarks};
+use crate::policy::evict::PolicyMaker;
 use crate::shard::{Recovery, Shard, ShardOptions};
 
 /// The longest that a call may wait: a year.

@@ -4,12 +4,12 @@ use std::collections::{BTreeMap, HashMap};
 
 use super::Fault;
 use crate::error::Result;
+use crate::media::record::Put;
+use crate::media::recovery::Rebuild;
 use crate::model::key::Key;
 use crate::model::layout::{ENCODED_BYTES, Layout};
 use crate::model::object::{LayoutId, Object, TenantId, piece_bytes};
 use crate::model::place::{Place, UNIT_BYTES};
-use crate::media::record::Put;
-use crate::media::recovery::Rebuild;
 
 /// An object as it was found.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -2,13 +2,13 @@
 
 use super::*;
 use crate::media::journal::{Journal, Mark};
+use crate::media::record::{Put, Record};
+use crate::media::superblock::Superblock;
 use crate::model::key::Key;
 use crate::model::layout::{BlockShape, Dtype, Layout, Order};
 use crate::model::object::{LayoutId, Object, TenantId};
 use crate::model::options::Durability;
 use crate::model::place::Place;
-use crate::media::record::{Put, Record};
-use crate::media::superblock::Superblock;
 
 const UNITS: u64 = 65536;
 const STORE: [u8; 16] = [7; 16];

@@ -1,11 +1,11 @@
 //! Whether an object's bytes on the device are those that were put.
 
 use super::{ShardSurvey, SurveyedObject};
-use crate::media::checksum;
 use crate::error::Result;
+use crate::media::checksum;
+use crate::media::recovery::Media;
 use crate::model::object::{LayoutId, piece_bytes};
 use crate::model::place::{UNIT_BYTES, units};
-use crate::media::recovery::Media;
 
 /// A piece of an object: its first unit behind the object's place, and its length in bytes.
 type Piece = (u64, u64);

@@ -2,9 +2,9 @@
 
 use super::*;
 use crate::UNIT_BYTES;
-use crate::space::extent::Extents;
 use crate::model::object::LayoutId;
 use crate::model::plan::{Limits, Part, Plan};
+use crate::space::extent::Extents;
 use crate::space::slab::Slabs;
 use proptest::prelude::*;
 use std::collections::BTreeSet;

@@ -50,7 +50,10 @@ impl Admission {
     /// # Panics
     /// If `objects` is 0 or more than [`crate::catalog::index::Index::OBJECTS_MAX`].
     pub(crate) fn new(objects: u32) -> Admission {
-        assert!((1..=crate::catalog::index::Index::OBJECTS_MAX).contains(&objects), "a store holds objects");
+        assert!(
+            (1..=crate::catalog::index::Index::OBJECTS_MAX).contains(&objects),
+            "a store holds objects"
+        );
         let sample_bits = objects.div_ceil(SHADOW_MAX).next_power_of_two().ilog2();
         let sampled = (objects >> sample_bits).max(1);
         Admission {

@@ -1,8 +1,8 @@
 //! A small LRU cache of hashes only, to learn what a large one would hit.
 
-use crate::policy::evict::{Lru, Policy};
 use crate::catalog::hash::NumberMap;
 use crate::model::object::ObjectId;
+use crate::policy::evict::{Lru, Policy};
 
 /// Hashes, the least recently used of which go first.
 #[derive(Debug)]

@@ -5,8 +5,8 @@
 //! other five of one word are a mark that a policy may use.
 
 use crate::catalog::index::Index;
-use crate::model::object::ObjectId;
 use crate::catalog::table::Table;
+use crate::model::object::ObjectId;
 
 /// Bits of a word that name a node.
 const NODE_BITS: u32 = 27;

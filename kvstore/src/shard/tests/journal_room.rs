@@ -5,10 +5,10 @@ use adit_driver::memory::AnyBuffer;
 
 use super::device::{Kind, memory};
 use super::{Rig, STORED, item, options};
+use crate::media::record::Record;
 use crate::model::key::Key;
 use crate::model::options::Durability;
 use crate::model::place::Place;
-use crate::media::record::Record;
 use crate::shard::{Action, FillItem, Outcome, Part, PutOptions, ReserveItem, WriterId};
 
 /// Turns that nothing of a small rig takes when nothing holds it back.

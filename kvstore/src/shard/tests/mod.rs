@@ -16,13 +16,13 @@ use super::{
     Action, Done, Failure, FillItem, GetItem, Outcome, Part, PutItem, PutOptions, Recovery,
     Request, ReserveItem, Shard, ShardOptions,
 };
+use crate::media::format::{self, FormatOptions, Waiting};
+use crate::media::survey::{self, DeviceFacts, Fault};
 use crate::model::key::Key;
 use crate::model::layout::{BlockShape, Dtype, Layout, Order};
-use crate::media::format::{self, FormatOptions, Waiting};
 use crate::model::object::LayoutId;
 use crate::model::options::{Durability, Watermarks};
 use crate::model::place::UNIT_BYTES;
-use crate::media::survey::{self, DeviceFacts, Fault};
 
 /// Units of each device: the metadata of one shard of few objects, and some more.
 const UNITS: u64 = 256;
@@ -54,7 +54,7 @@ fn format(devices: &[TestDevice], journal_units: u64) {
         overwrite: false,
     };
     let mut lanes: Vec<_> = devices.iter().map(TestDevice::lane).collect();
-    media::format(&mut lanes, &options, &mut || Time::ZERO).expect("blank devices");
+    format::format(&mut lanes, &options, &mut || Time::ZERO).expect("blank devices");
 }
 
 impl Rig {
@@ -69,7 +69,7 @@ impl Rig {
     fn open(devices: Vec<TestDevice>, options: ShardOptions) -> Rig {
         let mut lanes: Vec<_> = devices.iter().map(TestDevice::lane).collect();
         let clock = &mut || Time::ZERO;
-        let set = media::read_set(&mut lanes, clock).expect("a store");
+        let set = format::read_set(&mut lanes, clock).expect("a store");
         let (shard, recovery) = Shard::open(0, lanes, &set, options, clock).expect("opens");
         Rig { devices, shard, now: Time::ZERO, answers: Vec::new(), next_tag: 0, recovery }
     }
@@ -452,7 +452,7 @@ fn a_checkpoint_whose_flush_was_lost_with_its_device_goes_on() {
 fn a_checkpoint_is_begun_anew_and_a_device_that_never_takes_one_is_out_of_service() {
     let mut rig = Rig::new(1, 16, options(Durability::Restart));
     let mut lanes = [rig.devices[0].lane()];
-    let set = media::read_set(&mut lanes, &mut || Time::ZERO).expect("a store");
+    let set = format::read_set(&mut lanes, &mut || Time::ZERO).expect("a store");
     let slots = set.geometry().areas(0).slots;
     let fill = |rig: &mut Rig| {
         for _ in 0..60 {

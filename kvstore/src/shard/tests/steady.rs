@@ -5,8 +5,8 @@ use adit_driver::memory::AnyBuffer;
 
 use super::device::{TestDevice, memory};
 use super::{Rig, STORED, options};
-use crate::model::key::Key;
 use crate::media::format::{self, FormatOptions};
+use crate::model::key::Key;
 use crate::model::options::Durability;
 use crate::shard::{Action, PutItem, PutOptions};
 
@@ -30,7 +30,7 @@ fn rig() -> Rig {
         overwrite: false,
     };
     let mut lanes: Vec<_> = devices.iter().map(TestDevice::lane).collect();
-    media::format(&mut lanes, &by_default, &mut || Time::ZERO).expect("a blank device");
+    format::format(&mut lanes, &by_default, &mut || Time::ZERO).expect("a blank device");
     let rig = Rig::open(devices, options(Durability::Restart));
     rig.devices[0].medium().commands_per_poll = Some(COMMANDS_PER_TURN);
     rig

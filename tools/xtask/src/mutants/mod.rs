@@ -47,7 +47,11 @@ const GROUPS: [Group; 2] = [
     },
     Group {
         package: "adit-kvstore",
-        files: &["kvstore/src/journal.rs", "kvstore/src/recovery.rs", "kvstore/src/extent.rs"],
+        files: &[
+            "kvstore/src/media/journal.rs",
+            "kvstore/src/media/recovery.rs",
+            "kvstore/src/space/extent.rs",
+        ],
         tests: &["--lib"],
     },
 ];

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use adit_kvstore::internals::geometry::superblock_units;
 use adit_kvstore::internals::format::{self, FormatOptions};
-use adit_kvstore::shard::{Failure, Shard};
+use adit_kvstore::internals::geometry::superblock_units;
 use adit_kvstore::internals::superblock::choose;
+use adit_kvstore::shard::{Failure, Shard};
 use adit_kvstore::{Durability, LayoutId, TenantId, UNIT_BYTES};
 
 use super::counts::Sum;

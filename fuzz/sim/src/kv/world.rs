@@ -15,7 +15,7 @@ use super::counts::StoreCounts;
 use super::device::SimulatedQueue;
 use super::frozen::Frozen;
 use super::machine::{Machine, Shared, lock};
-use super::format::Media;
+use super::media::Media;
 use super::model::{Model, Moment, Version};
 use super::pool::Pool;
 use super::shape::Shape;

@@ -218,19 +218,9 @@ impl CheckpointWriter {
         self.slot.start
     }
 
-    /// Its number.
-    pub fn number(&self) -> u64 {
-        self.header.number
-    }
-
     /// Where replay starts.
     pub fn begin_mark(&self) -> Mark {
         self.header.begin
-    }
-
-    /// How many records were taken.
-    pub fn records(&self) -> u64 {
-        self.header.records
     }
 }
 
@@ -264,11 +254,6 @@ impl CheckpointReader {
     /// So many records were read.
     pub fn counted(&mut self, records: u64) {
         self.records += records;
-    }
-
-    /// How many blocks there are still to be read.
-    pub fn blocks_left(&self) -> u64 {
-        self.header.blocks - self.blocks
     }
 
     /// Whether all of it was read and is what the header says.

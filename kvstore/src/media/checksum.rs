@@ -3,26 +3,12 @@
 //! A checksum finds bit flips, torn and misplaced data. It is no defence against someone who writes to the device on
 //! purpose.
 
-use crc_fast::{CrcAlgorithm, Digest, checksum_combine};
+use crc_fast::{CrcAlgorithm, Digest};
 
 /// The checksum of `bytes`.
 #[inline]
 pub fn of(bytes: &[u8]) -> u32 {
     crc_fast::crc32_iscsi(bytes)
-}
-
-/// The checksum of two parts in a row by the checksums of each; the second has `second_bytes`.
-pub fn combine(first: u32, second: u32, second_bytes: u64) -> u32 {
-    let crc = CrcAlgorithm::Crc32Iscsi;
-    low(checksum_combine(crc, u64::from(first), u64::from(second), second_bytes))
-}
-
-/// The checksums of `bytes`, cut into pieces of `piece_bytes`; the last may be shorter.
-///
-/// # Panics
-/// If a piece has no bytes.
-pub fn pieces(bytes: &[u8], piece_bytes: usize) -> impl Iterator<Item = u32> {
-    bytes.chunks(piece_bytes).map(of)
 }
 
 /// The checksum of what comes in parts.
@@ -50,13 +36,8 @@ impl Running {
     /// The checksum of all that was added.
     #[inline]
     pub fn finish(&self) -> u32 {
-        low(self.0.finalize())
+        u32::try_from(self.0.finalize()).expect("a CRC-32C has 32 bits")
     }
-}
-
-/// The 32 bits of a checksum that the library keeps in 64.
-fn low(crc: u64) -> u32 {
-    u32::try_from(crc).expect("a CRC-32C has 32 bits")
 }
 
 #[cfg(test)]
@@ -83,12 +64,6 @@ mod tests {
         assert_eq!(of(&[]), 0);
     }
 
-    #[test]
-    fn pieces_are_checked_one_by_one() {
-        let found: Vec<u32> = pieces(b"aabbc", 2).collect();
-        assert_eq!(found, [of(b"aa"), of(b"bb"), of(b"c")]);
-    }
-
     proptest! {
         #[test]
         fn parts_make_the_checksum_of_the_whole(
@@ -100,7 +75,6 @@ mod tests {
             running.update(second);
             prop_assert_eq!(of(&bytes), slowly(&bytes));
             prop_assert_eq!(running.finish(), of(&bytes));
-            prop_assert_eq!(combine(of(first), of(second), second.len() as u64), of(&bytes));
         }
     }
 }

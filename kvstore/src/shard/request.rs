@@ -10,6 +10,7 @@ use std::ops::Range;
 use adit_driver::Time;
 use adit_driver::memory::AnyBuffer;
 
+use crate::error::{Decline, Failure};
 use crate::model::key::Key;
 use crate::model::object::{LayoutId, TenantId};
 
@@ -159,102 +160,6 @@ pub enum Outcome {
     Deleted,
     /// All before it is durable.
     Committed,
-}
-
-/// Why a put was not taken.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Decline {
-    /// Admission: it has not been asked for often enough.
-    Admission,
-    /// The write budget of the day is used up.
-    Budget,
-}
-
-impl fmt::Display for Decline {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Decline::Admission => "it has not been asked for often enough; ask again",
-            Decline::Budget => "the write budget of the day is used up; wait, or raise it",
-        })
-    }
-}
-
-/// Why an item failed. What it was about is as it was, unless the variant says otherwise.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Failure {
-    /// It can never fit.
-    #[error(
-        "the object needs {needs} bytes and the store can hold {has} in one: use a larger store"
-    )]
-    TooLarge {
-        /// Bytes with padding.
-        needs: u64,
-        /// What the largest device has for a shard.
-        has: u64,
-    },
-    /// There is no room, and nothing that may go.
-    #[error("the store is full and all of it is leased or in use: release leases or wait")]
-    Full,
-    /// The tenant has no more.
-    #[error(
-        "tenant '{tenant}' would exceed its quota of {quota_bytes} bytes: delete objects of it or raise the quota"
-    )]
-    Quota {
-        /// Its name.
-        tenant: Box<str>,
-        /// Its quota.
-        quota_bytes: u64,
-    },
-    /// The memory is too short, or no whole units.
-    #[error(
-        "the part takes {needs} bytes of memory in whole units of 4096 and there are {has}: give as many"
-    )]
-    Memory {
-        /// Bytes with padding.
-        needs: u64,
-        /// Bytes given, those in whole units.
-        has: u64,
-    },
-    /// The memory is registered with none of the store's devices, or not with the one the object is on.
-    #[error(
-        "the memory is not registered with device {device}: use the store's memory, or plain slices"
-    )]
-    Foreign {
-        /// Its position among the targets.
-        device: u8,
-    },
-    /// No such part.
-    #[error("{0}")]
-    Part(&'static str),
-    /// No object is being written by this writer.
-    #[error("no object is being written by this writer: it was sealed, abandoned or never made")]
-    Writer,
-    /// It was sealed with parts missing.
-    #[error("{missing_bytes} bytes were never filled: fill them, then seal")]
-    Unfilled {
-        /// How many.
-        missing_bytes: u64,
-    },
-    /// A handle asked for a writer, and the policy or the write budget is against it.
-    #[error("no room is made for it: {0}")]
-    Declined(Decline),
-    /// No such layout or tenant was defined.
-    #[error("no such {0} in this store: define it first")]
-    Undefined(&'static str),
-    /// It was not begun in time.
-    #[error("its deadline passed before it was begun: have less in flight, or give it more time")]
-    Deadline,
-    /// A device failed. Of a write, the object may or may not be there later.
-    #[error("device {device} failed: {why}; recover it, then re-attach it")]
-    Device {
-        /// Its position among the targets.
-        device: u8,
-        /// The first failure.
-        why: String,
-    },
-    /// The store is being closed.
-    #[error("the store is closed")]
-    Closed,
 }
 
 impl fmt::Display for TenantId {

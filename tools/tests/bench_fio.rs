@@ -323,7 +323,9 @@ fn what_does_no_harm_is_taken_with_one_warning() {
     assert_eq!(refused.status.code(), Some(2));
     assert!(scratch.told("--name=j --filename=null: --size=1m --nice=0").lines().count() > 5);
     let json = scratch.json("--name=j --filename=null: --size=1m --nice=0 --cmdprio_percentage=0");
-    assert_eq!(json["adit"]["warnings"].as_array().map(Vec::len), Some(0));
+    let warnings = json["adit"]["warnings"].as_array().expect("a list");
+    // A machine that is busy has warnings of its own.
+    assert!(warnings.iter().all(|it| it["code"] != "option-unheeded"), "{warnings:?}");
 }
 
 #[test]

@@ -50,6 +50,16 @@ fn every_shape_tells_its_buffers_as_they_are() {
 }
 
 #[test]
+fn a_buffer_and_a_mapping_are_printed_as_where_they_lie() {
+    let bus = bus();
+    let buffer = allocate(&bus, 4096 + 512).expect("memory");
+    assert_eq!(format!("{buffer:?}"), format!("Buffer({}+0x1200)", buffer.iova()));
+    let mapping = Mapping::allocate(&bus, 4096).expect("memory");
+    let printed = format!("Mapping({}+{:#x})", mapping.iova(), mapping.atomics().len());
+    assert_eq!(format!("{mapping:?}"), printed);
+}
+
+#[test]
 fn what_has_no_data_has_no_segments() {
     let counts = [
         ().segment_count(),

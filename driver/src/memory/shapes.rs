@@ -145,3 +145,17 @@ fn a_bounce_copies_exactly_the_bytes_asked_for_either_way() {
         first += len;
     }
 }
+
+#[test]
+fn memory_that_a_device_only_reads_has_pages_of_its_own() {
+    use std::os::unix::fs::FileExt;
+    let Ok(pagemap) = File::open("/proc/self/pagemap") else { return };
+    let pages = 12;
+    let mapping = Mapping::allocate_read_only(&bus(), pages * PAGE_BYTES as usize).expect("memory");
+    let first = mapping.memory().as_ptr().addr().get() as u64 / PAGE_BYTES;
+    for page in first..first + pages as u64 {
+        let mut entry = [0; 8];
+        pagemap.read_exact_at(&mut entry, page * 8).expect("an entry for each page");
+        assert!(entry[7] & 0x80 != 0, "page {page} is the kernel's page of zeroes, or none");
+    }
+}

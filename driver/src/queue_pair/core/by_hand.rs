@@ -48,6 +48,10 @@ impl Device {
 }
 
 fn core(latencies: bool) -> (Core<()>, Device) {
+    core_with(TIMEOUT, latencies)
+}
+
+fn core_with(timeout: Duration, latencies: bool) -> (Core<()>, Device) {
     let entries = memory();
     let parts = Parts {
         qid: QID,
@@ -57,7 +61,7 @@ fn core(latencies: bool) -> (Core<()>, Device) {
         slots: DEPTH as usize - 1,
         lists: PagePool::new(memory(), Iova(0)),
         bounces: PagePool::new(memory(), Iova(0)),
-        timeout: TIMEOUT,
+        timeout,
         latencies,
     };
     (Core::new(parts), Device { entries, written: 0 })
@@ -209,6 +213,15 @@ fn latencies_are_those_of_commands_that_end_by_themselves() {
     assert_eq!(reap(&mut core, 150).0, 2);
     let latencies = core.stats().latencies_ns.expect("asked for");
     assert_eq!((latencies.len(), latencies.min(), latencies.max()), (1, 50, 50));
+}
+
+#[test]
+fn a_command_gets_a_hundred_years_at_most_and_latencies_an_hour() {
+    let (mut core, _) = core_with(Duration::MAX, true);
+    core.post(Time::ZERO, Command::whole(flush(), ())).expect("posted");
+    assert_eq!(core.next_deadline(), Time::from_ns(3_153_600_000_000_000_000));
+    let hour = core.stats().latencies_ns.expect("asked for").high();
+    assert_eq!(hour, 3_600_000_000_000);
 }
 
 #[test]

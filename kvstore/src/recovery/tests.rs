@@ -406,8 +406,10 @@ fn the_journal_is_kept_from_where_the_loaded_checkpoint_begins_whatever_the_othe
     assert!(chosen.begin.sequence < shard.newest_begin);
     // A header from so long ago that the ring has gone around since.
     let mut shard = Shard::new();
-    (0..4).for_each(|key| shard.step(&Step::Put(key, 0)));
-    shard.step(&Step::Commit);
+    for key in 0..4 {
+        shard.step(&Step::Put(key, 0));
+        shard.step(&Step::Commit);
+    }
     while !shard.checkpoint(10) {}
     let old = shard.device.units[&areas().slots[0].start].clone();
     while shard.journal.tail() <= 2 * BLOCKS || shard.next_checkpoint.1 != 0 {

@@ -31,7 +31,7 @@ impl Device {
     /// Completes a command, whose result is its identifier.
     fn complete(&mut self, Qid(sqid): Qid, sqhd: u16, Cid(cid): Cid, status: u32) {
         let at = (self.written % DEPTH) as usize * 2;
-        let phase = u64::from(self.written / DEPTH % 2 == 0);
+        let phase = u64::from((self.written / DEPTH).is_multiple_of(2));
         self.written += 1;
         let words = [
             u64::from(cid),

@@ -83,7 +83,7 @@ fn a_transfer_is_one_command_where_limits_and_its_address_allow_it() {
                     let expected = expected(&namespace, &buffer, lba);
                     let case = format!("sgl={sgl}, {len} bytes from {offset} on LBA {lba}");
                     assert_eq!(command, expected.as_ref().map(|(words, _)| *words), "{case}");
-                    assert_eq!(expected.is_none_or(|(_, due)| due == stats), true, "{case}");
+                    assert!(expected.is_none_or(|(_, due)| due == stats), "{case}");
                 }
                 buffer.join(tail).expect("split off");
                 head.join(buffer).expect("split off");

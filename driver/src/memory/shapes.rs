@@ -147,6 +147,7 @@ fn a_bounce_copies_exactly_the_bytes_asked_for_either_way() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "its memory is not the kernel's")]
 fn memory_that_a_device_only_reads_has_pages_of_its_own() {
     use std::os::unix::fs::FileExt;
     let Ok(pagemap) = File::open("/proc/self/pagemap") else { return };

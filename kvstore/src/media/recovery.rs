@@ -148,7 +148,8 @@ pub struct Recovered {
     /// What is at the cut, where the next block would have been; none if the whole ring was replayed.
     /// [`Void::Damaged`] is a torn or damaged block.
     pub cut: Option<Void>,
-    /// Blocks behind the cut, of the 64 next, that are whole and no older than those before it: lost with it.
+    /// Blocks behind the cut, of the next 64 and those that were read with them, that are whole and no older than those
+    /// before the cut: lost with it.
     pub blocks_behind: u64,
     /// Numbers of checkpoints that were passed over, and why. [`Void::Chain`] is a journal that ends before its end.
     pub passed_over: Vec<(u64, Void)>,

@@ -6,6 +6,7 @@ use super::*;
 use crate::bus::soft::{Drive, SoftBus};
 use crate::memory::Buffer;
 use crate::spec::{IoOpcode, Lba, Nsid};
+use crate::transfer::SglSupport;
 use crate::{Controller, ControllerOptions};
 
 const LBA_BYTES: u64 = 512;
@@ -30,7 +31,12 @@ fn read(namespace: &Namespace, lba: u64) -> Transfer<'_> {
 fn pointer(namespace: &Namespace, buffer: &Buffer, stats: &mut Stats) -> Option<Pointer> {
     let Segment { iova: Iova(at), len } = buffer.segment(0);
     let is_whole = |unit: u64| at.is_multiple_of(unit) && len.is_multiple_of(unit);
-    if namespace.takes_sgls() && (namespace.sgl_mask() == 0 || is_whole(4)) {
+    let takes_sgl = match namespace.limits().sgl {
+        SglSupport::None => false,
+        SglSupport::Byte => true,
+        SglSupport::Dword => is_whole(4),
+    };
+    if takes_sgl {
         stats.sgl_commands = 1;
         return Some(Pointer::data_block(Iova(at), len as u32));
     }

@@ -9,6 +9,7 @@
 
 use std::time::Duration;
 
+use crate::soft;
 use crate::spec::Status;
 
 /// Shorthand for the driver's results.
@@ -128,9 +129,14 @@ impl Error {
     }
 }
 
-/// The one of `names` that `word` is a likely slip for, to be suggested in a message.
-pub(crate) fn nearest<'a>(word: &str, names: &[&'a str]) -> Option<&'a str> {
-    let slips = |name: &str| strsim::levenshtein(word, name);
-    let nearest = names.iter().copied().min_by_key(|name| slips(name))?;
-    (slips(nearest) <= nearest.len().div_ceil(2).min(3)).then_some(nearest)
+impl From<soft::Error> for Error {
+    fn from(error: soft::Error) -> Error {
+        match error {
+            soft::Error::Target { target, reason } => Error::Target { target, reason },
+            soft::Error::Invalid { what, why } => Error::Invalid { what, why },
+            soft::Error::Refused { device, what, why, fix } => {
+                Error::Refused { device, what, why, fix }
+            }
+        }
+    }
 }

@@ -31,13 +31,13 @@ mod ring;
 #[cfg(feature = "serve")]
 pub mod serve;
 mod slots;
-pub mod soft;
-pub mod spec;
 pub mod sys;
 pub mod target;
-mod time;
 pub mod transfer;
 
+pub use adit_shared::Time;
+pub use adit_soft as soft;
+pub use adit_spec as spec;
 pub use controller::{
     Controller, ControllerInfo, ControllerOptions, Event, Placement, QueuePair, QueuePairOptions,
 };
@@ -49,7 +49,6 @@ pub use namespace::Namespace;
 pub use protection::{Protection, ProtectionChecks};
 pub use queue_pair::{Command, CommandError, Completion, Errno, RejectReason, Rejected, Stats};
 pub use target::{KernelPath, KernelTarget, Target};
-pub use time::Time;
 
 /// The README, whose example is compiled and run as a test.
 #[cfg(doctest)]

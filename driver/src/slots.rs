@@ -12,8 +12,8 @@
 
 use std::fmt;
 
+use crate::Time;
 use crate::spec::Cid;
-use crate::time::Time;
 
 /// Set in a key while the command is in flight and its completion is all there is to do.
 const PLAIN: u32 = 1 << 16;

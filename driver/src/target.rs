@@ -23,7 +23,8 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 pub use self::kernel::{KernelPath, KernelTarget};
-use crate::error::{Error, Result, nearest};
+use crate::error::{Error, Result};
+use crate::soft::words::nearest;
 use crate::spec::Nsid;
 
 /// A controller by name, with what the driver shall use of it.

@@ -43,7 +43,7 @@ fn every_accessor_of_device_bytes_is_looked_at() {
     let target: String = files(root.join("src/spec_bytes")).into_iter().map(read).collect();
     let looked_at: BTreeSet<&str> =
         target.split(|c: char| !c.is_alphanumeric() && c != '_').collect();
-    let spec = root.join("../driver/src/spec");
+    let spec = root.join("../driver/spec/src");
     let sources = OF_THE_DEVICE.iter().flat_map(|part| files(spec.join(part)));
     let methods: BTreeSet<String> = sources.flat_map(|path| methods(&read(path))).collect();
     assert!(methods.len() > 150, "the sources are read: {}", methods.len());

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::time::Time;
+use crate::Time;
 
 /// The longest single sleep of a register poll: short against any bring-up
 /// deadline (500 ms at least), long against a context switch.

@@ -26,10 +26,10 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::Time;
 use crate::error::{Error, Result};
 use crate::spec::Iova;
 use crate::sys::{Backing, HostRange, Register32, Window};
-use crate::time::Time;
 
 /// A doorbell of the device, as the bus can reach it. A clone is for handing it to whoever rings it from then on.
 #[derive(Clone, Debug)]

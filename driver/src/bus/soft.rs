@@ -25,11 +25,11 @@ use memmap2::{MmapOptions, MmapRaw};
 use vmm_sys_util::eventfd::{EFD_CLOEXEC, EFD_NONBLOCK, EventFd};
 
 use super::{Bus, BusEvent, Doorbell, Locality};
+use crate::Time;
 use crate::error::{Error, Result};
 use crate::soft::{CMB_BAR, Controller, DOORBELLS_OFFSET, DmaResult, Fault, HostMemory, Options};
 use crate::spec::Iova;
-use crate::sys::{DmaTable, HostRange, Window};
-use crate::time::Time;
+use crate::sys::{DmaTable, HostRange, SharedPages, Window};
 
 pub use script::Script;
 
@@ -92,8 +92,14 @@ impl SoftBus {
     pub fn new(options: Options, drive: Drive) -> Result<Arc<SoftBus>> {
         let device = format!("soft:{}", options.storage);
         let controller = Controller::new(options)?;
-        let doorbells = controller.doorbells().window().clone();
-        let cmb = controller.cmb().map(|cmb| cmb.pages().window().clone());
+        let window = |pages: &SharedPages| {
+            Window::map(pages.file(), 0, pages.len()).map_err(|why| {
+                let what = format!("map {} bytes of a BAR", pages.len());
+                Error::refused(&device, what, why, "free memory or ask for less")
+            })
+        };
+        let doorbells = window(controller.doorbells())?;
+        let cmb = controller.cmb().map(|cmb| window(cmb.pages())).transpose()?;
         let vector_count = controller.vector_count();
         let state = State {
             controller,

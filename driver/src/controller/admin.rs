@@ -8,6 +8,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use super::events::ACTIVATION;
+use crate::Time;
 use crate::bus::Bus;
 use crate::error::{Error, Result};
 use crate::memory::{Buffer, Mapping};
@@ -17,7 +18,6 @@ use crate::ring::Shadow;
 use crate::spec::feature::AsyncEvent;
 use crate::spec::register::CSTS;
 use crate::spec::{Cid, Iova, Qid, Sqe};
-use crate::time::Time;
 
 /// How long to let pass between two looks at the completion queue, and from when on how long:
 /// what is not answered soon is not answered in a hurry.

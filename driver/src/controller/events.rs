@@ -14,6 +14,7 @@ use zerocopy::FromBytes;
 use super::admin::Admin;
 use super::registers::read;
 use super::shared::{Shared, lock};
+use crate::Time;
 use crate::bus::BusEvent;
 use crate::error::{Error, Result};
 use crate::memory::Buffer;
@@ -23,7 +24,6 @@ use crate::spec::identify::IdentifyNamespace;
 use crate::spec::log::{ChangedNamespaces, CriticalWarning, Lid, SmartHealth};
 use crate::spec::register::CSTS;
 use crate::spec::{Cns, Nsid, Sqe, Status, View};
-use crate::time::Time;
 use crate::transfer::PAGE_BYTES;
 
 /// Notice: Firmware Activation Starting (NVMe Base 2.0, figure 149).

@@ -42,6 +42,7 @@ pub use events::Event;
 pub use queue_pair::{QueuePair, QueuePairOptions};
 pub use queues::{Placement, RawQueuePair, RingSpace, SuppliedRings};
 
+use crate::Time;
 use crate::bus::soft::{Drive, SoftBus};
 use crate::bus::vfio::Vfio;
 use crate::bus::vfio_user::{self, SERVER_TIMEOUT, VfioUser};
@@ -60,7 +61,6 @@ use crate::spec::register::{Cap, Version};
 use crate::spec::{Cns, Nsid, Sqe, View};
 use crate::sys::HostMemory;
 use crate::target::{QueueMemory, Target};
-use crate::time::Time;
 use crate::transfer::{PAGE_BYTES, SglSupport};
 use shared::Shared;
 

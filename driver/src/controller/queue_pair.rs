@@ -30,12 +30,12 @@ use super::life::{Life, State};
 use super::queues::{Placement, RawQueuePair};
 use super::registers::describe;
 use super::shared::Shared;
+use crate::Time;
 use crate::error::{Error, Result};
 use crate::memory::{DomainId, IoBuffer, Mapping};
 use crate::queue_pair::core::{Core, Parts};
 use crate::queue_pair::{Command, CommandError, Completion, PagePool, Rejected, Stats};
 use crate::spec::{Cid, Iova, Qid};
-use crate::time::Time;
 use crate::transfer::{LIST_PAGES_PER_COMMAND, PAGE_BYTES};
 
 /// How a queue pair is made.

@@ -18,12 +18,12 @@ use super::life::{Life, SharedLife, State};
 use super::queues::QueueIds;
 use super::registers::{GONE, describe, read};
 use super::{ControllerInfo, ControllerOptions, bring_up, cmb::Cmb, doorbells::Doorbells};
+use crate::Time;
 use crate::bus::Bus;
 use crate::error::{Error, Result};
 use crate::memory::Buffer;
 use crate::spec::register::CSTS;
 use crate::spec::{Cid, Qid, Sqe};
-use crate::time::Time;
 
 /// See the module.
 pub(crate) struct Shared {

@@ -42,6 +42,7 @@ pub use queue::DeviceQueue;
 pub use uring::UringQueue;
 pub use uring_cmd::UringCmdQueue;
 
+use crate::Time;
 use crate::bus::Clock;
 use crate::bus::vfio_user::SERVER_TIMEOUT;
 use crate::error::Result;
@@ -49,7 +50,6 @@ use crate::memory::{self, Buffer, IoBuffer};
 use crate::queue_pair::{CommandError, Completion, Rejected, Stats};
 use crate::spec::Lba;
 use crate::target::{KernelPath, Target};
-use crate::time::Time;
 use crate::{Controller, Namespace, Protection};
 
 /// What to do with a range of LBAs, and the memory it is done with.

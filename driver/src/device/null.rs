@@ -1,11 +1,11 @@
 //! Nothing: what a benchmark costs by itself.
 
 use super::{CommandQueue, Device, DeviceInfo, Path, QueueOptions, Request};
+use crate::Time;
 use crate::error::Result;
 use crate::memory::IoBuffer;
 use crate::queue_pair::{Completion, RejectReason, Rejected, Stats};
 use crate::target::KernelTarget;
-use crate::time::Time;
 
 /// Most requests in flight; it is only memory.
 const DEPTH_MAX: u32 = 65_535;

@@ -8,13 +8,13 @@ use super::{
     CommandQueue, Device, DeviceInfo, DeviceOptions, Durability, Operation, Path, QueueOptions,
     Request,
 };
+use crate::Time;
 use crate::command_limits::Ranges;
 use crate::memory::{DomainId, IoBuffer};
 use crate::queue_pair::{Body, Bounds, Command, Completion, RejectReason, Rejected, Stats};
 use crate::soft::{self, Storage};
 use crate::spec::{DsmRange, Lba, Sqe};
 use crate::target::{QueueMemory, Target};
-use crate::time::Time;
 use crate::{
     Controller, ControllerOptions, Namespace, Placement, ProtectionChecks, QueuePair,
     QueuePairOptions,

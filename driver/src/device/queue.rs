@@ -7,10 +7,10 @@ use super::{
     UringQueue,
 };
 use crate::ProtectionChecks;
+use crate::Time;
 use crate::error::Result;
 use crate::memory::IoBuffer;
 use crate::queue_pair::{Completion, Rejected, Stats};
-use crate::time::Time;
 
 /// A queue of a [`super::Device`]. A loop that counts instructions takes out what is inside.
 #[derive(Debug)]

@@ -4,10 +4,10 @@ use std::fmt;
 
 use super::extent::{Extent, Run};
 use super::{CommandQueue, Operation, Request};
+use crate::Time;
 use crate::error::{Error, Result};
 use crate::memory::IoBuffer;
 use crate::queue_pair::{CommandError, Completion, RejectReason, Rejected, Stats};
-use crate::time::Time;
 
 /// How a request is carried out.
 pub trait Carry: fmt::Debug + Send {

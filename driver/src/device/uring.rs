@@ -21,6 +21,7 @@ use super::pieces::{Cutter, Join};
 use super::{
     CommandQueue, DeviceInfo, DeviceOptions, Durability, Operation, QueueOptions, Request,
 };
+use crate::Time;
 use crate::error::{Error, Result};
 use crate::memory::{Buffer, IoBuffer};
 use crate::queue_pair::{CommandError, Completion, Errno, RejectReason, Rejected, Stats};
@@ -28,7 +29,6 @@ use crate::slots::Slots;
 use crate::spec::Cid;
 use crate::sys::file_io::{PIECES_MAX, Pieces};
 use crate::target::KernelTarget;
-use crate::time::Time;
 
 /// A file and how its queues are made.
 #[derive(Clone, Debug)]

@@ -37,8 +37,8 @@ use crate::spec::identify::{
 };
 use crate::spec::{Cid, Cns, Lba, LbaCount, Nsid, Sqe, Status};
 
+use crate::Time;
 use crate::target::KernelTarget;
-use crate::time::Time;
 
 /// What the smallest page of any controller is: MDTS counts in pages of a size that only its registers tell.
 const PAGE: u64 = 4096;

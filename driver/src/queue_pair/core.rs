@@ -11,12 +11,12 @@ use super::command::{
 };
 use super::lists::PagePool;
 use super::slow::Extra;
+use crate::Time;
 use crate::memory::{DomainId, IoBuffer};
 use crate::namespace::Namespace;
 use crate::ring::{Arrival, CompletionRing, Reports, Shadow, SubmissionRing};
 use crate::slots::Slots;
 use crate::spec::{Cid, Cqe, Iova, Qid, Sqe};
-use crate::time::Time;
 use crate::transfer::{PAGE_BYTES, Segment};
 
 /// What a queue counted since it was made. All counters only grow.

@@ -13,9 +13,9 @@ use std::time::Duration;
 use super::command::{Bounds, CommandError, Completion, Pointer, RejectReason, Rejected, Transfer};
 use super::core::Core;
 use super::lists::Borrowed;
+use crate::Time;
 use crate::memory::{Bounce, IoBuffer, SegmentsOf, bounce_copy};
 use crate::spec::{Cid, DataPointer, IoOpcode, Iova, Sqe, Status};
-use crate::time::Time;
 use crate::transfer::prebuilt::PrebuiltPrps;
 use crate::transfer::{
     Form, LIST_PAGES_PER_COMMAND, PAGE_BYTES, Piece, Plan, Position, prp, sgl, whole_as_prp,

@@ -16,6 +16,7 @@ use super::mailbox::{Action, Mailbox, Note, Request, Stats};
 use super::outcome::{Data, RefuseReason, Refused};
 use super::pending::Pending;
 use super::retry::Retry;
+use crate::Time;
 use crate::controller::shared::lock;
 use crate::controller::{Controller, Event};
 use crate::error::{Error, Result};
@@ -23,7 +24,6 @@ use crate::memory::{AnyBuffer, Buffer, DomainId};
 use crate::namespace::Namespace;
 use crate::queue_pair::{Body, Command, CommandError, Completion, RejectReason};
 use crate::spec::Lba;
-use crate::time::Time;
 
 /// Events kept for clients; the oldest go first.
 const EVENTS: usize = 64;

@@ -2,7 +2,7 @@
 
 use super::mailbox::{Note, Request};
 use super::outcome::{End, Lost};
-use crate::time::Time;
+use crate::Time;
 
 /// Requests that the queue has, by the number that goes with their buffer.
 #[derive(Debug)]

@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use crate::time::Time;
+use crate::Time;
 
 /// When an idle poller goes from spinning to pausing to sleeping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -15,6 +15,7 @@ use super::flights::{Flights, Later};
 use super::mailbox::{Action, Mailbox, Note, Request};
 use super::outcome::{End, Lost, RefuseReason};
 use super::{ReactorOptions, Stats};
+use crate::Time;
 use crate::controller::shared::lock;
 use crate::controller::{Controller, QueuePair, QueuePairOptions};
 use crate::error::Result;
@@ -23,7 +24,6 @@ use crate::namespace::Namespace;
 use crate::queue_pair::{
     Body, Command, CommandError, Completion, RejectReason, Rejected, Transfer,
 };
-use crate::time::Time;
 
 /// Most requests posted before the doorbell is rung: the first should not wait for the last.
 const BATCH: usize = 32;

@@ -10,9 +10,9 @@ use super::alarm::Alarm;
 use super::cores;
 use super::idle::{Idle, Idling, Rest};
 use super::lane::Lane;
+use crate::Time;
 use crate::controller::shared::lock;
 use crate::error::{Error, Result};
-use crate::time::Time;
 
 /// How the rest of the reactor talks to one of its threads.
 #[derive(Debug)]

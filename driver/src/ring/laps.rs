@@ -16,7 +16,8 @@ fn memory() -> Atomics {
 
 /// A bell, and the page that has its register at 0.
 fn bell() -> (Bell, Window) {
-    let window = SharedPages::allocate(4096).expect("memory").window().clone();
+    let pages = SharedPages::allocate(4096).expect("memory");
+    let window = Window::map(pages.file(), 0, pages.len()).expect("mapped");
     let register = window.register32(0).expect("inside");
     (Bell::new(Doorbell::Mapped(register), None), window)
 }

@@ -15,11 +15,11 @@ use super::interrupts::Interrupts;
 use super::memory::ClientMemory;
 use super::refusal::{Outcome, Refusal};
 use super::{DoorbellAccess, Options};
+use crate::Time;
 use crate::error::{Error, Result};
 use crate::soft::{CMB_BAR, Controller, DOORBELLS_OFFSET};
 use crate::spec::register::{self, Csts, ShutdownStatus};
 use crate::sys::SharedPages;
-use crate::time::Time;
 
 /// BARs, ROM, configuration space and VGA, as vfio-pci numbers them.
 pub(super) const REGIONS: u32 = 9;
@@ -193,7 +193,7 @@ impl Device {
         self.memory.unmap_all();
         self.interrupts.clear();
         self.interrupts.install(&mut self.controller);
-        renewed
+        Ok(renewed?)
     }
 
     /// Shuts the controller down as a host would, so that what was written is on the media.

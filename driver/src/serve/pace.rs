@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use crate::time::Time;
+use crate::Time;
 
 /// When the thread gives its core away. Each duration is counted from the last command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

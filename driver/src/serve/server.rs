@@ -14,10 +14,10 @@ use super::refusal::Refusal;
 use super::session::Session;
 use super::socket::Socket;
 use super::{Options, system};
+use crate::Time;
 use crate::bus::vfio_user::wire::FLAG_NO_REPLY;
 use crate::error::Result;
 use crate::soft::Controller;
-use crate::time::Time;
 
 /// How long a thread without a client sleeps before it looks whether it is to stop.
 const STOP_LOOK: Duration = Duration::from_millis(100);

@@ -15,7 +15,6 @@
 //! A device (or a software controller) writes this memory while we hold it, so
 //! nothing here hands out `&mut [u8]` to memory that is in flight.
 
-mod atomics;
 pub mod barrier;
 pub(crate) mod bus_error;
 mod dma_table;
@@ -23,14 +22,12 @@ pub(crate) mod file_io;
 #[cfg(feature = "serve")]
 pub(crate) mod fragile;
 mod host_memory;
-mod media;
 pub(crate) mod memory_file;
-mod shared_pages;
+mod ring;
 mod window;
 
-pub use atomics::{Atomics, Ring};
+pub use adit_shared::{Atomics, SharedPages, punch_hole, zero_mapping};
 pub use dma_table::DmaTable;
 pub use host_memory::{Backing, HostMemory, HostRange, PageKind};
-pub use media::{punch_hole, zero_mapping};
-pub use shared_pages::SharedPages;
+pub use ring::Ring;
 pub use window::{Register32, Window};

@@ -210,8 +210,12 @@ mod tests {
     use crate::sys::SharedPages;
     use std::os::fd::AsFd;
 
+    fn onto(pages: &SharedPages) -> Window {
+        Window::map(pages.file(), 0, pages.len()).expect("mapped")
+    }
+
     fn window(len: usize) -> Window {
-        SharedPages::allocate(len).expect("memory").window().clone()
+        onto(&SharedPages::allocate(len).expect("memory"))
     }
 
     #[test]
@@ -240,21 +244,21 @@ mod tests {
     fn a_replaced_window_keeps_its_registers() {
         let pages = |value| {
             let pages = SharedPages::allocate(8192).expect("memory");
-            pages.window().write32(4096, value);
+            onto(&pages).write32(4096, value);
             pages
         };
         let (old, new) = (pages(1), pages(2));
         let file = |pages: &SharedPages| {
             File::from(pages.file().try_clone_to_owned().expect("descriptor"))
         };
-        let whole = Window::map(old.file(), 0, 8192).expect("mapped");
+        let whole = onto(&old);
         let second = whole.slice(4096, 4096).expect("a page");
         let register = second.register32(0).expect("a register");
         assert_eq!(second.read32(0), 1);
         whole.replace(&file(&new), 0).expect("replaced");
         assert_eq!(second.read32(0), 2);
         register.write(3);
-        assert_eq!((old.window().read32(4096), new.window().read32(4096)), (1, 3));
+        assert_eq!((onto(&old).read32(4096), onto(&new).read32(4096)), (1, 3));
         assert!(whole.replace(&file(&new), 1).is_err(), "inside a page");
         assert!(whole.slice(0, 8).expect("inside").replace(&file(&new), 0).is_err());
     }

@@ -12,7 +12,7 @@ use std::fmt;
 use std::path::PathBuf;
 
 use super::{Parsed, switch};
-use crate::error::nearest;
+use crate::soft::words::{self, nearest};
 
 /// A path through the kernel, or none at all, and what is at its end.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -156,7 +156,7 @@ impl KernelTarget {
 }
 
 fn size(value: &str) -> Parsed<u64> {
-    let usable = crate::soft::size(value).ok().filter(|bytes| (1..1 << 62).contains(bytes));
+    let usable = words::size(value).ok().filter(|bytes| (1..1 << 62).contains(bytes));
     usable
         .ok_or_else(|| format!("'size={value}': a size is a number with k, M, G or T, as in '1T'"))
 }

@@ -175,9 +175,10 @@ impl Host {
     /// A controller that is enabled, and an I/O queue pair.
     fn new(media_bytes: u64) -> Result<(Host, Queue)> {
         let media = media_bytes.next_multiple_of(1 << 20);
-        let options = format!("mem={media},lba=512,mdts=8,sgl=on,dbbuf=off").parse()?;
+        let options = format!("mem={media},lba=512,mdts=8,sgl=on,dbbuf=off");
+        let made = options.parse().and_then(Controller::new);
         let mut host = Host {
-            controller: Controller::new(options)?,
+            controller: made.map_err(adit_driver::Error::from)?,
             queues: RefCell::new([0; QUEUES_BYTES]),
             data: 0..0,
             counted: Cell::default(),

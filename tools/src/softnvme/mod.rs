@@ -44,7 +44,7 @@ fn bind(args: &SoftnvmeArgs, options: Options) -> Result<(Server, Option<std::fs
     let storage = options.storage.clone();
     let serving = args.serving();
     let before = place::claim(&storage)?;
-    let controller = Controller::new(options).map_err(explained)?;
+    let controller = Controller::new(options).map_err(|why| explained(why.into()))?;
     let media = before.map_or_else(|| place::claim(&storage), |file| Ok(Some(file)))?;
     place::check_room(&storage);
     let server = Server::bind(&args.socket.join(SOCKET), controller, serving)?;

@@ -139,7 +139,8 @@ impl SoftnvmeArgs {
         let mut words = vec![self.media.clone()];
         words.extend(named.map(|(name, value)| format!("{name}={value}")));
         words.extend(self.settings.iter().cloned());
-        Ok(words.join(",").parse::<soft::Options>()?)
+        let options = words.join(",").parse::<soft::Options>();
+        Ok(options.map_err(adit_driver::Error::from)?)
     }
 
     /// How it is served.

@@ -221,7 +221,9 @@ fn memcheck() -> Result<std::result::Result<Command, String>> {
 fn asan() -> Result<std::result::Result<Command, String>> {
     let triple = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
     let mut command = workspace::cargo();
-    command.args(["test", "--quiet", "--package", "adit-driver", "--features", "serve", "--tests"]);
+    command.args(["test", "--quiet", "--features", "adit-driver/serve", "--tests"]);
+    command
+        .args(["adit-driver", "adit-soft", "adit-shared"].map(|name| format!("--package={name}")));
     command.args(["--no-fail-fast", "--target", &triple, "--target-dir"]).arg(target("asan")?);
     // A stable compiler has the sanitizer too, behind a flag that it takes only so.
     command.env("RUSTC_BOOTSTRAP", "1").env("RUSTFLAGS", "-Zsanitizer=address");

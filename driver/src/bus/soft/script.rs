@@ -2,8 +2,7 @@
 
 use std::time::Duration;
 
-use crate::error::Result;
-use crate::soft::{Controller, FaultPlan, Verdict};
+use crate::soft::{Controller, FaultPlan, Result, Verdict};
 use crate::spec::{Qid, Sqe};
 
 /// The controller of a bus without its registers, doorbells and memory buffer. The memory that it reaches is this

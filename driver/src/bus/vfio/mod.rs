@@ -35,10 +35,10 @@ use self::region::Region;
 use super::clock::Clock;
 use super::notices::Notices;
 use super::{Bus, BusEvent, Doorbell, Locality, mapped};
+use crate::Time;
 use crate::error::{Error, Result};
 use crate::spec::Iova;
 use crate::sys::{HostRange, Window};
-use crate::time::Time;
 
 /// Whether this was built with the feature `iommufd`, without which functions are opened through a VFIO container.
 pub const HAS_IOMMUFD: bool = cfg!(feature = "iommufd");

@@ -47,10 +47,10 @@ use super::iova::IovaSpace;
 use super::mapped::{self, MappedRuns};
 use super::notices::{Notices, into_owned, new_eventfd};
 use super::{Bus, BusEvent, Doorbell, Locality};
+use crate::Time;
 use crate::error::{Error, Result};
 use crate::spec::Iova;
 use crate::sys::{Backing, HostRange, Window};
-use crate::time::Time;
 
 /// What every server's IOMMU can address; real ones have 48 bits and more.
 const ADDRESSES: Range<u64> = 0..1 << 48;

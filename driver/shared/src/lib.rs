@@ -1,0 +1,20 @@
+//! What a driver and a software controller both stand on: memory that they share, and time.
+//!
+//! | item | what it is |
+//! |---|---|
+//! | [`Atomics`] | a view of shared memory as atomics: rings, lists, shadow doorbells |
+//! | [`SharedPages`] | memory that a software controller shows as a BAR |
+//! | [`zero_mapping`], [`punch_hole`] | giving the space behind zeros back |
+//! | [`Time`] | a point in time, as an argument |
+//!
+//! Nothing here knows NVMe: the two sides share this crate and the wire types, and no reading of the specification.
+
+mod atomics;
+mod media;
+mod shared_pages;
+mod time;
+
+pub use atomics::Atomics;
+pub use media::{punch_hole, zero_mapping};
+pub use shared_pages::SharedPages;
+pub use time::Time;

@@ -1,0 +1,242 @@
+//! Log pages (NVMe Base 2.0 section 5.16).
+
+use std::collections::VecDeque;
+
+use super::identify::FIRMWARE_REVISION;
+use super::{put, put_text};
+use crate::command::Command;
+use crate::controller::Controller;
+use crate::io;
+use crate::memory::Dma;
+use crate::status::{Answer, DATA_TRANSFER_ERROR, DONE, INVALID_FIELD, INVALID_LOG_PAGE};
+use adit_spec::{Iova, Status};
+
+const SUPPORTED_LOGS: u8 = 0x00;
+const ERRORS: u8 = 0x01;
+const SMART: u8 = 0x02;
+const FIRMWARE: u8 = 0x03;
+const CHANGED_NAMESPACES: u8 = 0x04;
+const EFFECTS: u8 = 0x05;
+const LOGS: [u8; 6] = [SUPPORTED_LOGS, ERRORS, SMART, FIRMWARE, CHANGED_NAMESPACES, EFFECTS];
+
+/// Entries of the error log (Identify Controller ELPE, which is zero-based).
+pub(super) const ERROR_ENTRIES: usize = 64;
+const ERROR_ENTRY_BYTES: usize = 64;
+const CHANGED_NAMESPACES_MAX: usize = 1024;
+/// Room temperature.
+const START_KELVIN: u16 = 300;
+/// Effects: the command is supported; it changes data; it changes which namespaces there are.
+const EFFECT_SUPPORTED: u32 = 1;
+const EFFECT_DATA: u32 = 1 << 1;
+/// SMART data units are thousands of 512 bytes.
+const DATA_UNIT_BYTES: u64 = 512_000;
+const WARNING_TEMPERATURE: u8 = 1 << 1;
+
+#[derive(Clone, Copy, Debug)]
+struct ErrorEntry {
+    number: u64,
+    sqid: u16,
+    cid: u16,
+    status: Status,
+    lba: u64,
+    nsid: u32,
+}
+
+/// What the controller has counted since it was made.
+#[derive(Debug)]
+pub(crate) struct Statistics {
+    pub(super) temperature_kelvin: u16,
+    /// Critical warnings besides that of the temperature.
+    pub(super) critical_warning: u8,
+    bytes_read: u64,
+    bytes_written: u64,
+    reads: u64,
+    writes: u64,
+    error_count: u64,
+    errors: VecDeque<ErrorEntry>,
+    /// Times that it was given power.
+    pub(crate) power_cycles: u64,
+    /// Times that power went without a shutdown before.
+    pub(crate) unsafe_shutdowns: u64,
+}
+
+impl Default for Statistics {
+    fn default() -> Statistics {
+        Statistics {
+            temperature_kelvin: START_KELVIN,
+            critical_warning: 0,
+            bytes_read: 0,
+            bytes_written: 0,
+            reads: 0,
+            writes: 0,
+            error_count: 0,
+            errors: VecDeque::with_capacity(ERROR_ENTRIES),
+            power_cycles: 1,
+            unsafe_shutdowns: 0,
+        }
+    }
+}
+
+impl Statistics {
+    #[inline]
+    pub(crate) fn read(&mut self, bytes: u64) {
+        self.reads += 1;
+        self.bytes_read += bytes;
+    }
+
+    #[inline]
+    pub(crate) fn written(&mut self, bytes: u64) {
+        self.writes += 1;
+        self.bytes_written += bytes;
+    }
+
+    /// Notes that a command failed.
+    pub(crate) fn record(&mut self, command: &Command, status: Status) {
+        self.error_count += 1;
+        if self.errors.len() == ERROR_ENTRIES {
+            self.errors.pop_back();
+        }
+        self.errors.push_front(ErrorEntry {
+            number: self.error_count,
+            sqid: command.sqid.0,
+            cid: command.cid,
+            status,
+            lba: if command.sqid.is_admin() { 0 } else { command.qword(10) },
+            nsid: command.nsid,
+        });
+    }
+
+    fn put_errors(&self, page: &mut [u8]) {
+        for (slot, error) in page.chunks_exact_mut(ERROR_ENTRY_BYTES).zip(&self.errors) {
+            put(slot, 0, error.number.to_le_bytes());
+            put(slot, 8, error.sqid.to_le_bytes());
+            put(slot, 10, error.cid.to_le_bytes());
+            put(slot, 12, (error.status.bits() << 1).to_le_bytes());
+            // No parameter of the command is singled out.
+            put(slot, 14, u16::MAX.to_le_bytes());
+            put(slot, 16, error.lba.to_le_bytes());
+            put(slot, 24, error.nsid.to_le_bytes());
+        }
+    }
+
+    fn put_smart(&self, page: &mut [u8], threshold_kelvin: u16) {
+        let is_hot = self.temperature_kelvin >= threshold_kelvin;
+        let heat = if is_hot { WARNING_TEMPERATURE } else { 0 };
+        put(page, 0, [self.critical_warning | heat]);
+        put(page, 1, self.temperature_kelvin.to_le_bytes());
+        // Available spare and its threshold, in percent.
+        put(page, 3, [100, 10]);
+        put(page, 32, self.bytes_read.div_ceil(DATA_UNIT_BYTES).to_le_bytes());
+        put(page, 48, self.bytes_written.div_ceil(DATA_UNIT_BYTES).to_le_bytes());
+        put(page, 64, self.reads.to_le_bytes());
+        put(page, 80, self.writes.to_le_bytes());
+        put(page, 112, self.power_cycles.to_le_bytes());
+        put(page, 144, self.unsafe_shutdowns.to_le_bytes());
+        put(page, 176, self.error_count.to_le_bytes());
+    }
+}
+
+impl Controller {
+    pub(super) fn get_log_page(&mut self, command: &Command, dma: &Dma<'_>) -> Answer {
+        let log = command.low(10) as u8;
+        let retains_event = command.cdw(10) >> 15 & 1 != 0;
+        let dwords_z = u64::from(command.high(10)) | u64::from(command.low(11)) << 16;
+        let len = (dwords_z + 1) * 4;
+        let offset = command.qword(12);
+        let is_by_index = command.cdw(14) >> 23 & 1 != 0;
+        if is_by_index || !offset.is_multiple_of(4) || len > self.rules().bytes_max {
+            return Err(INVALID_FIELD);
+        }
+        let log_bytes = self.build_log(log)?;
+        let start = usize::try_from(offset).ok().filter(|start| *start < log_bytes);
+        let start = start.ok_or(INVALID_FIELD)?;
+        self.send_log(command, start, len, dma)?;
+        if !retains_event {
+            self.events.log_was_read(log);
+        }
+        DONE
+    }
+
+    /// Sends `len` bytes of the page from `start`, and zeros after its end.
+    fn send_log(
+        &mut self,
+        command: &Command,
+        start: usize,
+        len: u64,
+        dma: &Dma<'_>,
+    ) -> Result<(), Status> {
+        let rules = self.rules();
+        let mut rest = &self.page[start..];
+        for piece in self.transfer.map(command, len, rules, dma)? {
+            let mut at = piece.at.0;
+            let mut left = piece.len as usize;
+            while left > 0 {
+                let now = if rest.is_empty() { &[0; 512] } else { rest };
+                let now = &now[..left.min(now.len())];
+                dma.write(Iova(at), now).map_err(|_| DATA_TRANSFER_ERROR)?;
+                rest = rest.get(now.len()..).unwrap_or_default();
+                at = at.wrapping_add(now.len() as u64);
+                left -= now.len();
+            }
+        }
+        Ok(())
+    }
+
+    /// Builds a log in the page; returns its length in bytes.
+    fn build_log(&mut self, log: u8) -> Result<usize, Status> {
+        let page = &mut self.page[..];
+        page.fill(0);
+        Ok(match log {
+            SUPPORTED_LOGS => {
+                for log in LOGS {
+                    put(page, usize::from(log) * 4, 1u32.to_le_bytes());
+                }
+                1024
+            }
+            ERRORS => {
+                self.statistics.put_errors(page);
+                ERROR_ENTRIES * ERROR_ENTRY_BYTES
+            }
+            SMART => {
+                self.statistics.put_smart(page, self.features.temperature_threshold());
+                512
+            }
+            FIRMWARE => {
+                // Slot 1 is active.
+                page[0] = 1;
+                put_text(page, 8, 8, FIRMWARE_REVISION);
+                512
+            }
+            CHANGED_NAMESPACES => {
+                put_changed(page, &self.events.changed);
+                4096
+            }
+            EFFECTS => {
+                put_effects(page, self.options.dbbuf);
+                4096
+            }
+            _ => return Err(INVALID_LOG_PAGE),
+        })
+    }
+}
+
+fn put_changed(page: &mut [u8], changed: &[u32]) {
+    if changed.len() > CHANGED_NAMESPACES_MAX {
+        return put(page, 0, u32::MAX.to_le_bytes());
+    }
+    for (slot, nsid) in page.chunks_exact_mut(4).zip(changed) {
+        put(slot, 0, nsid.to_le_bytes());
+    }
+}
+
+fn put_effects(page: &mut [u8], has_dbbuf: bool) {
+    for opcode in super::SUPPORTED {
+        if opcode != super::DOORBELL_BUFFER_CONFIG || has_dbbuf {
+            put(page, usize::from(opcode) * 4, EFFECT_SUPPORTED.to_le_bytes());
+        }
+    }
+    for (opcode, changes_data) in io::SUPPORTED {
+        let effects = EFFECT_SUPPORTED | if changes_data { EFFECT_DATA } else { 0 };
+        put(page, 1024 + usize::from(opcode) * 4, effects.to_le_bytes());
+    }
+}

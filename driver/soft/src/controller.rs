@@ -1,0 +1,385 @@
+//! The controller itself: its state, its life and its main loop.
+//!
+//! [`Controller::step`] follows what the host wrote to CC (`life`), then takes commands
+//! from the submission queues in turn: fetch here, execute and complete in `run`. A
+//! fault on a queue's own memory is fatal (CSTS.CFS); one on a command's data is
+//! that command's status.
+
+use std::fmt;
+use std::sync::Arc;
+
+use super::admin::{Events, Features, Statistics};
+use super::cmb::Cmb;
+use super::command::Entry;
+use super::doorbells::{DOORBELLS_OFFSET, Doorbells, Side};
+use super::faults::Injector;
+use super::hook::CommandHook;
+use super::life::Life;
+use super::media::Store;
+use super::memory::{Dma, Fault, HostMemory};
+use super::namespace::Namespaces;
+use super::options::Options;
+use super::pending::Pending;
+use super::queue::{CompletionQueue, Rings, Shadow, SubmissionQueue};
+use super::registers::Registers;
+use super::run::Served;
+use super::timing::Timing;
+use super::transfer::{Rules, Transfer};
+use crate::error::Result;
+use adit_shared::SharedPages;
+use adit_shared::Time;
+use adit_spec::Qid;
+use adit_spec::register::{NSSR, NSSR_RESET};
+
+/// Commands taken from one queue before the next has its turn.
+const BURST: usize = 64;
+
+/// A command that a script or a plan told to wait.
+pub(super) struct Held {
+    pub(super) entry: Entry,
+    pub(super) sqid: Qid,
+}
+
+/// A software NVMe controller. Whoever has it calls [`Controller::step`].
+pub struct Controller {
+    pub(super) options: Options,
+    pub(super) registers: Registers,
+    pub(super) doorbells: Doorbells,
+    pub(super) submission: Vec<Option<SubmissionQueue>>,
+    pub(super) completion: Vec<Option<CompletionQueue>>,
+    /// Queues that exist, so that a step does not look at all that could.
+    pub(super) submission_ids: Vec<u16>,
+    pub(super) completion_ids: Vec<u16>,
+    pub(super) shadow: Option<Shadow>,
+    pub(super) polls_shadow: bool,
+    pub(super) media: Store,
+    pub(super) namespaces: Namespaces,
+    pub(super) transfer: Transfer,
+    pub(super) features: Features,
+    pub(super) events: Events,
+    pub(super) statistics: Statistics,
+    pub(super) held: Vec<Held>,
+    pub(super) pending: Pending,
+    pub(super) life: Life,
+    /// Whether `hook`, `injector` or `timing` have a say in commands.
+    pub(super) is_watched: bool,
+    pub(super) hook: Option<CommandHook>,
+    pub(super) injector: Option<Injector>,
+    pub(super) timing: Option<Box<Timing>>,
+    /// While a power cut decides about commands in flight: nothing becomes durable.
+    pub(super) is_losing_power: bool,
+    pub(super) now: Time,
+    /// One page that answers are built in.
+    pub(super) page: Box<[u8; 4096]>,
+    cmb: Option<Arc<Cmb>>,
+    interrupt: Option<Box<dyn FnMut(u16) + Send>>,
+    next: usize,
+}
+
+impl Controller {
+    /// Builds a controller, disabled as after power-on.
+    ///
+    /// # Errors
+    /// [`crate::Error::Invalid`] for options that do not fit each other,
+    /// [`crate::Error::Refused`] when memory or the file cannot be had.
+    pub fn new(options: Options) -> Result<Controller> {
+        options.check()?;
+        let media = Store::open(&options)?;
+        let has_faults = !options.faults.rules.is_empty();
+        let injector = has_faults.then(|| Injector::new(&options.faults, options.seed));
+        let queue_count = options.io_queue_count + 1;
+        let cmb = match options.cmb_bytes {
+            0 => None,
+            bytes => Some(Arc::new(Cmb::new(bytes)?)),
+        };
+        Ok(Controller {
+            registers: Registers::new(&options),
+            doorbells: Doorbells::new(queue_count, options.dstrd)?,
+            submission: none(queue_count),
+            completion: none(queue_count),
+            submission_ids: Vec::new(),
+            completion_ids: Vec::new(),
+            shadow: None,
+            polls_shadow: true,
+            namespaces: Namespaces::new(&options, media.bytes())?,
+            media,
+            transfer: Transfer::default(),
+            features: Features::new(&options),
+            events: Events::default(),
+            statistics: Statistics::default(),
+            held: Vec::new(),
+            pending: Pending::default(),
+            life: Life::default(),
+            is_watched: has_faults || options.model.is_some(),
+            hook: None,
+            injector,
+            timing: options.model.map(|model| Box::new(Timing::new(model.profile()))),
+            is_losing_power: false,
+            now: Time::ZERO,
+            page: Box::new([0; 4096]),
+            cmb,
+            interrupt: None,
+            next: 0,
+            options,
+        })
+    }
+
+    /// What it is made of.
+    pub fn options(&self) -> &Options {
+        &self.options
+    }
+
+    /// Length of BAR0 in bytes: registers and doorbells.
+    pub fn bar0_bytes(&self) -> u64 {
+        self.doorbells.pages().len() as u64
+    }
+
+    /// The memory behind BAR0, of which only the doorbells, from [`DOORBELLS_OFFSET`] on, mean
+    /// anything. Only ever written by the host.
+    pub fn doorbells(&self) -> &SharedPages {
+        self.doorbells.pages()
+    }
+
+    /// The controller memory buffer, the whole of BAR [`super::CMB_BAR`].
+    pub fn cmb(&self) -> Option<&Arc<Cmb>> {
+        self.cmb.as_ref()
+    }
+
+    /// Interrupt vectors it has: one per queue.
+    pub fn vector_count(&self) -> u16 {
+        self.options.io_queue_count + 1
+    }
+
+    /// Calls `interrupt` with a vector whenever completions were posted for it.
+    pub fn set_interrupt(&mut self, interrupt: Option<Box<dyn FnMut(u16) + Send>>) {
+        self.interrupt = interrupt;
+    }
+
+    /// Whether shadow doorbells are looked at all the time (as after start), or
+    /// only from a ring until they have caught up, as the event indexes promise the host.
+    pub fn poll_shadow(&mut self, always: bool) {
+        self.polls_shadow = always;
+        if let Some(shadow) = &mut self.shadow {
+            shadow.polled = always;
+        }
+    }
+
+    /// Reads 4 or 8 bytes of BAR0 at `offset`. What is no property reads as zero.
+    /// All ones while it has no power or is gone.
+    pub fn read_register(&self, offset: u32, width: u32) -> u64 {
+        if self.life.is_away() {
+            return u64::MAX >> (64 - 8 * width.clamp(1, 8));
+        }
+        if offset >= DOORBELLS_OFFSET || !offset.is_multiple_of(4) {
+            return 0;
+        }
+        let low = u64::from(self.registers.read(offset));
+        match width {
+            8 => low | u64::from(self.registers.read(offset + 4)) << 32,
+            _ => low,
+        }
+    }
+
+    /// Writes 4 or 8 bytes of BAR0 at `offset`; doorbells included.
+    pub fn write_register(&mut self, offset: u32, width: u32, value: u64) {
+        if self.life.is_away() {
+            return;
+        }
+        if offset >= DOORBELLS_OFFSET {
+            return self.write_doorbell(offset, value as u32);
+        }
+        if !offset.is_multiple_of(4) {
+            return;
+        }
+        self.write_dword(offset, value as u32);
+        if width == 8 {
+            self.write_dword(offset + 4, (value >> 32) as u32);
+        }
+    }
+
+    fn write_dword(&mut self, offset: u32, value: u32) {
+        if offset == NSSR.offset() {
+            if value == NSSR_RESET && self.options.nssr {
+                self.reset_subsystem();
+            }
+            return;
+        }
+        let was_enabled = self.registers.cc.en();
+        self.registers.write(offset, value, self.cmb.as_deref());
+        self.life.must_disable |= was_enabled && !self.registers.cc.en();
+    }
+
+    /// Writes a doorbell at `offset` of BAR0, for hosts that cannot map the page.
+    pub fn write_doorbell(&mut self, offset: u32, value: u32) {
+        let index = (offset.saturating_sub(DOORBELLS_OFFSET) / 4) as usize;
+        let exists = match self.doorbells.at_index(index) {
+            Some((qid, Side::Tail)) => self.submission_queue(qid).is_some(),
+            Some((qid, Side::Head)) => self.completion_queue(qid).is_some(),
+            None => false,
+        };
+        if exists {
+            self.doorbells.ring(index, value);
+        } else {
+            self.events.invalid_doorbell_register();
+        }
+    }
+
+    /// Does what there is to do, within bounds; returns how many commands were
+    /// taken. `now` is the present on the host's clock.
+    pub fn step(&mut self, memory: &dyn HostMemory, now: Time) -> usize {
+        self.now = now;
+        if self.life.is_away() {
+            return 0;
+        }
+        let cmb = self.cmb.clone();
+        let dma = Dma { host: memory, cmb: cmb.as_deref() };
+        self.follow_clock(&dma);
+        self.follow_cc();
+        if !self.is_running() {
+            return 0;
+        }
+        let taken = self.serve_all(&dma).unwrap_or_else(|Fault| {
+            self.registers.set_fatal();
+            0
+        });
+        self.raise_interrupts();
+        taken
+    }
+
+    pub(super) fn submission_queue(&mut self, qid: u16) -> Option<&mut SubmissionQueue> {
+        self.submission.get_mut(usize::from(qid))?.as_mut()
+    }
+
+    pub(super) fn completion_queue(&mut self, qid: u16) -> Option<&mut CompletionQueue> {
+        self.completion.get_mut(usize::from(qid))?.as_mut()
+    }
+
+    /// Adds a queue whose completion queue exists.
+    pub(super) fn add_submission_queue(&mut self, queue: SubmissionQueue) {
+        let qid = queue.qid;
+        if let Some(completion) = self.completion_queue(queue.cqid) {
+            completion.sq_count += 1;
+        }
+        self.doorbells.silence_one(qid, Side::Tail);
+        self.submission[usize::from(qid)] = Some(queue);
+        self.submission_ids.push(qid);
+    }
+
+    pub(super) fn add_completion_queue(&mut self, queue: CompletionQueue) {
+        let qid = queue.qid;
+        self.doorbells.silence_one(qid, Side::Head);
+        self.completion[usize::from(qid)] = Some(queue);
+        self.completion_ids.push(qid);
+    }
+
+    fn serve_all(&mut self, dma: &Dma<'_>) -> Served<usize> {
+        for index in 0..self.completion_ids.len() {
+            self.post_waiting(self.completion_ids[index], dma)?;
+        }
+        if self.is_paused(dma)? {
+            return Ok(0);
+        }
+        let mut taken = self.run_due(dma)?;
+        self.next = self.next.wrapping_add(1);
+        for turn in 0..self.submission_ids.len() {
+            // A command may have deleted queues meanwhile.
+            let count = self.submission_ids.len();
+            if count == 0 {
+                break;
+            }
+            let qid = self.submission_ids[self.next.wrapping_add(turn) % count];
+            taken += self.serve(qid, dma)?;
+        }
+        self.deliver_events(dma)?;
+        Ok(taken)
+    }
+
+    fn serve(&mut self, qid: u16, dma: &Dma<'_>) -> Served<usize> {
+        let mut entry = [0; 64];
+        for taken in 0..BURST {
+            if !self.fetch(qid, dma, &mut entry)? {
+                return Ok(taken);
+            }
+            self.run(&entry, Qid(qid), dma)?;
+        }
+        Ok(BURST)
+    }
+
+    fn post_waiting(&mut self, cqid: u16, dma: &Dma<'_>) -> Served {
+        let rings = Rings { doorbells: &self.doorbells, shadow: self.shadow, dma };
+        let mut valid = true;
+        if let Some(Some(queue)) = self.completion.get_mut(usize::from(cqid)) {
+            queue.has_room(&rings, &mut valid)?;
+        }
+        if !valid {
+            self.events.invalid_doorbell_value();
+        }
+        Ok(())
+    }
+
+    /// Takes the next command of a queue, if there is one and room for its completion.
+    #[inline]
+    pub(super) fn fetch(&mut self, qid: u16, dma: &Dma<'_>, entry: &mut Entry) -> Served<bool> {
+        let rings = Rings { doorbells: &self.doorbells, shadow: self.shadow, dma };
+        let Some(Some(queue)) = self.submission.get_mut(usize::from(qid)) else {
+            return Ok(false);
+        };
+        if queue.is_empty() && !queue.refresh(&rings)? {
+            self.events.invalid_doorbell_value();
+        }
+        if queue.is_empty() {
+            return Ok(false);
+        }
+        let Some(Some(completion)) = self.completion.get_mut(usize::from(queue.cqid)) else {
+            return Ok(false);
+        };
+        let mut valid = true;
+        let has_room = completion.has_room(&rings, &mut valid)?;
+        if has_room {
+            queue.fetch(dma, entry)?;
+        }
+        if !valid {
+            self.events.invalid_doorbell_value();
+        }
+        Ok(has_room)
+    }
+
+    pub(super) fn raise_interrupts(&mut self) {
+        let Some(interrupt) = &mut self.interrupt else { return };
+        for qid in &self.completion_ids {
+            let Some(Some(queue)) = self.completion.get_mut(usize::from(*qid)) else { continue };
+            let is_raised = std::mem::take(&mut queue.is_raised);
+            if let Some(vector) = queue.vector.filter(|_| is_raised) {
+                let mask = 1u32.checked_shl(u32::from(vector)).unwrap_or(0);
+                if self.registers.interrupt_mask & mask == 0 {
+                    interrupt(vector);
+                }
+            }
+        }
+    }
+
+    /// What the walkers go by.
+    #[inline]
+    pub(super) fn rules(&self) -> Rules {
+        let bytes_max = match self.options.mdts {
+            0 => u64::MAX,
+            mdts => 4096 << mdts,
+        };
+        Rules { page_bytes: self.registers.cc.page_size(), bytes_max, sgl: self.options.sgl }
+    }
+}
+
+fn none<T>(count: u16) -> Vec<Option<T>> {
+    (0..count).map(|_| None).collect()
+}
+
+impl fmt::Debug for Controller {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Controller")
+            .field("options", &self.options)
+            .field("cc", &self.registers.cc)
+            .field("csts", &self.registers.csts)
+            .field("queues", &self.submission_ids)
+            .finish_non_exhaustive()
+    }
+}

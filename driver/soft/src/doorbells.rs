@@ -1,0 +1,143 @@
+//! The doorbell page (NVMe over PCIe Transport 1.0 section 3.1.2).
+//!
+//! Plain shared memory that the host stores to and the controller polls. A
+//! doorbell that was looked at is set to [`SILENT`], a value no queue is long
+//! enough for, so each ring is seen even if it repeats the value before.
+//!
+//! The memory is laid out as BAR0 is: a page of nothing where the registers would be, then the
+//! doorbells. So whoever shows it to a host as a BAR needs no other offsets.
+
+use std::sync::atomic::Ordering;
+
+use crate::error::Result;
+use crate::memory::shared_pages;
+use adit_shared::SharedPages;
+
+/// Offset of the doorbells in BAR0.
+pub const DOORBELLS_OFFSET: u32 = 0x1000;
+const SILENT: u32 = u32::MAX;
+/// The dword of BAR0 that is the first doorbell.
+const FIRST: usize = DOORBELLS_OFFSET as usize / 4;
+
+/// Which doorbell of a queue pair.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Side {
+    /// A submission queue's tail.
+    Tail,
+    /// A completion queue's head.
+    Head,
+}
+
+#[derive(Debug)]
+pub(super) struct Doorbells {
+    pages: SharedPages,
+    /// log2 of the distance between doorbells in dwords (CAP.DSTRD).
+    stride: u8,
+}
+
+impl Doorbells {
+    /// Doorbells of queues `0..queue_count`.
+    pub(super) fn new(queue_count: u16, stride: u8) -> Result<Doorbells> {
+        let dwords = FIRST + ((usize::from(queue_count) * 2) << stride);
+        let doorbells = Doorbells { pages: shared_pages(dwords * 4)?, stride };
+        doorbells.silence();
+        Ok(doorbells)
+    }
+
+    /// Goes on with fresh memory: who has the old mapped rings nothing any more.
+    pub(super) fn renew(&mut self) -> Result<()> {
+        self.pages = shared_pages(self.pages.len())?;
+        self.silence();
+        Ok(())
+    }
+
+    pub(super) fn pages(&self) -> &SharedPages {
+        &self.pages
+    }
+
+    /// The dword of a doorbell, counted from the first; the shadow
+    /// buffers have the same layout.
+    #[inline]
+    pub(super) fn index(&self, qid: u16, side: Side) -> usize {
+        (usize::from(qid) * 2 + usize::from(side == Side::Head)) << self.stride
+    }
+
+    /// The queue and side of the doorbell at `index`, where one is.
+    pub(super) fn at_index(&self, index: usize) -> Option<(u16, Side)> {
+        let number = index >> self.stride;
+        if number << self.stride != index || index >= self.pages.len() / 4 - FIRST {
+            return None;
+        }
+        let side = if number.is_multiple_of(2) { Side::Tail } else { Side::Head };
+        u16::try_from(number / 2).ok().map(|qid| (qid, side))
+    }
+
+    /// The value last written, if the doorbell was rung since the last look.
+    #[inline]
+    pub(super) fn take(&self, qid: u16, side: Side) -> Option<u32> {
+        let slot = self.pages.atomics().dwords().get(FIRST + self.index(qid, side))?;
+        if slot.load(Ordering::Relaxed) == SILENT {
+            return None;
+        }
+        let value = u32::from_le(slot.swap(SILENT, Ordering::AcqRel));
+        (value != SILENT).then_some(value)
+    }
+
+    /// Rings a doorbell for a host that cannot map the page.
+    pub(super) fn ring(&self, index: usize, value: u32) {
+        if let Some(slot) = self.pages.atomics().dwords().get(FIRST + index) {
+            slot.store(value.to_le(), Ordering::Release);
+        }
+    }
+
+    /// Forgets what a queue's doorbell was rung with.
+    pub(super) fn silence_one(&self, qid: u16, side: Side) {
+        self.ring(self.index(qid, side), SILENT);
+    }
+
+    /// Forgets all rings.
+    pub(super) fn silence(&self) {
+        for slot in &self.pages.atomics().dwords()[FIRST..] {
+            slot.store(SILENT, Ordering::Release);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_ring_is_seen_once_even_if_it_repeats_the_value() {
+        let doorbells = Doorbells::new(3, 1).expect("memory");
+        assert_eq!(doorbells.take(2, Side::Tail), None);
+        for _ in 0..2 {
+            doorbells.ring(doorbells.index(2, Side::Tail), 5);
+            assert_eq!(doorbells.take(2, Side::Tail), Some(5));
+            assert_eq!(doorbells.take(2, Side::Tail), None);
+        }
+        assert_eq!(doorbells.take(999, Side::Head), None);
+    }
+
+    #[test]
+    fn memory_is_laid_out_as_bar0_and_can_be_renewed() {
+        let mut doorbells = Doorbells::new(2, 0).expect("memory");
+        let old = doorbells.pages().atomics().clone();
+        let ring = |value| old.dwords()[FIRST + 2].store(value, Ordering::Release);
+        ring(7);
+        assert_eq!(doorbells.take(1, Side::Tail), Some(7));
+        doorbells.renew().expect("memory");
+        ring(8);
+        assert_eq!(doorbells.take(1, Side::Tail), None, "the old memory is nobody's");
+    }
+
+    #[test]
+    fn indexes_name_their_queue() {
+        let doorbells = Doorbells::new(8, 2).expect("memory");
+        let index = doorbells.index(3, Side::Head);
+        assert_eq!(index, 7 * 4);
+        assert_eq!(doorbells.at_index(index), Some((3, Side::Head)));
+        assert_eq!(doorbells.at_index(index + 1), None);
+        assert_eq!(doorbells.at_index(1 << 20), None);
+    }
+}

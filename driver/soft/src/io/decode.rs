@@ -1,0 +1,143 @@
+//! I/O commands as types, decoded from their dwords (NVM Command Set 1.0 section 3.2).
+//!
+//! Refuses what this controller does not do: fused operations. What they say of
+//! protection information is [`super::protected`]'s.
+
+use crate::command::Command;
+use crate::status::{INVALID_FIELD, INVALID_OPCODE};
+use crate::timing::Effort;
+use adit_spec::Status;
+
+const FLUSH: u8 = 0x00;
+const WRITE: u8 = 0x01;
+const READ: u8 = 0x02;
+const COMPARE: u8 = 0x05;
+const WRITE_ZEROES: u8 = 0x08;
+const DATASET_MANAGEMENT: u8 = 0x09;
+const VERIFY: u8 = 0x0c;
+const COPY: u8 = 0x19;
+
+/// Opcodes of all I/O commands there are, and whether they change data.
+pub(crate) const SUPPORTED: [(u8, bool); 8] = [
+    (FLUSH, false),
+    (WRITE, true),
+    (READ, false),
+    (COMPARE, false),
+    (WRITE_ZEROES, true),
+    (DATASET_MANAGEMENT, true),
+    (VERIFY, false),
+    (COPY, true),
+];
+
+/// What fault plans call them.
+pub(crate) const NAMES: [(u8, &str); 8] = [
+    (FLUSH, "flush"),
+    (WRITE, "write"),
+    (READ, "read"),
+    (COMPARE, "compare"),
+    (WRITE_ZEROES, "zeroes"),
+    (DATASET_MANAGEMENT, "dsm"),
+    (VERIFY, "verify"),
+    (COPY, "copy"),
+];
+
+/// First LBA and count of a command over one range; `None` for all others.
+pub(crate) fn range_of(command: &Command) -> Option<(u64, u64)> {
+    let is_over_one = matches!(command.opcode, READ | WRITE | COMPARE | WRITE_ZEROES | VERIFY);
+    (is_over_one && !command.sqid.is_admin())
+        .then(|| (command.qword(10), u64::from(command.low(12)) + 1))
+}
+
+/// What an I/O command asks of a drive with LBAs of `1 << lba_shift` bytes.
+pub(crate) fn effort_of(command: &Command, lba_shift: u8) -> Effort {
+    let bytes = range_of(command).map_or(0, |(_, lba_count)| lba_count << lba_shift);
+    match command.opcode {
+        READ | COMPARE | VERIFY => Effort::Read { bytes },
+        WRITE => Effort::Write { bytes },
+        FLUSH => Effort::Flush,
+        _ => Effort::Tables,
+    }
+}
+
+/// Whether an I/O command over one range writes it.
+pub(crate) fn writes(opcode: u8) -> bool {
+    matches!(opcode, WRITE | WRITE_ZEROES)
+}
+
+/// Whether an I/O command changes data.
+pub(crate) fn changes_data(opcode: u8) -> bool {
+    SUPPORTED.iter().any(|(known, changes)| *known == opcode && *changes)
+}
+
+/// A run of LBAs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Range {
+    pub(crate) first: u64,
+    pub(crate) lba_count: u64,
+}
+
+/// What Copy says besides its ranges.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct CopyTo {
+    pub(super) first: u64,
+    pub(super) ranges: usize,
+    pub(super) fua: bool,
+}
+
+/// An I/O command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum IoCommand {
+    Flush,
+    Read { range: Range, fua: bool },
+    Write { range: Range, fua: bool },
+    Compare(Range),
+    WriteZeroes { range: Range, fua: bool },
+    Verify(Range),
+    Deallocate { ranges: usize },
+    Manage { ranges: usize },
+    Copy(CopyTo),
+}
+
+impl IoCommand {
+    #[inline]
+    pub(super) fn decode(command: &Command) -> Result<IoCommand, Status> {
+        if command.fuse != 0 {
+            return Err(INVALID_FIELD);
+        }
+        let fua = command.cdw(12) >> 30 & 1 != 0;
+        Ok(match command.opcode {
+            READ => IoCommand::Read { range: range(command), fua },
+            WRITE => IoCommand::Write { range: range(command), fua },
+            FLUSH => IoCommand::Flush,
+            COMPARE => IoCommand::Compare(range(command)),
+            WRITE_ZEROES => IoCommand::WriteZeroes { range: range(command), fua },
+            VERIFY => IoCommand::Verify(range(command)),
+            DATASET_MANAGEMENT => dataset_management(command),
+            COPY => copy(command, fua)?,
+            _ => return Err(INVALID_OPCODE),
+        })
+    }
+}
+
+/// SLBA and NLB, which all commands over one range share.
+#[inline]
+fn range(command: &Command) -> Range {
+    Range { first: command.qword(10), lba_count: u64::from(command.low(12)) + 1 }
+}
+
+fn dataset_management(command: &Command) -> IoCommand {
+    let ranges = usize::from(command.cdw(10) as u8) + 1;
+    match command.cdw(11) >> 2 & 1 {
+        0 => IoCommand::Manage { ranges },
+        _ => IoCommand::Deallocate { ranges },
+    }
+}
+
+fn copy(command: &Command, fua: bool) -> Result<IoCommand, Status> {
+    let options = command.cdw(12);
+    if options >> 8 & 0xf != 0 {
+        return Err(INVALID_FIELD);
+    }
+    let ranges = usize::from(options as u8) + 1;
+    Ok(IoCommand::Copy(CopyTo { first: command.qword(10), ranges, fua }))
+}

@@ -1,0 +1,113 @@
+//! Media in memory of this process.
+//!
+//! One anonymous mapping: a page that was never written costs nothing, and one
+//! that was deallocated is given back. The data goes with the controller.
+//!
+//! Its pages are of 4 KiB unless `prefault` takes all of them at once: the first
+//! write to a huge page has to wait until 2 MiB are zeroed, up to milliseconds,
+//! and a drive's first writes should cost no more than its later ones.
+
+use memmap2::{Advice, MmapMut, MmapOptions};
+
+use super::{MediaError, MediaResult};
+use crate::error::{Error, Result};
+use crate::memory::Dma;
+use adit_spec::Iova;
+
+const COMPARE_CHUNK: usize = 4096;
+
+/// Memory as media.
+#[derive(Debug)]
+pub(crate) struct MemoryMedia {
+    map: MmapMut,
+}
+
+impl MemoryMedia {
+    pub(super) fn new(bytes: u64, prefault: bool) -> Result<MemoryMedia> {
+        let verb = if prefault { "populate" } else { "reserve" };
+        let refused = |why: std::io::Error| {
+            let what = format!("{verb} {bytes} bytes");
+            Error::refused("soft:mem", what, why, "ask for a smaller 'mem=SIZE'")
+        };
+        let len = usize::try_from(bytes)
+            .ok()
+            .filter(|len| *len > 0)
+            .ok_or_else(|| Error::invalid("soft:mem", format!("{bytes} bytes are no size")))?;
+        let map = MmapOptions::new().len(len).no_reserve_swap().map_anon().map_err(refused)?;
+        // Only hints: a kernel without huge pages knows neither.
+        let _ = map.advise(if prefault { Advice::HugePage } else { Advice::NoHugePage });
+        if prefault {
+            map.advise(Advice::PopulateWrite).map_err(refused)?;
+        }
+        Ok(MemoryMedia { map })
+    }
+
+    pub(super) fn bytes(&self) -> u64 {
+        self.map.len() as u64
+    }
+
+    #[inline]
+    pub(super) fn slice(&self, offset: u64, len: usize) -> &[u8] {
+        &self.map[offset as usize..][..len]
+    }
+
+    #[inline]
+    pub(super) fn slice_mut(&mut self, offset: u64, len: usize) -> &mut [u8] {
+        &mut self.map[offset as usize..][..len]
+    }
+
+    pub(super) fn compare(
+        &self,
+        offset: u64,
+        dma: &Dma<'_>,
+        with: Iova,
+        len: usize,
+    ) -> MediaResult {
+        let mut theirs = [0; COMPARE_CHUNK];
+        for (index, ours) in self.slice(offset, len).chunks(COMPARE_CHUNK).enumerate() {
+            let at = with.0.wrapping_add((index * COMPARE_CHUNK) as u64);
+            let theirs = &mut theirs[..ours.len()];
+            dma.read(Iova(at), theirs)?;
+            if ours != theirs {
+                return Err(MediaError::Differ);
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn copy(&mut self, from: u64, to: u64, len: u64) {
+        let from = from as usize;
+        self.map.copy_within(from..from + len as usize, to as usize);
+    }
+
+    pub(super) fn zero(&mut self, offset: u64, len: u64) {
+        adit_shared::zero_mapping(&mut self.map, offset as usize, len as usize);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    /// Bytes of the mapping that have memory, as the system counts them.
+    fn resident_bytes(media: &MemoryMedia) -> u64 {
+        let start = format!("{:x}-", media.map.as_ptr() as usize);
+        let maps = fs::read_to_string("/proc/self/smaps").expect("smaps");
+        let ours = maps.lines().skip_while(|line| !line.starts_with(&start));
+        let rss = ours.skip(1).find_map(|line| line.strip_prefix("Rss:")).expect("its Rss");
+        rss.trim().trim_end_matches(" kB").parse::<u64>().expect("a number") << 10
+    }
+
+    #[test]
+    fn a_first_write_takes_a_page_of_4_kib_and_prefault_takes_all_before() {
+        let bytes = 8 << 20;
+        let mut media = MemoryMedia::new(bytes, false).expect("memory");
+        assert_eq!(resident_bytes(&media), 0);
+        media.slice_mut(4 << 20, 4096).fill(1);
+        assert_eq!(resident_bytes(&media), 4096);
+        let media = MemoryMedia::new(bytes, true).expect("memory");
+        assert_eq!(resident_bytes(&media), bytes);
+    }
+}

@@ -1,0 +1,168 @@
+//! Where the bytes of the namespaces are kept.
+//!
+//! Offsets are bytes from the start of the controller's storage; the caller has
+//! checked that they are inside it. What was never written, or was deallocated,
+//! reads as zeros.
+//!
+//! | file | holds |
+//! |---|---|
+//! | `store` | what commands see: all of the following as one |
+//! | `cache` | the volatile write cache: what power loss may take |
+//! | `defects` | LBAs that cannot be read |
+//! | `memory`, `file` | what lasts |
+
+mod cache;
+mod defects;
+mod file;
+mod memory;
+mod store;
+
+use self::file::FileMedia;
+use self::memory::MemoryMedia;
+use super::memory::{Dma, Fault};
+use super::options::{Options, Storage};
+use crate::error::Result;
+use adit_spec::Iova;
+
+pub(super) use store::{LbaRun, Store};
+
+/// What moving data can end in, other than well.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum MediaError {
+    /// The host's side of it: an address it did not map.
+    Host,
+    /// The media's side of it: the file behind it failed.
+    Media,
+    /// The bytes compared are not the same.
+    Differ,
+}
+
+impl From<Fault> for MediaError {
+    fn from(_: Fault) -> MediaError {
+        MediaError::Host
+    }
+}
+
+impl From<std::io::Error> for MediaError {
+    fn from(_: std::io::Error) -> MediaError {
+        MediaError::Media
+    }
+}
+
+/// The result of moving data.
+pub(super) type MediaResult<T = ()> = std::result::Result<T, MediaError>;
+
+/// The storage of one controller, as far as it lasts.
+#[derive(Debug)]
+enum Media {
+    /// Memory of this process.
+    Memory(MemoryMedia),
+    /// A sparse file.
+    File(FileMedia),
+    /// Nowhere, of this many bytes.
+    Null(u64),
+}
+
+impl Media {
+    fn open(options: &Options) -> Result<Media> {
+        Ok(match &options.storage {
+            Storage::Memory { bytes } => Media::Memory(MemoryMedia::new(*bytes, options.prefault)?),
+            Storage::File { path, bytes } => Media::File(FileMedia::open(path, *bytes)?),
+            Storage::Null { bytes } => Media::Null(*bytes),
+        })
+    }
+
+    /// Capacity in bytes.
+    fn bytes(&self) -> u64 {
+        match self {
+            Media::Memory(memory) => memory.bytes(),
+            Media::File(file) => file.bytes(),
+            Media::Null(bytes) => *bytes,
+        }
+    }
+
+    /// Copies from `offset` to the host.
+    #[inline]
+    fn read(&mut self, offset: u64, dma: &Dma<'_>, to: Iova, len: usize) -> MediaResult {
+        match self {
+            Media::Memory(memory) => Ok(dma.write(to, memory.slice(offset, len))?),
+            Media::File(file) => file.read(offset, dma, to, len),
+            Media::Null(_) => Ok(()),
+        }
+    }
+
+    /// Copies from the host to `offset`.
+    #[inline]
+    fn write(&mut self, offset: u64, dma: &Dma<'_>, from: Iova, len: usize) -> MediaResult {
+        match self {
+            Media::Memory(memory) => Ok(dma.read(from, memory.slice_mut(offset, len))?),
+            Media::File(file) => file.write(offset, dma, from, len),
+            Media::Null(_) => Ok(()),
+        }
+    }
+
+    /// Compares with the host's memory.
+    fn compare(&mut self, offset: u64, dma: &Dma<'_>, with: Iova, len: usize) -> MediaResult {
+        match self {
+            Media::Memory(memory) => memory.compare(offset, dma, with, len),
+            Media::File(file) => file.compare(offset, dma, with, len),
+            Media::Null(_) => Ok(()),
+        }
+    }
+
+    /// Copies inside the media. What comes of ranges that overlap is not defined, as in the specification.
+    fn copy(&mut self, from: u64, to: u64, len: u64) -> MediaResult {
+        match self {
+            Media::Memory(memory) => memory.copy(from, to, len),
+            Media::File(file) => return file.copy(from, to, len),
+            Media::Null(_) => {}
+        }
+        Ok(())
+    }
+
+    /// Makes the range read as zeros; gives its space back where it can.
+    fn zero(&mut self, offset: u64, len: u64) -> MediaResult {
+        match self {
+            Media::Memory(memory) => memory.zero(offset, len),
+            Media::File(file) => return file.zero(offset, len),
+            Media::Null(_) => {}
+        }
+        Ok(())
+    }
+
+    /// Copies from `offset` into `into`; what is nowhere is zeros.
+    fn load(&mut self, offset: u64, into: &mut [u8]) -> MediaResult {
+        match self {
+            Media::Memory(memory) => into.copy_from_slice(memory.slice(offset, into.len())),
+            Media::File(file) => return file.load(offset, into),
+            Media::Null(_) => into.fill(0),
+        }
+        Ok(())
+    }
+
+    /// Copies `from` to `offset`.
+    fn store(&mut self, offset: u64, from: &[u8]) -> MediaResult {
+        match self {
+            Media::Memory(memory) => memory.slice_mut(offset, from.len()).copy_from_slice(from),
+            Media::File(file) => return file.store(offset, from),
+            Media::Null(_) => {}
+        }
+        Ok(())
+    }
+
+    /// Reads the range and throws it away (Verify).
+    fn verify(&mut self, offset: u64, len: u64) -> MediaResult {
+        match self {
+            Media::File(file) => file.verify(offset, len),
+            Media::Memory(_) | Media::Null(_) => Ok(()),
+        }
+    }
+
+    /// Makes all that was written durable.
+    fn flush(&mut self) -> MediaResult {
+        match self {
+            Media::File(file) => file.flush(),
+            Media::Memory(_) | Media::Null(_) => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,130 @@
+//! The host's memory as the controller reaches it: by bus address only.
+//!
+//! The controller never sees a host pointer. [`HostMemory`] is what a bus (or a
+//! vfio-user server, or a test) gives it; [`Dma`] puts the controller memory
+//! buffer over the part of the address space where the host placed it.
+
+use super::cmb::Cmb;
+use crate::error::{Error, Result};
+use adit_shared::SharedPages;
+use adit_spec::Iova;
+
+/// An address that the host has not made visible to the device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fault;
+
+/// What DMA results in.
+pub type DmaResult = std::result::Result<(), Fault>;
+
+/// The host's memory. An access that is not wholly inside memory the host made
+/// visible fails and changes nothing the host can see.
+pub trait HostMemory {
+    /// Reads from `iova` until `into` is full.
+    ///
+    /// # Errors
+    /// [`Fault`] when the host has not mapped all of it.
+    fn read(&self, iova: Iova, into: &mut [u8]) -> DmaResult;
+
+    /// Writes all of `from` at `iova`.
+    ///
+    /// # Errors
+    /// As [`HostMemory::read`].
+    fn write(&self, iova: Iova, from: &[u8]) -> DmaResult;
+
+    /// Writes zeros. The default goes through [`HostMemory::write`].
+    ///
+    /// # Errors
+    /// As [`HostMemory::read`].
+    fn write_zeros(&self, iova: Iova, len: usize) -> DmaResult {
+        let zeros = [0; 4096];
+        let mut at = iova.0;
+        let mut left = len;
+        while left > 0 {
+            let len = left.min(zeros.len());
+            self.write(Iova(at), &zeros[..len])?;
+            at = at.wrapping_add(len as u64);
+            left -= len;
+        }
+        Ok(())
+    }
+
+    /// Reads a little-endian 32-bit word with one acquiring access (shadow doorbells).
+    ///
+    /// # Errors
+    /// As [`HostMemory::read`], and for a misaligned address.
+    fn load32(&self, iova: Iova) -> std::result::Result<u32, Fault>;
+
+    /// Writes a little-endian 32-bit word with one releasing access (event indexes).
+    ///
+    /// # Errors
+    /// As [`HostMemory::load32`].
+    fn store32(&self, iova: Iova, value: u32) -> DmaResult;
+
+    /// Writes a completion queue entry such that its last eight bytes, with the
+    /// phase tag, become visible after the rest and after all data written before.
+    ///
+    /// # Errors
+    /// As [`HostMemory::read`], and for an address that is not a multiple of 16.
+    fn post(&self, iova: Iova, entry: &[u8; 16]) -> DmaResult;
+}
+
+/// Host memory with the controller memory buffer laid over it where it is enabled.
+pub(super) struct Dma<'a> {
+    pub(super) host: &'a dyn HostMemory,
+    pub(super) cmb: Option<&'a Cmb>,
+}
+
+impl Dma<'_> {
+    /// The offset in the CMB of `len` bytes at `iova`, where they are in it.
+    #[inline]
+    fn in_cmb(&self, iova: Iova, len: usize) -> Option<(&Cmb, usize)> {
+        let cmb = self.cmb?;
+        Some((cmb, cmb.offset_of(iova, len)?))
+    }
+
+    #[inline]
+    pub(super) fn read(&self, iova: Iova, into: &mut [u8]) -> DmaResult {
+        match self.in_cmb(iova, into.len()) {
+            Some((cmb, offset)) => cmb.read(offset, into),
+            None => return self.host.read(iova, into),
+        }
+        Ok(())
+    }
+
+    #[inline]
+    pub(super) fn write(&self, iova: Iova, from: &[u8]) -> DmaResult {
+        match self.in_cmb(iova, from.len()) {
+            Some((cmb, offset)) => cmb.write(offset, from),
+            None => return self.host.write(iova, from),
+        }
+        Ok(())
+    }
+
+    pub(super) fn load32(&self, iova: Iova) -> std::result::Result<u32, Fault> {
+        self.host.load32(iova)
+    }
+
+    pub(super) fn store32(&self, iova: Iova, value: u32) -> DmaResult {
+        self.host.store32(iova, value)
+    }
+
+    #[inline]
+    pub(super) fn post(&self, iova: Iova, entry: &[u8; 16]) -> DmaResult {
+        match self.in_cmb(iova, entry.len()) {
+            Some((cmb, offset)) => cmb.write(offset, entry),
+            None => return self.host.post(iova, entry),
+        }
+        Ok(())
+    }
+}
+
+/// Allocates memory that the controller shows to its host.
+///
+/// # Errors
+/// [`Error::Refused`] when the system has no memory.
+pub(super) fn shared_pages(len: usize) -> Result<SharedPages> {
+    SharedPages::allocate(len).map_err(|why| {
+        let what = format!("allocate {len} bytes");
+        Error::refused("shared memory", what, why, "free memory or ask for less")
+    })
+}

@@ -1,0 +1,309 @@
+//! The controller's side of the rings (NVMe Base 2.0 section 3.3).
+//!
+//! Invariant: a completion is only put into an entry that the host has
+//! consumed; what finds no room waits, and a submission queue whose completion
+//! queue has no room is not served.
+
+use std::collections::VecDeque;
+
+use super::doorbells::{Doorbells, Side};
+use super::memory::{Dma, Fault};
+use adit_spec::{Cqe, Iova};
+
+const CQE_BYTES: u64 = 16;
+const SQE_BYTES: u64 = 64;
+
+/// The shadow doorbells of Doorbell Buffer Config (NVMe Base 2.0 section 8.6).
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Shadow {
+    /// The host's values.
+    pub(super) doorbells: u64,
+    /// Where the host reads when to ring.
+    pub(super) event_indexes: u64,
+    /// Bytes of each buffer: one page.
+    pub(super) bytes: u64,
+    /// Whether the shadow is looked at without being rung for.
+    pub(super) polled: bool,
+}
+
+impl Shadow {
+    /// The addresses of a doorbell's value and event index; the admin queue and
+    /// queues beyond the page have none.
+    fn place(&self, doorbells: &Doorbells, qid: u16, side: Side) -> Option<(Iova, Iova)> {
+        let offset = doorbells.index(qid, side) as u64 * 4;
+        (qid != 0 && offset + 4 <= self.bytes)
+            .then_some((Iova(self.doorbells + offset), Iova(self.event_indexes + offset)))
+    }
+}
+
+/// Where doorbell values come from.
+pub(super) struct Rings<'a> {
+    pub(super) doorbells: &'a Doorbells,
+    pub(super) shadow: Option<Shadow>,
+    pub(super) dma: &'a Dma<'a>,
+}
+
+/// What a look at a doorbell found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Look {
+    /// Nothing new.
+    Same,
+    /// A new value.
+    Value(u32),
+}
+
+impl Rings<'_> {
+    /// Looks at a doorbell. `awake` says whether the queue is being worked on, and so
+    /// whether its shadow is looked at although nobody rang.
+    #[inline]
+    fn look(&self, qid: u16, side: Side, awake: &mut bool, known: u32) -> Result<Look, Fault> {
+        let rung = self.doorbells.take(qid, side);
+        let place = self.shadow.and_then(|shadow| shadow.place(self.doorbells, qid, side));
+        let Some((value, event)) = place else {
+            return Ok(rung.map_or(Look::Same, Look::Value));
+        };
+        *awake |= rung.is_some() || self.shadow.is_some_and(|shadow| shadow.polled);
+        if !*awake {
+            return Ok(Look::Same);
+        }
+        let found = self.dma.load32(value)?;
+        let is_polled = self.shadow.is_some_and(|shadow| shadow.polled);
+        match (found != known, is_polled) {
+            (true, false) => return Ok(Look::Value(found)),
+            // It will be looked at again, so the host need not ring: what it comes from now on does not pass
+            // the value just behind it, not even where the ring wraps.
+            (true, true) => {
+                self.dma.store32(event, found.wrapping_sub(1))?;
+                return Ok(Look::Value(found));
+            }
+            (false, true) => return Ok(Look::Same),
+            (false, false) => {}
+        }
+        self.fall_asleep(value, event, awake, known)
+    }
+
+    /// Asks to be rung for whatever comes after `known`, then looks once more:
+    /// the host may have moved on before it saw the request.
+    fn fall_asleep(
+        &self,
+        value: Iova,
+        event: Iova,
+        awake: &mut bool,
+        known: u32,
+    ) -> Result<Look, Fault> {
+        if self.dma.load32(event)? != known {
+            self.dma.store32(event, known)?;
+        }
+        std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
+        let found = self.dma.load32(value)?;
+        *awake = found != known;
+        Ok(if found == known { Look::Same } else { Look::Value(found) })
+    }
+}
+
+/// A submission queue.
+#[derive(Debug)]
+pub(super) struct SubmissionQueue {
+    pub(super) qid: u16,
+    pub(super) cqid: u16,
+    base: u64,
+    entries: u32,
+    head: u32,
+    tail: u32,
+    awake: bool,
+    /// Commands to end instead of running them, by CID.
+    pub(super) aborts: Vec<u16>,
+}
+
+impl SubmissionQueue {
+    pub(super) fn new(qid: u16, cqid: u16, base: u64, entries: u32) -> SubmissionQueue {
+        let (head, tail, awake, aborts) = (0, 0, true, Vec::new());
+        SubmissionQueue { qid, cqid, base, entries, head, tail, awake, aborts }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.head == self.tail
+    }
+
+    /// Reads the tail doorbell; false if the host wrote an impossible value.
+    #[inline]
+    pub(super) fn refresh(&mut self, rings: &Rings<'_>) -> Result<bool, Fault> {
+        match rings.look(self.qid, Side::Tail, &mut self.awake, self.tail)? {
+            Look::Same => Ok(true),
+            Look::Value(tail) if tail < self.entries => {
+                self.tail = tail;
+                Ok(true)
+            }
+            Look::Value(_) => Ok(false),
+        }
+    }
+
+    /// Takes the entry at the head.
+    #[inline]
+    pub(super) fn fetch(&mut self, dma: &Dma<'_>, into: &mut [u8; 64]) -> Result<(), Fault> {
+        dma.read(self.address(self.head), into)?;
+        self.head = self.after(self.head);
+        Ok(())
+    }
+
+    /// The SQHD of completions from now on.
+    pub(super) fn head(&self) -> u16 {
+        self.head as u16
+    }
+
+    /// Marks the command `cid` to be ended when it is fetched; false if it is not waiting here.
+    pub(super) fn abort_waiting(&mut self, dma: &Dma<'_>, cid: u16) -> bool {
+        let mut at = self.head;
+        while at != self.tail {
+            let mut cdw0 = [0; 4];
+            let read = dma.read(self.address(at), &mut cdw0);
+            if read.is_ok() && cdw0[2..] == cid.to_le_bytes() && !self.aborts.contains(&cid) {
+                self.aborts.push(cid);
+                return true;
+            }
+            at = self.after(at);
+        }
+        false
+    }
+
+    /// Whether this command was marked by [`SubmissionQueue::abort_waiting`]; unmarks it.
+    #[inline]
+    pub(super) fn take_abort(&mut self, cid: u16) -> bool {
+        if self.aborts.is_empty() {
+            return false;
+        }
+        let before = self.aborts.len();
+        self.aborts.retain(|marked| *marked != cid);
+        self.aborts.len() != before
+    }
+
+    fn address(&self, index: u32) -> Iova {
+        Iova(self.base.wrapping_add(u64::from(index) * SQE_BYTES))
+    }
+
+    fn after(&self, index: u32) -> u32 {
+        if index + 1 == self.entries { 0 } else { index + 1 }
+    }
+}
+
+/// A completion queue.
+#[derive(Debug)]
+pub(super) struct CompletionQueue {
+    pub(super) qid: u16,
+    /// Interrupt vector, where interrupts are enabled.
+    pub(super) vector: Option<u16>,
+    /// Submission queues that complete here.
+    pub(super) sq_count: u32,
+    /// Entries were posted that no interrupt was raised for yet.
+    pub(super) is_raised: bool,
+    base: u64,
+    entries: u32,
+    head: u32,
+    tail: u32,
+    phase: bool,
+    awake: bool,
+    waiting: VecDeque<Cqe>,
+}
+
+impl CompletionQueue {
+    pub(super) fn new(qid: u16, base: u64, entries: u32, vector: Option<u16>) -> CompletionQueue {
+        CompletionQueue {
+            qid,
+            vector,
+            sq_count: 0,
+            is_raised: false,
+            base,
+            entries,
+            head: 0,
+            tail: 0,
+            phase: true,
+            awake: true,
+            waiting: VecDeque::new(),
+        }
+    }
+
+    fn is_full(&self) -> bool {
+        self.after(self.tail) == self.head
+    }
+
+    fn after(&self, index: u32) -> u32 {
+        if index + 1 == self.entries { 0 } else { index + 1 }
+    }
+
+    /// Entries that the host has not consumed, as far as we know.
+    fn unconsumed(&self) -> u32 {
+        (self.tail + self.entries - self.head) % self.entries
+    }
+
+    /// Reads the head doorbell; false if the host wrote an impossible value.
+    fn refresh(&mut self, rings: &Rings<'_>) -> Result<bool, Fault> {
+        let Look::Value(head) = rings.look(self.qid, Side::Head, &mut self.awake, self.head)?
+        else {
+            return Ok(true);
+        };
+        let consumed = (head.wrapping_add(self.entries).wrapping_sub(self.head)) % self.entries;
+        if head >= self.entries || consumed > self.unconsumed() {
+            return Ok(false);
+        }
+        self.head = head;
+        Ok(true)
+    }
+
+    /// Whether a completion posted now would be seen now. `valid` becomes false
+    /// if the host wrote an impossible head.
+    #[inline]
+    pub(super) fn has_room(&mut self, rings: &Rings<'_>, valid: &mut bool) -> Result<bool, Fault> {
+        if self.is_full() {
+            *valid &= self.refresh(rings)?;
+        }
+        while !self.waiting.is_empty() && !self.is_full() {
+            self.post_waiting(rings.dma)?;
+            if self.is_full() {
+                *valid &= self.refresh(rings)?;
+            }
+        }
+        Ok(!self.is_full())
+    }
+
+    fn post_waiting(&mut self, dma: &Dma<'_>) -> Result<(), Fault> {
+        match self.waiting.pop_front() {
+            Some(cqe) => self.write(dma, cqe),
+            None => Ok(()),
+        }
+    }
+
+    /// Posts a completion, or keeps it until there is room.
+    #[inline]
+    pub(super) fn post(&mut self, dma: &Dma<'_>, cqe: Cqe) -> Result<(), Fault> {
+        if self.is_full() || !self.waiting.is_empty() {
+            self.waiting.push_back(cqe);
+            return Ok(());
+        }
+        self.write(dma, cqe)
+    }
+
+    /// Writes a completion with the wrong phase tag, where there is room.
+    pub(super) fn post_unseen(&mut self, dma: &Dma<'_>, cqe: Cqe) -> Result<(), Fault> {
+        if self.is_full() || !self.waiting.is_empty() {
+            return Ok(());
+        }
+        self.phase ^= true;
+        let written = self.write(dma, cqe);
+        self.phase ^= true;
+        written
+    }
+
+    #[inline]
+    fn write(&mut self, dma: &Dma<'_>, cqe: Cqe) -> Result<(), Fault> {
+        let [dw0, dw1, dw2, dw3] = cqe.to_dwords();
+        let dw3 = dw3 & !(1 << 16) | u32::from(self.phase) << 16;
+        let word =
+            u128::from(dw0) | u128::from(dw1) << 32 | u128::from(dw2) << 64 | u128::from(dw3) << 96;
+        let at = self.base.wrapping_add(u64::from(self.tail) * CQE_BYTES);
+        dma.post(Iova(at), &word.to_le_bytes())?;
+        self.tail = self.after(self.tail);
+        self.phase ^= self.tail == 0;
+        self.is_raised = true;
+        Ok(())
+    }
+}

@@ -1,0 +1,286 @@
+//! Carrying commands out: what a script or a plan makes of them, when they are due, and
+//! their completions.
+
+use super::command::{Command, Entry};
+use super::controller::{Controller, Held};
+use super::faults::{FaultPlan, Injector};
+use super::hook::Verdict;
+use super::io::{self, Range};
+use super::media::LbaRun;
+use super::memory::{Dma, Fault, HostMemory};
+use super::pending::Work;
+use super::status::{ABORT_REQUESTED, Answer, Reply, SUCCESS, WRITE_FAULT};
+use adit_shared::Time;
+use adit_spec::{Cid, Cqe, Qid, Sqe, Status};
+
+/// What serving a queue results in; a fault on the queue's own memory is fatal.
+pub(super) type Served<T = ()> = std::result::Result<T, Fault>;
+
+impl Controller {
+    /// Asks `hook` about each command that is fetched; see [`Verdict`]. A fault plan is
+    /// asked about those that the hook lets run.
+    pub fn set_hook(&mut self, hook: impl FnMut(&Sqe, Qid) -> Verdict + Send + 'static) {
+        self.hook = Some(Box::new(hook));
+        self.is_watched = true;
+    }
+
+    /// Lets all commands run again, as far as the fault plan does.
+    pub fn clear_hook(&mut self) {
+        self.hook = None;
+        self.is_watched = self.injector.is_some() || self.timing.is_some();
+    }
+
+    /// Follows another plan of faults from now on, by the same seed; the empty one lets all
+    /// be well again, but for what is damaged already.
+    pub fn set_faults(&mut self, plan: FaultPlan) {
+        let is_empty = plan.rules.is_empty();
+        self.injector = (!is_empty).then(|| Injector::new(&plan, self.options.seed));
+        self.is_watched = !is_empty || self.hook.is_some() || self.timing.is_some();
+        self.options.faults = plan;
+    }
+
+    /// How often each rule of the fault plan has fired, in the plan's order.
+    pub fn fault_counts(&self) -> Vec<u32> {
+        self.injector.iter().flat_map(Injector::counts).collect()
+    }
+
+    /// Runs a command that was just fetched.
+    #[inline]
+    pub(super) fn run(&mut self, entry: &Entry, sqid: Qid, dma: &Dma<'_>) -> Served {
+        if self.is_watched {
+            return self.run_watched(entry, sqid, dma);
+        }
+        self.execute(&Command::parse(entry, sqid), Verdict::Run, dma)
+    }
+
+    #[inline(never)]
+    fn run_watched(&mut self, entry: &Entry, sqid: Qid, dma: &Dma<'_>) -> Served {
+        let command = Command::parse(entry, sqid);
+        let mut verdict = match &mut self.hook {
+            None => Verdict::Run,
+            Some(hook) => hook(&zerocopy::transmute!(*entry), sqid),
+        };
+        if let (Verdict::Run, Some(injector)) = (verdict, &mut self.injector)
+            && let Some((kind, draw)) = injector.command(&command, self.now)
+        {
+            verdict = Verdict::of(kind, draw);
+        }
+        match verdict {
+            Verdict::Lose => {}
+            Verdict::Hold => self.held.push(Held { entry: *entry, sqid }),
+            // Ends the step: nothing after it is looked at.
+            Verdict::Fatal => return Err(Fault),
+            Verdict::Remove => self.pull_out(dma),
+            Verdict::Delay(time) => {
+                let due = self.done_at(&command).unwrap_or(self.now) + time;
+                let work = Work::Execute { entry: *entry, sqid, verdict: Verdict::Run };
+                self.pending.push(due, work);
+            }
+            verdict => match self.done_at(&command) {
+                Some(due) => self.pending.push(due, Work::Execute { entry: *entry, sqid, verdict }),
+                None => return self.execute(&command, verdict, dma),
+            },
+        }
+        Ok(())
+    }
+
+    /// When a command is done that takes its time. Its data moves then, not now: until
+    /// it is completed, Abort or a reset leave nothing of it, and reads do not see it.
+    fn done_at(&mut self, command: &Command) -> Option<Time> {
+        let timing = self.timing.as_mut().filter(|_| !command.sqid.is_admin())?;
+        let lba_shift =
+            self.namespaces.active(command.nsid).map_or(0, |namespace| namespace.lba_shift);
+        Some(timing.due(self.now, io::effort_of(command, lba_shift)))
+    }
+
+    /// Does what is due; returns how much that was.
+    #[inline]
+    pub(super) fn run_due(&mut self, dma: &Dma<'_>) -> Served<usize> {
+        let mut done = 0;
+        while let Some(work) = self.pending.pop_due(self.now) {
+            match work {
+                Work::Execute { entry, sqid, verdict } => {
+                    self.execute(&Command::parse(&entry, sqid), verdict, dma)?;
+                }
+                Work::Post { cqid, cqe } => self.post(cqid, cqe, dma)?,
+            }
+            done += 1;
+        }
+        Ok(done)
+    }
+
+    #[inline]
+    fn execute(&mut self, command: &Command, verdict: Verdict, dma: &Dma<'_>) -> Served {
+        let is_aborted =
+            self.submission_queue(command.sqid.0).is_some_and(|q| q.take_abort(command.cid));
+        let answer = match verdict {
+            _ if is_aborted => Err(ABORT_REQUESTED),
+            Verdict::Run => self.carry_out(command, dma),
+            verdict => self.carry_out_wrongly(command, verdict, dma),
+        };
+        self.complete(command, answer, verdict, dma)
+    }
+
+    #[inline]
+    fn carry_out(&mut self, command: &Command, dma: &Dma<'_>) -> Answer {
+        if command.sqid.is_admin() { self.admin(command, dma) } else { self.io(command, dma) }
+    }
+
+    #[inline(never)]
+    fn carry_out_wrongly(&mut self, command: &Command, verdict: Verdict, dma: &Dma<'_>) -> Answer {
+        match verdict {
+            Verdict::Fail(status) => Err(status),
+            Verdict::Answer(dw0) => Ok(Reply::Done(dw0)),
+            Verdict::MediaError => self.run_on_bad_media(command, dma),
+            Verdict::Rot { bit } => self.run_with_rot(command, bit, dma),
+            Verdict::Misdirect { slba } => self.run_elsewhere(command, slba, dma),
+            _ => self.carry_out(command, dma),
+        }
+    }
+
+    fn run_on_bad_media(&mut self, command: &Command, dma: &Dma<'_>) -> Answer {
+        let Some(run) = self.run_of(command)? else { return self.carry_out(command, dma) };
+        self.media.spoil(run.offset, run.len);
+        if io::writes(command.opcode) { Err(WRITE_FAULT) } else { self.carry_out(command, dma) }
+    }
+
+    fn run_with_rot(&mut self, command: &Command, bit: u64, dma: &Dma<'_>) -> Answer {
+        let Some(run) = self.run_of(command)? else { return self.carry_out(command, dma) };
+        let bit = bit % (run.len * 8);
+        let flip = |controller: &mut Controller| {
+            let flipped = controller.media.flip(run.offset + bit / 8, bit as u8);
+            flipped.map_err(|_| WRITE_FAULT)
+        };
+        if io::writes(command.opcode) {
+            let answer = self.carry_out(command, dma)?;
+            return flip(self).map(|()| answer);
+        }
+        flip(self)?;
+        self.carry_out(command, dma)
+    }
+
+    fn run_elsewhere(&mut self, command: &Command, slba: u64, dma: &Dma<'_>) -> Answer {
+        let Some((first, lba_count)) = io::range_of(command) else {
+            return self.carry_out(command, dma);
+        };
+        let starts = self.namespace(command.nsid)?.lba_count().saturating_sub(lba_count) + 1;
+        let slba = match slba % starts {
+            same if same == first => (same + 1) % starts,
+            other => other,
+        };
+        self.carry_out(&command.at_lba(slba), dma)
+    }
+
+    /// Where the LBAs of a command over one range lie; other commands have none that could go bad.
+    fn run_of(&self, command: &Command) -> Result<Option<LbaRun>, Status> {
+        let range = io::range_of(command).map(|(first, lba_count)| Range { first, lba_count });
+        range.map(|range| self.media_run(command.nsid, range)).transpose()
+    }
+
+    fn complete(
+        &mut self,
+        command: &Command,
+        answer: Answer,
+        verdict: Verdict,
+        dma: &Dma<'_>,
+    ) -> Served {
+        let (dw0, status) = match answer {
+            Ok(Reply::Later) => return Ok(()),
+            Ok(Reply::Done(dw0)) => (dw0, SUCCESS),
+            Err(status) => {
+                let status = self.features.with_retry_delay(status);
+                self.statistics.record(command, status);
+                (0, status)
+            }
+        };
+        let Some(queue) = self.submission_queue(command.sqid.0) else { return Ok(()) };
+        let (sqhd, cqid) = (queue.head(), queue.cqid);
+        let cqe = Cqe::new(dw0, sqhd, command.sqid, Cid(command.cid), status, false);
+        match verdict {
+            Verdict::Run => self.post(cqid, cqe, dma),
+            verdict => self.complete_wrongly(cqid, cqe, verdict, dma),
+        }
+    }
+
+    #[inline(never)]
+    fn complete_wrongly(
+        &mut self,
+        cqid: u16,
+        mut cqe: Cqe,
+        verdict: Verdict,
+        dma: &Dma<'_>,
+    ) -> Served {
+        match verdict {
+            Verdict::Mute => return Ok(()),
+            Verdict::CorruptCqe(alter) => alter(&mut cqe),
+            Verdict::XorCqe { cid, sqid, sqhd } => {
+                cqe.cid = (cqe.cid.get() ^ cid).into();
+                cqe.sqid = (cqe.sqid.get() ^ sqid).into();
+                cqe.sqhd = (cqe.sqhd.get() ^ sqhd).into();
+            }
+            Verdict::WrongPhase => {
+                return match self.completion_queue(cqid) {
+                    Some(queue) => queue.post_unseen(dma, cqe),
+                    None => Ok(()),
+                };
+            }
+            Verdict::Twice => self.post(cqid, cqe, dma)?,
+            Verdict::Again(time) => self.pending.push(self.now + time, Work::Post { cqid, cqe }),
+            _ => {}
+        }
+        self.post(cqid, cqe, dma)
+    }
+
+    #[inline]
+    fn post(&mut self, cqid: u16, cqe: Cqe, dma: &Dma<'_>) -> Served {
+        match self.completion_queue(cqid) {
+            Some(queue) => queue.post(dma, cqe),
+            None => Ok(()),
+        }
+    }
+
+    /// Completes a command that waited with `answer`.
+    pub(super) fn complete_waiting(
+        &mut self,
+        command: &Command,
+        answer: Answer,
+        dma: &Dma<'_>,
+    ) -> Served {
+        self.complete(command, answer, Verdict::Run, dma)
+    }
+
+    /// Takes a command that waits: held, or not due yet.
+    pub(super) fn take_waiting(&mut self, is_meant: impl Fn(&Command) -> bool) -> Option<Command> {
+        let parse = |held: &Held| Command::parse(&held.entry, held.sqid);
+        match self.held.iter().position(|held| is_meant(&parse(held))) {
+            Some(at) => Some(parse(&self.held.remove(at))),
+            None => self.pending.take(is_meant),
+        }
+    }
+
+    /// Runs the commands that [`Verdict::Hold`] made wait, in their order; returns how many.
+    pub fn release_held(&mut self, memory: &dyn HostMemory) -> usize {
+        let cmb = self.cmb().cloned();
+        let dma = Dma { host: memory, cmb: cmb.as_deref() };
+        let held = std::mem::take(&mut self.held);
+        for held in &held {
+            let command = Command::parse(&held.entry, held.sqid);
+            if self.execute(&command, Verdict::Run, &dma).is_err() {
+                self.registers.set_fatal();
+            }
+        }
+        self.raise_interrupts();
+        held.len()
+    }
+
+    /// When something is due next that no doorbell announces: a command that takes its time, a
+    /// change of CSTS, a fault by the clock. `None`: nothing until the host does something.
+    /// After a step at the present, it is in the future.
+    pub fn next_due(&self) -> Option<Time> {
+        let runs = self.is_running() && !self.life.is_pausing();
+        let work = self.pending.next_due().filter(|_| runs);
+        let faults = self.injector.as_ref().and_then(Injector::next_due);
+        let times = [work, self.life.next_due(), faults.filter(|_| !self.life.is_away())];
+        times.into_iter().flatten().min()
+    }
+}

@@ -1,0 +1,113 @@
+//! The data of one command: the pieces of host memory its PRPs or SGL name.
+//!
+//! Built anew for each command in buffers that are kept, so that a command costs
+//! no allocation.
+
+use super::command::{Command, Pointer};
+use super::memory::Dma;
+use super::options::SglSupport;
+use super::status::{DATA_TRANSFER_ERROR, INVALID_FIELD};
+use super::{prp, sgl};
+use adit_spec::{Iova, Status};
+
+/// A run of host memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Piece {
+    pub(super) at: Iova,
+    pub(super) len: u64,
+}
+
+/// The runs of one command in order; neighbours are merged.
+#[derive(Debug, Default)]
+pub(super) struct Pieces(Vec<Piece>);
+
+impl Pieces {
+    pub(super) fn push(&mut self, at: u64, len: u64) {
+        if len == 0 {
+            return;
+        }
+        match self.0.last_mut() {
+            Some(last) if last.at.0.checked_add(last.len) == Some(at) => last.len += len,
+            _ => self.0.push(Piece { at: Iova(at), len }),
+        }
+    }
+
+    pub(super) fn as_slice(&self) -> &[Piece] {
+        &self.0
+    }
+}
+
+/// What the walkers need to know of the controller.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Rules {
+    /// CC.MPS in bytes.
+    pub(super) page_bytes: u64,
+    /// Longest transfer in bytes (MDTS).
+    pub(super) bytes_max: u64,
+    /// Which SGLs are taken.
+    pub(super) sgl: SglSupport,
+}
+
+/// The data of the command at hand.
+#[derive(Debug, Default)]
+pub(super) struct Transfer {
+    pieces: Pieces,
+}
+
+impl Transfer {
+    /// Reads the PRPs or SGL of `command` for `len` bytes.
+    pub(super) fn map(
+        &mut self,
+        command: &Command,
+        len: u64,
+        rules: Rules,
+        dma: &Dma<'_>,
+    ) -> Result<&[Piece], Status> {
+        self.pieces.0.clear();
+        if len > rules.bytes_max {
+            return Err(INVALID_FIELD);
+        }
+        match command.pointer {
+            Pointer::Prp(prp) => prp::walk(dma, rules.page_bytes, prp, len, &mut self.pieces)?,
+            Pointer::Sgl(first) if rules.sgl != SglSupport::Off => {
+                sgl::walk(dma, rules.sgl, &first, len, &mut self.pieces)?;
+            }
+            Pointer::Sgl(_) | Pointer::Reserved => return Err(INVALID_FIELD),
+        }
+        Ok(self.pieces.as_slice())
+    }
+
+    /// Maps the command's data and fills it from `data`.
+    pub(super) fn send(
+        &mut self,
+        command: &Command,
+        data: &[u8],
+        rules: Rules,
+        dma: &Dma<'_>,
+    ) -> Result<(), Status> {
+        let mut rest = data;
+        for piece in self.map(command, data.len() as u64, rules, dma)? {
+            let (now, later) = rest.split_at(piece.len as usize);
+            dma.write(piece.at, now).map_err(|_| DATA_TRANSFER_ERROR)?;
+            rest = later;
+        }
+        Ok(())
+    }
+
+    /// Maps the command's data and reads it into `data`.
+    pub(super) fn receive(
+        &mut self,
+        command: &Command,
+        data: &mut [u8],
+        rules: Rules,
+        dma: &Dma<'_>,
+    ) -> Result<(), Status> {
+        let mut rest = data;
+        for piece in self.map(command, rest.len() as u64, rules, dma)? {
+            let (now, later) = rest.split_at_mut(piece.len as usize);
+            dma.read(piece.at, now).map_err(|_| DATA_TRANSFER_ERROR)?;
+            rest = later;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,489 @@
+//! Admin commands: builders and what the controller reads back (Base 5).
+
+use core::fmt;
+
+use zerocopy::little_endian::U32;
+
+use super::{AdminOpcode, DataPointer, Sqe};
+use crate::feature::Fid;
+use crate::ids::{Cid, Iova, Nsid, Qid, QueueEntries};
+use crate::log::Lid;
+
+/// Controller or Namespace Structure: which data structure Identify returns (CNS, Base 5.17).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Cns(pub u8);
+
+impl Cns {
+    /// 00h: Identify Namespace of the NVM command set.
+    pub const NAMESPACE: Cns = Cns(0x00);
+    /// 01h: Identify Controller.
+    pub const CONTROLLER: Cns = Cns(0x01);
+    /// 02h: active namespace list.
+    pub const ACTIVE_NAMESPACES: Cns = Cns(0x02);
+    /// 03h: namespace identification descriptor list.
+    pub const NAMESPACE_DESCRIPTORS: Cns = Cns(0x03);
+    /// 05h: Identify Namespace of one I/O command set.
+    pub const COMMAND_SET_NAMESPACE: Cns = Cns(0x05);
+    /// 06h: Identify Controller of one I/O command set.
+    pub const COMMAND_SET_CONTROLLER: Cns = Cns(0x06);
+    /// 08h: Identify Namespace, independent of the I/O command set.
+    pub const INDEPENDENT_NAMESPACE: Cns = Cns(0x08);
+    /// 10h: allocated namespace list.
+    pub const ALLOCATED_NAMESPACES: Cns = Cns(0x10);
+    /// 11h: Identify Namespace of an allocated namespace.
+    pub const ALLOCATED_NAMESPACE: Cns = Cns(0x11);
+    /// 12h: list of the controllers that a namespace is attached to.
+    pub const NAMESPACE_CONTROLLERS: Cns = Cns(0x12);
+    /// 13h: list of the controllers in the NVM subsystem.
+    pub const CONTROLLERS: Cns = Cns(0x13);
+    /// 1Ch: combinations of I/O command sets.
+    pub const COMMAND_SETS: Cns = Cns(0x1c);
+}
+
+impl fmt::Display for Cns {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:02X}h", self.0)
+    }
+}
+
+/// Priority class of a submission queue; used with weighted round robin only (QPRIO, Base 5.5).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum QueuePriority {
+    /// 00b.
+    Urgent,
+    /// 01b.
+    High,
+    /// 10b.
+    #[default]
+    Medium,
+    /// 11b.
+    Low,
+}
+
+/// Which value of a feature Get Features returns (SEL, Base 5.15).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum FeatureSelect {
+    /// 000b: the value in force.
+    #[default]
+    Current,
+    /// 001b: the manufacturer's value.
+    Default,
+    /// 010b: the value kept over resets.
+    Saved,
+    /// 011b: bits that say whether the feature can be saved, changed, and is per namespace.
+    SupportedCapabilities,
+    /// Any other value.
+    Reserved(u8),
+}
+
+/// What Namespace Attachment does (SEL, Base 5.22).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AttachmentSelect {
+    /// 0h: attach the controllers of the list.
+    Attach,
+    /// 1h: detach them.
+    Detach,
+    /// Any other value.
+    Reserved(u8),
+}
+
+/// What Namespace Management does (SEL, Base 5.23).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ManagementSelect {
+    /// 0h: create a namespace like the one described by the data.
+    Create,
+    /// 1h: delete the namespace.
+    Delete,
+    /// Any other value.
+    Reserved(u8),
+}
+
+/// The most that one Get Log Page can ask for with a 32-bit number of bytes.
+pub const GET_LOG_PAGE_BYTES_MAX: u32 = !3;
+
+const PC: u32 = 1;
+const IEN: u32 = 1 << 1;
+const RAE: u32 = 1 << 15;
+const SAVE: u32 = 1 << 31;
+
+impl Sqe {
+    const fn admin(opcode: AdminOpcode, nsid: Nsid) -> Sqe {
+        Sqe::new(opcode.0, nsid)
+    }
+
+    /// Identify (Base 5.17): 4096 bytes of data. `cntid` is 0 where the structure does not need it.
+    pub const fn identify(cns: Cns, nsid: Nsid, cntid: u16) -> Sqe {
+        Sqe::admin(AdminOpcode::IDENTIFY, nsid).with_cdw10((cntid as u32) << 16 | cns.0 as u32)
+    }
+
+    /// Sets the Command Set Identifier of Identify; 0, the NVM command set, if not set.
+    pub const fn with_csi(self, csi: u8) -> Sqe {
+        let cdw11 = self.cdw11.get() & 0x00ff_ffff | (csi as u32) << 24;
+        self.with_cdw11(cdw11)
+    }
+
+    /// Create I/O Completion Queue (Base 5.4). The data pointer is the queue; without `vector`, interrupts are off.
+    pub const fn create_io_cq(
+        qid: Qid,
+        entries: QueueEntries,
+        vector: Option<u16>,
+        physically_contiguous: bool,
+    ) -> Sqe {
+        let interrupt = match vector {
+            Some(vector) => (vector as u32) << 16 | IEN,
+            None => 0,
+        };
+        Sqe::admin(AdminOpcode::CREATE_IO_CQ, Nsid::NONE)
+            .with_cdw10((entries.z() as u32) << 16 | qid.0 as u32)
+            .with_cdw11(interrupt | physically_contiguous as u32)
+    }
+
+    /// Create I/O Submission Queue (Base 5.5), physically contiguous. The data pointer is the queue.
+    pub const fn create_io_sq(
+        qid: Qid,
+        cqid: Qid,
+        entries: QueueEntries,
+        priority: QueuePriority,
+    ) -> Sqe {
+        Sqe::admin(AdminOpcode::CREATE_IO_SQ, Nsid::NONE)
+            .with_cdw10((entries.z() as u32) << 16 | qid.0 as u32)
+            .with_cdw11((cqid.0 as u32) << 16 | (priority as u32) << 1 | PC)
+    }
+
+    /// Delete I/O Completion Queue (Base 5.6); its submission queues must be gone.
+    pub const fn delete_io_cq(qid: Qid) -> Sqe {
+        Sqe::admin(AdminOpcode::DELETE_IO_CQ, Nsid::NONE).with_cdw10(qid.0 as u32)
+    }
+
+    /// Delete I/O Submission Queue (Base 5.7).
+    pub const fn delete_io_sq(qid: Qid) -> Sqe {
+        Sqe::admin(AdminOpcode::DELETE_IO_SQ, Nsid::NONE).with_cdw10(qid.0 as u32)
+    }
+
+    /// Get Log Page (Base 5.16): `bytes` of log `lid` from `offset` bytes into it.
+    ///
+    /// With `rae`, the asynchronous event that the log belongs to stays pending. `None` if `bytes` is 0 or if `bytes`
+    /// or `offset` is not a multiple of 4.
+    pub const fn get_log_page(
+        lid: Lid,
+        nsid: Nsid,
+        bytes: u32,
+        offset: u64,
+        rae: bool,
+    ) -> Option<Sqe> {
+        if bytes == 0 || !bytes.is_multiple_of(4) || !offset.is_multiple_of(4) {
+            return None;
+        }
+        let numd_z = bytes / 4 - 1;
+        let flags = if rae { RAE } else { 0 };
+        Some(Sqe {
+            cdw10: U32::new((numd_z & 0xffff) << 16 | flags | lid.0 as u32),
+            cdw11: U32::new(numd_z >> 16),
+            cdw12: U32::new(offset as u32),
+            cdw13: U32::new((offset >> 32) as u32),
+            ..Sqe::admin(AdminOpcode::GET_LOG_PAGE, nsid)
+        })
+    }
+
+    /// Set Features (Base 5.27); with `save`, the value survives resets.
+    pub const fn set_features(fid: Fid, nsid: Nsid, cdw11: u32, save: bool) -> Sqe {
+        let sv = if save { SAVE } else { 0 };
+        Sqe::admin(AdminOpcode::SET_FEATURES, nsid).with_cdw10(sv | fid.0 as u32).with_cdw11(cdw11)
+    }
+
+    /// Get Features (Base 5.15); `cdw11` is 0 for most features.
+    pub const fn get_features(fid: Fid, nsid: Nsid, cdw11: u32, select: FeatureSelect) -> Sqe {
+        let sel = (select.raw() as u32 & 7) << 8;
+        Sqe::admin(AdminOpcode::GET_FEATURES, nsid).with_cdw10(sel | fid.0 as u32).with_cdw11(cdw11)
+    }
+
+    /// Abort (Base 5.1) of command `cid` of submission queue `sqid`.
+    pub const fn abort(sqid: Qid, cid: Cid) -> Sqe {
+        Sqe::admin(AdminOpcode::ABORT, Nsid::NONE).with_cdw10((cid.0 as u32) << 16 | sqid.0 as u32)
+    }
+
+    /// Asynchronous Event Request (Base 5.2): completes when there is an event, however long that takes.
+    pub const fn async_event_request() -> Sqe {
+        Sqe::admin(AdminOpcode::ASYNC_EVENT_REQUEST, Nsid::NONE)
+    }
+
+    /// Doorbell Buffer Config (Base 5.8): the page of shadow doorbells and the page of event indices.
+    pub const fn doorbell_buffer_config(shadow: Iova, event_index: Iova) -> Sqe {
+        Sqe::admin(AdminOpcode::DOORBELL_BUFFER_CONFIG, Nsid::NONE)
+            .with_dptr(DataPointer::Prp { prp1: shadow, prp2: event_index })
+    }
+
+    /// Namespace Attachment (Base 5.22); the data is a controller list.
+    pub const fn namespace_attachment(nsid: Nsid, select: AttachmentSelect) -> Sqe {
+        Sqe::admin(AdminOpcode::NAMESPACE_ATTACHMENT, nsid).with_cdw10(select.raw() as u32 & 0xf)
+    }
+
+    /// Namespace Management (Base 5.23); for a creation, the data is an Identify Namespace structure.
+    pub const fn namespace_management(nsid: Nsid, select: ManagementSelect) -> Sqe {
+        Sqe::admin(AdminOpcode::NAMESPACE_MANAGEMENT, nsid).with_cdw10(select.raw() as u32 & 0xf)
+    }
+
+    /// Keep Alive (Base 5.18).
+    pub const fn keep_alive() -> Sqe {
+        Sqe::admin(AdminOpcode::KEEP_ALIVE, Nsid::NONE)
+    }
+}
+
+/// What the controller reads from admin commands.
+impl Sqe {
+    /// CNS of Identify.
+    pub const fn cns(&self) -> Cns {
+        Cns(self.cdw10.get() as u8)
+    }
+
+    /// Controller identifier of Identify.
+    pub const fn cntid(&self) -> u16 {
+        (self.cdw10.get() >> 16) as u16
+    }
+
+    /// Command Set Identifier of Identify and Namespace Management.
+    pub const fn csi(&self) -> u8 {
+        (self.cdw11.get() >> 24) as u8
+    }
+
+    /// Queue identifier of the four queue commands.
+    pub const fn qid(&self) -> Qid {
+        Qid(self.cdw10.get() as u16)
+    }
+
+    /// Queue size of the two queue creations; `None` for the invalid wire value 0.
+    pub const fn queue_entries(&self) -> Option<QueueEntries> {
+        QueueEntries::from_z((self.cdw10.get() >> 16) as u16)
+    }
+
+    /// Whether the queue to create is physically contiguous (PC).
+    pub const fn physically_contiguous(&self) -> bool {
+        self.cdw11.get() & PC != 0
+    }
+
+    /// Interrupt vector of Create I/O Completion Queue; `None` if interrupts are off.
+    pub const fn interrupt_vector(&self) -> Option<u16> {
+        if self.cdw11.get() & IEN == 0 {
+            return None;
+        }
+        Some((self.cdw11.get() >> 16) as u16)
+    }
+
+    /// Completion queue of Create I/O Submission Queue.
+    pub const fn cqid(&self) -> Qid {
+        Qid((self.cdw11.get() >> 16) as u16)
+    }
+
+    /// Priority of Create I/O Submission Queue.
+    pub const fn queue_priority(&self) -> QueuePriority {
+        match self.cdw11.get() >> 1 & 3 {
+            0 => QueuePriority::Urgent,
+            1 => QueuePriority::High,
+            2 => QueuePriority::Medium,
+            _ => QueuePriority::Low,
+        }
+    }
+
+    /// Log page identifier of Get Log Page.
+    pub const fn lid(&self) -> Lid {
+        Lid(self.cdw10.get() as u8)
+    }
+
+    /// Length that Get Log Page asks for, in bytes: 4 to 16 GiB.
+    pub const fn log_bytes(&self) -> u64 {
+        let numd_z = (self.cdw10.get() >> 16) as u64 | ((self.cdw11.get() & 0xffff) as u64) << 16;
+        (numd_z + 1) * 4
+    }
+
+    /// Offset into the log page of Get Log Page, in bytes.
+    pub const fn log_offset(&self) -> u64 {
+        self.cdw12.get() as u64 | (self.cdw13.get() as u64) << 32
+    }
+
+    /// Retain Asynchronous Event of Get Log Page.
+    pub const fn rae(&self) -> bool {
+        self.cdw10.get() & RAE != 0
+    }
+
+    /// Feature identifier of Set Features and Get Features.
+    pub const fn fid(&self) -> Fid {
+        Fid(self.cdw10.get() as u8)
+    }
+
+    /// Save of Set Features.
+    pub const fn save(&self) -> bool {
+        self.cdw10.get() & SAVE != 0
+    }
+
+    /// Which value Get Features asks for.
+    pub const fn feature_select(&self) -> FeatureSelect {
+        match (self.cdw10.get() >> 8) as u8 & 7 {
+            0 => FeatureSelect::Current,
+            1 => FeatureSelect::Default,
+            2 => FeatureSelect::Saved,
+            3 => FeatureSelect::SupportedCapabilities,
+            raw => FeatureSelect::Reserved(raw),
+        }
+    }
+
+    /// Submission queue of the command that Abort names.
+    pub const fn abort_sqid(&self) -> Qid {
+        Qid(self.cdw10.get() as u16)
+    }
+
+    /// Identifier of the command that Abort names.
+    pub const fn abort_cid(&self) -> Cid {
+        Cid((self.cdw10.get() >> 16) as u16)
+    }
+
+    /// What Namespace Attachment does.
+    pub const fn attachment_select(&self) -> AttachmentSelect {
+        match self.cdw10.get() as u8 & 0xf {
+            0 => AttachmentSelect::Attach,
+            1 => AttachmentSelect::Detach,
+            raw => AttachmentSelect::Reserved(raw),
+        }
+    }
+
+    /// What Namespace Management does.
+    pub const fn management_select(&self) -> ManagementSelect {
+        match self.cdw10.get() as u8 & 0xf {
+            0 => ManagementSelect::Create,
+            1 => ManagementSelect::Delete,
+            raw => ManagementSelect::Reserved(raw),
+        }
+    }
+}
+
+impl FeatureSelect {
+    const fn raw(self) -> u8 {
+        match self {
+            FeatureSelect::Current => 0,
+            FeatureSelect::Default => 1,
+            FeatureSelect::Saved => 2,
+            FeatureSelect::SupportedCapabilities => 3,
+            FeatureSelect::Reserved(raw) => raw,
+        }
+    }
+}
+
+impl AttachmentSelect {
+    const fn raw(self) -> u8 {
+        match self {
+            AttachmentSelect::Attach => 0,
+            AttachmentSelect::Detach => 1,
+            AttachmentSelect::Reserved(raw) => raw,
+        }
+    }
+}
+
+impl ManagementSelect {
+    const fn raw(self) -> u8 {
+        match self {
+            ManagementSelect::Create => 0,
+            ManagementSelect::Delete => 1,
+            ManagementSelect::Reserved(raw) => raw,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn queue_creation_golden_dwords() {
+        let entries = QueueEntries::new(64).unwrap();
+        let cq = Sqe::create_io_cq(Qid(3), entries, Some(2), true);
+        assert_eq!(
+            [cq.cdw0.get(), cq.cdw10.get(), cq.cdw11.get()],
+            [0x05, 0x003f_0003, 0x0002_0003]
+        );
+        let sq = Sqe::create_io_sq(Qid(3), Qid(3), entries, QueuePriority::Medium);
+        assert_eq!(
+            [sq.cdw0.get(), sq.cdw10.get(), sq.cdw11.get()],
+            [0x01, 0x003f_0003, 0x0003_0005]
+        );
+        assert_eq!(Sqe::create_io_cq(Qid(3), entries, None, true).interrupt_vector(), None);
+        assert_eq!(Sqe::default().queue_entries(), None);
+    }
+
+    #[test]
+    fn log_page_lengths_are_dwords() {
+        assert_eq!(Sqe::get_log_page(Lid::SMART_HEALTH, Nsid::ALL, 0, 0, false), None);
+        assert_eq!(Sqe::get_log_page(Lid::SMART_HEALTH, Nsid::ALL, 6, 0, false), None);
+        assert_eq!(Sqe::get_log_page(Lid::SMART_HEALTH, Nsid::ALL, 8, 2, false), None);
+        let sqe = Sqe::get_log_page(Lid::SMART_HEALTH, Nsid::ALL, 512, 0, true).unwrap();
+        assert_eq!((sqe.cdw10.get(), sqe.cdw11.get()), (0x007f_8002, 0));
+        let sqe = Sqe::get_log_page(Lid::SMART_HEALTH, Nsid::ALL, GET_LOG_PAGE_BYTES_MAX, 0, true)
+            .unwrap();
+        assert_eq!(sqe.log_bytes(), u64::from(GET_LOG_PAGE_BYTES_MAX));
+    }
+
+    #[test]
+    fn selections_round_trip() {
+        use FeatureSelect::{Current, Default, Reserved, Saved, SupportedCapabilities};
+        for select in [Current, Default, Saved, SupportedCapabilities, Reserved(7)] {
+            assert_eq!(
+                Sqe::get_features(Fid::NUMBER_OF_QUEUES, Nsid::NONE, 0, select).feature_select(),
+                select
+            );
+        }
+        for select in
+            [AttachmentSelect::Attach, AttachmentSelect::Detach, AttachmentSelect::Reserved(2)]
+        {
+            assert_eq!(Sqe::namespace_attachment(Nsid(1), select).attachment_select(), select);
+        }
+        for select in
+            [ManagementSelect::Create, ManagementSelect::Delete, ManagementSelect::Reserved(15)]
+        {
+            assert_eq!(Sqe::namespace_management(Nsid(1), select).management_select(), select);
+        }
+        use QueuePriority::{High, Low, Medium, Urgent};
+        for priority in [Urgent, High, Medium, Low] {
+            let sqe = Sqe::create_io_sq(Qid(1), Qid(2), QueueEntries::MIN, priority);
+            assert_eq!((sqe.queue_priority(), sqe.cqid()), (priority, Qid(2)));
+        }
+    }
+
+    #[test]
+    fn commands_without_parameters() {
+        assert_eq!(Sqe::async_event_request().admin_opcode(), AdminOpcode::ASYNC_EVENT_REQUEST);
+        assert_eq!(Sqe::keep_alive().admin_opcode(), AdminOpcode::KEEP_ALIVE);
+        let dbbuf = Sqe::doorbell_buffer_config(Iova(0x1000), Iova(0x2000));
+        assert_eq!((dbbuf.prp1(), dbbuf.prp2()), (Iova(0x1000), Iova(0x2000)));
+    }
+
+    proptest! {
+        #[test]
+        fn identify_round_trips(cns: u8, nsid: u32, cntid: u16, csi: u8) {
+            let sqe = Sqe::identify(Cns(cns), Nsid(nsid), cntid).with_csi(csi);
+            prop_assert_eq!((sqe.cns(), sqe.nsid(), sqe.cntid(), sqe.csi()), (Cns(cns), Nsid(nsid), cntid, csi));
+        }
+
+        #[test]
+        fn queues_round_trip(qid: u16, entries in 2u32..=65536, vector: Option<u16>, pc: bool) {
+            let entries = QueueEntries::new(entries).unwrap();
+            let sqe = Sqe::create_io_cq(Qid(qid), entries, vector, pc);
+            prop_assert_eq!((sqe.qid(), sqe.queue_entries()), (Qid(qid), Some(entries)));
+            prop_assert_eq!((sqe.interrupt_vector(), sqe.physically_contiguous()), (vector, pc));
+            prop_assert_eq!((Sqe::delete_io_cq(Qid(qid)).qid(), Sqe::delete_io_sq(Qid(qid)).qid()), (Qid(qid), Qid(qid)));
+        }
+
+        #[test]
+        fn log_pages_round_trip(lid: u8, dwords in 1u32..=GET_LOG_PAGE_BYTES_MAX / 4, offset: u64, rae: bool) {
+            let sqe = Sqe::get_log_page(Lid(lid), Nsid::ALL, dwords * 4, offset & !3, rae).unwrap();
+            prop_assert_eq!((sqe.lid(), sqe.rae()), (Lid(lid), rae));
+            prop_assert_eq!((sqe.log_bytes(), sqe.log_offset()), (u64::from(dwords) * 4, offset & !3));
+        }
+
+        #[test]
+        fn features_and_abort_round_trip(fid: u8, cdw11: u32, save: bool, sqid: u16, cid: u16) {
+            let set = Sqe::set_features(Fid(fid), Nsid::NONE, cdw11, save);
+            prop_assert_eq!((set.fid(), set.cdw11.get(), set.save()), (Fid(fid), cdw11, save));
+            let abort = Sqe::abort(Qid(sqid), Cid(cid));
+            prop_assert_eq!((abort.abort_sqid(), abort.abort_cid()), (Qid(sqid), Cid(cid)));
+        }
+    }
+}

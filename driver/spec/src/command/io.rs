@@ -1,0 +1,225 @@
+//! I/O commands of the NVM command set: builders and what the controller reads back (Base 7.1, NVM 3.2).
+//!
+//! Builders run once per I/O; all of them are a handful of stores.
+
+use zerocopy::little_endian::U32;
+
+use super::{IoOpcode, Sqe};
+use crate::ids::{Lba, LbaCount, Nsid, RangeCount};
+
+const LIMITED_RETRY: u32 = 1 << 31;
+const FUA: u32 = 1 << 30;
+const DEAC: u32 = 1 << 25;
+const DSM_AD: u32 = 1 << 2;
+
+impl Sqe {
+    #[inline]
+    const fn lba_range(opcode: IoOpcode, nsid: Nsid, slba: Lba, nlb: LbaCount) -> Sqe {
+        Sqe {
+            cdw10: U32::new(slba.0 as u32),
+            cdw11: U32::new((slba.0 >> 32) as u32),
+            cdw12: U32::new(nlb.z() as u32),
+            ..Sqe::new(opcode.0, nsid)
+        }
+    }
+
+    /// Read (NVM 3.2.4).
+    #[inline]
+    pub const fn read(nsid: Nsid, slba: Lba, nlb: LbaCount) -> Sqe {
+        Sqe::lba_range(IoOpcode::READ, nsid, slba, nlb)
+    }
+
+    /// Write (NVM 3.2.6).
+    #[inline]
+    pub const fn write(nsid: Nsid, slba: Lba, nlb: LbaCount) -> Sqe {
+        Sqe::lba_range(IoOpcode::WRITE, nsid, slba, nlb)
+    }
+
+    /// Compare (NVM 3.2.1).
+    #[inline]
+    pub const fn compare(nsid: Nsid, slba: Lba, nlb: LbaCount) -> Sqe {
+        Sqe::lba_range(IoOpcode::COMPARE, nsid, slba, nlb)
+    }
+
+    /// Verify (NVM 3.2.5): the controller reads and checks, and transfers nothing.
+    #[inline]
+    pub const fn verify(nsid: Nsid, slba: Lba, nlb: LbaCount) -> Sqe {
+        Sqe::lba_range(IoOpcode::VERIFY, nsid, slba, nlb)
+    }
+
+    /// Write Zeroes (NVM 3.2.8).
+    #[inline]
+    pub const fn write_zeroes(nsid: Nsid, slba: Lba, nlb: LbaCount) -> Sqe {
+        Sqe::lba_range(IoOpcode::WRITE_ZEROES, nsid, slba, nlb)
+    }
+
+    /// Write Uncorrectable (NVM 3.2.7): later reads of the range fail until it is written.
+    #[inline]
+    pub const fn write_uncorrectable(nsid: Nsid, slba: Lba, nlb: LbaCount) -> Sqe {
+        Sqe::lba_range(IoOpcode::WRITE_UNCORRECTABLE, nsid, slba, nlb)
+    }
+
+    /// Flush (Base 7.1): what completed before it becomes durable.
+    #[inline]
+    pub const fn flush(nsid: Nsid) -> Sqe {
+        Sqe::new(IoOpcode::FLUSH.0, nsid)
+    }
+
+    /// Dataset Management (NVM 3.2.3) over an array of `ranges` [`super::DsmRange`]s, given as the data.
+    #[inline]
+    pub const fn dataset_management(nsid: Nsid, ranges: RangeCount, deallocate: bool) -> Sqe {
+        Sqe {
+            cdw10: U32::new(ranges.z() as u32),
+            cdw11: U32::new(if deallocate { DSM_AD } else { 0 }),
+            ..Sqe::new(IoOpcode::DATASET_MANAGEMENT.0, nsid)
+        }
+    }
+
+    /// Copy (NVM 3.2.2) of `ranges` [`super::CopyRange`]s (format 0h), given as the data, to `sdlba` and following.
+    #[inline]
+    pub const fn copy(nsid: Nsid, sdlba: Lba, ranges: RangeCount) -> Sqe {
+        Sqe {
+            cdw10: U32::new(sdlba.0 as u32),
+            cdw11: U32::new((sdlba.0 >> 32) as u32),
+            cdw12: U32::new(ranges.z() as u32),
+            ..Sqe::new(IoOpcode::COPY.0, nsid)
+        }
+    }
+
+    #[inline]
+    const fn with_cdw12_flag(self, flag: u32, set: bool) -> Sqe {
+        let cdw12 = self.cdw12.get();
+        self.with_cdw12(if set { cdw12 | flag } else { cdw12 & !flag })
+    }
+
+    /// Sets Force Unit Access: of Read, Write, Compare, Verify, Write Zeroes and Copy.
+    #[inline]
+    pub const fn with_fua(self, fua: bool) -> Sqe {
+        self.with_cdw12_flag(FUA, fua)
+    }
+
+    /// Sets Limited Retry: the controller is to give up early rather than try every means of recovery.
+    #[inline]
+    pub const fn with_limited_retry(self, limited_retry: bool) -> Sqe {
+        self.with_cdw12_flag(LIMITED_RETRY, limited_retry)
+    }
+
+    /// Sets Deallocate of Write Zeroes: the controller should deallocate the range if that reads as zeroes.
+    #[inline]
+    pub const fn with_deac(self, deac: bool) -> Sqe {
+        self.with_cdw12_flag(DEAC, deac)
+    }
+
+    /// Starting LBA; for Copy, the starting destination LBA.
+    #[inline]
+    pub const fn slba(&self) -> Lba {
+        Lba(self.cdw10.get() as u64 | (self.cdw11.get() as u64) << 32)
+    }
+
+    /// Number of logical blocks.
+    #[inline]
+    pub const fn nlb(&self) -> LbaCount {
+        LbaCount::from_z(self.cdw12.get() as u16)
+    }
+
+    /// Force Unit Access.
+    pub const fn fua(&self) -> bool {
+        self.cdw12.get() & FUA != 0
+    }
+
+    /// Limited Retry.
+    pub const fn limited_retry(&self) -> bool {
+        self.cdw12.get() & LIMITED_RETRY != 0
+    }
+
+    /// Deallocate, of Write Zeroes.
+    pub const fn deac(&self) -> bool {
+        self.cdw12.get() & DEAC != 0
+    }
+
+    /// Protection Information (PRINFO): bit 3 PRACT, bits 2:0 PRCHK.
+    pub const fn prinfo(&self) -> u8 {
+        (self.cdw12.get() >> 26) as u8 & 0xf
+    }
+
+    /// Number of ranges of Dataset Management.
+    pub const fn dsm_range_count(&self) -> RangeCount {
+        RangeCount::from_z(self.cdw10.get() as u8)
+    }
+
+    /// Deallocate attribute of Dataset Management.
+    pub const fn dsm_deallocate(&self) -> bool {
+        self.cdw11.get() & DSM_AD != 0
+    }
+
+    /// Number of source ranges of Copy.
+    pub const fn copy_range_count(&self) -> RangeCount {
+        RangeCount::from_z(self.cdw12.get() as u8)
+    }
+
+    /// Descriptor format of Copy; 0 is [`super::CopyRange`].
+    pub const fn copy_descriptor_format(&self) -> u8 {
+        (self.cdw12.get() >> 8) as u8 & 0xf
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn read_golden_dwords() {
+        let sqe = Sqe::read(Nsid(1), Lba(0x1_0000_0002), LbaCount::new(8).unwrap()).with_fua(true);
+        let mut expected = [0; 16];
+        expected[0] = 0x02;
+        expected[1] = 1;
+        expected[10..13].copy_from_slice(&[2, 1, 0x4000_0007]);
+        assert_eq!(sqe.to_dwords(), expected);
+    }
+
+    #[test]
+    fn builders_are_const() {
+        const SQE: Sqe = Sqe::flush(Nsid::ALL);
+        assert_eq!((SQE.io_opcode(), SQE.nsid()), (IoOpcode::FLUSH, Nsid::ALL));
+    }
+
+    #[test]
+    fn dataset_management_and_copy() {
+        let dsm = Sqe::dataset_management(Nsid(1), RangeCount::MAX, true);
+        assert_eq!((dsm.cdw10.get(), dsm.cdw11.get()), (255, 4));
+        assert!(dsm.dsm_deallocate() && dsm.dsm_range_count() == RangeCount::MAX);
+        let copy = Sqe::copy(Nsid(1), Lba(99), RangeCount::new(3).unwrap()).with_fua(true);
+        assert_eq!(
+            (copy.slba(), copy.copy_range_count().get(), copy.copy_descriptor_format()),
+            (Lba(99), 3, 0)
+        );
+        assert!(copy.fua());
+    }
+
+    type Builder = fn(Nsid, Lba, LbaCount) -> Sqe;
+    const BUILDERS: [(Builder, IoOpcode); 6] = [
+        (Sqe::read, IoOpcode::READ),
+        (Sqe::write, IoOpcode::WRITE),
+        (Sqe::compare, IoOpcode::COMPARE),
+        (Sqe::verify, IoOpcode::VERIFY),
+        (Sqe::write_zeroes, IoOpcode::WRITE_ZEROES),
+        (Sqe::write_uncorrectable, IoOpcode::WRITE_UNCORRECTABLE),
+    ];
+
+    proptest! {
+        #[test]
+        fn range_commands_round_trip(nsid: u32, slba: u64, nlb_z: u16, fua: bool, lr: bool, deac: bool) {
+            for (build, opcode) in BUILDERS {
+                let sqe = build(Nsid(nsid), Lba(slba), LbaCount::from_z(nlb_z))
+                    .with_fua(fua)
+                    .with_limited_retry(lr)
+                    .with_deac(deac);
+                prop_assert_eq!((sqe.io_opcode(), sqe.nsid(), sqe.slba()), (opcode, Nsid(nsid), Lba(slba)));
+                prop_assert_eq!(sqe.nlb().z(), nlb_z);
+                prop_assert_eq!((sqe.fua(), sqe.limited_retry(), sqe.deac()), (fua, lr, deac));
+                prop_assert_eq!((sqe.cid().0, sqe.prp1().0, sqe.prp2().0), (0, 0, 0));
+            }
+        }
+    }
+}

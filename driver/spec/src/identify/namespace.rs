@@ -1,0 +1,345 @@
+//! Identify Namespace of the NVM command set (CNS 00h, NVM 4.1.5.1).
+
+use core::fmt;
+
+use zerocopy::little_endian::{U16, U32, U64, U128};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use crate::bits::bit_flags;
+
+/// Identify Namespace data structure (CNS 00h, NVM 4.1.5.1). All zeroes for an inactive namespace.
+#[derive(Clone, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+pub struct IdentifyNamespace {
+    /// Namespace Size in logical blocks.
+    pub nsze_lbas: U64,
+    /// Namespace Capacity in logical blocks.
+    pub ncap_lbas: U64,
+    /// Namespace Utilization in logical blocks.
+    pub nuse_lbas: U64,
+    /// Namespace Features.
+    pub nsfeat: u8,
+    /// Number of LBA Formats, zero-based.
+    pub nlbaf_z: u8,
+    /// Formatted LBA Size: bits 3:0 and 6:5 format index, bit 4 metadata at the end of each logical block.
+    pub flbas: u8,
+    /// Metadata Capabilities: bit 0 extended LBA, bit 1 separate buffer.
+    pub mc: u8,
+    /// End-to-end Data Protection Capabilities.
+    pub dpc: u8,
+    /// End-to-end Data Protection Type Settings: bits 2:0 type, bit 3 position.
+    pub dps: u8,
+    /// Namespace Multi-path I/O and Namespace Sharing Capabilities: bit 0 may be shared.
+    pub nmic: u8,
+    /// Reservation Capabilities.
+    pub rescap: u8,
+    /// Format Progress Indicator: bit 7 supported, bits 6:0 percent that remains.
+    pub fpi: u8,
+    /// Deallocate Logical Block Features.
+    pub dlfeat: u8,
+    /// Namespace Atomic Write Unit Normal in logical blocks, zero-based.
+    pub nawun_z: U16,
+    /// Namespace Atomic Write Unit Power Fail in logical blocks, zero-based.
+    pub nawupf_z: U16,
+    /// Namespace Atomic Compare and Write Unit in logical blocks, zero-based.
+    pub nacwu_z: U16,
+    /// Namespace Atomic Boundary Size Normal in logical blocks, zero-based; 0 for no boundary.
+    pub nabsn_z: U16,
+    /// Namespace Atomic Boundary Offset: LBA of the first boundary.
+    pub nabo: U16,
+    /// Namespace Atomic Boundary Size Power Fail in logical blocks, zero-based; 0 for no boundary.
+    pub nabspf_z: U16,
+    /// Namespace Optimal I/O Boundary in logical blocks; 0 for not reported.
+    pub noiob_lbas: U16,
+    /// NVM Capacity in bytes.
+    pub nvmcap_bytes: U128,
+    /// Namespace Preferred Write Granularity in logical blocks, zero-based; valid if [`Nsfeat::optperf`].
+    pub npwg_z: U16,
+    /// Namespace Preferred Write Alignment in logical blocks, zero-based; valid if [`Nsfeat::optperf`].
+    pub npwa_z: U16,
+    /// Namespace Preferred Deallocate Granularity in logical blocks, zero-based; valid if [`Nsfeat::optperf`].
+    pub npdg_z: U16,
+    /// Namespace Preferred Deallocate Alignment in logical blocks, zero-based; valid if [`Nsfeat::optperf`].
+    pub npda_z: U16,
+    /// Namespace Optimal Write Size in logical blocks, zero-based; valid if [`Nsfeat::optperf`].
+    pub nows_z: U16,
+    /// Maximum Single Source Range Length of Copy in logical blocks.
+    pub mssrl_lbas: U16,
+    /// Maximum Copy Length in logical blocks.
+    pub mcl_lbas: U32,
+    /// Maximum Source Range Count of Copy, zero-based.
+    pub msrc_z: u8,
+    reserved81: [u8; 11],
+    /// ANA Group Identifier.
+    pub anagrpid: U32,
+    reserved96: [u8; 3],
+    /// Namespace Attributes: bit 0 write protected.
+    pub nsattr: u8,
+    /// NVM Set Identifier.
+    pub nvmsetid: U16,
+    /// Endurance Group Identifier.
+    pub endgid: U16,
+    /// Namespace Globally Unique Identifier, big-endian; 0 for none.
+    pub nguid: [u8; 16],
+    /// IEEE Extended Unique Identifier, big-endian; 0 for none.
+    pub eui64: [u8; 8],
+    /// LBA Formats; the first `nlbaf_z + 1` are valid.
+    pub lbaf: [LbaFormat; 64],
+    /// Vendor specific.
+    pub vendor_specific: [u8; 3712],
+}
+
+const _: () = assert!(size_of::<IdentifyNamespace>() == super::IDENTIFY_BYTES);
+
+bit_flags! {
+    /// Namespace Features (NSFEAT).
+    Nsfeat(u8) {
+        0 thinp with_thinp, "Thin provisioning";
+        1 nsabp with_nsabp, "The namespace has its own atomic write units";
+        2 dae with_dae, "Reads of deallocated logical blocks can be made to fail";
+        3 uidreuse with_uidreuse, "NGUID and EUI64 are never used again";
+        4 optperf with_optperf, "NPWG, NPWA, NPDG, NPDA and NOWS are valid";
+    }
+}
+
+/// What a deallocated logical block reads as (DLFEAT bits 2:0).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DeallocatedRead {
+    /// 000b: not reported.
+    NotReported,
+    /// 001b: all bytes 00h.
+    Zeroes,
+    /// 010b: all bytes FFh.
+    Ones,
+    /// Any other value.
+    Reserved,
+}
+
+impl fmt::Debug for IdentifyNamespace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut debug = f.debug_struct("IdentifyNamespace");
+        debug
+            .field("nsze_lbas", &self.nsze_lbas.get())
+            .field("flbas", &self.flbas)
+            .finish_non_exhaustive()
+    }
+}
+
+impl IdentifyNamespace {
+    /// Whether the namespace is active: an inactive one is all zeroes.
+    pub const fn is_active(&self) -> bool {
+        self.nsze_lbas.get() != 0
+    }
+
+    /// Namespace features.
+    pub const fn nsfeat(&self) -> Nsfeat {
+        Nsfeat(self.nsfeat)
+    }
+
+    /// Number of LBA formats: 1 to 64 on a sound controller.
+    pub const fn nlbaf(&self) -> u32 {
+        self.nlbaf_z as u32 + 1
+    }
+
+    /// Index of the LBA format in use. Bits 6:5 count only if there are more than 16 formats.
+    pub const fn format_index(&self) -> u8 {
+        let low = self.flbas & 0xf;
+        if self.nlbaf_z < 16 { low } else { low | self.flbas >> 1 & 0x30 }
+    }
+
+    /// The LBA format in use; `None` if its index is not a valid format.
+    pub fn lba_format(&self) -> Option<LbaFormat> {
+        let index = self.format_index();
+        if index > self.nlbaf_z {
+            return None;
+        }
+        self.lbaf.get(usize::from(index)).copied()
+    }
+
+    /// The valid LBA formats, those with LBADS 0 (not available now) included.
+    pub fn lba_formats(&self) -> &[LbaFormat] {
+        let count = usize::from(self.nlbaf_z) + 1;
+        &self.lbaf[..count.min(self.lbaf.len())]
+    }
+
+    /// Whether metadata lies at the end of each logical block rather than in a separate buffer.
+    pub const fn metadata_extended(&self) -> bool {
+        self.flbas & 1 << 4 != 0
+    }
+
+    /// Protection information type in use: 0 for none, 1 to 3.
+    pub const fn protection_type(&self) -> u8 {
+        self.dps & 7
+    }
+
+    /// Whether other controllers may be attached as well.
+    pub const fn is_shared(&self) -> bool {
+        self.nmic & 1 != 0
+    }
+
+    /// Whether the namespace is write protected.
+    pub const fn is_write_protected(&self) -> bool {
+        self.nsattr & 1 != 0
+    }
+
+    /// What deallocated logical blocks read as.
+    pub const fn deallocated_read(&self) -> DeallocatedRead {
+        match self.dlfeat & 7 {
+            0 => DeallocatedRead::NotReported,
+            1 => DeallocatedRead::Zeroes,
+            2 => DeallocatedRead::Ones,
+            _ => DeallocatedRead::Reserved,
+        }
+    }
+
+    /// Whether Write Zeroes takes the Deallocate bit (DLFEAT bit 3).
+    pub const fn write_zeroes_deallocates(&self) -> bool {
+        self.dlfeat & 1 << 3 != 0
+    }
+
+    /// Optimal I/O boundary in logical blocks; `None` if not reported.
+    pub const fn noiob(&self) -> Option<u32> {
+        match self.noiob_lbas.get() {
+            0 => None,
+            lbas => Some(lbas as u32),
+        }
+    }
+
+    /// Preferred write granularity in logical blocks; `None` if not reported.
+    pub const fn npwg(&self) -> Option<u32> {
+        self.preferred(self.npwg_z)
+    }
+
+    /// Preferred write alignment in logical blocks; `None` if not reported.
+    pub const fn npwa(&self) -> Option<u32> {
+        self.preferred(self.npwa_z)
+    }
+
+    /// Preferred deallocate granularity in logical blocks; `None` if not reported.
+    pub const fn npdg(&self) -> Option<u32> {
+        self.preferred(self.npdg_z)
+    }
+
+    /// Preferred deallocate alignment in logical blocks; `None` if not reported.
+    pub const fn npda(&self) -> Option<u32> {
+        self.preferred(self.npda_z)
+    }
+
+    /// Optimal write size in logical blocks; `None` if not reported.
+    pub const fn nows(&self) -> Option<u32> {
+        self.preferred(self.nows_z)
+    }
+
+    const fn preferred(&self, lbas_z: U16) -> Option<u32> {
+        if self.nsfeat().optperf() { Some(lbas_z.get() as u32 + 1) } else { None }
+    }
+
+    /// Maximum number of source ranges of Copy: 1 to 256.
+    pub const fn msrc(&self) -> u32 {
+        self.msrc_z as u32 + 1
+    }
+}
+
+/// LBA Format (NVM 4.1.5.1).
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned,
+)]
+#[repr(C)]
+pub struct LbaFormat {
+    /// Metadata Size in bytes per logical block.
+    pub ms_bytes: U16,
+    /// LBA Data Size as a power of two: 9 or more; 0 if the format is not available now.
+    pub lbads: u8,
+    /// Bits 1:0 Relative Performance; 0 is best.
+    pub rp: u8,
+}
+
+const _: () = assert!(size_of::<LbaFormat>() == 4);
+
+impl LbaFormat {
+    /// A format of `2^lbads` bytes of data and `ms_bytes` of metadata per logical block.
+    pub const fn new(lbads: u8, ms_bytes: u16) -> LbaFormat {
+        LbaFormat { ms_bytes: U16::new(ms_bytes), lbads, rp: 0 }
+    }
+
+    /// Data bytes of a logical block, 512 to 2 GiB; `None` for anything else.
+    pub const fn lba_bytes(&self) -> Option<u32> {
+        match self.lbads {
+            9..=31 => Some(1 << self.lbads),
+            _ => None,
+        }
+    }
+
+    /// Relative performance: 0 best to 3 degraded.
+    pub const fn relative_performance(&self) -> u8 {
+        self.rp & 3
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::view::View;
+    use core::mem::offset_of;
+    use zerocopy::FromZeros;
+
+    #[test]
+    fn fields_are_where_the_specification_puts_them() {
+        type N = IdentifyNamespace;
+        assert_eq!(offset_of!(N, nsfeat), 24);
+        assert_eq!(offset_of!(N, flbas), 26);
+        assert_eq!(offset_of!(N, dlfeat), 33);
+        assert_eq!(offset_of!(N, noiob_lbas), 46);
+        assert_eq!(offset_of!(N, nvmcap_bytes), 48);
+        assert_eq!(offset_of!(N, npwg_z), 64);
+        assert_eq!(offset_of!(N, nows_z), 72);
+        assert_eq!(offset_of!(N, mssrl_lbas), 74);
+        assert_eq!(offset_of!(N, msrc_z), 80);
+        assert_eq!(offset_of!(N, anagrpid), 92);
+        assert_eq!(offset_of!(N, nsattr), 99);
+        assert_eq!(offset_of!(N, nguid), 104);
+        assert_eq!(offset_of!(N, eui64), 120);
+        assert_eq!(offset_of!(N, lbaf), 128);
+        assert_eq!(offset_of!(N, vendor_specific), 384);
+    }
+
+    #[test]
+    fn the_format_in_use() {
+        let mut built = IdentifyNamespace::new_zeroed();
+        built.nlbaf_z = 1;
+        built.flbas = 0x61;
+        built.lbaf[1] = LbaFormat::new(12, 8);
+        let view = IdentifyNamespace::view(built.as_bytes()).unwrap();
+        assert_eq!(view.lba_format(), Some(LbaFormat::new(12, 8)));
+        assert_eq!(view.lba_format().and_then(|format| format.lba_bytes()), Some(4096));
+        assert_eq!(view.lba_formats().len(), 2);
+    }
+
+    #[test]
+    fn a_format_index_past_the_list_is_refused() {
+        let mut built = IdentifyNamespace::new_zeroed();
+        (built.nlbaf_z, built.flbas) = (1, 2);
+        assert_eq!(built.lba_format(), None);
+        (built.nlbaf_z, built.flbas) = (63, 0x6f);
+        assert_eq!(built.format_index(), 63);
+        assert!(built.lba_format().is_some());
+    }
+
+    #[test]
+    fn lba_sizes_out_of_range_are_refused() {
+        for lbads in [0, 1, 8, 32, 63, 255] {
+            assert_eq!(LbaFormat::new(lbads, 0).lba_bytes(), None);
+        }
+        assert_eq!(LbaFormat::new(9, 0).lba_bytes(), Some(512));
+    }
+
+    #[test]
+    fn preferred_sizes_need_optperf() {
+        let mut built = IdentifyNamespace::new_zeroed();
+        built.npwg_z = 7.into();
+        assert_eq!((built.npwg(), built.noiob()), (None, None));
+        built.nsfeat = Nsfeat::default().with_optperf(true).0;
+        built.noiob_lbas = 256.into();
+        assert_eq!((built.npwg(), built.noiob()), (Some(8), Some(256)));
+    }
+}

@@ -1,0 +1,145 @@
+//! Error Information log (LID 01h, Base 5.16.1.2): newest entry first, 64 bytes each.
+
+use core::fmt;
+
+use zerocopy::little_endian::{U16, U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use crate::ids::{Cid, Lba, Nsid, Qid};
+use crate::status::Status;
+
+/// Error Information Log Entry (Base 5.16.1.2).
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+pub struct ErrorInfo {
+    /// Error Count: a number that no two errors share; 0 for an unused entry.
+    pub error_count: U64,
+    /// Submission Queue ID.
+    pub sqid: U16,
+    /// Command ID.
+    pub cid: U16,
+    /// Status field of the completion, bit 0 the phase tag.
+    pub status_word: U16,
+    /// Parameter Error Location: bits 7:0 byte of the command, 10:8 bit; FFFFh for none.
+    pub parameter_error_location: U16,
+    /// First LBA with an error, if the command has one.
+    pub lba: U64,
+    /// Namespace.
+    pub nsid: U32,
+    /// Identifier of a log page with more, vendor specific; 0 for none.
+    pub vendor_log: u8,
+    /// Transport Type.
+    pub trtype: u8,
+    reserved30: [u8; 2],
+    /// Command specific information.
+    pub command_specific: U64,
+    /// Transport type specific information.
+    pub transport_specific: U16,
+    reserved42: [u8; 22],
+}
+
+const _: () = assert!(size_of::<ErrorInfo>() == 64);
+
+impl ErrorInfo {
+    /// Whether the entry describes an error.
+    pub const fn is_valid(&self) -> bool {
+        self.error_count.get() != 0
+    }
+
+    /// Submission queue of the command; `None` if the error is not about one command.
+    pub const fn sqid(&self) -> Option<Qid> {
+        match self.sqid.get() {
+            0xffff => None,
+            qid => Some(Qid(qid)),
+        }
+    }
+
+    /// Identifier of the command; `None` if the error is not about one command.
+    pub const fn cid(&self) -> Option<Cid> {
+        match self.cid.get() {
+            0xffff => None,
+            cid => Some(Cid(cid)),
+        }
+    }
+
+    /// Status of the command.
+    pub const fn status(&self) -> Status {
+        Status::from_bits(self.status_word.get() >> 1)
+    }
+
+    /// First LBA with an error.
+    pub const fn lba(&self) -> Lba {
+        Lba(self.lba.get())
+    }
+
+    /// Namespace of the command.
+    pub const fn nsid(&self) -> Nsid {
+        Nsid(self.nsid.get())
+    }
+
+    /// Byte of the submission queue entry that the error is about.
+    pub const fn parameter_byte(&self) -> Option<u8> {
+        match self.parameter_error_location.get() {
+            0xffff => None,
+            location => Some(location as u8),
+        }
+    }
+
+    /// Bit within [`ErrorInfo::parameter_byte`].
+    pub const fn parameter_bit(&self) -> Option<u8> {
+        match self.parameter_error_location.get() {
+            0xffff => None,
+            location => Some((location >> 8) as u8 & 7),
+        }
+    }
+}
+
+impl fmt::Display for ErrorInfo {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "error {}: {}", self.error_count.get(), self.status())?;
+        if let (Some(sqid), Some(cid)) = (self.sqid(), self.cid()) {
+            write!(f, ", queue {sqid} command {cid}")?;
+        }
+        write!(f, ", namespace {}, LBA {}", self.nsid(), self.lba())?;
+        if let (Some(byte), Some(bit)) = (self.parameter_byte(), self.parameter_bit()) {
+            write!(f, ", parameter at byte {byte} bit {bit}")?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::view::View;
+    use core::mem::offset_of;
+    use zerocopy::FromZeros;
+
+    #[test]
+    fn fields_are_where_the_specification_puts_them() {
+        assert_eq!(offset_of!(ErrorInfo, lba), 16);
+        assert_eq!(offset_of!(ErrorInfo, nsid), 24);
+        assert_eq!(offset_of!(ErrorInfo, trtype), 29);
+        assert_eq!(offset_of!(ErrorInfo, command_specific), 32);
+    }
+
+    #[test]
+    fn an_entry_prints() {
+        let mut built = ErrorInfo::new_zeroed();
+        (built.error_count, built.sqid, built.cid) = (3.into(), 1.into(), 2.into());
+        built.status_word = (Status::LBA_OUT_OF_RANGE.bits() << 1 | 1).into();
+        (built.parameter_error_location, built.lba, built.nsid) =
+            (0x0228.into(), 99.into(), 1.into());
+        let view = ErrorInfo::view(built.as_bytes()).unwrap();
+        let text = "error 3: LBA Out of Range (SCT 0h SC 80h), queue 1 command 0x0002, namespace 1, LBA 99, \
+                    parameter at byte 40 bit 2";
+        assert_eq!(view.to_string(), text);
+    }
+
+    #[test]
+    fn all_ones_means_no_command() {
+        let entry = ErrorInfo::read_from_bytes(&[0xff; 64]).unwrap();
+        assert_eq!((entry.sqid(), entry.cid(), entry.parameter_byte()), (None, None, None));
+        assert!(!ErrorInfo::new_zeroed().is_valid());
+    }
+}

@@ -1,0 +1,242 @@
+//! Registers of the Controller Memory Buffer: CMBLOC, CMBSZ, CMBMSC, CMBSTS (Base 3.1.3.11, .12, .16, .17; 8.5).
+//!
+//! They say where the buffer should be; whether that lies inside the BAR is for the mapping to check.
+
+use core::fmt;
+
+use super::{bits, reg_value};
+use crate::ids::Iova;
+
+/// Controller Memory Buffer Location (CMBLOC, Base 3.1.3.11).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Cmbloc(pub u32);
+
+impl Cmbloc {
+    /// Base Indicator Register: the BAR that holds the buffer (0, 2, 3, 4 or 5).
+    pub const fn bir(self) -> u8 {
+        bits(self.0 as u64, 2, 0) as u8
+    }
+
+    /// Queue Mixed Memory Support: the queues of one pair need not all lie in the buffer.
+    pub const fn cqmms(self) -> bool {
+        self.0 & 1 << 3 != 0
+    }
+
+    /// Queue Physically Discontiguous Support.
+    pub const fn cqpds(self) -> bool {
+        self.0 & 1 << 4 != 0
+    }
+
+    /// Data Pointer Mixed Locations Support.
+    pub const fn cdpmls(self) -> bool {
+        self.0 & 1 << 5 != 0
+    }
+
+    /// Data Pointer and Command Independent Locations Support.
+    pub const fn cdpcils(self) -> bool {
+        self.0 & 1 << 6 != 0
+    }
+
+    /// Data Metadata Mixed Memory Support.
+    pub const fn cdmmms(self) -> bool {
+        self.0 & 1 << 7 != 0
+    }
+
+    /// Queue Dword Alignment.
+    pub const fn cqda(self) -> bool {
+        self.0 & 1 << 8 != 0
+    }
+
+    /// Offset of the buffer into its BAR, in units of [`Cmbsz::unit_bytes`].
+    pub const fn ofst(self) -> u32 {
+        bits(self.0 as u64, 31, 12) as u32
+    }
+
+    /// Offset of the buffer into its BAR in bytes; `None` if CMBSZ.SZU is reserved.
+    pub const fn offset_bytes(self, cmbsz: Cmbsz) -> Option<u64> {
+        match cmbsz.unit_bytes() {
+            Some(unit) => (self.ofst() as u64).checked_mul(unit),
+            None => None,
+        }
+    }
+}
+
+impl fmt::Display for Cmbloc {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "CMBLOC {:#010x} (BAR {}, offset {} units)", self.0, self.bir(), self.ofst())
+    }
+}
+
+/// Controller Memory Buffer Size (CMBSZ, Base 3.1.3.12).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Cmbsz(pub u32);
+
+impl Cmbsz {
+    /// Submission Queue Support.
+    pub const fn sqs(self) -> bool {
+        self.0 & 1 != 0
+    }
+
+    /// Completion Queue Support.
+    pub const fn cqs(self) -> bool {
+        self.0 & 1 << 1 != 0
+    }
+
+    /// PRP and SGL List Support.
+    pub const fn lists(self) -> bool {
+        self.0 & 1 << 2 != 0
+    }
+
+    /// Read Data Support: the controller may write data into the buffer.
+    pub const fn rds(self) -> bool {
+        self.0 & 1 << 3 != 0
+    }
+
+    /// Write Data Support: the controller may read data from the buffer.
+    pub const fn wds(self) -> bool {
+        self.0 & 1 << 4 != 0
+    }
+
+    /// Size Units: a unit is `4 KiB << (4 * szu)`; 0 to 6 are defined.
+    pub const fn szu(self) -> u8 {
+        bits(self.0 as u64, 11, 8) as u8
+    }
+
+    /// Size in units of [`Cmbsz::unit_bytes`].
+    pub const fn sz(self) -> u32 {
+        bits(self.0 as u64, 31, 12) as u32
+    }
+
+    /// The unit of CMBSZ.SZ and CMBLOC.OFST in bytes: 4 KiB to 64 GiB; `None` for a reserved SZU.
+    pub const fn unit_bytes(self) -> Option<u64> {
+        match self.szu() {
+            szu @ 0..=6 => Some(4096 << (4 * szu)),
+            _ => None,
+        }
+    }
+
+    /// Size of the buffer in bytes; `None` for a reserved SZU. Zero means that there is no buffer.
+    pub const fn size_bytes(self) -> Option<u64> {
+        match self.unit_bytes() {
+            Some(unit) => (self.sz() as u64).checked_mul(unit),
+            None => None,
+        }
+    }
+}
+
+impl fmt::Display for Cmbsz {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.size_bytes() {
+            Some(bytes) => write!(f, "CMBSZ {:#010x} ({bytes} bytes;", self.0)?,
+            None => write!(f, "CMBSZ {:#010x} (reserved unit {};", self.0, self.szu())?,
+        }
+        let flags = [(self.sqs(), "SQS"), (self.cqs(), "CQS"), (self.lists(), "LISTS")];
+        for (set, name) in flags.into_iter().chain([(self.rds(), "RDS"), (self.wds(), "WDS")]) {
+            if set {
+                write!(f, " {name}")?;
+            }
+        }
+        f.write_str(")")
+    }
+}
+
+/// Controller Memory Buffer Memory Space Control (CMBMSC, Base 3.1.3.16).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Cmbmsc(pub u64);
+
+impl Cmbmsc {
+    /// Makes CMBLOC and CMBSZ readable (CRE) without enabling the memory space.
+    pub const CAPABILITIES_ENABLED: Cmbmsc = Cmbmsc(1);
+
+    /// Enables the buffer at controller base address `base`; `None` unless `base` is 4 KiB aligned.
+    pub const fn enabled_at(base: Iova) -> Option<Cmbmsc> {
+        if !base.is_aligned(4096) {
+            return None;
+        }
+        Some(Cmbmsc(base.0 | 0b11))
+    }
+
+    /// Capabilities Registers Enabled.
+    pub const fn cre(self) -> bool {
+        self.0 & 1 != 0
+    }
+
+    /// Controller Memory Space Enable.
+    pub const fn cmse(self) -> bool {
+        self.0 & 2 != 0
+    }
+
+    /// Controller Base Address: what the host uses in commands to mean the start of the buffer.
+    pub const fn cba(self) -> Iova {
+        Iova(self.0 & !0xfff)
+    }
+}
+
+impl fmt::Display for Cmbmsc {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (cre, cmse) = (u8::from(self.cre()), u8::from(self.cmse()));
+        write!(f, "CMBMSC {:#018x} (base {}, CRE {cre}, CMSE {cmse})", self.0, self.cba())
+    }
+}
+
+/// Controller Memory Buffer Status (CMBSTS, Base 3.1.3.17).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Cmbsts(pub u32);
+
+impl Cmbsts {
+    /// Controller Base Address Invalid: enabling the buffer failed because of the address in CMBMSC.
+    pub const fn cbai(self) -> bool {
+        self.0 & 1 != 0
+    }
+}
+
+impl fmt::Display for Cmbsts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let base = if self.cbai() { "invalid" } else { "accepted" };
+        write!(f, "CMBSTS {:#010x} (base address {base})", self.0)
+    }
+}
+
+reg_value!(Cmbloc: u32, Cmbsz: u32, Cmbmsc: u64, Cmbsts: u32);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn size_and_offset_use_the_same_unit() {
+        let cmbsz = Cmbsz(64 << 12 | 2 << 8 | 0b11111);
+        assert_eq!(cmbsz.size_bytes(), Some(64 << 20));
+        assert!(cmbsz.sqs() && cmbsz.cqs() && cmbsz.lists() && cmbsz.rds() && cmbsz.wds());
+        assert_eq!(Cmbloc(3 << 12 | 2).offset_bytes(cmbsz), Some(3 << 20));
+        assert_eq!(Cmbloc(3 << 12 | 2).bir(), 2);
+    }
+
+    #[test]
+    fn reserved_units_have_no_size() {
+        let cmbsz = Cmbsz(1 << 12 | 7 << 8);
+        assert_eq!((cmbsz.unit_bytes(), cmbsz.size_bytes()), (None, None));
+        assert_eq!(Cmbloc(u32::MAX).offset_bytes(cmbsz), None);
+    }
+
+    #[test]
+    fn the_largest_size_does_not_overflow() {
+        let cmbsz = Cmbsz(0xffff_f000 | 6 << 8);
+        assert_eq!(cmbsz.size_bytes(), Some(0xf_ffff << 36));
+    }
+
+    #[test]
+    fn location_flags() {
+        assert!(Cmbloc(1 << 3).cqmms() && Cmbloc(1 << 4).cqpds() && Cmbloc(1 << 5).cdpmls());
+        assert!(Cmbloc(1 << 6).cdpcils() && Cmbloc(1 << 7).cdmmms() && Cmbloc(1 << 8).cqda());
+    }
+
+    #[test]
+    fn memory_space_control() {
+        assert_eq!(Cmbmsc::enabled_at(Iova(0x1234)), None);
+        let cmbmsc = Cmbmsc::enabled_at(Iova(0x10_0000)).unwrap();
+        assert!(cmbmsc.cre() && cmbmsc.cmse());
+        assert_eq!(cmbmsc.cba(), Iova(0x10_0000));
+        assert!(Cmbsts(1).cbai());
+    }
+}

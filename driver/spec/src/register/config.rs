@@ -1,0 +1,391 @@
+//! Registers that set a controller up and report its state: CC, CSTS and AQA (Base 3.1.3.5, 3.1.3.6, 3.1.3.8).
+
+use core::fmt;
+
+use super::{bits, reg_value, with_bits};
+use crate::ids::QueueEntries;
+
+/// Controller Configuration (CC, Base 3.1.3.5). `Cc::default()` is a disabled controller.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Cc(pub u32);
+
+/// CC.CSS: which I/O command sets the controller is to use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CommandSetSelected {
+    /// 000b: the NVM command set.
+    Nvm,
+    /// 110b: all I/O command sets that the controller supports.
+    AllSupported,
+    /// 111b: admin commands only.
+    AdminOnly,
+    /// Any other value.
+    Reserved(u8),
+}
+
+/// CC.AMS: how the controller chooses among submission queues.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ArbitrationMechanism {
+    /// 000b: round robin.
+    RoundRobin,
+    /// 001b: weighted round robin with urgent priority class.
+    WeightedRoundRobin,
+    /// 111b: vendor specific.
+    VendorSpecific,
+    /// Any other value.
+    Reserved(u8),
+}
+
+/// CC.SHN: the shutdown that the host asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ShutdownNotification {
+    /// 00b: no notification.
+    None,
+    /// 01b: normal shutdown.
+    Normal,
+    /// 10b: abrupt shutdown.
+    Abrupt,
+    /// 11b.
+    Reserved,
+}
+
+/// CSTS.SHST: how far the shutdown has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ShutdownStatus {
+    /// 00b: normal operation.
+    Normal,
+    /// 01b: shutdown processing is occurring.
+    Occurring,
+    /// 10b: shutdown processing is complete.
+    Complete,
+    /// 11b.
+    Reserved,
+}
+
+impl CommandSetSelected {
+    const fn raw(self) -> u8 {
+        match self {
+            CommandSetSelected::Nvm => 0,
+            CommandSetSelected::AllSupported => 6,
+            CommandSetSelected::AdminOnly => 7,
+            CommandSetSelected::Reserved(raw) => raw,
+        }
+    }
+}
+
+impl ArbitrationMechanism {
+    const fn raw(self) -> u8 {
+        match self {
+            ArbitrationMechanism::RoundRobin => 0,
+            ArbitrationMechanism::WeightedRoundRobin => 1,
+            ArbitrationMechanism::VendorSpecific => 7,
+            ArbitrationMechanism::Reserved(raw) => raw,
+        }
+    }
+}
+
+impl Cc {
+    const fn with(self, hi: u32, lo: u32, value: u8) -> Cc {
+        Cc(with_bits(self.0 as u64, hi, lo, value as u64) as u32)
+    }
+
+    const fn get(self, hi: u32, lo: u32) -> u8 {
+        bits(self.0 as u64, hi, lo) as u8
+    }
+
+    /// Sets Enable.
+    pub const fn with_en(self, en: bool) -> Cc {
+        self.with(0, 0, en as u8)
+    }
+
+    /// Sets I/O Command Set Selected.
+    pub const fn with_css(self, css: CommandSetSelected) -> Cc {
+        self.with(6, 4, css.raw())
+    }
+
+    /// Sets Memory Page Size: pages of `2^(12 + mps)` bytes; only the low 4 bits count.
+    pub const fn with_mps(self, mps: u8) -> Cc {
+        self.with(10, 7, mps)
+    }
+
+    /// Sets Arbitration Mechanism Selected.
+    pub const fn with_ams(self, ams: ArbitrationMechanism) -> Cc {
+        self.with(13, 11, ams.raw())
+    }
+
+    /// Sets Shutdown Notification.
+    pub const fn with_shn(self, shn: ShutdownNotification) -> Cc {
+        self.with(15, 14, shn as u8)
+    }
+
+    /// Sets I/O Submission Queue Entry Size: entries of `2^iosqes` bytes (6 for the NVM command set).
+    pub const fn with_iosqes(self, iosqes: u8) -> Cc {
+        self.with(19, 16, iosqes)
+    }
+
+    /// Sets I/O Completion Queue Entry Size: entries of `2^iocqes` bytes (4 for the NVM command set).
+    pub const fn with_iocqes(self, iocqes: u8) -> Cc {
+        self.with(23, 20, iocqes)
+    }
+
+    /// Sets Controller Ready Independent of Media Enable.
+    pub const fn with_crime(self, crime: bool) -> Cc {
+        self.with(24, 24, crime as u8)
+    }
+
+    /// Enable.
+    pub const fn en(self) -> bool {
+        self.get(0, 0) == 1
+    }
+
+    /// I/O Command Set Selected.
+    pub const fn css(self) -> CommandSetSelected {
+        match self.get(6, 4) {
+            0 => CommandSetSelected::Nvm,
+            6 => CommandSetSelected::AllSupported,
+            7 => CommandSetSelected::AdminOnly,
+            raw => CommandSetSelected::Reserved(raw),
+        }
+    }
+
+    /// Memory Page Size: pages of `2^(12 + mps)` bytes.
+    pub const fn mps(self) -> u8 {
+        self.get(10, 7)
+    }
+
+    /// Memory page size in bytes: 4 KiB to 128 MiB.
+    pub const fn page_size(self) -> u64 {
+        4096 << self.mps()
+    }
+
+    /// Arbitration Mechanism Selected.
+    pub const fn ams(self) -> ArbitrationMechanism {
+        match self.get(13, 11) {
+            0 => ArbitrationMechanism::RoundRobin,
+            1 => ArbitrationMechanism::WeightedRoundRobin,
+            7 => ArbitrationMechanism::VendorSpecific,
+            raw => ArbitrationMechanism::Reserved(raw),
+        }
+    }
+
+    /// Shutdown Notification.
+    pub const fn shn(self) -> ShutdownNotification {
+        match self.get(15, 14) {
+            0 => ShutdownNotification::None,
+            1 => ShutdownNotification::Normal,
+            2 => ShutdownNotification::Abrupt,
+            _ => ShutdownNotification::Reserved,
+        }
+    }
+
+    /// I/O Submission Queue Entry Size: entries of `2^iosqes` bytes.
+    pub const fn iosqes(self) -> u8 {
+        self.get(19, 16)
+    }
+
+    /// I/O Completion Queue Entry Size: entries of `2^iocqes` bytes.
+    pub const fn iocqes(self) -> u8 {
+        self.get(23, 20)
+    }
+
+    /// Controller Ready Independent of Media Enable.
+    pub const fn crime(self) -> bool {
+        self.get(24, 24) == 1
+    }
+}
+
+impl fmt::Display for Cc {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let state = if self.en() { "enabled" } else { "disabled" };
+        write!(
+            f,
+            "CC {:#010x} ({state}, CSS {:?}, pages of {} bytes, AMS {:?}, SHN {:?}, IOSQES {}, IOCQES {}{})",
+            self.0,
+            self.css(),
+            self.page_size(),
+            self.ams(),
+            self.shn(),
+            self.iosqes(),
+            self.iocqes(),
+            if self.crime() { ", CRIME" } else { "" },
+        )
+    }
+}
+
+/// Controller Status (CSTS, Base 3.1.3.6).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Csts(pub u32);
+
+impl Csts {
+    /// The write-1-to-clear value that clears [`Csts::nssro`].
+    pub const CLEAR_NSSRO: Csts = Csts(1 << 4);
+
+    /// Ready.
+    pub const fn rdy(self) -> bool {
+        self.0 & 1 != 0
+    }
+
+    /// Controller Fatal Status.
+    pub const fn cfs(self) -> bool {
+        self.0 & 1 << 1 != 0
+    }
+
+    /// Shutdown Status.
+    pub const fn shst(self) -> ShutdownStatus {
+        match bits(self.0 as u64, 3, 2) {
+            0 => ShutdownStatus::Normal,
+            1 => ShutdownStatus::Occurring,
+            2 => ShutdownStatus::Complete,
+            _ => ShutdownStatus::Reserved,
+        }
+    }
+
+    /// NVM Subsystem Reset Occurred.
+    pub const fn nssro(self) -> bool {
+        self.0 & 1 << 4 != 0
+    }
+
+    /// Processing Paused.
+    pub const fn pp(self) -> bool {
+        self.0 & 1 << 5 != 0
+    }
+
+    /// Whether every bit is set: what a read from a device that has left the bus returns.
+    pub const fn is_all_ones(self) -> bool {
+        self.0 == u32::MAX
+    }
+
+    /// Sets Ready.
+    pub const fn with_rdy(self, rdy: bool) -> Csts {
+        Csts(with_bits(self.0 as u64, 0, 0, rdy as u64) as u32)
+    }
+
+    /// Sets Controller Fatal Status.
+    pub const fn with_cfs(self, cfs: bool) -> Csts {
+        Csts(with_bits(self.0 as u64, 1, 1, cfs as u64) as u32)
+    }
+
+    /// Sets Shutdown Status.
+    pub const fn with_shst(self, shst: ShutdownStatus) -> Csts {
+        Csts(with_bits(self.0 as u64, 3, 2, shst as u64) as u32)
+    }
+}
+
+impl fmt::Display for Csts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.is_all_ones() {
+            return write!(f, "CSTS {:#010x} (all ones: the device does not answer)", self.0);
+        }
+        let ready = if self.rdy() { "ready" } else { "not ready" };
+        write!(f, "CSTS {:#010x} ({ready}, SHST {:?}", self.0, self.shst())?;
+        for (set, name) in [(self.cfs(), "FATAL"), (self.nssro(), "NSSRO"), (self.pp(), "paused")] {
+            if set {
+                write!(f, ", {name}")?;
+            }
+        }
+        f.write_str(")")
+    }
+}
+
+/// Admin Queue Attributes (AQA, Base 3.1.3.8).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Aqa(pub u32);
+
+impl Aqa {
+    /// The most entries an admin queue can have.
+    pub const ENTRIES_MAX: u32 = 4096;
+
+    /// Sizes of the admin submission and completion queue; `None` above [`Aqa::ENTRIES_MAX`].
+    pub const fn new(submission: QueueEntries, completion: QueueEntries) -> Option<Aqa> {
+        if submission.get() > Aqa::ENTRIES_MAX || completion.get() > Aqa::ENTRIES_MAX {
+            return None;
+        }
+        Some(Aqa((completion.z() as u32) << 16 | submission.z() as u32))
+    }
+
+    /// Admin Submission Queue Size, zero-based.
+    pub const fn asqs_z(self) -> u16 {
+        bits(self.0 as u64, 11, 0) as u16
+    }
+
+    /// Admin Completion Queue Size, zero-based.
+    pub const fn acqs_z(self) -> u16 {
+        bits(self.0 as u64, 27, 16) as u16
+    }
+}
+
+impl fmt::Display for Aqa {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (sq, cq) = (u32::from(self.asqs_z()) + 1, u32::from(self.acqs_z()) + 1);
+        write!(f, "AQA {:#010x} (submission {sq} entries, completion {cq} entries)", self.0)
+    }
+}
+
+reg_value!(Cc: u32, Csts: u32, Aqa: u32);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_usual_cc_has_the_usual_bits() {
+        let cc = Cc::default().with_en(true).with_iosqes(6).with_iocqes(4);
+        assert_eq!(cc.0, 0x0046_0001);
+        assert_eq!((cc.en(), cc.iosqes(), cc.iocqes(), cc.page_size()), (true, 6, 4, 4096));
+        assert_eq!(cc.css(), CommandSetSelected::Nvm);
+        assert_eq!(cc.ams(), ArbitrationMechanism::RoundRobin);
+    }
+
+    #[test]
+    fn cc_setters_replace_only_their_field() {
+        let all = Cc(u32::MAX);
+        assert_eq!(all.with_en(false).0, 0xffff_fffe);
+        assert_eq!(all.with_css(CommandSetSelected::Nvm).0, 0xffff_ff8f);
+        assert_eq!(all.with_mps(0).0, 0xffff_f87f);
+        assert_eq!(all.with_ams(ArbitrationMechanism::RoundRobin).0, 0xffff_c7ff);
+        assert_eq!(all.with_shn(ShutdownNotification::None).0, 0xffff_3fff);
+        assert_eq!(all.with_iosqes(0).0, 0xfff0_ffff);
+        assert_eq!(all.with_iocqes(0).0, 0xff0f_ffff);
+        assert_eq!(all.with_crime(false).0, 0xfeff_ffff);
+        assert_eq!(Cc::default().with_mps(0x1f).mps(), 0xf);
+    }
+
+    #[test]
+    fn cc_enumerations_round_trip() {
+        use CommandSetSelected::{AdminOnly, AllSupported, Nvm, Reserved};
+        for css in [Nvm, AllSupported, AdminOnly, Reserved(3)] {
+            assert_eq!(Cc::default().with_css(css).css(), css);
+        }
+        use ArbitrationMechanism::{RoundRobin, VendorSpecific, WeightedRoundRobin};
+        for ams in
+            [RoundRobin, WeightedRoundRobin, VendorSpecific, ArbitrationMechanism::Reserved(4)]
+        {
+            assert_eq!(Cc::default().with_ams(ams).ams(), ams);
+        }
+        use ShutdownNotification::{Abrupt, None, Normal};
+        for shn in [None, Normal, Abrupt, ShutdownNotification::Reserved] {
+            assert_eq!(Cc::default().with_shn(shn).shn(), shn);
+        }
+    }
+
+    #[test]
+    fn csts_bits() {
+        assert!(Csts(1).rdy() && Csts(2).cfs() && Csts(0x10).nssro() && Csts(0x20).pp());
+        assert_eq!(Csts(8).shst(), ShutdownStatus::Complete);
+        assert_eq!(
+            Csts::default().with_rdy(true).with_cfs(true).with_shst(ShutdownStatus::Occurring).0,
+            7
+        );
+        assert!(Csts(u32::MAX).is_all_ones());
+        assert!(Csts(u32::MAX).to_string().contains("does not answer"));
+        assert_eq!(Csts(3).to_string(), "CSTS 0x00000003 (ready, SHST Normal, FATAL)");
+    }
+
+    #[test]
+    fn aqa_is_zero_based_and_bounded() {
+        let entries = |n| QueueEntries::new(n).unwrap();
+        assert_eq!(Aqa::new(entries(32), entries(64)), Some(Aqa(0x003f_001f)));
+        assert_eq!(Aqa::new(entries(4096), entries(4096)), Some(Aqa(0x0fff_0fff)));
+        assert_eq!(Aqa::new(entries(4097), entries(2)), None);
+        assert_eq!((Aqa(0x003f_001f).asqs_z(), Aqa(0x003f_001f).acqs_z()), (31, 63));
+    }
+}

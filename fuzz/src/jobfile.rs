@@ -8,8 +8,7 @@ use std::io;
 
 use clap::Parser;
 
-use crate::bench::jobfile::{Surroundings, parse};
-use crate::bench::options::{command_line::BenchArgs, written};
+use adit_bench::language::{self, BenchArgs, Surroundings, parse};
 
 /// What job files are made of.
 const WORDS: [&str; 128] = [
@@ -181,10 +180,10 @@ fn check(text: &[u8]) {
     };
     let nothing = |_: &std::path::Path| Err(io::ErrorKind::NotFound.into());
     let jobs = parse(text, "input", &around, &nothing);
-    let jobs = jobs.and_then(|sections| Ok((written::sections(&[], &sections)?, sections)));
+    let jobs = jobs.and_then(|sections| Ok((language::sections(&[], &sections)?, sections)));
     match jobs {
         Ok((jobs, sections)) if !jobs.is_empty() => {
-            let words = written::words(&[], &sections).concat();
+            let words = language::words(&[], &sections).concat();
             let line = ["bench"].into_iter().chain(words.iter().map(String::as_str));
             let line = Line::try_parse_from(line);
             let line = line.unwrap_or_else(|why| panic!("{words:?}: {why}"));

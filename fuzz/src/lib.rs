@@ -17,31 +17,14 @@
 //! | [`kv_media`], five of them | what is on the media of a KV store, with checksums put right | no panic, bounded work; what decodes encodes to the same; the journal can go on |
 //! | [`jobfile`] | job files of `adit bench` | no panic; what parses is shown as a command line of the same jobs |
 
-// Not in unit tests: those of the modules taken from `adit bench` run there.
-#[cfg(not(test))]
-#[allow(dead_code, unused_imports)]
-mod bench;
-#[cfg(not(test))]
-#[allow(dead_code)]
-#[path = "../../tools/src/failure.rs"]
-mod failure;
 pub mod hostile;
-#[cfg(not(test))]
-#[allow(dead_code)]
-#[path = "../../tools/src/human.rs"]
-mod human;
 pub mod input;
-#[cfg(not(test))]
 pub mod jobfile;
 pub mod kv_media;
 pub mod planner;
 pub mod soft_host;
 pub mod spec_bytes;
 pub mod strings;
-#[cfg(not(test))]
-#[allow(dead_code)]
-#[path = "../../tools/src/units.rs"]
-mod units;
 pub mod vfio_user_client;
 pub mod vfio_user_server;
 
@@ -65,7 +48,6 @@ pub mod recovery {
 pub type Target = (&'static str, fn(&[u8]));
 
 /// All targets.
-#[cfg(not(test))]
 pub const TARGETS: [Target; 14] = [
     ("spec_bytes", spec_bytes::target),
     ("hostile_controller", hostile_controller::target),

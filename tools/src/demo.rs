@@ -7,11 +7,11 @@ use std::fmt::Write;
 use adit_driver::{Device, DeviceOptions, Target};
 use clap::Args;
 
-use crate::bench::{JobOutcome, Request, RunOptions, Section, Way, WayOutcome, run_on, verdict};
 use crate::failure::{Failure, Result};
 use crate::human;
 use crate::interrupt::Interrupt;
 use crate::output::Output;
+use adit_bench::{JobOutcome, Request, RunOptions, Section, Way, WayOutcome, run_on, verdict};
 
 const TARGET: &str = "soft:mem=64M,lba=4096";
 /// What each workload is, apart from its blocks: written in random order, and then read back and checked.

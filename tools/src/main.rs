@@ -3,39 +3,31 @@
 //! Exit codes: 0 done, 1 failed, 2 the command line is at fault, 3 the machine lacks what the command is about (a GPU),
 //! 130 interrupted. A failure is one sentence on standard error.
 
-mod bench;
 mod completions;
 mod demo;
-mod failure;
-mod gpu;
-mod human;
 mod identify;
-mod interrupt;
-mod kv;
 mod log;
 mod man;
-mod output;
-mod setup;
 mod softnvme;
-mod units;
 
 use std::error::Error as _;
 use std::process::ExitCode;
 
+use adit_bench::BenchCommand;
+use adit_gpu_tools::GpuCommand;
+use adit_kv::KvCommand;
+use adit_setup::SetupArgs;
+use adit_tools_common::{failure, human, interrupt, output};
 use clap::error::{ContextKind, ErrorKind};
 use clap::{CommandFactory, Parser, Subcommand};
 
-use bench::BenchCommand;
 use completions::CompletionsArgs;
 use demo::DemoArgs;
 use failure::Result;
-use gpu::GpuCommand;
 use identify::IdentifyArgs;
-use kv::KvCommand;
 use log::LogArgs;
 use man::ManArgs;
 use output::LogLines;
-use setup::SetupArgs;
 use softnvme::options::SoftnvmeArgs;
 
 const EXAMPLES: &str = "\
@@ -106,10 +98,10 @@ fn run(command: &Command) -> Result<()> {
     match command {
         Command::Identify(args) => identify::run(args),
         Command::Log(args) => log::run(args),
-        Command::Setup(args) => setup::run(args),
-        Command::Bench(args) => bench::command(args),
-        Command::Kv(args) => kv::run(args),
-        Command::Gpu(args) => gpu::run(args),
+        Command::Setup(args) => adit_setup::run(args),
+        Command::Bench(args) => adit_bench::command(args),
+        Command::Kv(args) => adit_kv::run(args),
+        Command::Gpu(args) => adit_gpu_tools::run(args),
         Command::Softnvme(args) => softnvme::run(args),
         Command::Demo(args) => demo::run(args),
         Command::Completions(args) => completions::run(args, Cli::command()),
@@ -146,7 +138,7 @@ fn sentence(error: &clap::Error) -> String {
         return format!("{}{reason}", option.map(|name| format!("{name}: ")).unwrap_or_default());
     }
     if let (ErrorKind::UnknownArgument, Some(option)) = (error.kind(), unknown_of_bench(error)) {
-        return bench::unknown_option(&option);
+        return adit_bench::unknown_option(&option);
     }
     let rendered = error.render().to_string();
     let lines = rendered.lines().map(str::trim).take_while(|line| !line.starts_with("Usage:"));

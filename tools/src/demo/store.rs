@@ -12,11 +12,11 @@ use std::time::{Duration, Instant};
 use adit_driver::Target;
 use adit_kvstore::{FormatStore, Store};
 
-use crate::bench::Latency;
 use crate::failure::{Failure, Result};
 use crate::human;
 use crate::interrupt::Interrupt;
-use crate::kv::{Blocks, Session};
+use adit_bench::Latency;
+use adit_kv::{Blocks, Session};
 
 const MODEL: &str = "llama-3-8b";
 /// The store's file: room for the prefix and what comes after it.

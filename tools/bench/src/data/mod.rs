@@ -1,0 +1,361 @@
+//! What written blocks hold, and whether what is read is what was written.
+//!
+//! A job that verifies fills each block anew before it is written, with data that follows from where, by whom and when;
+//! others fill their buffers once, and change a little of them for each write.
+
+mod contents;
+mod fio_header;
+mod stamp;
+pub(crate) mod state;
+
+use std::path::PathBuf;
+
+pub use contents::noise;
+pub(crate) use stamp::{Identity, Mismatch, Writer};
+
+use contents::Contents;
+use stamp::HEADER_BYTES;
+
+use super::options::{BlockSizes, JobOptions, VerifyKind};
+use super::way::Way;
+use super::workload::random::mix;
+use super::workload::{gcd, unit_bytes};
+
+/// The contents of a job's blocks; each thread has its own.
+#[derive(Clone, Debug)]
+pub(crate) struct Data {
+    name: String,
+    seed: u64,
+    contents: Contents,
+    verify: Option<Verify>,
+    change: Change,
+    /// How often buffers were filled or changed.
+    count: u64,
+}
+
+/// How blocks are told from others.
+#[derive(Clone, Copy, Debug)]
+struct Verify {
+    kind: VerifyKind,
+    /// Bytes that each header, or each pattern's offset, stands for; none: the whole block.
+    interval: Option<usize>,
+}
+
+/// What is done to a buffer before each write of a job that does not verify.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Change {
+    Nothing,
+    Refill,
+    Scramble,
+}
+
+impl Data {
+    /// The contents that `job` asks for; `seed` makes the noise.
+    ///
+    /// # Errors
+    /// What it asks for contradicts itself; says what to do.
+    pub(crate) fn new(job: &JobOptions, seed: u64) -> Result<Data, String> {
+        let plain = Contents::new(job)?;
+        let change = match &plain {
+            plain if plain.has_offsets() => Change::Refill,
+            plain if !plain.is_noisy() => Change::Nothing,
+            Contents::Mixed(_) => Change::Refill,
+            _ if job.refill_buffers => Change::Refill,
+            _ if job.scramble_buffers => Change::Scramble,
+            _ => Change::Nothing,
+        };
+        let (contents, verify) = match verify_of(job)? {
+            Some((verify, Some(pattern))) => (pattern, Some(verify)),
+            Some((verify, None)) => (plain, Some(verify)),
+            None => (plain, None),
+        };
+        Ok(Data { name: job.name.clone(), seed, contents, verify, change, count: 0 })
+    }
+
+    /// Fills a buffer of a job that writes; once for each.
+    pub(crate) fn initial(&mut self, buffer: &mut [u8]) {
+        let seed = self.next_seed();
+        self.contents.fill(buffer, 0, seed);
+    }
+
+    /// Whether [`before_write`](Data::before_write) has to be called.
+    pub(crate) fn touches_writes(&self) -> bool {
+        self.verify.is_some() || self.change != Change::Nothing
+    }
+
+    /// Makes `block` what `writer` writes at `offset`.
+    #[inline]
+    pub(crate) fn before_write(&mut self, block: &mut [u8], offset: u64, writer: Writer) {
+        match (self.verify, self.change) {
+            (Some(verify), _) => self.mark(verify, block, offset, writer),
+            (None, Change::Nothing) => {}
+            (None, Change::Refill) => {
+                let seed = self.next_seed();
+                self.contents.fill(block, offset, seed);
+            }
+            (None, Change::Scramble) => contents::scramble(block, self.next_seed()),
+        }
+    }
+
+    /// Checks that `block` is what `expected` says.
+    ///
+    /// # Errors
+    /// The first thing about it that is not.
+    pub(crate) fn check(&self, block: &[u8], expected: Identity) -> Result<(), Mismatch> {
+        let Some(verify) = self.verify else { return Ok(()) };
+        let mut offset = expected.offset;
+        for part in block.chunks(verify.interval.unwrap_or(block.len())) {
+            let expected = Identity { offset, ..expected };
+            match &self.contents {
+                Contents::Pattern(pattern) if verify.kind == VerifyKind::Pattern => {
+                    stamp::check_pattern(part, pattern, offset)?;
+                }
+                _ => stamp::check(part, verify.kind, expected)?,
+            }
+            offset += part.len() as u64;
+        }
+        Ok(())
+    }
+
+    /// What `verify_dump` writes of a block that is not what was `expected`: files by name, with the contents that were
+    /// received and, where its writer is known, those that were expected.
+    pub(crate) fn dump(&self, block: &[u8], expected: Identity) -> Vec<(PathBuf, Vec<u8>)> {
+        let file = |suffix| {
+            PathBuf::from(format!("{}.{}.{suffix}", self.name.replace('/', "_"), expected.offset))
+        };
+        let mut files = vec![(file("received"), block.to_vec())];
+        let Some(verify) = self.verify else { return files };
+        let is_known = verify.kind == VerifyKind::Pattern || expected.writer.is_some();
+        if is_known {
+            let mut whole = vec![0; block.len()];
+            let writer = expected.writer.unwrap_or(Writer { seed: 0, generation: 0 });
+            self.mark(verify, &mut whole, expected.offset, writer);
+            files.push((file("expected"), whole));
+        }
+        files
+    }
+
+    /// Fills `block` and writes its headers.
+    fn mark(&self, verify: Verify, block: &mut [u8], mut offset: u64, writer: Writer) {
+        let interval = verify.interval.unwrap_or(block.len());
+        for part in block.chunks_mut(interval) {
+            let seed = writer.data_seed(offset);
+            if verify.kind == VerifyKind::Pattern {
+                self.contents.fill(part, offset, seed);
+            } else {
+                self.contents.fill(&mut part[HEADER_BYTES..], offset, seed);
+                stamp::stamp(part, verify.kind, offset, writer);
+            }
+            offset += part.len() as u64;
+        }
+    }
+
+    fn next_seed(&mut self) -> u64 {
+        self.count += 1;
+        mix(self.seed ^ mix(self.count))
+    }
+}
+
+/// What `job` verifies and what its blocks then hold, where that is not what they would anyway.
+fn verify_of(job: &JobOptions) -> Result<Option<(Verify, Option<Contents>)>, String> {
+    let Some(options) = &job.verify else { return Ok(None) };
+    let way = if job.rw.writes { Way::Write } else { Way::Read };
+    let interval = options.interval.map(|bytes| interval(bytes, &job.bs[way]));
+    // Parts of a block that is shorter than asked for still have headers of their own.
+    let shortest = gcd(unit_bytes(job)?, interval.unwrap_or(0));
+    if options.kind != VerifyKind::Pattern && shortest < HEADER_BYTES as u64 {
+        return Err(format!(
+            "blocks of {shortest} bytes have no room for a header: use bs=64 or more, or verify=pattern"
+        ));
+    }
+    if let Some(pattern) = &options.pattern {
+        contents::checked(pattern, "verify_pattern")?;
+    } else if options.kind == VerifyKind::Pattern {
+        return Err("verify=pattern does not say which: give verify_pattern".to_owned());
+    }
+    let pattern = options.pattern.clone().map(Contents::Pattern);
+    let interval = interval.map(|bytes| bytes as usize);
+    Ok(Some((Verify { kind: options.kind, interval }, pattern)))
+}
+
+/// How much each header stands for where `bytes` are asked for: as in fio, what divides all blocks where that does not
+/// divide them.
+fn interval(bytes: u64, sizes: &BlockSizes) -> u64 {
+    let all = match sizes {
+        BlockSizes::Fixed(size) => vec![*size],
+        BlockSizes::Range(from, to) => vec![*from, *to],
+        BlockSizes::Split(sizes) => sizes.iter().map(|(size, _)| *size).collect(),
+    };
+    match all.iter().all(|size| size.is_multiple_of(bytes)) {
+        true => bytes,
+        false => all.into_iter().fold(0, gcd),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::options::{Pattern, VerifyOptions};
+    use crate::way::PerWay;
+    use crate::workload::sample::{job, verify};
+
+    const WRITER: Writer = Writer { seed: 7, generation: 3 };
+    const HERE: Identity = Identity { offset: 8192, writer: Some(WRITER) };
+
+    fn verifying(options: VerifyOptions) -> JobOptions {
+        JobOptions { verify: Some(options), ..job() }
+    }
+
+    fn data(job: &JobOptions) -> Data {
+        Data::new(job, 5).expect("contents")
+    }
+
+    fn written(data: &mut Data) -> Vec<u8> {
+        let mut block = vec![0; 4096];
+        data.before_write(&mut block, HERE.offset, WRITER);
+        block
+    }
+
+    fn pattern() -> Option<Pattern> {
+        Some(Pattern { bytes: b"01234567ab".to_vec(), offsets_at: vec![0] })
+    }
+
+    fn all_kinds() -> Vec<VerifyOptions> {
+        use VerifyKind::{Crc32c, Md5, Meta, Xxhash};
+        let mut all: Vec<VerifyOptions> = [Crc32c, Md5, Meta, Xxhash].map(verify).to_vec();
+        all.push(VerifyOptions { pattern: pattern(), ..verify(VerifyKind::Pattern) });
+        all.push(VerifyOptions { pattern: pattern(), ..verify(VerifyKind::Crc32c) });
+        all.extend(
+            all.clone().into_iter().map(|options| VerifyOptions { interval: Some(512), ..options }),
+        );
+        all
+    }
+
+    #[test]
+    fn what_is_written_is_what_is_expected_by_all_kinds() {
+        for options in all_kinds() {
+            let mut data = data(&verifying(options.clone()));
+            let mut block = written(&mut data);
+            assert_eq!(data.check(&block, HERE), Ok(()), "{options:?}");
+            assert_eq!(data.check(&block, Identity { writer: None, ..HERE }), Ok(()));
+            block[1024] ^= 1;
+            assert!(data.check(&block, HERE).is_err() || options.kind == VerifyKind::Meta);
+        }
+    }
+
+    #[test]
+    fn with_an_interval_parts_can_be_checked_by_themselves() {
+        let mut data =
+            data(&verifying(VerifyOptions { interval: Some(512), ..verify(VerifyKind::Md5) }));
+        let block = written(&mut data);
+        let there = Identity { offset: HERE.offset + 1024, ..HERE };
+        assert_eq!(data.check(&block[1024..2048], there), Ok(()));
+        assert!(
+            data.check(&block[1024..2048], HERE)
+                .expect_err("elsewhere")
+                .to_string()
+                .contains("another one")
+        );
+    }
+
+    #[test]
+    fn an_interval_that_does_not_divide_the_blocks_is_what_does() {
+        let range = BlockSizes::Range(4096, 65536);
+        let split = BlockSizes::Split(vec![(4096, 50), (6144, 50)]);
+        for (bytes, sizes, expected) in [
+            (512, &range, 512),
+            (3072, &range, 4096),
+            (1 << 20, &BlockSizes::Fixed(8192), 8192),
+            (1000, &split, 2048),
+        ] {
+            assert_eq!(interval(bytes, sizes), expected, "{bytes}");
+        }
+        let mut data =
+            data(&verifying(VerifyOptions { interval: Some(3000), ..verify(VerifyKind::Md5) }));
+        let block = written(&mut data);
+        assert_eq!(data.check(&block, HERE), Ok(()));
+    }
+
+    #[test]
+    fn a_dump_has_what_came_and_what_should_have() {
+        for options in all_kinds() {
+            let mut data = data(&verifying(options));
+            let block = written(&mut data);
+            let files = data.dump(&[9; 4096], HERE);
+            let names: Vec<_> =
+                files.iter().map(|(path, _)| path.to_str().expect("plain")).collect();
+            assert_eq!(names, ["sample.8192.received", "sample.8192.expected"]);
+            assert_eq!((&files[0].1, &files[1].1), (&vec![9; 4096], &block));
+        }
+        let data = data(&verifying(verify(VerifyKind::Md5)));
+        assert_eq!(
+            data.dump(&[9; 512], Identity { writer: None, ..HERE }).len(),
+            1,
+            "nobody knows what it was"
+        );
+    }
+
+    #[test]
+    fn noise_is_scrambled_or_refilled_before_each_write_and_all_else_is_left() {
+        let changes = |job: JobOptions| {
+            let mut data = data(&job);
+            let (mut block, mut other) = (vec![0; 4096], vec![0; 4096]);
+            data.initial(&mut block);
+            data.initial(&mut other);
+            assert_eq!(
+                block != other,
+                !job.zero_buffers && job.buffer_pattern.is_none(),
+                "buffers differ"
+            );
+            let before = block.clone();
+            data.before_write(&mut block, 0, WRITER);
+            let changed = block.chunks(8).zip(before.chunks(8)).filter(|(a, b)| a != b).count();
+            assert_eq!(data.touches_writes(), changed > 0);
+            changed
+        };
+        let plain = JobOptions { scramble_buffers: false, ..job() };
+        assert_eq!(changes(plain.clone()), 0);
+        assert_eq!(changes(job()), 8);
+        assert_eq!(changes(JobOptions { refill_buffers: true, ..job() }), 512);
+        assert_eq!(changes(JobOptions { buffer_compress_percentage: 50, ..plain.clone() }), 256);
+        assert_eq!(changes(JobOptions { zero_buffers: true, ..job() }), 0);
+        let abcd = Some(Pattern { bytes: b"abcd".to_vec(), offsets_at: Vec::new() });
+        assert_eq!(changes(JobOptions { buffer_pattern: abcd, ..job() }), 0);
+    }
+
+    #[test]
+    fn a_buffer_pattern_has_the_offset_of_each_write() {
+        let mut data = data(&JobOptions { buffer_pattern: pattern(), ..job() });
+        let block = written(&mut data);
+        assert_eq!(block[..20], *b"\0\x20\0\0\0\0\0\0ab\0\x20\0\0\0\0\0\0ab");
+    }
+
+    #[test]
+    fn a_verified_block_compresses_as_asked() {
+        let job =
+            JobOptions { buffer_compress_percentage: 50, ..verifying(verify(VerifyKind::Crc32c)) };
+        let mut data = data(&job);
+        let block = written(&mut data);
+        let zeroes = block.iter().filter(|byte| **byte == 0).count();
+        assert!((1950..2150).contains(&zeroes), "{zeroes}");
+        assert_eq!(data.check(&block, HERE), Ok(()));
+    }
+
+    #[test]
+    fn contradictions_are_refused_with_what_to_do() {
+        let refused = |options| Data::new(&verifying(options), 1).expect_err("refused");
+        assert!(refused(verify(VerifyKind::Pattern)).contains("give verify_pattern"));
+        let every = |bytes| VerifyOptions { interval: Some(bytes), ..verify(VerifyKind::Md5) };
+        assert!(refused(every(32)).contains("bs=64 or more"));
+        let short = JobOptions {
+            bs: PerWay::all(BlockSizes::Fixed(32)),
+            ..verifying(verify(VerifyKind::Md5))
+        };
+        assert!(Data::new(&short, 1).expect_err("refused").contains("bs=64 or more"));
+        let empty = Some(Pattern { bytes: Vec::new(), offsets_at: Vec::new() });
+        assert!(
+            refused(VerifyOptions { pattern: empty, ..verify(VerifyKind::Md5) })
+                .contains("verify_pattern is empty")
+        );
+    }
+}

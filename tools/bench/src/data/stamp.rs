@@ -1,0 +1,344 @@
+//! Blocks that can be told from any other: written by one run, checked by the same or a later one.
+//!
+//! | bytes | field |
+//! |---|---|
+//! | 0..8 | magic |
+//! | 8..24 | checksum of the rest of the block; zeroes after a shorter one |
+//! | 24..28 | kind of the checksum |
+//! | 28..32 | length of the block in bytes |
+//! | 32..40 | offset of the block on the device in bytes |
+//! | 40..48 | seed of the run |
+//! | 48..56 | generation: the step that wrote it |
+//! | 56.. | data, which follows from offset, seed and generation |
+//!
+//! All numbers are little-endian. The offset finds misdirected blocks, the generation
+//! stale ones, the checksum everything else.
+
+use std::fmt;
+
+use clap::ValueEnum;
+use crc_fast::{CrcAlgorithm, checksum};
+use md5::{Digest, Md5};
+use xxhash_rust::xxh64::xxh64;
+
+use super::contents::first_difference;
+use super::fio_header;
+use crate::options::{Pattern, VerifyKind};
+use crate::workload::random::mix;
+
+const MAGIC: u64 = u64::from_le_bytes(*b"ADITBLK2");
+/// How long a header is: no block is shorter.
+pub(crate) const HEADER_BYTES: usize = 56;
+const CHECKSUM: std::ops::Range<usize> = 8..24;
+
+/// What a block was, or should have been, written as.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Identity {
+    /// Offset on the device in bytes.
+    pub(crate) offset: u64,
+    /// Who wrote it and when; not known where an earlier run did.
+    pub(crate) writer: Option<Writer>,
+}
+
+/// The run and step that wrote a block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Writer {
+    /// Seed of the run.
+    pub(crate) seed: u64,
+    /// The step's number.
+    pub(crate) generation: u64,
+}
+
+impl Writer {
+    /// The seed of the data that it writes at `offset`.
+    pub(super) fn data_seed(self, offset: u64) -> u64 {
+        mix(offset ^ mix(self.seed ^ mix(self.generation)))
+    }
+}
+
+/// Writes the header of `block`, whose data is in place, for `offset`.
+pub(super) fn stamp(block: &mut [u8], kind: VerifyKind, offset: u64, writer: Writer) {
+    debug_assert!(block.len() >= HEADER_BYTES);
+    put(block, 0, MAGIC);
+    block[24..28].copy_from_slice(code(kind));
+    let len = block.len() as u32;
+    block[28..32].copy_from_slice(&len.to_le_bytes());
+    put(block, 32, offset);
+    put(block, 40, writer.seed);
+    put(block, 48, writer.generation);
+    let checksum = checksum_of(block, kind);
+    block[CHECKSUM].copy_from_slice(&checksum);
+}
+
+/// Checks that `block` has a header of `kind` which says what `expected` does.
+///
+/// # Errors
+/// The first thing about it that is not.
+pub(super) fn check(block: &[u8], kind: VerifyKind, expected: Identity) -> Result<(), Mismatch> {
+    checked(block, kind, expected).map_err(|cause| Mismatch { offset: expected.offset, cause })
+}
+
+fn checked(block: &[u8], kind: VerifyKind, expected: Identity) -> Result<(), Cause> {
+    if fio_header::is_one(block) {
+        // What this run wrote has our header.
+        let may_be = kind == VerifyKind::Crc32c && expected.writer.is_none();
+        return if may_be { fio_header::check(block, expected.offset) } else { Err(Cause::Fio) };
+    }
+    if get(block, 0) != MAGIC {
+        return Err(Cause::Magic { got: get(block, 0), all_zero: is_zero(block) });
+    }
+    match kind_of(block) {
+        Some(got) if got != kind => return Err(Cause::Kind { expected: kind, got }),
+        Some(_) => {}
+        None => return Err(Cause::NoKind),
+    }
+    let len = u32::from_le_bytes(std::array::from_fn(|i| block[28 + i]));
+    if len as usize != block.len() {
+        return Err(Cause::Length { expected: block.len(), got: len });
+    }
+    let (stored, computed) =
+        (std::array::from_fn(|i| block[CHECKSUM.start + i]), checksum_of(block, kind));
+    if stored != computed {
+        return Err(Cause::Checksum { kind, expected: stored, got: computed });
+    }
+    if get(block, 32) != expected.offset {
+        return Err(Cause::Offset { got: get(block, 32) });
+    }
+    let got = Writer { seed: get(block, 40), generation: get(block, 48) };
+    match expected.writer {
+        Some(writer) if writer != got => Err(Cause::Writer { expected: writer, got }),
+        _ => Ok(()),
+    }
+}
+
+/// Checks that `block` is `pattern` to the last byte, with `offset` in its places.
+///
+/// # Errors
+/// The first byte that is not, or whose header is there instead.
+pub(super) fn check_pattern(block: &[u8], pattern: &Pattern, offset: u64) -> Result<(), Mismatch> {
+    let Some((at, expected)) = first_difference(pattern, block, offset) else { return Ok(()) };
+    let has_header = block.len() >= HEADER_BYTES && get(block, 0) == MAGIC;
+    let cause = match kind_of(block).filter(|_| has_header) {
+        Some(got) => Cause::Kind { expected: VerifyKind::Pattern, got },
+        None => Cause::Byte { at, expected, got: block[at], all_zero: is_zero(block) },
+    };
+    Err(Mismatch { offset, cause })
+}
+
+fn is_zero(block: &[u8]) -> bool {
+    block.iter().all(|byte| *byte == 0)
+}
+
+/// How a header names its kind: so far apart that no few bits make one of another.
+fn code(kind: VerifyKind) -> &'static [u8; 4] {
+    match kind {
+        VerifyKind::Crc32c => b"crc\0",
+        VerifyKind::Xxhash => b"xxh\0",
+        VerifyKind::Md5 => b"md5\0",
+        VerifyKind::Meta => b"meta",
+        VerifyKind::Pattern => b"none",
+    }
+}
+
+fn kind_of(block: &[u8]) -> Option<VerifyKind> {
+    let found = block.get(24..28)?;
+    VerifyKind::value_variants().iter().copied().find(|kind| found == code(*kind))
+}
+
+fn checksum_of(block: &[u8], kind: VerifyKind) -> [u8; 16] {
+    let rest = &block[CHECKSUM.end..];
+    let mut sum = [0; 16];
+    match kind {
+        VerifyKind::Crc32c => {
+            let crc = checksum(CrcAlgorithm::Crc32Iscsi, rest) as u32;
+            sum[..4].copy_from_slice(&crc.to_le_bytes());
+        }
+        VerifyKind::Xxhash => sum[..8].copy_from_slice(&xxh64(rest, 0).to_le_bytes()),
+        VerifyKind::Md5 => sum = Md5::digest(rest).into(),
+        VerifyKind::Meta | VerifyKind::Pattern => {}
+    }
+    sum
+}
+
+fn put(block: &mut [u8], at: usize, value: u64) {
+    block[at..at + 8].copy_from_slice(&value.to_le_bytes());
+}
+
+fn get(block: &[u8], at: usize) -> u64 {
+    u64::from_le_bytes(std::array::from_fn(|i| block[at + i]))
+}
+
+/// A block that is not what was written there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("verify: the block at offset {offset} {cause}")]
+pub(crate) struct Mismatch {
+    offset: u64,
+    cause: Cause,
+}
+
+/// What about a block is not as expected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Cause {
+    Fio,
+    Magic { got: u64, all_zero: bool },
+    Kind { expected: VerifyKind, got: VerifyKind },
+    NoKind,
+    Length { expected: usize, got: u32 },
+    Checksum { kind: VerifyKind, expected: [u8; 16], got: [u8; 16] },
+    Offset { got: u64 },
+    Writer { expected: Writer, got: Writer },
+    Byte { at: usize, expected: u8, got: u8, all_zero: bool },
+}
+
+impl fmt::Display for Cause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Cause::Magic { all_zero: true, .. } | Cause::Byte { all_zero: true, .. } => {
+                write!(
+                    f,
+                    "is all zeroes: it was never written with --verify, or the write was lost"
+                )
+            }
+            Cause::Magic { got, .. } => write!(
+                f,
+                "has no verify header: expected magic {MAGIC:#018x}, got {got:#018x}; was it written with --verify?"
+            ),
+            Cause::Kind { expected, got } => {
+                let (expected, got) = (name(*expected), name(*got));
+                write!(
+                    f,
+                    "was written with --verify={got}, not with --verify={expected}; use --verify={got}"
+                )
+            }
+            Cause::Fio => write!(
+                f,
+                "is not this run's: fio wrote it with --verify=crc32c; read it with that and --rw=read"
+            ),
+            Cause::NoKind => write!(f, "is corrupt: its header has no kind of checksum"),
+            Cause::Length { expected, got } => write!(
+                f,
+                "was written with another block size: expected {expected} bytes, got {got}; use --bs={got}, or \
+                 --verify_interval={got} where blocks were longer"
+            ),
+            Cause::Checksum { kind, expected, got } => {
+                let (expected, got) = (Hex(*kind, expected), Hex(*kind, got));
+                write!(f, "is corrupt: {} expected {expected}, got {got}", name(*kind))
+            }
+            Cause::Offset { got } => write!(f, "is another one: it was written for offset {got}"),
+            Cause::Writer { expected, got } => write!(
+                f,
+                "is stale: expected generation {} of seed {:#x}, got generation {} of seed {:#x}",
+                expected.generation, expected.seed, got.generation, got.seed
+            ),
+            Cause::Byte { at, expected, got, .. } => {
+                write!(f, "is not the pattern: byte {at} expected {expected:#04x}, got {got:#04x}")
+            }
+        }
+    }
+}
+
+fn name(kind: VerifyKind) -> String {
+    kind.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
+}
+
+/// A checksum as it is usually written.
+struct Hex<'a>(VerifyKind, &'a [u8; 16]);
+
+impl fmt::Display for Hex<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Hex(kind, sum) = self;
+        let number = u64::from_le_bytes(std::array::from_fn(|i| sum[i]));
+        match kind {
+            VerifyKind::Crc32c => write!(f, "{number:#010x}"),
+            VerifyKind::Md5 => sum.iter().try_for_each(|byte| write!(f, "{byte:02x}")),
+            _ => write!(f, "{number:#018x}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const WRITER: Writer = Writer { seed: 7, generation: 3 };
+    const HERE: Identity = Identity { offset: 8192, writer: Some(WRITER) };
+    const CHECKING: [VerifyKind; 3] = [VerifyKind::Crc32c, VerifyKind::Xxhash, VerifyKind::Md5];
+
+    fn stamped(kind: VerifyKind) -> Vec<u8> {
+        let mut block: Vec<u8> = (0..4096).map(|i| i as u8).collect();
+        stamp(&mut block, kind, HERE.offset, WRITER);
+        block
+    }
+
+    #[test]
+    fn a_stamped_block_is_what_it_is() {
+        for kind in CHECKING.into_iter().chain([VerifyKind::Meta]) {
+            assert_eq!(check(&stamped(kind), kind, HERE), Ok(()));
+            assert_eq!(check(&stamped(kind), kind, Identity { writer: None, ..HERE }), Ok(()));
+        }
+    }
+
+    #[test]
+    fn misdirected_and_stale_blocks_are_found_by_all_kinds() {
+        for kind in CHECKING.into_iter().chain([VerifyKind::Meta]) {
+            let found =
+                |expected| check(&stamped(kind), kind, expected).expect_err("found").to_string();
+            let elsewhere = found(Identity { offset: 4096, writer: None });
+            assert!(elsewhere.contains("offset 4096 is another one"), "{elsewhere}");
+            let later =
+                found(Identity { writer: Some(Writer { generation: 4, ..WRITER }), ..HERE });
+            assert!(
+                later.contains("expected generation 4 of seed 0x7, got generation 3"),
+                "{later}"
+            );
+        }
+    }
+
+    #[test]
+    fn the_message_says_what_was_expected() {
+        let message =
+            |block: &[u8]| check(block, VerifyKind::Crc32c, HERE).expect_err("found").to_string();
+        assert!(message(&[0; 512]).contains("offset 8192 is all zeroes"));
+        assert!(message(&[1; 512]).contains("no verify header"));
+        assert!(message(&stamped(VerifyKind::Crc32c)[..512]).contains("use --bs=4096"));
+        assert!(message(&stamped(VerifyKind::Md5)).ends_with("use --verify=md5"));
+        let mut corrupt = stamped(VerifyKind::Crc32c);
+        corrupt[4000] ^= 1;
+        assert!(message(&corrupt).contains("crc32c expected 0x"));
+    }
+
+    #[test]
+    fn a_pattern_says_which_byte_differs_or_whose_header_it_is() {
+        let pattern = Pattern { bytes: vec![7], offsets_at: Vec::new() };
+        let message =
+            |block: &[u8]| check_pattern(block, &pattern, 0).expect_err("found").to_string();
+        let mut block = [7; 4096];
+        assert_eq!(check_pattern(&block, &pattern, 0), Ok(()));
+        block[100] = 8;
+        assert!(message(&block).contains("byte 100 expected 0x07, got 0x08"));
+        assert!(message(&[0; 4096]).contains("all zeroes"));
+        assert!(message(&stamped(VerifyKind::Xxhash)).ends_with("use --verify=xxhash"));
+    }
+
+    proptest! {
+        #[test]
+        fn any_flipped_bit_is_found(byte in 0usize..4096, bit in 0u32..8, kind in prop::sample::select(&CHECKING)) {
+            let mut block = stamped(kind);
+            block[byte] ^= 1 << bit;
+            prop_assert!(check(&block, kind, HERE).is_err());
+        }
+    }
+
+    #[test]
+    fn the_checksums_are_what_they_are_called() {
+        let of = |kind| {
+            let block = [&[0; 24], &b"123456789"[..]].concat();
+            Hex(kind, &checksum_of(&block, kind)).to_string()
+        };
+        // The check value of CRC-32C; xxhsum -H64; md5sum.
+        assert_eq!(of(VerifyKind::Crc32c), "0xe3069283");
+        assert_eq!(of(VerifyKind::Xxhash), "0x8cb841db40e6ae83");
+        assert_eq!(of(VerifyKind::Md5), "25f9e794323b453885f5181f1b624d0b");
+    }
+}

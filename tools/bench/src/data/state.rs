@@ -1,0 +1,295 @@
+//! How far a job that verifies came, when it was interrupted: enough to read back what it wrote, and no more.
+//!
+//! What was written follows from the job, the seed and the position; the file keeps these, and which I/Os were under
+//! way so that nobody knows whether they were written. It is called as fio calls its own, whose content is another.
+
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use crate::options::{BlockSizes, JobOptions};
+use crate::way::Way;
+use crate::workload::Region;
+
+/// What this program writes; others are refused.
+const VERSION: u32 = 1;
+
+/// How far one thread of a job came.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct VerifyState {
+    version: u32,
+    job: String,
+    thread: u32,
+    /// The options that what was written follows from, as they were.
+    options: Vec<(String, String)>,
+    /// What the generator was seeded with.
+    pub(crate) seed: u64,
+    /// What told its writes from those of other runs.
+    pub(crate) stamp: u64,
+    /// The pass that was under way.
+    pub(crate) pass: u64,
+    /// How many of its steps were taken.
+    pub(crate) position: u64,
+    /// Numbers of the steps that were taken but had not completed: written or not, nobody knows.
+    pub(crate) in_flight: Vec<u64>,
+}
+
+impl VerifyState {
+    /// The state of a thread of `job` on these regions of its files that has not begun.
+    pub(crate) fn new(job: &JobOptions, thread: u32, files: &[Region], seed: u64) -> VerifyState {
+        VerifyState {
+            version: VERSION,
+            job: job.name.clone(),
+            thread,
+            options: options_of(job, files),
+            seed,
+            stamp: 0,
+            pass: 0,
+            position: 0,
+            in_flight: Vec::new(),
+        }
+    }
+
+    /// The file that the state of a thread of `job` is kept in.
+    pub(crate) fn path(directory: &Path, job: &JobOptions, thread: u32) -> PathBuf {
+        directory.join(file_name(&job.name, thread))
+    }
+
+    /// Writes the state to its file in `directory`: all of it or nothing. Says which file that is.
+    ///
+    /// # Errors
+    /// It cannot be written; says where and why.
+    pub(crate) fn save(&self, directory: &Path) -> Result<PathBuf, String> {
+        let path = directory.join(file_name(&self.job, self.thread));
+        let beside = path.with_extension("state.new");
+        self.write(&beside).and_then(|()| fs::rename(&beside, &path)).map_err(|error| {
+            // What is there of it is of no use; that it may stay is not worth a second complaint.
+            let _ = fs::remove_file(&beside);
+            format!(
+                "the verify state cannot be written to {}: {error}; make room there, or use verify_state_save=0",
+                path.display()
+            )
+        })?;
+        Ok(path)
+    }
+
+    fn write(&self, path: &Path) -> io::Result<()> {
+        let mut file = File::create(path)?;
+        serde_json::to_writer_pretty(&mut file, self)?;
+        file.write_all(b"\n")?;
+        file.sync_all()
+    }
+
+    /// Reads the state that an earlier run of the same thread of the same job saved in `directory`.
+    ///
+    /// # Errors
+    /// There is none, or it is another job's; says what to do.
+    pub(crate) fn load(
+        directory: &Path,
+        job: &JobOptions,
+        thread: u32,
+        files: &[Region],
+    ) -> Result<VerifyState, String> {
+        let path = VerifyState::path(directory, job, thread);
+        let state = VerifyState::read(&path)?;
+        if (&*state.job, state.thread) != (&*job.name, thread) {
+            return Err(format!(
+                "{} is the state of thread {} of job '{}', not of thread {thread} of '{}': run the job under its name",
+                path.display(),
+                state.thread,
+                state.job,
+                job.name
+            ));
+        }
+        let here = options_of(job, files);
+        match state.options.iter().zip(&here).find(|(then, now)| then != now) {
+            Some(((name, then), (_, now))) => Err(format!(
+                "{} was saved with {name}={then}, and this job has {now}: run it as it was, or use verify_state_load=0",
+                path.display()
+            )),
+            None => Ok(state),
+        }
+    }
+
+    fn read(path: &Path) -> Result<VerifyState, String> {
+        let text = fs::read_to_string(path).map_err(|error| {
+            format!(
+                "the verify state cannot be read from {}: {error}; run where it was saved, or use verify_state_load=0",
+                path.display()
+            )
+        })?;
+        let state: VerifyState = serde_json::from_str(&text).map_err(|error| {
+            format!(
+                "{} is no verify state of adit: {error}; use verify_state_load=0",
+                path.display()
+            )
+        })?;
+        match state.version {
+            VERSION => Ok(state),
+            other => Err(format!(
+                "{} has version {other}, and this program reads {VERSION}: use the one that saved it",
+                path.display()
+            )),
+        }
+    }
+}
+
+fn file_name(job: &str, thread: u32) -> String {
+    format!("local-{}-{thread}-verify.state", job.replace('/', "_"))
+}
+
+/// Everything that decides what is written where, by name; always the same names.
+fn options_of(job: &JobOptions, files: &[Region]) -> Vec<(String, String)> {
+    let of_files = |of: fn(&Region) -> u64| {
+        files.iter().map(|region| of(region).to_string()).collect::<Vec<_>>().join(",")
+    };
+    let ways = || Way::ALL.into_iter();
+    let sizes: Vec<String> = ways().map(|way| sizes_text(&job.bs[way])).collect();
+    let verify = job.verify.as_ref();
+    let options = [
+        ("offset", of_files(|region| region.start)),
+        ("size", of_files(|region| region.bytes)),
+        ("rw", workload_text(job)),
+        ("rw_sequencer", format!("{:?}", job.rw_sequencer)),
+        ("rwmixread", job.rwmixread.to_string()),
+        ("bs", sizes.join(",")),
+        ("blockalign", format!("{:?}", job.blockalign.0)),
+        ("random_distribution", format!("{:?}", job.random_distribution.0)),
+        ("percentage_random", format!("{:?}", job.percentage_random.0)),
+        ("norandommap", job.norandommap.to_string()),
+        ("random_generator", format!("{:?}", job.random_generator)),
+        ("verify", verify.map_or_else(|| "none".to_owned(), |verify| format!("{:?}", verify.kind))),
+        ("verify_interval", format!("{:?}", verify.and_then(|verify| verify.interval))),
+        ("verify_pattern", format!("{:?}", verify.and_then(|verify| verify.pattern.as_ref()))),
+        ("file_service_type", format!("{:?}", job.file_service)),
+    ];
+    options.map(|(name, value)| (name.to_owned(), value)).to_vec()
+}
+
+fn workload_text(job: &JobOptions) -> String {
+    let rw = job.rw;
+    let parts = [(rw.random, "rand"), (rw.trims, "trim"), (rw.reads, "read"), (rw.writes, "write")];
+    let name: String = parts.iter().filter(|(is, _)| *is).map(|(_, name)| *name).collect();
+    if rw.step == 0 { name } else { format!("{name}:{}", rw.step) }
+}
+
+fn sizes_text(sizes: &BlockSizes) -> String {
+    match sizes {
+        BlockSizes::Fixed(bytes) => bytes.to_string(),
+        BlockSizes::Range(from, to) => format!("{from}-{to}"),
+        BlockSizes::Split(sizes) => {
+            let parts: Vec<String> =
+                sizes.iter().map(|(bytes, percent)| format!("{bytes}/{percent}")).collect();
+            parts.join(":")
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::options::VerifyKind;
+    use crate::way::PerWay;
+    use crate::workload::sample::{job, verify, workload};
+
+    const REGION: Region = Region { start: 4096, bytes: 1 << 20 };
+
+    /// A directory of the test's own, gone with it.
+    struct Place(PathBuf);
+
+    impl Place {
+        fn new(name: &str) -> Place {
+            let path = std::env::temp_dir()
+                .join(format!("adit-verify-state-{}-{name}", std::process::id()));
+            fs::create_dir_all(&path).expect("a directory");
+            Place(path)
+        }
+    }
+
+    impl Drop for Place {
+        fn drop(&mut self) {
+            fs::remove_dir_all(&self.0).expect("what was created");
+        }
+    }
+
+    fn writer() -> JobOptions {
+        JobOptions { rw: workload("randwrite"), verify: Some(verify(VerifyKind::Crc32c)), ..job() }
+    }
+
+    fn saved(place: &Place) -> VerifyState {
+        let mut state = VerifyState::new(&writer(), 2, &[REGION], u64::MAX);
+        (state.pass, state.position, state.in_flight) = (3, 17, vec![5, 9]);
+        state.save(&place.0).expect("saved");
+        state
+    }
+
+    #[test]
+    fn what_was_saved_is_loaded_and_nothing_else_is_left() {
+        let place = Place::new("same");
+        let state = saved(&place);
+        assert_eq!(VerifyState::load(&place.0, &writer(), 2, &[REGION]), Ok(state.clone()));
+        state.save(&place.0).expect("again");
+        let names: Vec<_> = fs::read_dir(&place.0)
+            .expect("there")
+            .map(|entry| entry.expect("one").file_name())
+            .collect();
+        assert_eq!(names, ["local-sample-2-verify.state"]);
+    }
+
+    #[test]
+    fn another_jobs_state_is_refused_with_what_differs() {
+        let place = Place::new("other");
+        saved(&place);
+        let refused = |job: JobOptions, region| {
+            VerifyState::load(&place.0, &job, 2, &[region]).expect_err("refused")
+        };
+        let sized = JobOptions { bs: PerWay::all(BlockSizes::Range(4096, 8192)), ..writer() };
+        assert!(refused(sized, REGION).contains("bs=4096,4096,4096, and this job has 4096-8192,"));
+        let reads = JobOptions { rw: workload("randread"), ..writer() };
+        assert!(refused(reads, REGION).contains("rw=randwrite, and this job has randread"));
+        let shorter = Region { bytes: 4096, ..REGION };
+        assert!(refused(writer(), shorter).contains("size=1048576, and this job has 4096"));
+    }
+
+    #[test]
+    fn a_file_that_is_no_state_is_refused_with_what_to_do() {
+        let place = Place::new("broken");
+        let refused = |thread| {
+            VerifyState::load(&place.0, &writer(), thread, &[REGION]).expect_err("refused")
+        };
+        assert!(refused(0).contains("run where it was saved"));
+        let path = VerifyState::path(&place.0, &writer(), 0);
+        fs::write(&path, "{\"version\": 1").expect("written");
+        assert!(refused(0).contains("no verify state"));
+        let text =
+            serde_json::to_string(&VerifyState { version: 9, ..saved(&place) }).expect("JSON");
+        fs::write(&path, text).expect("written");
+        assert!(refused(0).contains("version 9"));
+        fs::copy(VerifyState::path(&place.0, &writer(), 2), &path).expect("copied");
+        assert!(refused(0).contains("thread 2 of job 'sample'"));
+    }
+
+    #[test]
+    fn a_state_that_cannot_be_saved_says_where() {
+        let place = Place::new("gone");
+        let error = VerifyState::new(&writer(), 0, &[REGION], 1)
+            .save(&place.0.join("none"))
+            .expect_err("nowhere");
+        assert!(
+            error.contains("none/local-sample-0-verify.state")
+                && error.contains("verify_state_save=0"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn a_job_named_as_a_path_has_its_file_here() {
+        let job = JobOptions { name: "a/b".to_owned(), ..job() };
+        assert_eq!(
+            VerifyState::path(Path::new("."), &job, 0),
+            Path::new("./local-a_b-0-verify.state")
+        );
+    }
+}

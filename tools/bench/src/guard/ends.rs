@@ -1,0 +1,260 @@
+//! What a device holds that the kernel does not have: its ends are read through a queue into an image as large as the
+//! device, otherwise empty, in which the same program looks for signatures as on a block device.
+//!
+//! All formats that it knows have theirs there: the last ones from the start are VMFS's, at 1 and 2 MiB; the first ones
+//! from the end those of MD, within 128 KiB, and of ZFS, within 512 KiB.
+
+use std::fs::File;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::FileExt;
+use std::thread;
+use std::time::Duration;
+
+use adit_driver::device::{CommandQueue, DeviceQueue, Operation, QueueOptions, Request};
+use adit_driver::spec::Lba;
+use adit_driver::{Buffer, Completion, Device, Error, RejectReason, Rejected};
+use nix::sys::memfd::{MFdFlags, memfd_create};
+
+use adit_setup::{Root, Signature, signatures_of_file};
+
+/// How much of the start is read.
+const START_BYTES: u64 = 4 << 20;
+/// How much of the end is read.
+const END_BYTES: u64 = 1 << 20;
+/// Read at once at most.
+const CHUNK_BYTES_MAX: u64 = 1 << 20;
+/// Commands in flight.
+const DEPTH: u32 = 64;
+/// How long a read may take before it is aborted, and the abort then.
+const READ_LIMIT: Duration = Duration::from_secs(10);
+/// Between two looks at whether a read is done.
+const LOOK: Duration = Duration::from_micros(50);
+
+/// What is read, and from which byte on.
+type Chunk = (Buffer, u64);
+
+/// The signatures on `device`.
+///
+/// # Errors
+/// Why they could not be looked for.
+pub(super) fn signatures(root: &Root, device: &Device) -> Result<Vec<Signature>, String> {
+    let mut image = None;
+    let found = each_chunk(device, |offset, data| {
+        // What is only zeroes needs no image, and no program that reads it.
+        if data.iter().all(|&byte| byte == 0) {
+            return Ok(());
+        }
+        let image = match &image {
+            Some(image) => image,
+            None => image.insert(empty_image(device.info().bytes)?),
+        };
+        image.write_all_at(data, offset).map_err(|why| why.to_string())
+    });
+    found?;
+    let Some(image) = image else { return Ok(Vec::new()) };
+    let file = format!("/proc/{}/fd/{}", std::process::id(), image.as_raw_fd());
+    // Messages name the device before.
+    signatures_of_file(root, &file, "it")
+}
+
+/// Whether there is nothing but zeroes where signatures are.
+///
+/// # Errors
+/// Why it could not be read.
+pub(super) fn are_zero(device: &Device) -> Result<bool, String> {
+    let mut zero = true;
+    each_chunk(device, |_, data| {
+        zero &= data.iter().all(|&byte| byte == 0);
+        Ok(())
+    })?;
+    Ok(zero)
+}
+
+/// A file in memory that is as long as the device and takes no space until something is written to it.
+fn empty_image(bytes: u64) -> Result<File, String> {
+    let image = memfd_create("adit-device-image", MFdFlags::MFD_CLOEXEC);
+    let image = File::from(image.map_err(|why| why.to_string())?);
+    image.set_len(bytes).map_err(|why| why.to_string())?;
+    Ok(image)
+}
+
+/// Reads the ends and shows each piece with its offset in bytes, in the order in which they come.
+fn each_chunk(
+    device: &Device,
+    mut show: impl FnMut(u64, &[u8]) -> Result<(), String>,
+) -> Result<(), String> {
+    let info = device.info();
+    let lba_bytes = u64::from(info.lba_bytes);
+    let chunk_bytes = chunk_bytes(info.command_bytes_max, info.boundary_bytes, lba_bytes);
+    let chunks = chunks(info.bytes, lba_bytes, chunk_bytes);
+    let total: u64 = chunks.iter().map(|&(_, bytes)| bytes).sum();
+    let words = |error: Error| error.to_string();
+    let mut rest = device.allocate(total as usize).map_err(words)?;
+    let depth = DEPTH.min(info.queue_depth_max);
+    let options = QueueOptions { depth, timeout: READ_LIMIT, abort_timeout: READ_LIMIT };
+    let mut queue = device.create_queue(&options, &[&rest]).map_err(words)?;
+    let mut waiting = Vec::with_capacity(chunks.len());
+    for (offset, bytes) in chunks {
+        let after = rest.split_off(bytes as usize);
+        waiting.push((rest, offset));
+        rest = after;
+    }
+    waiting.reverse();
+    let mut in_flight = 0;
+    while in_flight > 0 || !waiting.is_empty() {
+        in_flight += post(device, &mut queue, &mut waiting)?;
+        let mut done = Vec::new();
+        in_flight -= queue.poll(device.now(), |completion| done.push(completion));
+        if done.is_empty() {
+            queue.check().map_err(words)?;
+            thread::sleep(LOOK);
+        }
+        for Completion { buffer: (buffer, offset), result } in done {
+            result.map_err(|error| format!("reading at byte {offset} failed: {error}"))?;
+            show(offset, &buffer)?;
+        }
+    }
+    Ok(())
+}
+
+/// Posts reads into the last of `waiting` until the queue is full; returns how many. A slow drive answers all at once.
+fn post(
+    device: &Device,
+    queue: &mut DeviceQueue<Chunk>,
+    waiting: &mut Vec<Chunk>,
+) -> Result<usize, String> {
+    let mut posted = 0;
+    while let Some(chunk) = waiting.pop() {
+        let lba = Lba(chunk.1 / u64::from(device.info().lba_bytes));
+        let request = Request { operation: Operation::Read(lba), buffer: chunk };
+        match queue.post(device.now(), request) {
+            Ok(()) => posted += 1,
+            Err(Rejected { buffer, reason: RejectReason::Full }) => {
+                waiting.push(buffer);
+                break;
+            }
+            Err(rejected) => return Err(rejected.reason.to_string()),
+        }
+    }
+    queue.ring();
+    Ok(posted)
+}
+
+/// How much is read at once, whole LBAs: as much as the device takes in one command.
+fn chunk_bytes(command_bytes_max: u64, boundary_bytes: u64, lba_bytes: u64) -> u64 {
+    let boundary = if boundary_bytes == 0 { u64::MAX } else { boundary_bytes };
+    let most = CHUNK_BYTES_MAX.min(command_bytes_max).min(boundary);
+    (most - most % lba_bytes).max(lba_bytes)
+}
+
+/// Offset and length in bytes of what is read of a device of `bytes` bytes, whole LBAs, none twice.
+fn chunks(bytes: u64, lba_bytes: u64, chunk_bytes: u64) -> Vec<(u64, u64)> {
+    let bytes = bytes - bytes % lba_bytes;
+    let start = START_BYTES.min(bytes);
+    let end = bytes.saturating_sub(END_BYTES).next_multiple_of(lba_bytes).max(start);
+    let pieces = |from: u64, to: u64| {
+        let offsets = (from..to).step_by(chunk_bytes as usize);
+        offsets.map(move |offset| (offset, chunk_bytes.min(to - offset)))
+    };
+    pieces(0, start).chain(pieces(end, bytes)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LBA: u64 = 512;
+
+    /// A drive with 64 MiB of memory and `pieces` of data.
+    fn device(pieces: &[(u64, &[u8])]) -> Device {
+        let target = "soft:mem=64M".parse().expect("a target");
+        let device = Device::open(&target, &Default::default()).expect("open");
+        let options = QueueOptions { depth: 1, timeout: READ_LIMIT, abort_timeout: READ_LIMIT };
+        let mut queue = device.create_queue(&options, &[]).expect("a queue");
+        for (offset, data) in pieces {
+            let mut buffer = device.allocate(4096).expect("memory");
+            buffer[..data.len()].copy_from_slice(data);
+            let request = Request { operation: Operation::Write(Lba(offset / LBA)), buffer };
+            queue.post(device.now(), request).expect("room");
+            queue.ring();
+            while queue.poll(device.now(), |done| assert!(done.result.is_ok(), "written")) == 0 {}
+        }
+        device
+    }
+
+    fn found(device: &Device) -> Vec<(String, u64)> {
+        let root = Root::open(None).expect("this machine");
+        let found = signatures(&root, device).expect("wipefs (util-linux) is installed");
+        found.into_iter().map(|signature| (signature.kind, signature.offset)).collect()
+    }
+
+    /// The header of swap space, version 1, of 255 pages.
+    fn swap_header() -> Vec<u8> {
+        let mut page = vec![0; 4096];
+        page[1024..1032].copy_from_slice(&[1, 0, 0, 0, 255, 0, 0, 0]);
+        page[4086..].copy_from_slice(b"SWAPSPACE2");
+        page
+    }
+
+    #[test]
+    fn a_device_of_zeroes_holds_nothing_and_takes_no_program_to_tell() {
+        let device = device(&[]);
+        let recorded = Root::recorded("/recorded/nothing = x");
+        assert_eq!(signatures(&recorded, &device), Ok(Vec::new()));
+        assert_eq!(are_zero(&device), Ok(true));
+    }
+
+    #[test]
+    fn signatures_are_found_at_the_start_and_at_the_end() {
+        let at_start = device(&[(0, &swap_header())]);
+        assert_eq!(found(&at_start), [("swap".to_owned(), 4086)]);
+        assert_eq!(are_zero(&at_start), Ok(false));
+        // MD's superblock of version 1.0: 8 KiB before the end, on 4 KiB.
+        let sector = (64 << 20) / 512 - 16;
+        let mut superblock = vec![0; 4096];
+        superblock[..8].copy_from_slice(&[0xfc, 0x4e, 0x2b, 0xa9, 1, 0, 0, 0]);
+        superblock[144..152].copy_from_slice(&u64::to_le_bytes(sector));
+        let at_end = device(&[(sector * 512, &superblock)]);
+        assert_eq!(found(&at_end), [("linux_raid_member".to_owned(), sector * 512)]);
+    }
+
+    #[test]
+    fn data_without_a_signature_is_no_obstacle() {
+        let noise: Vec<u8> = (0..4096u32).map(|byte| (byte % 251) as u8 | 1).collect();
+        assert_eq!(found(&device(&[(0, &noise), (1 << 20, &noise)])), []);
+    }
+
+    #[test]
+    fn an_image_that_cannot_be_judged_is_not_taken_for_an_empty_one() {
+        let root = Root::recorded("/recorded/wipefs/x = y");
+        let why = signatures(&root, &device(&[(0, &swap_header())])).expect_err("not recorded");
+        assert!(why.contains("wipefs"), "{why}");
+    }
+
+    #[test]
+    fn a_read_is_one_command_where_it_can_be() {
+        assert_eq!(chunk_bytes(u64::MAX, 0, 4096), CHUNK_BYTES_MAX);
+        assert_eq!(chunk_bytes(128 << 10, 0, 512), 128 << 10);
+        assert_eq!(chunk_bytes(128 << 10, 64 << 10, 512), 64 << 10);
+        assert_eq!(chunk_bytes(5000, 0, 4096), 4096);
+    }
+
+    #[test]
+    fn the_ends_are_read_in_whole_lbas_and_nothing_twice() {
+        for (bytes, lba) in [(0, 512), (512, 512), (1 << 20, 4096), (5 << 20, 512), (5 << 40, 4096)]
+        {
+            let chunks = chunks(bytes, lba, 256 << 10);
+            let mut at = 0;
+            for &(offset, len) in &chunks {
+                assert!(offset >= at && len > 0 && len <= 256 << 10, "{chunks:?}");
+                assert!(offset % lba == 0 && len % lba == 0, "{chunks:?}");
+                at = offset + len;
+            }
+            assert_eq!(at, bytes, "the end is read");
+            let total: u64 = chunks.iter().map(|&(_, len)| len).sum();
+            assert_eq!(total, bytes.min(START_BYTES + END_BYTES));
+        }
+        // Of a file that ends within a block, the whole ones.
+        assert_eq!(chunks(1000, 512, 4096), [(0, 512)]);
+    }
+}

@@ -1,0 +1,130 @@
+//! What stands for something else in values: environment variables and fio's reserved words.
+
+use std::fs;
+
+use crate::options::expression::evaluate;
+use crate::units::{KbBase, byte_unit};
+
+/// What values may refer to.
+#[derive(Clone, Copy)]
+pub struct Surroundings<'a> {
+    /// An environment variable; none is the same as empty.
+    pub variable: &'a dyn Fn(&str) -> Option<String>,
+    /// `$pagesize`, in bytes.
+    pub page_bytes: u64,
+    /// `$mb_memory`: of the machine, in MiB.
+    pub memory_mib: u64,
+    /// `$ncpus`.
+    pub cores: u64,
+}
+
+impl Surroundings<'static> {
+    /// Those of this process.
+    pub(crate) fn here() -> Surroundings<'static> {
+        let memory = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+        let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get() as u64);
+        Surroundings {
+            variable: &|name| std::env::var(name).ok(),
+            page_bytes: page_bytes(),
+            memory_mib: kib_of(&memory, "MemTotal:").unwrap_or(0) / 1024,
+            cores,
+        }
+    }
+}
+
+/// The size of a page; 4096 where the system does not say.
+fn page_bytes() -> u64 {
+    let smaps = fs::read_to_string("/proc/self/smaps").unwrap_or_default();
+    kib_of(&smaps, "KernelPageSize:").map_or(4096, |kib| kib * 1024)
+}
+
+/// The number after a name in one of the kernel's lists.
+fn kib_of(list: &str, name: &str) -> Option<u64> {
+    let line = list.lines().find_map(|line| line.strip_prefix(name))?;
+    line.split_whitespace().next()?.parse().ok()
+}
+
+impl Surroundings<'_> {
+    /// A value of a job file with everything in it filled in.
+    ///
+    /// # Errors
+    /// A sentence, if a variable's name does not end.
+    pub(crate) fn expand(&self, value: &str) -> Result<String, String> {
+        self.variables(value).map(|value| keywords(self, &value))
+    }
+
+    fn variables(&self, value: &str) -> Result<String, String> {
+        let (mut expanded, mut rest) = (String::new(), value);
+        while let Some((before, after)) = rest.split_once("${") {
+            let (name, after) = after
+                .split_once('}')
+                .ok_or("'${' is not closed; write '}' after the variable's name")?;
+            expanded.push_str(before);
+            expanded.push_str(
+                &(self.variable)(name).unwrap_or_default().replace(['\0', '\n', '\r'], " "),
+            );
+            rest = after;
+        }
+        expanded.push_str(rest);
+        Ok(expanded.trim().to_owned())
+    }
+}
+
+/// A value with fio's reserved words filled in, and then computed if it is an expression, as in `8*$pagesize`.
+pub(crate) fn keywords(around: &Surroundings, value: &str) -> String {
+    let mut filled = value.to_owned();
+    for (name, number) in [
+        ("$pagesize", around.page_bytes),
+        ("$mb_memory", around.memory_mib),
+        ("$ncpus", around.cores),
+    ] {
+        filled = filled.replace(name, &number.to_string());
+    }
+    let is_changed = filled != value;
+    let computed = is_changed && filled.contains(['+', '-', '*', '/', '%', '^', '(']);
+    let unit = |unit: &str| byte_unit(unit, KbBase::Binary).map(|bytes| bytes as f64);
+    let number = computed.then(|| evaluate(&filled, &unit).ok()).flatten();
+    number.map_or(filled, |number| number.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const AROUND: Surroundings<'static> = Surroundings {
+        variable: &|name| if name == "A" { Some("x".to_owned()) } else { None },
+        page_bytes: 4096,
+        memory_mib: 2048,
+        cores: 4,
+    };
+
+    #[test]
+    fn reserved_words_are_filled_in_and_computed_with() {
+        for (value, expected) in [
+            ("$pagesize", "4096"),
+            ("8*$pagesize", "32768"),
+            ("($ncpus+2)*3k", "18432"),
+            ("$mb_memory/2", "1024"),
+            ("0,$ncpus", "0,4"),
+            ("read:4", "read:4"),
+            ("2*3", "2*3"),
+            ("$pagesizes", "4096s"),
+            ("$other", "$other"),
+        ] {
+            assert_eq!(AROUND.expand(value).as_deref(), Ok(expected), "{value}");
+        }
+    }
+
+    #[test]
+    fn variables_are_filled_in_anywhere() {
+        assert_eq!(AROUND.expand("/${A}/${B}${A}").as_deref(), Ok("/x/x"));
+        assert!(AROUND.expand("${A").is_err());
+    }
+
+    #[test]
+    fn this_machine_has_pages_and_cores() {
+        let here = Surroundings::here();
+        assert!(here.page_bytes.is_power_of_two() && here.page_bytes >= 4096);
+        assert!(here.cores >= 1 && here.memory_mib > 16);
+    }
+}

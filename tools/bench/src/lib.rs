@@ -1,0 +1,50 @@
+//! `adit bench`: fio's workloads over every path to a device.
+//!
+//! | module | noun |
+//! |---|---|
+//! | `options`, `jobfile` | fio's language: command lines, job files, and the jobs they describe |
+//! | `guard` | what keeps a job from destroying what somebody wants to keep |
+//! | `run` | the jobs' threads, and the loop that is measured |
+//! | `workload` | which I/O is next |
+//! | `data` | what written blocks hold, and whether what is read is what was written |
+//! | `measure`, `outcome`, `errors` | what is counted |
+//! | `report`, `logs` | how it is told |
+//! | `side` | jobs on several paths and with several values, and against earlier results |
+
+mod command;
+mod data;
+mod errors;
+mod guard;
+mod jobfile;
+mod logs;
+mod measure;
+mod options;
+mod outcome;
+mod report;
+mod run;
+mod side;
+mod way;
+mod workload;
+
+pub use command::{BenchCommand, command, verdict};
+pub use data::noise;
+pub use guard::{Permission, Written, check as check_destruction};
+pub use measure::Latency;
+pub use options::command_line::unknown_option;
+pub use options::draft::PERCENTILES;
+pub use options::{Distribution, Request, RunOptions, Section};
+pub use outcome::{JobOutcome, RunOutcome, Warning, WayOutcome};
+pub use report::moments;
+pub use run::run_on;
+pub use way::{PerWay, Way};
+pub use workload::distribution::Draw;
+pub use workload::random::{Stream, below, mix};
+
+/// fio's language, for the fuzz target of job files.
+pub mod language {
+    pub use crate::jobfile::{ReadFile, Surroundings, parse};
+    pub use crate::options::written::{Place, Written, WrittenSection, sections, words};
+    pub use crate::options::{BenchArgs, JobOptions};
+}
+
+use adit_tools_common::{failure, human, interrupt, output, units};

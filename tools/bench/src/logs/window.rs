@@ -1,0 +1,98 @@
+//! Windows of time in which values are summed up (`log_avg_msec`).
+
+use std::time::Duration;
+
+use super::{IoSample, nanoseconds};
+use crate::way::{PerWay, Way};
+
+/// The window that is being filled, of a grid that starts with the run.
+#[derive(Debug)]
+pub(super) struct Windows {
+    every_ns: u64,
+    start_ns: u64,
+    end_ns: u64,
+    sums: PerWay<Sums>,
+}
+
+/// What was done in one way.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Sums {
+    ios: u64,
+    bytes: u64,
+    /// slat, clat and lat.
+    sum_ns: [u64; 3],
+    max_ns: [u64; 3],
+}
+
+impl Windows {
+    /// Windows `every` so long.
+    pub(super) fn new(every: Duration) -> Windows {
+        let every_ns = nanoseconds(every).max(1);
+        let sums = PerWay::all(Sums::default());
+        Windows { every_ns, start_ns: 0, end_ns: every_ns, sums }
+    }
+
+    /// Whether the window ends before that time.
+    #[inline]
+    pub(super) fn is_over(&self, at_ns: u64) -> bool {
+        at_ns >= self.end_ns
+    }
+
+    /// Begins the window that a time is in. Those without I/O between are passed over.
+    pub(super) fn begin(&mut self, at_ns: u64) {
+        self.start_ns = at_ns - at_ns % self.every_ns;
+        self.end_ns = self.start_ns + self.every_ns;
+        self.sums = PerWay::all(Sums::default());
+    }
+
+    /// Ends the window early, if it is not over by then.
+    pub(super) fn end(&mut self, at_ns: u64) {
+        self.end_ns = self.end_ns.min(at_ns).max(self.start_ns + 1);
+    }
+
+    #[inline]
+    pub(super) fn add(&mut self, way: Way, io: IoSample) {
+        let sums = &mut self.sums[way];
+        sums.ios += 1;
+        sums.bytes += io.bytes;
+        for (index, ns) in [io.slat_ns, io.clat_ns, io.lat_ns].into_iter().enumerate() {
+            sums.sum_ns[index] += ns;
+            sums.max_ns[index] = sums.max_ns[index].max(ns);
+        }
+    }
+
+    /// The window's end, in milliseconds from the start.
+    pub(super) fn end_ms(&self) -> u64 {
+        self.end_ns / 1_000_000
+    }
+
+    /// What was done in a way; none where nothing was.
+    pub(super) fn sums(&self, way: Way) -> Option<&Sums> {
+        Some(&self.sums[way]).filter(|sums| sums.ios > 0)
+    }
+
+    pub(super) fn kib_per_second(&self, sums: &Sums) -> u64 {
+        self.per_second(sums.bytes) / 1024
+    }
+
+    pub(super) fn iops(&self, sums: &Sums) -> u64 {
+        self.per_second(sums.ios)
+    }
+
+    fn per_second(&self, count: u64) -> u64 {
+        let ns = u128::from(self.end_ns - self.start_ns);
+        (u128::from(count) * 1_000_000_000 / ns) as u64
+    }
+}
+
+impl Sums {
+    /// slat, clat and lat in nanoseconds, averaged.
+    pub(super) fn means_ns(&self) -> [u64; 3] {
+        self.sum_ns.map(|sum| sum / self.ios)
+    }
+
+    /// The greatest of each.
+    pub(super) fn maxima_ns(&self) -> [u64; 3] {
+        self.max_ns
+    }
+}

@@ -1,0 +1,167 @@
+//! The tables of `docs/fio-compatibility.md` and the job files of `tests/jobs` against what is implemented.
+//!
+//! `ADIT_BLESS=1 cargo test -p adit-bench documented` takes over what there is now; read the difference before it
+//! is committed.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use clap::Parser;
+
+use super::absent;
+use super::command_line::BenchArgs;
+use super::effectless::{Values, WITHOUT_EFFECT};
+use super::table::{self, Group};
+use super::unheeded::UNHEEDED;
+
+#[derive(Parser)]
+struct Line {
+    #[command(flatten)]
+    args: BenchArgs,
+}
+
+fn from_here(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
+}
+
+/// The part between the comments `<!-- NAME -->` and `<!-- end of NAME -->`.
+fn part<'a>(document: &'a str, name: &str) -> &'a str {
+    let (begin, end) = (format!("<!-- {name} -->\n"), format!("<!-- end of {name} -->"));
+    let from = document.find(&begin).unwrap_or_else(|| panic!("no {begin}")) + begin.len();
+    let length = document[from..].find(&end).unwrap_or_else(|| panic!("no {end}"));
+    &document[from..from + length]
+}
+
+fn cell(text: &str) -> String {
+    text.replace('|', "\\|")
+}
+
+fn supported() -> String {
+    let mut rows =
+        String::from("| option | fio's other names | value | what it does |\n|---|---|---|---|\n");
+    for group in Group::ALL {
+        writeln!(rows, "| **{}** | | | |", group.heading()).expect("memory");
+        for spec in table::options().filter(|spec| spec.group == group) {
+            let aliases: Vec<String> =
+                spec.aliases.iter().map(|alias| format!("`{alias}`")).collect();
+            let (name, value) = (spec.name, cell(spec.value));
+            writeln!(rows, "| `{name}` | {} | {value} | {} |", aliases.join(", "), cell(spec.help))
+                .expect("memory");
+        }
+    }
+    rows
+}
+
+/// Which values are taken, in a few words.
+fn taken(values: Values) -> String {
+    match values {
+        Values::Switch => "0, 1".to_owned(),
+        Values::Number => "any number".to_owned(),
+        Values::Words(words) => words.join(", "),
+        Values::Direct => "any, with direct=1 or a target".to_owned(),
+    }
+}
+
+fn without_effect() -> String {
+    let mut rows = String::from(
+        "| option | values | it has no effect because | instead of other values |\n|---|---|---|---|\n",
+    );
+    for option in WITHOUT_EFFECT {
+        let row = format!(
+            "| `{}` | {} | {} | {} |",
+            option.name,
+            taken(option.values),
+            option.because,
+            option.instead
+        );
+        writeln!(rows, "{row}").expect("memory");
+    }
+    rows
+}
+
+fn with_a_warning() -> String {
+    let mut rows = String::from(
+        "| option | values without a warning | it is not heeded because |\n|---|---|---|\n",
+    );
+    for option in UNHEEDED {
+        let silent = option.silent.join(", ");
+        writeln!(rows, "| `{}` | {silent} | {} |", option.name, option.because).expect("memory");
+    }
+    rows
+}
+
+fn absent_table(options: &[(&str, &str)], dashes: &str) -> String {
+    let mut rows = String::from("| option | instead |\n|---|---|\n");
+    for (name, instead) in options {
+        writeln!(rows, "| `{dashes}{name}` | {} |", cell(instead)).expect("memory");
+    }
+    rows
+}
+
+#[test]
+fn the_document_lists_what_is_implemented() {
+    let file = from_here("../../docs/fio-compatibility.md");
+    let mut document = fs::read_to_string(&file).expect("docs/fio-compatibility.md");
+    let bless = std::env::var_os("ADIT_BLESS").is_some();
+    for (name, expected) in [
+        ("options", supported()),
+        ("without effect", without_effect()),
+        ("with a warning", with_a_warning()),
+        ("absent", absent_table(absent::ABSENT, "")),
+        ("absent for the run", absent_table(absent::ABSENT_FOR_RUN, "--")),
+    ] {
+        let written = part(&document, name).to_owned();
+        if bless {
+            document = document.replace(
+                &format!("<!-- {name} -->\n{written}"),
+                &format!("<!-- {name} -->\n{expected}"),
+            );
+            continue;
+        }
+        let difference = written.lines().zip(expected.lines()).find(|(written, is)| written != is);
+        assert_eq!(difference, None, "'{name}' of {}; ADIT_BLESS=1 takes it over", file.display());
+        assert_eq!(
+            written.lines().count(),
+            expected.lines().count(),
+            "'{name}'; ADIT_BLESS=1 takes it over"
+        );
+    }
+    if bless {
+        fs::write(&file, document).expect("writable");
+    }
+}
+
+/// What a job file comes to: a command line, or why it is refused.
+fn said(file: &Path) -> String {
+    let name = file.to_str().expect("UTF-8");
+    let line = Line::try_parse_from(["bench", name]).expect("a command line");
+    let said = line.args.showcmd().unwrap_or_else(|why| format!("refused: {why}\n"));
+    // What depends on the machine and on where it lies.
+    let folder = file.parent().expect("a folder").to_str().expect("UTF-8");
+    said.replace(&format!("{folder}/"), "")
+}
+
+#[test]
+fn each_job_file_comes_to_what_it_did() {
+    let entries = fs::read_dir(from_here("../tests/jobs")).expect("tests/jobs");
+    let files = entries.map(|entry| entry.expect("an entry").path());
+    let mut files: Vec<PathBuf> =
+        files.filter(|file| file.extension().is_some_and(|end| end == "fio")).collect();
+    files.sort();
+    assert!(files.len() >= 10, "{files:?}");
+    for file in files {
+        let golden = file.with_extension("txt");
+        if std::env::var_os("ADIT_BLESS").is_some() {
+            fs::write(&golden, said(&file)).expect("writable");
+        }
+        let before = fs::read_to_string(&golden).unwrap_or_default();
+        assert_eq!(said(&file), before, "{}; ADIT_BLESS=1 takes it over", file.display());
+    }
+}
+
+#[test]
+fn a_missing_part_is_seen() {
+    assert_eq!(part("a\n<!-- x -->\nb\n<!-- end of x -->", "x"), "b\n");
+    assert!(std::panic::catch_unwind(|| part("a", "x")).is_err());
+}

@@ -1,0 +1,286 @@
+//! A job while its options are read, in whatever order they come.
+
+use std::sync::LazyLock;
+use std::time::Duration;
+
+use super::{
+    BlockSizes, Disabled, Engine, ExitWhat, JobOptions, LatencyTarget, LogOptions, Sequencer,
+    SteadyOf, SteadyState, VerifyKind, VerifyOptions, Workload,
+};
+use super::{
+    CpusPolicy, Distribution, FileOrder, FileService, RandomGenerator, RateProcess, ThinkTime,
+};
+use adit_driver::device::Durability;
+
+use crate::errors::Tolerance;
+use crate::units::{KbBase, Size};
+use crate::way::PerWay;
+
+/// fio's own.
+pub const PERCENTILES: [f64; 17] = [
+    1.0, 5.0, 10.0, 20.0, 30.0, 40.0, 50.0, 60.0, 70.0, 80.0, 90.0, 95.0, 99.0, 99.5, 99.9, 99.95,
+    99.99,
+];
+
+/// The name of a job that is given none.
+pub(crate) const NAME: &str = "adit";
+
+/// What each option is that is not given: fio's defaults.
+static DEFAULTS: LazyLock<JobOptions> = LazyLock::new(|| JobOptions {
+    name: NAME.to_owned(),
+    description: None,
+    filename: Vec::new(),
+    directory: None,
+    filename_format: "$jobname.$jobnum.$filenum".to_owned(),
+    nrfiles: 1,
+    file_service: FileService { order: FileOrder::RoundRobin, ios: 1 },
+    ioengine: Engine::Psync,
+    direct: false,
+    invalidate: true,
+    hipri: false,
+    fixedbufs: false,
+    unlink: false,
+    allow_file_create: true,
+    fallocate: true,
+    create_only: false,
+    overwrite: false,
+    rw: Workload { random: false, reads: true, writes: false, trims: false, step: 0 },
+    rw_sequencer: Sequencer::Sequential,
+    rwmixread: 50,
+    bs: PerWay::all(BlockSizes::Fixed(4096)),
+    blockalign: PerWay::all(None),
+    random_distribution: PerWay::all(Distribution::Uniform),
+    percentage_random: PerWay::all(100),
+    norandommap: false,
+    random_generator: RandomGenerator::Permutation,
+    randseed: None,
+    randrepeat: true,
+    size: None,
+    io_size: None,
+    offset: Size::Bytes(0),
+    offset_increment: Size::Bytes(0),
+    number_ios: None,
+    loops: 1,
+    fill_device: false,
+    iodepth: 1,
+    iodepth_batch: None,
+    iodepth_batch_complete_min: 1,
+    iodepth_batch_complete_max: None,
+    iodepth_low: None,
+    serialize_overlap: false,
+    numjobs: 1,
+    group_reporting: false,
+    new_group: false,
+    stonewall: false,
+    exitall: false,
+    exitall_on_error: false,
+    exit_what: ExitWhat::Group,
+    wait_for: None,
+    runtime: None,
+    time_based: false,
+    startdelay: (Duration::ZERO, Duration::ZERO),
+    ramp_time: Duration::ZERO,
+    thinktime: ThinkTime::default(),
+    rate: PerWay::all(None),
+    rate_min: PerWay::all(None),
+    rate_iops: PerWay::all(None),
+    rate_iops_min: PerWay::all(None),
+    rate_process: RateProcess::Linear,
+    rate_cycle: Duration::from_secs(1),
+    max_latency: None,
+    latency_target: None,
+    steadystate: None,
+    buffer_pattern: None,
+    refill_buffers: false,
+    scramble_buffers: true,
+    zero_buffers: false,
+    buffer_compress_percentage: 0,
+    buffer_compress_chunk: 512,
+    verify: None,
+    protection: None,
+    sync: Durability::Cached,
+    fsync: None,
+    fdatasync: None,
+    end_fsync: false,
+    cpus_allowed: None,
+    cpus_allowed_policy: CpusPolicy::Shared,
+    numa_cpu_nodes: None,
+    continue_on_error: Tolerance::None,
+    ignore_error: [Vec::new(), Vec::new(), Vec::new()],
+    retries: None,
+    io_timeout: None,
+    percentile_list: PERCENTILES.to_vec(),
+    clat_percentiles: true,
+    slat_percentiles: false,
+    lat_percentiles: false,
+    disable: Disabled::default(),
+    disk_util: true,
+    unified_rw_reporting: false,
+    logs: LogOptions::default(),
+    unheeded: Vec::new(),
+});
+
+impl Default for JobOptions {
+    fn default() -> JobOptions {
+        DEFAULTS.clone()
+    }
+}
+
+/// A job whose options are not all read yet.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Draft {
+    /// What stands for itself.
+    pub(crate) job: JobOptions,
+    /// `kb_base`: what `k` means.
+    pub(crate) kb_base: KbBase,
+    /// What belongs to `verify`, given before or after it, and whether it was.
+    pub(crate) verify: VerifyOptions,
+    /// Whether `verify` or `verify_only` asks for it.
+    pub(crate) verifies: bool,
+    /// Whether `verify` was given: else a `verify_pattern` asks for it as well.
+    pub(crate) is_verify_given: bool,
+    /// What belongs to `latency_target`; the target is zero until it is given.
+    pub(crate) latency: LatencyTarget,
+    /// What belongs to `steadystate`.
+    pub(crate) steady: SteadyState,
+    /// Whether `steadystate` was given.
+    pub(crate) is_steady: bool,
+    /// `rwmixread` where it was given.
+    pub(crate) mix_read: Option<u8>,
+    /// `rwmixwrite` where it was given.
+    pub(crate) mix_write: Option<u8>,
+    /// `filesize`: of each file of the job's own.
+    pub(crate) file_bytes: Option<u64>,
+    /// Options which would have an effect on I/O through the page cache, and were given.
+    pub(crate) wants_direct: Vec<&'static str>,
+}
+
+impl Default for Draft {
+    fn default() -> Draft {
+        Draft::from(JobOptions::default())
+    }
+}
+
+impl From<JobOptions> for Draft {
+    /// The job again as it was before [`Draft::finish`], so that more can be set.
+    fn from(job: JobOptions) -> Draft {
+        Draft {
+            verifies: job.verify.is_some(),
+            is_verify_given: job.verify.is_some(),
+            verify: job.verify.clone().unwrap_or(VERIFY),
+            latency: job.latency_target.unwrap_or(LATENCY),
+            is_steady: job.steadystate.is_some(),
+            steady: job.steadystate.unwrap_or(STEADY),
+            kb_base: KbBase::Binary,
+            mix_read: None,
+            mix_write: None,
+            file_bytes: None,
+            wants_direct: Vec::new(),
+            job,
+        }
+    }
+}
+
+const VERIFY: VerifyOptions = VerifyOptions {
+    kind: VerifyKind::Crc32c,
+    do_verify: true,
+    fatal: false,
+    backlog: None,
+    backlog_batch: None,
+    interval: None,
+    pattern: None,
+    only: false,
+    state_save: None,
+    state_load: false,
+    dump: false,
+};
+
+const LATENCY: LatencyTarget =
+    LatencyTarget { target: Duration::ZERO, window: Duration::ZERO, percentile: 100.0, run: false };
+
+const STEADY: SteadyState = SteadyState {
+    of: SteadyOf::IopsSlope,
+    limit: 0.01,
+    in_percent: true,
+    duration: Duration::ZERO,
+    ramp: Duration::ZERO,
+};
+
+impl Draft {
+    /// The job, now that all options are read.
+    ///
+    /// # Errors
+    /// A sentence, if options contradict each other.
+    pub(crate) fn finish(mut self) -> Result<JobOptions, String> {
+        self.mix()?;
+        self.files();
+        self.job.verify = self.verifies.then(|| self.verify.clone());
+        self.job.latency_target = (!self.latency.target.is_zero()).then_some(self.latency);
+        self.job.steadystate = self.is_steady.then_some(self.steady);
+        self.log_names();
+        self.endless();
+        super::check::job(&self.job)?;
+        self.unheeded()?;
+        Ok(self.job)
+    }
+
+    /// `rwmixread` from it and its counterpart.
+    fn mix(&mut self) -> Result<(), String> {
+        self.job.rwmixread = match (self.mix_read, self.mix_write) {
+            (Some(read), Some(write)) if u16::from(read) + u16::from(write) != 100 => {
+                return Err(format!(
+                    "rwmixread={read} and rwmixwrite={write} are not 100 together; give only one"
+                ));
+            }
+            (Some(read), _) => read,
+            (None, Some(write)) => 100 - write,
+            (None, None) => self.job.rwmixread,
+        };
+        Ok(())
+    }
+
+    /// With `filesize`, the files are so long and `size` is how much is moved.
+    fn files(&mut self) {
+        if let Some(bytes) = self.file_bytes {
+            let files = super::targets::count(&self.job) as u64;
+            let whole = Size::Bytes(bytes.saturating_mul(files));
+            self.job.io_size = self.job.io_size.or(self.job.size);
+            self.job.size = Some(whole);
+        }
+    }
+
+    /// As in fio, `time_based` needs a `runtime`.
+    fn endless(&mut self) {
+        if self.job.time_based && self.job.runtime.is_none() {
+            self.job.time_based = false;
+            self.job.unheeded.push((
+                "time_based",
+                "there is no runtime; the job ends with its size, give runtime=10 for ten seconds",
+            ));
+        }
+    }
+
+    /// Logs without a name have the job's.
+    fn log_names(&mut self) {
+        let logs = &mut self.job.logs;
+        for log in [&mut logs.bw, &mut logs.iops, &mut logs.lat, &mut logs.hist] {
+            if log.as_ref().is_some_and(|name| name.as_os_str().is_empty()) {
+                *log = Some(self.job.name.clone().into());
+            }
+        }
+    }
+
+    /// Refuses what has no effect here only under a condition, where that is not met.
+    fn unheeded(&self) -> Result<(), String> {
+        let job = &self.job;
+        let is_cached =
+            matches!(job.ioengine, Engine::Psync | Engine::Uring | Engine::Mmap) && !job.direct;
+        let is_path = super::targets::may_be_path(job);
+        if let Some(name) = self.wants_direct.first().filter(|_| is_cached && is_path) {
+            return Err(format!(
+                "{name} matters only through the page cache, where it cannot be heeded; give direct=1"
+            ));
+        }
+        Ok(())
+    }
+}

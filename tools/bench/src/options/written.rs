@@ -1,0 +1,346 @@
+//! Options as they were written, and the jobs that they come to.
+
+use std::fmt;
+
+use super::draft::Draft;
+use super::grammar::nearest;
+use super::table::{self, Kind};
+use super::{Section, absent, effectless, unheeded};
+use crate::failure::{Failure, Result};
+
+/// Where something is written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// On the command line.
+    CommandLine,
+    /// In a job file.
+    File {
+        /// Its name as it was given.
+        file: String,
+        /// From 1.
+        line: usize,
+        /// From 1, in letters.
+        column: usize,
+    },
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Place::CommandLine => f.write_str("command line"),
+            Place::File { file, line, column } => write!(f, "{file}:{line}:{column}"),
+        }
+    }
+}
+
+impl Place {
+    /// The failure of what is written there.
+    pub(crate) fn refuse(&self, why: impl fmt::Display) -> Failure {
+        match self {
+            Place::CommandLine => Failure::usage(why),
+            Place::File { .. } => Failure::usage(format!("{self}: {why}")),
+        }
+    }
+}
+
+/// An option as it was written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Written {
+    /// Its name without dashes in front.
+    pub(crate) name: String,
+    /// Its value, expanded; none if it stood alone.
+    pub(crate) value: Option<String>,
+    /// Where.
+    pub(crate) place: Place,
+}
+
+/// A section as it was written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WrittenSection {
+    /// Its name; none for defaults of the sections after it.
+    pub(crate) name: Option<String>,
+    /// Where it starts.
+    pub(crate) place: Place,
+    /// Its options in order.
+    pub(crate) options: Vec<Written>,
+}
+
+impl Written {
+    /// The name under which fio knows it, and its value, as JSON lists them.
+    fn listed(&self) -> (String, String) {
+        let value = self.value.clone();
+        (
+            canonical(&self.name),
+            value.unwrap_or_else(|| if is_switch(&self.name) { "1" } else { "" }.to_owned()),
+        )
+    }
+
+    /// Takes it into the job.
+    ///
+    /// # Errors
+    /// When there is no such option, or it cannot have this value.
+    pub(crate) fn set(&self, draft: &mut Draft) -> Result<()> {
+        let (name, _) = self.listed();
+        let shown = match self.place {
+            Place::CommandLine => format!("--{}", self.name),
+            Place::File { .. } => self.name.clone(),
+        };
+        set(draft, &name, self.value.as_deref())
+            .map_err(|why| self.place.refuse(format!("{shown}: {why}")))
+    }
+}
+
+/// The option's name with the underlines that fio writes, aliases resolved.
+pub(crate) fn canonical(name: &str) -> String {
+    let underlined = name.replace('-', "_");
+    table::find(&underlined).map_or(underlined, |spec| spec.name.to_owned())
+}
+
+fn is_switch(name: &str) -> bool {
+    let name = canonical(name);
+    let is_effectless =
+        effectless::find(&name).is_some_and(|option| option.values == effectless::Values::Switch);
+    is_effectless || table::find(&name).is_some_and(|spec| spec.is_switch())
+}
+
+/// Takes an option by its name into the job; none is no value.
+///
+/// # Errors
+/// A sentence without the option's name.
+pub(crate) fn set(
+    draft: &mut Draft,
+    name: &str,
+    value: Option<&str>,
+) -> std::result::Result<(), String> {
+    if let Some(spec) = table::find(name) {
+        let value = match (value, spec.kind) {
+            (Some(value), Kind::Optional) => value,
+            (Some(""), _) | (None, Kind::Value) => {
+                return Err(format!("it needs a value, as in {name}={}", spec.value));
+            }
+            (Some(value), _) => value,
+            (None, Kind::Optional) => "",
+            (None, _) => "1",
+        };
+        return (spec.set)(draft, value);
+    }
+    if let Some(option) = effectless::find(name) {
+        return option.take(draft, value.unwrap_or("1"));
+    }
+    if let Some(option) = unheeded::find(name) {
+        option.take(draft, value.unwrap_or("1"));
+        return Ok(());
+    }
+    if absent::is_off(name, value) {
+        return Ok(());
+    }
+    match absent::find(name) {
+        Some(instead) => Err(format!("fio has this option, adit does not: {instead}")),
+        None => Err(unknown(name)),
+    }
+}
+
+/// What to say of an option that nobody has.
+pub(crate) fn unknown(name: &str) -> String {
+    unknown_beside(name, std::iter::empty())
+}
+
+/// The same where there are other names as well.
+pub(crate) fn unknown_beside<'a>(name: &str, others: impl Iterator<Item = &'a str>) -> String {
+    let names =
+        table::options().flat_map(|spec| std::iter::once(&spec.name).chain(spec.aliases).copied());
+    match nearest(name, names.chain(others)) {
+        Some(meant) => format!("there is no such option; did you mean '{meant}'?"),
+        None => "there is no such option; 'adit bench --help' lists them".to_owned(),
+    }
+}
+
+/// The jobs of one file or command line; `defaults` are options that stand before all of them.
+///
+/// # Errors
+/// When an option cannot be taken, or options contradict each other.
+pub fn sections(defaults: &[Written], written: &[WrittenSection]) -> Result<Vec<Section>> {
+    let mut global: Vec<&Written> = defaults.iter().collect();
+    let mut sections = Vec::new();
+    for section in written {
+        match &section.name {
+            None => global.extend(&section.options),
+            Some(name) => sections.push(job(name, &global, section)?),
+        }
+    }
+    // Defaults that no job follows shall be right all the same.
+    global.iter().try_for_each(|option| option.set(&mut Draft::default()))?;
+    Ok(sections)
+}
+
+/// One job from its own options and those before it.
+fn job(name: &str, global: &[&Written], section: &WrittenSection) -> Result<Section> {
+    let mut draft = Draft::default();
+    draft.job.name = name.to_owned();
+    let all = || global.iter().copied().chain(&section.options);
+    // What k means has to be known before sizes are read; and of an engine that is absent, its options need no word.
+    for early in ["kb_base", "ioengine"] {
+        all()
+            .filter(|option| option.listed().0 == early)
+            .try_for_each(|option| option.set(&mut draft))?;
+    }
+    all()
+        .filter(|option| option.listed().0 != "kb_base")
+        .try_for_each(|option| option.set(&mut draft))?;
+    let job = draft.finish().map_err(|why| section.place.refuse(format!("job '{name}': {why}")))?;
+    // As in fio, the name is listed where it is an option.
+    let is_option = section.place == Place::CommandLine;
+    let named = (is_option && !section.options.iter().any(|option| option.name == "name"))
+        .then(|| ("name".to_owned(), name.to_owned()));
+    let given = named.into_iter().chain(section.options.iter().map(Written::listed)).collect();
+    Ok(Section { job, given })
+}
+
+/// The options of `[global]` sections as JSON lists them; of those that are given twice, the last.
+pub(crate) fn global(defaults: &[Written], written: &[WrittenSection]) -> Vec<(String, String)> {
+    let sections = written.iter().filter(|section| section.name.is_none());
+    let mut listed: Vec<(String, String)> = Vec::new();
+    for option in defaults.iter().chain(sections.flat_map(|section| &section.options)) {
+        let (name, value) = option.listed();
+        listed.retain(|(before, _)| *before != name);
+        listed.push((name, value));
+    }
+    listed
+}
+
+/// The words of a command line that describes the same jobs: each with the defaults that apply to it.
+pub fn words(defaults: &[Written], written: &[WrittenSection]) -> Vec<Vec<String>> {
+    let mut global: Vec<&Written> = defaults.iter().collect();
+    let mut jobs = Vec::new();
+    for section in written {
+        match &section.name {
+            None => global.extend(&section.options),
+            Some(name) => {
+                let options = global.iter().copied().chain(&section.options);
+                // A name among the options is the last that counts.
+                let renamed = options.clone().rfind(|option| option.name == "name");
+                let name = renamed.and_then(|option| option.value.as_ref()).unwrap_or(name);
+                let mut job = vec![format!("--name={name}")];
+                job.extend(options.filter(|option| option.name != "name").map(word));
+                jobs.push(job);
+            }
+        }
+    }
+    jobs
+}
+
+fn word(option: &Written) -> String {
+    let (name, value) = option.listed();
+    // A switch with its value is understood wherever it stands, also by fio.
+    if option.value.is_none() && value.is_empty() {
+        format!("--{name}")
+    } else {
+        format!("--{name}={value}")
+    }
+}
+
+/// A word as a shell reads it.
+pub(crate) fn quoted(word: &str) -> String {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_=/.,:%@+".contains(c);
+    if word.chars().all(is_plain) && !word.is_empty() {
+        return word.to_owned();
+    }
+    format!("'{}'", word.replace('\'', r"'\''"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn written(text: &str) -> Written {
+        let (name, value) = match text.split_once('=') {
+            Some((name, value)) => (name, Some(value.to_owned())),
+            None => (text, None),
+        };
+        Written { name: name.to_owned(), value, place: Place::CommandLine }
+    }
+
+    fn section(name: Option<&str>, options: &[&str]) -> WrittenSection {
+        WrittenSection {
+            name: name.map(str::to_owned),
+            place: Place::CommandLine,
+            options: options.iter().map(|text| written(text)).collect(),
+        }
+    }
+
+    #[test]
+    fn defaults_apply_to_the_sections_after_them() {
+        let all = [
+            section(Some("a"), &["bs=8k"]),
+            section(None, &["rw=randread"]),
+            section(Some("b"), &[]),
+            section(None, &["rw=write"]),
+            section(Some("c"), &["iodepth=4"]),
+        ];
+        let jobs = sections(&[written("iodepth=2")], &all).expect("jobs");
+        let seen: Vec<_> = jobs
+            .iter()
+            .map(|s| (&*s.job.name, s.job.rw.random, s.job.rw.writes, s.job.iodepth))
+            .collect();
+        assert_eq!(seen, [("a", false, false, 2), ("b", true, false, 2), ("c", false, true, 4)]);
+        let given = [("name".to_owned(), "a".to_owned()), ("bs".to_owned(), "8k".to_owned())];
+        assert_eq!(jobs[0].given, given);
+    }
+
+    #[test]
+    fn the_meaning_of_k_does_not_depend_on_the_order() {
+        let jobs = sections(&[], &[section(Some("a"), &["bs=4k", "kb_base=1000", "size=8ki"])])
+            .expect("jobs");
+        assert_eq!(
+            (jobs[0].job.bs.0[0].max(), jobs[0].job.size),
+            (4000, Some(crate::units::Size::Bytes(8192)))
+        );
+    }
+
+    #[test]
+    fn what_fio_has_and_what_nobody_has_are_told_apart() {
+        let refusal =
+            |text: &str| written(text).set(&mut Draft::default()).expect_err(text).to_string();
+        assert_eq!(
+            refusal("bs_unaligned").split(':').nth(1),
+            Some(" fio has this option, adit does not")
+        );
+        assert!(
+            refusal("iodetph=4").contains("did you mean 'iodepth'?"),
+            "{}",
+            refusal("iodetph=4")
+        );
+        assert!(refusal("quux").contains("adit bench --help"));
+        assert!(refusal("bs").contains("as in bs=SIZES"));
+        assert!(refusal("rw=").contains("needs a value"));
+    }
+
+    #[test]
+    fn a_switch_is_listed_as_fio_does() {
+        assert_eq!(written("wait_for_previous").listed(), ("stonewall".to_owned(), "1".to_owned()));
+        assert_eq!(
+            written("group-reporting=0").listed(),
+            ("group_reporting".to_owned(), "0".to_owned())
+        );
+    }
+
+    #[test]
+    fn of_defaults_that_are_given_twice_the_last_is_listed() {
+        let all = [section(None, &["bs=4k", "rw=read"]), section(None, &["blocksize=8k"])];
+        let listed = global(&[], &all);
+        assert_eq!(
+            listed,
+            [("rw".to_owned(), "read".to_owned()), ("bs".to_owned(), "8k".to_owned())]
+        );
+    }
+
+    #[test]
+    fn a_shell_reads_a_quoted_word_as_it_is() {
+        for word in ["a b", "it's", "$HOME;`x`", "plain=1", "", "\"q\""] {
+            let command = format!("printf %s {}", quoted(word));
+            let output =
+                std::process::Command::new("sh").arg("-c").arg(command).output().expect("sh runs");
+            assert_eq!(String::from_utf8_lossy(&output.stdout), word);
+        }
+    }
+}

@@ -1,0 +1,229 @@
+//! What reports compute from what was counted.
+
+use std::borrow::Cow;
+use std::time::Duration;
+
+use crate::measure::Latency;
+use crate::options::JobOptions;
+use crate::outcome::{JobOutcome, RunOutcome, WayOutcome};
+use crate::way::Way;
+
+/// Upper ends of fio's latency classes of nanoseconds and microseconds, in the unit.
+pub(super) const CLASSES: [u64; 10] = [2, 4, 10, 20, 50, 100, 250, 500, 750, 1000];
+/// The same of milliseconds; what takes longer is a class of its own.
+pub(super) const CLASSES_MS: [u64; 11] = [2, 4, 10, 20, 50, 100, 250, 500, 750, 1000, 2000];
+
+/// Names of fio's classes of depths.
+pub(super) const DEPTHS: [&str; 7] = ["1", "2", "4", "8", "16", "32", ">=64"];
+/// Names of its classes of batches.
+pub(super) const BATCHES: [&str; 7] = ["0", "4", "8", "16", "32", "64", ">=64"];
+
+/// Shares in percent of latencies by class; all together are 100 where there is any.
+#[derive(Debug, Default)]
+pub(super) struct Classes {
+    /// Up to each of [`CLASSES`] nanoseconds.
+    pub(super) ns: Vec<f64>,
+    /// Above a microsecond, up to each of [`CLASSES`] microseconds.
+    pub(super) us: Vec<f64>,
+    /// Above a millisecond, up to each of [`CLASSES_MS`] milliseconds.
+    pub(super) ms: Vec<f64>,
+    /// Of two seconds and more.
+    pub(super) slow: f64,
+}
+
+impl Classes {
+    /// Those of one latency.
+    pub(super) fn of(latency: &Latency) -> Classes {
+        let mut below = 0;
+        let mut shares = |unit_ns: u64, ends: &[u64]| {
+            let share = |end: &u64| {
+                let upto = latency.count_below(end * unit_ns);
+                let inside = upto.saturating_sub(below);
+                below = below.max(upto);
+                percent(inside, latency.count())
+            };
+            ends.iter().map(share).collect()
+        };
+        let (ns, us) = (shares(1, &CLASSES), shares(1_000, &CLASSES));
+        let ms = shares(1_000_000, &CLASSES_MS);
+        Classes { ns, us, ms, slow: percent(latency.count() - below, latency.count()) }
+    }
+}
+
+/// A part of a whole, in percent; 0 of nothing.
+pub(super) fn percent(part: u64, whole: u64) -> f64 {
+    if whole == 0 { 0.0 } else { part as f64 * 100.0 / whole as f64 }
+}
+
+/// The mean of some numbers, as a whole one; 0 of none.
+pub(super) fn mean(numbers: &[u64]) -> u64 {
+    let sum: u128 = numbers.iter().map(|number| u128::from(*number)).sum();
+    sum.checked_div(numbers.len() as u128).unwrap_or(0) as u64
+}
+
+/// What is there at all does not show as nothing: a share of at least `least`, or 0.
+pub(super) fn at_least(percent: f64, least: f64) -> f64 {
+    if percent > 0.0 { percent.max(least) } else { 0.0 }
+}
+
+/// A way of a job as it is told, or all ways as one.
+#[derive(Debug)]
+pub(super) struct ToldWay<'a> {
+    /// `read`, `write`, `trim` or `mixed`.
+    pub(super) name: &'static str,
+    /// Which it is; none of `mixed`.
+    pub(super) way: Option<Way>,
+    /// What was counted.
+    pub(super) counted: Cow<'a, WayOutcome>,
+    /// The sampled mean as a share of the group's rate, in percent; 0 where there are no samples.
+    pub(super) sampled_share: f64,
+}
+
+/// The three ways of a job, or one where `unified_rw_reporting` asks for it.
+pub(super) fn told<'a>(outcome: &RunOutcome, job: &'a JobOutcome) -> Vec<ToldWay<'a>> {
+    let one = |name, way, counted: Cow<'a, WayOutcome>| {
+        let sampled_share = sampled_share(&counted, group_rate(outcome, job.group, way));
+        ToldWay { name, way, counted, sampled_share }
+    };
+    if job.section.job.unified_rw_reporting {
+        return vec![one("mixed", None, Cow::Owned(mixed(job)))];
+    }
+    job.ways.iter().map(|(way, it)| one(way.name(), Some(way), Cow::Borrowed(it))).collect()
+}
+
+/// All ways of a job as one.
+pub(super) fn mixed(job: &JobOutcome) -> WayOutcome {
+    let mut all = WayOutcome::new();
+    Way::ALL.iter().for_each(|way| all.merge(&job.ways[*way]));
+    all
+}
+
+/// Bytes per second of a group, in one way or in all.
+fn group_rate(outcome: &RunOutcome, group: u32, way: Option<Way>) -> f64 {
+    let groups = outcome.groups.iter().filter(|of| of.group == group);
+    let ways = groups.flat_map(|of| &of.ways).filter(|(of, _)| way.is_none_or(|way| way == **of));
+    ways.map(|(_, of)| of.rate).sum()
+}
+
+/// The sampled mean as a share of a rate in bytes per second, in percent.
+fn sampled_share(way: &WayOutcome, whole: f64) -> f64 {
+    let samples = &way.samples.kib_per_second;
+    if whole == 0.0 || samples.count == 0 {
+        return 0.0;
+    }
+    (samples.mean() * 1024.0 * 100.0 / whole).min(100.0)
+}
+
+/// The latencies that fio's classes count: total ones of all ways, or completion ones where those are not measured.
+pub(super) fn all_latencies(job: &JobOutcome) -> Latency {
+    let all = mixed(job);
+    if all.lat.count() > 0 { all.lat } else { all.clat }
+}
+
+/// I/Os of all ways.
+pub(super) fn total_ios(job: &JobOutcome) -> u64 {
+    job.ways.iter().map(|(_, way)| way.ios).sum()
+}
+
+/// How long the job's threads ran, one after the other.
+pub(super) fn threads_time(job: &JobOutcome) -> Duration {
+    job.elapsed * job.threads.max(1)
+}
+
+/// User and system time in percent of the time that the job's threads ran.
+pub(super) fn cpu_percents(job: &JobOutcome) -> (f64, f64) {
+    let ran_us = threads_time(job).as_micros().max(1) as f64;
+    let share = |us: i64| us as f64 * 100.0 / ran_us;
+    (share(job.cpu.user_us), share(job.cpu.system_us))
+}
+
+/// Processor time of an I/O, in nanoseconds; 0 where there was none.
+pub(super) fn cpu_ns_per_io(job: &JobOutcome) -> f64 {
+    match total_ios(job) {
+        0 => 0.0,
+        ios => (job.cpu.user_us + job.cpu.system_us) as f64 * 1000.0 / ios as f64,
+    }
+}
+
+/// Share of the sampled reads that found only zeroes, in percent; none where none was sampled.
+pub(super) fn zero_reads_percent(job: &JobOutcome) -> Option<f64> {
+    let (sampled, zeroes) = job.sampled_reads;
+    (sampled > 0).then(|| percent(zeroes, sampled))
+}
+
+/// `latency_target` in nanoseconds, `latency_window` in microseconds, `latency_percentile`, and the depth.
+pub(super) fn latency_target(job: &JobOutcome) -> (u64, u64, f64, u32) {
+    let depth = job.latency_depth.unwrap_or(job.section.job.iodepth);
+    match job.section.job.latency_target {
+        None => (0, 0, 100.0, depth),
+        Some(target) => {
+            let (ns, us) = (target.target.as_nanos() as u64, target.window.as_micros() as u64);
+            (ns, us, target.percentile, depth)
+        }
+    }
+}
+
+/// fio's measures of latency, by the names they have in its JSON.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Measure {
+    /// Submission.
+    Slat,
+    /// Completion.
+    Clat,
+    /// Both.
+    Lat,
+}
+
+impl Measure {
+    /// All of them, in fio's order.
+    pub(super) const ALL: [Measure; 3] = [Measure::Slat, Measure::Clat, Measure::Lat];
+
+    /// Its name in reports.
+    pub(super) fn name(self) -> &'static str {
+        ["slat", "clat", "lat"][self as usize]
+    }
+
+    /// The latencies themselves.
+    pub(super) fn of(self, way: &WayOutcome) -> &Latency {
+        match self {
+            Measure::Slat => &way.slat,
+            Measure::Clat => &way.clat,
+            Measure::Lat => &way.lat,
+        }
+    }
+
+    /// Whether the job asks for its percentiles.
+    pub(super) fn has_percentiles(self, job: &JobOptions) -> bool {
+        match self {
+            Measure::Slat => job.slat_percentiles,
+            Measure::Clat => job.clat_percentiles,
+            Measure::Lat => job.lat_percentiles,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn classes_add_up() {
+        let mut latency = Latency::new();
+        for ns in [1, 900, 1500, 70_000, 3_000_000, 5_000_000_000] {
+            latency.record(ns);
+        }
+        let classes = Classes::of(&latency);
+        let all = [&classes.ns, &classes.us, &classes.ms].into_iter().flatten();
+        let total = all.sum::<f64>() + classes.slow;
+        assert!((total - 100.0).abs() < 1e-6, "{total}");
+        assert!(classes.us[5] > 16.0, "70 us is in the class up to 100");
+        assert!(classes.slow > 16.0, "5 s is beyond the last");
+    }
+
+    #[test]
+    fn no_latency_is_in_no_class() {
+        let classes = Classes::of(&Latency::new());
+        assert!(classes.ns.iter().chain(&classes.ms).all(|share| *share == 0.0));
+        assert_eq!((classes.ns.len(), classes.us.len(), classes.ms.len()), (10, 10, 11));
+    }
+}

@@ -1,0 +1,132 @@
+//! What the normal format says before the jobs run.
+
+use super::VERSION;
+use crate::human::bytes;
+use crate::options::{Engine, JobOptions, Request, Workload};
+use crate::way::Way;
+
+/// Schemes of targets: what stands before the first colon of one.
+const SCHEMES: [&str; 8] =
+    ["vfio", "vfio-user", "soft", "uring", "uring-cmd", "psync", "mmap", "null"];
+
+/// fio's lines before the run: one for each job, the version, and how many threads start.
+pub(super) fn lines(request: &Request) -> String {
+    let (mut text, mut group) = (String::new(), 0);
+    for (index, section) in request.sections.iter().enumerate() {
+        let job = &section.job;
+        group += u32::from(index > 0 && (job.new_group || job.stonewall));
+        text += &job_line(job, group, request);
+        if job.numjobs > 1 {
+            text.push_str("...\n");
+        }
+    }
+    let threads: u32 = request.sections.iter().map(|section| section.job.numjobs).sum();
+    let plural = if threads == 1 { "" } else { "s" };
+    text + &format!("{VERSION}\nStarting {threads} thread{plural}\n")
+}
+
+fn job_line(job: &JobOptions, group: u32, request: &Request) -> String {
+    let sizes = Way::ALL.map(|way| {
+        let (name, sizes) = (["R", "W", "T"][way as usize], &job.bs[way]);
+        format!("({name}) {}-{}", bytes(sizes.min() as f64), bytes(sizes.max() as f64))
+    });
+    format!(
+        "{}: (g={group}): rw={}, bs={}, ioengine={}, iodepth={}\n",
+        job.name,
+        workload(job.rw),
+        sizes.join(", "),
+        path(job, request),
+        job.iodepth
+    )
+}
+
+/// fio's name of a workload, without what follows its colon.
+fn workload(rw: Workload) -> String {
+    let name = match (rw.reads, rw.writes, rw.trims) {
+        (true, true, true) => "readwritetrim",
+        (true, true, false) => "rw",
+        (true, false, true) => "readtrim",
+        (false, true, true) => "trimwrite",
+        (false, true, false) => "write",
+        (false, false, true) => "trim",
+        (_, false, false) => "read",
+    };
+    if rw.random { format!("rand{name}") } else { name.to_owned() }
+}
+
+/// Where fio names its engine: the schemes of the job's targets, or what reaches its files.
+fn path(job: &JobOptions, request: &Request) -> String {
+    let targets = request.run.targets.iter().map(ToString::to_string);
+    let names: Vec<String> = match request.run.targets.is_empty() {
+        true => job.filename.clone(),
+        false => targets.collect(),
+    };
+    let mut schemes: Vec<&str> = names.iter().filter_map(|name| scheme(name)).collect();
+    schemes.dedup();
+    if schemes.is_empty() { engine(job.ioengine).to_owned() } else { schemes.join("+") }
+}
+
+fn scheme(target: &str) -> Option<&str> {
+    let (scheme, _) = target.split_once(':')?;
+    SCHEMES.contains(&scheme).then_some(scheme)
+}
+
+fn engine(engine: Engine) -> &'static str {
+    match engine {
+        Engine::Psync => "psync",
+        Engine::Uring => "io_uring",
+        Engine::UringCmd => "io_uring_cmd",
+        Engine::Mmap => "mmap",
+        Engine::Null => "null",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::options::{RunOptions, Section};
+
+    fn request(job: JobOptions) -> Request {
+        let section = Section { job, given: Vec::new() };
+        Request { run: RunOptions::default(), global: Vec::new(), sections: vec![section] }
+    }
+
+    #[test]
+    fn the_path_stands_where_fio_names_its_engine() {
+        for (filenames, engine, named) in [
+            (&["vfio:0000:01:00.0"][..], Engine::Psync, "ioengine=vfio,"),
+            (&["uring:/a", "uring:/b"], Engine::Psync, "ioengine=uring,"),
+            (&["soft:mem=1G", "null:"], Engine::Psync, "ioengine=soft+null,"),
+            (&["/tmp/disk"], Engine::UringCmd, "ioengine=io_uring_cmd,"),
+            (&[], Engine::Mmap, "ioengine=mmap,"),
+        ] {
+            let filename = filenames.iter().map(ToString::to_string).collect();
+            let job = JobOptions { filename, ioengine: engine, ..JobOptions::default() };
+            let text = lines(&request(job));
+            assert!(text.contains(named), "{text}");
+        }
+    }
+
+    #[test]
+    fn targets_of_the_run_stand_for_the_jobs() {
+        let mut request = request(JobOptions::default());
+        request.run.targets = vec!["soft:mem=1G".parse().expect("a target")];
+        assert!(lines(&request).contains("ioengine=soft,"));
+    }
+
+    #[test]
+    fn a_workload_has_fios_name() {
+        let named = [
+            ("read", [true, false, false]),
+            ("write", [false, true, false]),
+            ("rw", [true, true, false]),
+            ("trim", [false, false, true]),
+            ("trimwrite", [false, true, true]),
+        ];
+        for (name, [reads, writes, trims]) in named {
+            let rw = Workload { random: false, reads, writes, trims, step: 0 };
+            assert_eq!(workload(rw), name);
+            assert_eq!(workload(Workload { random: true, ..rw }), format!("rand{name}"));
+        }
+    }
+}

@@ -1,0 +1,99 @@
+//! Which cores a thread runs on.
+
+use nix::sched::{CpuSet, sched_setaffinity};
+use nix::unistd::Pid;
+
+use crate::failure::{Failure, Result};
+use crate::options::{CpusPolicy, JobOptions};
+
+/// The cores that thread `number` of a job may use; none where the job does not say.
+///
+/// # Errors
+/// A NUMA node that is not there.
+pub(crate) fn cores(job: &JobOptions, number: u32) -> Result<Option<Vec<usize>>> {
+    let all = match (&job.cpus_allowed, &job.numa_cpu_nodes) {
+        (Some(cores), _) => cores.clone(),
+        (None, Some(nodes)) => {
+            let of_nodes = nodes.iter().map(|node| of_node(*node)).collect::<Result<Vec<_>>>()?;
+            of_nodes.concat()
+        }
+        (None, None) => return Ok(None),
+    };
+    Ok(Some(match job.cpus_allowed_policy {
+        CpusPolicy::Shared => all,
+        CpusPolicy::Split if all.is_empty() => all,
+        CpusPolicy::Split => vec![all[number as usize % all.len()]],
+    }))
+}
+
+fn of_node(node: usize) -> Result<Vec<usize>> {
+    let path = format!("/sys/devices/system/node/node{node}/cpulist");
+    let list = std::fs::read_to_string(&path).map_err(|error| {
+        Failure::usage(format!("numa_cpu_nodes={node}: {path}: {error}; 'lscpu' lists the nodes"))
+    })?;
+    Ok(list.trim().split(',').filter_map(range).flatten().collect())
+}
+
+/// `3` or `0-7`.
+fn range(text: &str) -> Option<std::ops::RangeInclusive<usize>> {
+    let (first, last) = text.split_once('-').unwrap_or((text, text));
+    Some(first.parse().ok()?..=last.parse().ok()?)
+}
+
+/// Keeps the calling thread on these cores.
+///
+/// # Errors
+/// Cores that are not there, or not for this process.
+pub(crate) fn pin(cores: &[usize]) -> Result<()> {
+    let refused = |error: nix::errno::Errno| {
+        Failure::usage(format!(
+            "cpus_allowed={cores:?}: {}; 'nproc' tells how many cores there are",
+            error.desc()
+        ))
+    };
+    let mut set = CpuSet::new();
+    for core in cores {
+        set.set(*core).map_err(refused)?;
+    }
+    sched_setaffinity(Pid::from_raw(0), &set).map_err(refused)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_split_gives_each_thread_one_core() {
+        let job = JobOptions {
+            cpus_allowed: Some(vec![1, 3, 5]),
+            cpus_allowed_policy: CpusPolicy::Split,
+            ..JobOptions::default()
+        };
+        assert_eq!(cores(&job, 4).expect("cores"), Some(vec![3]));
+        let shared = JobOptions { cpus_allowed_policy: CpusPolicy::Shared, ..job };
+        assert_eq!(cores(&shared, 4).expect("cores"), Some(vec![1, 3, 5]));
+        assert_eq!(cores(&JobOptions::default(), 0).expect("none"), None);
+    }
+
+    #[test]
+    fn a_thread_stays_where_it_is_put() {
+        std::thread::spawn(|| {
+            pin(&[0]).expect("core 0 is there");
+            let set = nix::sched::sched_getaffinity(Pid::from_raw(0)).expect("affinity");
+            assert!(
+                set.is_set(0).expect("a core")
+                    && !(1..64).any(|core| set.is_set(core).expect("a core"))
+            );
+            assert!(pin(&[1000]).expect_err("no such core").to_string().contains("nproc"));
+        })
+        .join()
+        .expect("ends");
+    }
+
+    #[test]
+    fn a_node_that_is_not_there_is_told() {
+        assert!(
+            of_node(9999).expect_err("no such node").to_string().contains("numa_cpu_nodes=9999")
+        );
+    }
+}

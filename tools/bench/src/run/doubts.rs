@@ -1,0 +1,166 @@
+//! What casts doubt on the figures: the machine was the limit, not the device.
+
+use std::time::{Duration, Instant};
+
+use crate::outcome::{ClockOutcome, JobOutcome, Warning};
+
+/// At more than this share of batches that were there before anybody asked, the job was the limit, in percent.
+const BUSY_PERCENT: f64 = 95.0;
+/// Clocks that differ by more make latencies wrong by a thousandth.
+const DRIFT_PPM: f64 = 1000.0;
+/// A core that ran at another speed at the end than at the start, by so many percent.
+const SPEED_PERCENT: f64 = 10.0;
+/// Preemptions a second that show in the tail of latencies.
+const PREEMPTIONS_PER_SECOND: f64 = 50.0;
+/// One or two happen to everybody, and say nothing of a run of milliseconds.
+const PREEMPTIONS_LEAST: i64 = 10;
+/// Reads that found only zeroes, in percent.
+const ZERO_PERCENT: f64 = 5.0;
+
+/// How fast a core computes: compared at the start and the end of a run.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Speed(Duration);
+
+impl Speed {
+    /// The best of a few short trials, so that an interruption does not count.
+    pub(crate) fn measure() -> Speed {
+        let trial = || {
+            let start = Instant::now();
+            let mut value = std::hint::black_box(1u64);
+            for _ in 0..20_000 {
+                // Each step waits for the one before: nothing but the core's clock matters.
+                value = std::hint::black_box(value.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 1);
+            }
+            std::hint::black_box(value);
+            start.elapsed()
+        };
+        Speed((0..30).map(|_| trial()).min().unwrap_or_default())
+    }
+
+    /// How much faster it was then than now, in percent; negative if slower.
+    fn lost_percent(self, now: Speed) -> f64 {
+        (now.0.as_secs_f64() / self.0.as_secs_f64() - 1.0) * 100.0
+    }
+}
+
+/// What is known of the machine, apart from the jobs.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Machine {
+    pub(crate) core_count: usize,
+    /// Threads that ran at once, with those of software controllers.
+    pub(crate) threads_at_once: usize,
+    pub(crate) speeds: (Speed, Speed),
+}
+
+/// Everything that is doubtful about a run.
+pub(crate) fn doubts(jobs: &[JobOutcome], machine: &Machine, clock: &ClockOutcome) -> Vec<Warning> {
+    let mut warnings: Vec<Warning> = jobs.iter().flat_map(of_job).collect();
+    if machine.threads_at_once > machine.core_count {
+        let text = format!(
+            "{} threads shared {} cores: latencies include waiting for a core; use fewer jobs",
+            machine.threads_at_once, machine.core_count
+        );
+        warnings.push(Warning { code: "too-few-cores", text });
+    }
+    let lost = machine.speeds.0.lost_percent(machine.speeds.1);
+    if lost.abs() > SPEED_PERCENT {
+        let way = if lost > 0.0 { "slower" } else { "faster" };
+        let text = format!(
+            "a core was {:.0}% {way} at the end than at the start: fix its frequency, or let the machine rest",
+            lost.abs()
+        );
+        warnings.push(Warning { code: "frequency-drift", text });
+    }
+    if clock.drift_ppm.abs() > DRIFT_PPM {
+        let text = format!(
+            "the time stamp counter went {:.0} ppm apart from the system's clock: times are as wrong",
+            clock.drift_ppm
+        );
+        warnings.push(Warning { code: "clock-drift", text });
+    }
+    warnings
+}
+
+fn of_job(job: &JobOutcome) -> Vec<Warning> {
+    let mut warnings = Vec::new();
+    let name = &job.section.job.name;
+    let is_null = job.target.starts_with("null:");
+    let is_synchronous = ["psync:", "mmap:"].iter().any(|path| job.target.starts_with(path));
+    if is_synchronous && job.section.job.iodepth > 1 {
+        let text = format!(
+            "{name}: {} does one I/O at a time whatever iodepth is; take io_uring, or numjobs={} with iodepth=1",
+            job.target.split(':').next().unwrap_or_default(),
+            job.section.job.iodepth
+        );
+        warnings.push(Warning { code: "synchronous", text });
+    } else if job.busy_percent > BUSY_PERCENT
+        && !is_null
+        // With one I/O at a time, nothing is left waiting; paths that block have no more, whatever is asked for.
+        && job.depths.depth_percent()[0] < 100.0
+        && job.completes.total() > 100
+    {
+        let text = format!(
+            "{name}: {:.0}% of batches had finished before they were asked for: this thread was the limit, not the \
+             device; use more jobs",
+            job.busy_percent
+        );
+        warnings.push(Warning { code: "generator-limited", text });
+    }
+    let preemptions =
+        job.cpu.preemptions as f64 / job.elapsed.as_secs_f64().max(1e-3) / f64::from(job.threads);
+    if preemptions > PREEMPTIONS_PER_SECOND && job.cpu.preemptions >= PREEMPTIONS_LEAST {
+        let text = format!(
+            "{name}: it was interrupted {preemptions:.0} times a second by other work on its core: the tail of its \
+             latencies is the machine's"
+        );
+        warnings.push(Warning { code: "preempted", text });
+    }
+    let (reads, zeroes) = job.sampled_reads;
+    let share = zeroes as f64 * 100.0 / reads.max(1) as f64;
+    if share > ZERO_PERCENT {
+        let text = format!(
+            "{name}: {share:.0}% of the reads looked at found only zeroes: a drive answers blocks that were never \
+             written without touching flash; write the region first"
+        );
+        warnings.push(Warning { code: "never-written", text });
+    }
+    if job.is_cached {
+        let text =
+            format!("{name}: data passed through the page cache: the figures are not the device's");
+        warnings.push(Warning { code: "page-cache", text });
+    }
+    warnings
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn speed(ns: u64) -> Speed {
+        Speed(Duration::from_nanos(ns))
+    }
+
+    fn codes(machine: &Machine, drift_ppm: f64) -> Vec<&'static str> {
+        let clock = ClockOutcome { is_tsc: true, drift_ppm };
+        doubts(&[], machine, &clock).iter().map(|warning| warning.code).collect()
+    }
+
+    #[test]
+    fn a_quiet_machine_gives_no_reason_to_doubt() {
+        let quiet =
+            Machine { core_count: 2, threads_at_once: 2, speeds: (speed(1000), speed(1050)) };
+        assert_eq!(codes(&quiet, 100.0), [""; 0]);
+    }
+
+    #[test]
+    fn each_thing_about_the_machine_is_told() {
+        let loud =
+            Machine { core_count: 2, threads_at_once: 3, speeds: (speed(1000), speed(1200)) };
+        assert_eq!(codes(&loud, -2000.0), ["too-few-cores", "frequency-drift", "clock-drift"]);
+    }
+
+    #[test]
+    fn a_core_computes_at_some_speed() {
+        assert!(Speed::measure().0 > Duration::from_nanos(100));
+    }
+}

@@ -1,0 +1,554 @@
+//! One job's thread: a queue for each of its files, `iodepth` I/Os in flight.
+//!
+//! | file | part |
+//! |---|---|
+//! | `mod` | the job, from its first pass to its outcome |
+//! | `submit` | what is posted next, and when |
+//! | `reap` | what finished, and what it counts as |
+//! | `read_back` | checking what was written |
+//! | `trouble` | what failed, and a controller that may come back |
+//! | `pool`, `overlap` | buffers, and what of the device is in flight |
+//!
+//! The loop posts what is idle and due, rings once for each batch, polls until something finished, and counts it. It reads the clock
+//! once for each batch that was rung and once for each that finished; data that is stamped or checked in between costs one more.
+//! Nothing is allocated, locked or asked of the system on the way, except what the path itself needs and the logs of single I/Os.
+//!
+//! A pass over the region that wrote with `verify` is followed by a phase that reads what it wrote and checks it. The first failure
+//! that is not tolerated ends the job: what is in flight is waited for, and the counts so far are reported.
+
+mod overlap;
+mod pool;
+mod read_back;
+mod reap;
+mod submit;
+mod trouble;
+
+use std::path::Path;
+use std::time::Duration;
+
+use adit_driver::device::{CommandQueue, Device};
+use adit_driver::memory::Prefix;
+use adit_driver::{Buffer, CommandError, Time};
+
+use super::again::Again;
+use super::clock::Clock;
+use super::cpu::Cpu;
+use super::latency_target::DepthSearch;
+use super::pace::Pace;
+use super::progress::Progress;
+use super::supervisor::Recovery;
+use crate::data::state::VerifyState;
+use crate::data::{Data, Identity};
+use crate::errors::{Errors, Unwritten};
+use crate::interrupt::Interrupt;
+use crate::logs::JobLogs;
+use crate::measure::{Latency, Levels};
+use crate::options::{Disabled, JobOptions, Section};
+use crate::outcome::{JobFailure, JobOutcome, WayOutcome};
+use crate::way::{PerWay, Way};
+use crate::workload::{Region, Step, Steps};
+use overlap::Overlaps;
+use pool::Pool;
+
+/// Between two looks at what changes slowly: the ramp, requests of the watcher, minimum rates.
+const TICK: Duration = Duration::from_millis(1);
+
+/// What a queue carries for a job.
+pub(crate) type Owned = (Prefix, Tag);
+
+/// Which of the job's buffers is in flight, and on which of its files. One word: a queue moves what it carries several
+/// times, and a processor that loads what was just stored in smaller pieces waits until the stores before it are done,
+/// those of contested ring entries among them. The rest of an I/O stays with the job, by slot ([`Flight`]).
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Tag(u64);
+
+impl Tag {
+    fn new(slot: u32, file: u32) -> Tag {
+        Tag(u64::from(file) << 32 | u64::from(slot))
+    }
+
+    /// Which of the job's buffers it is.
+    fn slot(self) -> u32 {
+        self.0 as u32
+    }
+
+    /// Which of the job's files it is on.
+    pub(crate) fn file(self) -> u32 {
+        (self.0 >> 32) as u32
+    }
+}
+
+/// An I/O in flight.
+#[derive(Clone, Copy, Debug)]
+struct Flight {
+    work: Work,
+    /// When it was due by its rate, or first sent: its latency counts from then, else from when it was posted.
+    since: Option<Time>,
+    /// When it was ready to be told to the device.
+    posted: Time,
+    /// When it had been.
+    told: Time,
+}
+
+impl Flight {
+    /// A slot that was never used.
+    const NONE: Flight = Flight {
+        work: Work::new(What::Flush(0)),
+        since: None,
+        posted: Time::ZERO,
+        told: Time::ZERO,
+    };
+}
+
+/// One I/O.
+#[derive(Clone, Copy, Debug)]
+struct Work {
+    what: What,
+    /// What to check when it was read.
+    expected: Option<Identity>,
+    /// How often it was sent before, and since when it counts.
+    retried: Option<(u8, Time)>,
+}
+
+impl Work {
+    /// Sent for the first time, and not checked.
+    const fn new(what: What) -> Work {
+        Work { what, expected: None, retried: None }
+    }
+}
+
+/// What an I/O does.
+#[derive(Clone, Copy, Debug)]
+enum What {
+    Step(Step),
+    /// Of this file.
+    Flush(u32),
+}
+
+impl What {
+    /// Which of the job's files it is on.
+    #[inline]
+    fn file(&self) -> u32 {
+        match self {
+            What::Step(step) => step.file,
+            What::Flush(file) => *file,
+        }
+    }
+}
+
+/// One of the files or devices that a job works on.
+#[derive(Clone, Debug)]
+pub(crate) struct JobFile<'a> {
+    pub(crate) device: &'a Device,
+    /// What of it the job works on.
+    pub(crate) region: Region,
+    /// Which of the job's buffers its queue can use.
+    pub(crate) domain: usize,
+}
+
+/// Everything a job is made of.
+pub(crate) struct Setting<'a> {
+    pub(crate) section: &'a Section,
+    /// In order; at least one.
+    pub(crate) files: Vec<JobFile<'a>>,
+    /// Their targets as a string that parses to them.
+    pub(crate) target: String,
+    pub(crate) thread: u32,
+    pub(crate) group: u32,
+    pub(crate) seed: u64,
+    /// Tells what this run writes from what an earlier one with the same seed wrote.
+    pub(crate) stamp: u64,
+    pub(crate) steps: Steps,
+    pub(crate) data: Data,
+    /// Bytes after which it ends; none where only time ends it.
+    pub(crate) bytes_max: Option<u64>,
+    /// At most so many are submitted at once.
+    pub(crate) batch_max: usize,
+    /// When nothing finished for this long, others may have the core.
+    pub(crate) yield_after: Duration,
+    pub(crate) recovery: &'a Recovery,
+    pub(crate) interrupt: &'a Interrupt,
+    pub(crate) progress: &'a Progress,
+    pub(crate) logs: Option<JobLogs>,
+    /// What an interrupted run left, to be read back.
+    pub(crate) earlier: Option<VerifyState>,
+    /// Where the state of this one is saved.
+    pub(crate) state_folder: &'a Path,
+    /// Blocks of zeroes are told, where somebody else than this run may have left them unwritten.
+    pub(crate) samples_zeroes: bool,
+    /// How often an I/O that failed is sent again, where the job does not say.
+    pub(crate) retries: u8,
+}
+
+impl Setting<'_> {
+    /// The job's device for messages, or its name where there are several.
+    fn name(&self) -> &str {
+        match &self.files[..] {
+            [only] => &only.device.info().device,
+            _ => &self.section.job.name,
+        }
+    }
+
+    /// Where an I/O on a file went, for messages, where there are several.
+    fn place(&self, file: u32) -> String {
+        match &self.files[..] {
+            [_] => String::new(),
+            files => format!(" of {}", files[file as usize].device.info().device),
+        }
+    }
+}
+
+/// A job ready to run.
+pub(crate) struct Job<'a, Q> {
+    set: Setting<'a>,
+    options: &'a JobOptions,
+    queue: Q,
+    clock: Clock,
+    pool: Pool,
+    /// By file: what the offset of an LBA is shifted by.
+    lba_shifts: Box<[u32]>,
+    /// By slot.
+    flights: Vec<Flight>,
+    /// Data was made for an I/O that the device has not been told of: that took time that is no latency of it.
+    is_stamped: bool,
+    /// The path carries an I/O out while it is submitted: all of its time is completion latency, as in fio.
+    blocks: bool,
+    /// What is not measured: with such a path, no submission latency either.
+    disabled: Disabled,
+    /// Slots posted since the last ring.
+    fresh: Vec<u32>,
+    done: Vec<(Owned, Result<u32, CommandError>)>,
+    pace: Pace,
+    search: Option<DepthSearch>,
+    /// What was chosen and could not be posted yet.
+    held: Option<Work>,
+    /// What failed and is to be sent again.
+    again: Again<Work>,
+    /// The I/Os in flight, where others may not overlap them.
+    overlaps: Option<Overlaps>,
+    /// What is still to be read back, in a verify phase.
+    to_verify: Option<read_back::ToVerify>,
+    unwritten: Unwritten,
+    /// Whether it is known which write each block is from; not of an earlier run that left no state.
+    knows_writer: bool,
+    /// Blocks that were not what was written, where all are looked at before the job fails.
+    mismatches: Option<JobFailure>,
+    bytes_issued: u64,
+    ios_issued: u64,
+    /// I/Os after which it ends.
+    ios_max: Option<u64>,
+    writes_issued: u64,
+    /// How many of them there were at the last Flush.
+    flushed_at: u64,
+    /// By file: whether something was written since.
+    is_dirty: Box<[bool]>,
+    /// Files that are to be flushed next.
+    to_flush: Vec<u32>,
+    /// Written and not checked yet, with `verify_backlog`.
+    backlog: Vec<Step>,
+    /// How many of them are checked together; 0 where the whole pass is.
+    backlog_max: usize,
+    /// No new work: the last flush, or the device is full.
+    is_full: bool,
+    /// The queue was full and is let drain to `iodepth_low`.
+    is_draining: bool,
+    /// The rates decide whether a read or a write is next.
+    is_mixed_by_rates: bool,
+    /// Single I/Os matter to somebody: a log, a limit, a pause.
+    is_watched: bool,
+    is_down: bool,
+    /// When the last I/O finished on a path that is lost for good: what is measured ends there.
+    lost_at: Option<Time>,
+    now: Time,
+    start: Time,
+    /// When the present pass, or its check, began, and what had been counted by then.
+    phase_start: Time,
+    phase_before: PerWay<u64>,
+    /// From when on I/Os count.
+    counts_from: Time,
+    is_ramping: bool,
+    end: Option<Time>,
+    next_tick: Time,
+    cycle: reap::Cycle,
+    idle_polls: u32,
+    last_finish: Time,
+    cpu_before: Cpu,
+    batches: u64,
+    waited: u64,
+    outcome: JobOutcome,
+}
+
+impl<'a, Q: CommandQueue<Owned>> Job<'a, Q> {
+    /// A job over a queue, with its buffers by domain, each as long as its longest I/O.
+    pub(crate) fn new(set: Setting<'a>, queue: Q, buffers: Vec<Vec<Buffer>>) -> Job<'a, Q> {
+        let pool = Pool::new(buffers);
+        let (depth, slots, files) = (pool.depth(), pool.slots(), set.files.len());
+        let options = &set.section.job;
+        let infos = || set.files.iter().map(|file| file.device.info());
+        let blocks = infos().any(|info| info.queue_depth_max == 1);
+        let lba_shifts = infos().map(|info| info.lba_bytes.trailing_zeros()).collect();
+        let backlog_max = read_back::backlog_of(options);
+        Job {
+            options,
+            clock: Clock::of(set.files[0].device),
+            outcome: empty_outcome(&set),
+            queue,
+            pool,
+            lba_shifts,
+            flights: vec![Flight::NONE; slots],
+            is_stamped: false,
+            blocks,
+            disabled: Disabled { slat: options.disable.slat || blocks, ..options.disable },
+            fresh: Vec::with_capacity(depth),
+            done: Vec::with_capacity(depth),
+            pace: Pace::new(options, set.seed, Time::ZERO),
+            search: None,
+            held: None,
+            again: Again::new(depth),
+            overlaps: Overlaps::of(options, set.steps.may_overlap(), depth),
+            to_verify: None,
+            unwritten: Unwritten::new(),
+            knows_writer: true,
+            mismatches: None,
+            bytes_issued: 0,
+            ios_issued: 0,
+            // With time_based it is time alone that ends it, as in fio.
+            ios_max: options
+                .number_ios
+                .filter(|_| !options.time_based)
+                .map(|ios| ios.saturating_mul(u64::from(options.loops.max(1))))
+                .map(|ios| ios.saturating_mul(options.rw.ios_per_block())),
+            writes_issued: 0,
+            flushed_at: 0,
+            is_dirty: vec![false; files].into(),
+            to_flush: Vec::with_capacity(files),
+            // Those that were chosen before it was full are written as well.
+            backlog: Vec::with_capacity(backlog_max + depth),
+            backlog_max,
+            is_full: false,
+            is_draining: false,
+            is_mixed_by_rates: is_mixed_by_rates(options),
+            is_watched: is_watched(&set),
+            is_down: false,
+            lost_at: None,
+            now: Time::ZERO,
+            start: Time::ZERO,
+            phase_start: Time::ZERO,
+            phase_before: PerWay::all(0),
+            counts_from: Time::ZERO,
+            is_ramping: !options.ramp_time.is_zero(),
+            end: None,
+            next_tick: Time::ZERO,
+            cycle: reap::Cycle::default(),
+            idle_polls: 0,
+            last_finish: Time::ZERO,
+            cpu_before: Cpu::default(),
+            batches: 0,
+            waited: 0,
+            set,
+        }
+    }
+
+    /// Runs to the end.
+    pub(crate) fn run(mut self) -> JobOutcome {
+        self.begin();
+        if !self.options.create_only {
+            self.work();
+        }
+        if self.outcome.failure.is_none() {
+            self.outcome.failure = self.mismatches.take();
+        }
+        self.finish_logs();
+        self.set.progress.set_running(false);
+        self.snapshot()
+    }
+
+    fn work(&mut self) {
+        if self.reads_back_earlier() {
+            self.read_back_earlier();
+        } else {
+            self.passes();
+        }
+        if self.options.end_fsync && self.options.rw.writes && !self.is_stopped() {
+            self.to_flush.extend(0..self.set.files.len() as u32);
+            self.is_full = true;
+            self.phase();
+        }
+        self.save_state();
+    }
+
+    fn begin(&mut self) {
+        self.set.progress.set_running(true);
+        self.cpu_before = Cpu::of_this_thread();
+        self.start = self.clock.now();
+        (self.now, self.last_finish, self.counts_from) = (self.start, self.start, self.start);
+        self.pace = Pace::new(self.options, self.set.seed, self.start);
+        let depth_max = self.pool.depth() as u32;
+        self.search = self
+            .options
+            .latency_target
+            .map(|target| DepthSearch::new(target, depth_max, self.start));
+        self.end =
+            self.options.runtime.map(|runtime| self.start + self.options.ramp_time + runtime);
+    }
+
+    fn passes(&mut self) {
+        loop {
+            self.phase();
+            let is_amid = self.checks_backlog();
+            if self.reads_back() && !self.is_stopped() {
+                self.read_back_pass();
+            }
+            if is_amid && !self.is_stopped() {
+                continue;
+            }
+            if self.mismatches.is_some()
+                || self.is_over()
+                || self.set.bytes_max.is_some_and(|most| self.bytes_issued >= most)
+            {
+                return;
+            }
+            self.next_pass();
+        }
+    }
+
+    fn next_pass(&mut self) {
+        self.set.steps.next_pass();
+        self.unwritten.clear();
+    }
+
+    /// Everything up to the end of a pass, or of its verification.
+    fn phase(&mut self) {
+        self.now = self.clock.now();
+        (self.phase_start, self.phase_before) = (self.now, self.ios());
+        self.last_finish = self.now;
+        loop {
+            self.submit();
+            if (self.pool.in_flight() == 0 && !self.goes_on()) || !self.reap() {
+                break;
+            }
+        }
+        self.drop_held();
+        self.set_runtimes();
+        (self.phase_start, self.phase_before) = (self.now, self.ios());
+    }
+
+    /// Adds the time of the present phase to each way that something was done in.
+    fn set_runtimes(&mut self) {
+        for (way, took) in Way::ALL.into_iter().zip(self.phase_runtimes().0) {
+            self.outcome.ways[way].runtime += took;
+        }
+    }
+
+    /// How long something has been done in each way since the present phase began.
+    fn phase_runtimes(&self) -> PerWay<Duration> {
+        let end = self.lost_at.unwrap_or(self.now);
+        let took = end.since(self.phase_start.max(self.counts_from));
+        let is_fresh = self.counts_from > self.phase_start;
+        PerWay(Way::ALL.map(|way| {
+            // After a ramp the count began anew.
+            let before = if is_fresh { 0 } else { self.phase_before[way] };
+            if self.outcome.ways[way].ios > before { took } else { Duration::ZERO }
+        }))
+    }
+
+    fn ios(&self) -> PerWay<u64> {
+        PerWay(Way::ALL.map(|way| self.outcome.ways[way].ios))
+    }
+
+    /// Whether there is something to wait for though nothing is in flight.
+    fn goes_on(&self) -> bool {
+        // What was begun is brought to its end, also when no more is to begin.
+        let must_end_well = self.is_down || !self.again.is_empty();
+        let ends = if self.to_verify.is_some() { self.is_stopped() } else { self.is_over() };
+        let thinks = self.to_verify.is_none()
+            && (self.pace.wants_pause() || self.now < self.pace.paused_until());
+        (must_end_well && !self.is_stopped()) || ((self.held.is_some() || thinks) && !ends)
+    }
+
+    /// Whether nothing more is to be submitted, not even to verify.
+    fn is_stopped(&self) -> bool {
+        self.outcome.failure.is_some() || self.set.interrupt.requested()
+    }
+
+    /// Whether no new work is to be begun.
+    #[inline]
+    fn is_over(&self) -> bool {
+        self.is_full
+            || self.end.is_some_and(|end| self.now >= end)
+            || self.ios_max.is_some_and(|most| self.ios_issued >= most)
+            || self.set.progress.is_stopped()
+            || self.is_stopped()
+    }
+
+    /// What was counted so far.
+    fn snapshot(&self) -> JobOutcome {
+        let mut outcome = self.outcome.clone();
+        for (way, took) in Way::ALL.into_iter().zip(self.phase_runtimes().0) {
+            outcome.ways[way].runtime += took;
+        }
+        let end = self.lost_at.unwrap_or_else(|| self.clock.now());
+        outcome.elapsed = end.since(self.counts_from);
+        outcome.cpu = Cpu::of_this_thread().since(&self.cpu_before);
+        outcome.stats = self.queue.stats();
+        outcome.recoveries = self.set.recovery.count();
+        outcome.latency_depth = self.search.as_ref().and_then(DepthSearch::found);
+        let busy = self.batches - self.waited;
+        outcome.busy_percent =
+            if self.batches == 0 { 0.0 } else { busy as f64 * 100.0 / self.batches as f64 };
+        outcome
+    }
+
+    fn finish_logs(&mut self) {
+        let at = self.clock.now().since(self.start);
+        if let Some(Err(failure)) = self.set.logs.take().map(|logs| logs.finish(at)) {
+            self.fail(EIO, failure.to_string());
+        }
+    }
+}
+
+/// Whether there is a mix, and its parts have rates of their own.
+fn is_mixed_by_rates(job: &JobOptions) -> bool {
+    let has_rate = |way: Way| job.rate[way].is_some() || job.rate_iops[way].is_some();
+    job.rw.reads
+        && job.rw.writes
+        && job.verify.is_none()
+        && (has_rate(Way::Read) || has_rate(Way::Write))
+}
+
+/// Whether anything looks at single I/Os.
+fn is_watched(set: &Setting<'_>) -> bool {
+    let job = &set.section.job;
+    let pauses = !job.thinktime.counts_issues && !job.thinktime.time.is_zero();
+    set.logs.is_some() || pauses || job.latency_target.is_some() || job.max_latency.is_some()
+}
+
+/// Errno of failed I/O, as fio reports it.
+const EIO: i32 = 5;
+
+fn empty_outcome(set: &Setting<'_>) -> JobOutcome {
+    let infos = || set.files.iter().map(|file| file.device.info());
+    JobOutcome {
+        section: set.section.clone(),
+        target: set.target.clone(),
+        lba_bytes: infos().map(|info| info.lba_bytes).max().unwrap_or(0),
+        group: set.group,
+        threads: 1,
+        elapsed: Duration::ZERO,
+        ways: PerWay::all(WayOutcome::new()),
+        sync: Latency::new(),
+        depths: Levels::default(),
+        submits: Levels::default(),
+        completes: Levels::default(),
+        cpu: Cpu::default(),
+        stats: adit_driver::Stats::default(),
+        recoveries: 0,
+        errors: Errors::default(),
+        failure: None,
+        latency_depth: None,
+        steady: None,
+        is_cached: infos().any(|info| info.is_cached),
+        sampled_reads: (0, 0),
+        busy_percent: 0.0,
+    }
+}

@@ -1,0 +1,204 @@
+//! Checking what was written.
+
+use std::fs;
+use std::path::PathBuf;
+
+use adit_driver::device::CommandQueue;
+
+use super::{EIO, Job, Owned, What, Work};
+use crate::data::Identity;
+use crate::data::state::VerifyState;
+use crate::errors::Kind;
+use crate::options::JobOptions;
+use crate::way::Way;
+use crate::workload::{Region, Step};
+
+/// What is still to be read back.
+pub(super) enum ToVerify {
+    /// Everything that a pass wrote, without what an interrupted run had in flight.
+    Pass(Box<dyn Iterator<Item = Step> + Send>, Vec<u64>),
+    /// The last few writes.
+    Backlog(std::vec::IntoIter<Step>),
+}
+
+impl Iterator for ToVerify {
+    type Item = Step;
+
+    fn next(&mut self) -> Option<Step> {
+        match self {
+            ToVerify::Pass(written, unknown) => {
+                written.find(|step| !unknown.contains(&step.number))
+            }
+            ToVerify::Backlog(steps) => steps.next(),
+        }
+    }
+}
+
+/// How many writes are checked together, where not the whole pass is.
+pub(super) fn backlog_of(options: &JobOptions) -> usize {
+    options.verify.as_ref().and_then(|verify| verify.backlog).unwrap_or(0) as usize
+}
+
+impl<Q: CommandQueue<Owned>> Job<'_, Q> {
+    /// Whether what is written is read back and checked.
+    pub(super) fn reads_back(&self) -> bool {
+        self.options.rw.writes
+            && self.options.verify.as_ref().is_some_and(|verify| verify.do_verify)
+    }
+
+    /// Whether so much was written that it is to be checked before anything else is.
+    #[inline]
+    pub(super) fn checks_backlog(&self) -> bool {
+        self.backlog_max > 0 && self.backlog.len() >= self.backlog_max
+    }
+
+    /// Reads back what the pass wrote, or what of it was not checked yet.
+    pub(super) fn read_back_pass(&mut self) {
+        let steps = if self.backlog_max > 0 {
+            let mut steps: Vec<Step> = self.backlog.drain(..).collect();
+            steps.retain(|step| self.set.steps.is_intact(step));
+            ToVerify::Backlog(steps.into_iter())
+        } else {
+            ToVerify::Pass(Box::new(self.set.steps.written()), Vec::new())
+        };
+        self.read_back(steps);
+    }
+
+    /// Whether nothing is written, only what an earlier run wrote is checked.
+    pub(super) fn reads_back_earlier(&self) -> bool {
+        self.set.earlier.is_some() || self.options.verify.as_ref().is_some_and(|verify| verify.only)
+    }
+
+    /// Checks what an earlier run wrote: as far as it came, or all that this job would write.
+    pub(super) fn read_back_earlier(&mut self) {
+        let unknown = match self.set.earlier.take() {
+            Some(state) => {
+                self.set.steps.skip_to(state.pass, state.position);
+                state.in_flight
+            }
+            None => {
+                self.take_all_steps();
+                self.knows_writer = false;
+                Vec::new()
+            }
+        };
+        self.read_back(ToVerify::Pass(Box::new(self.set.steps.written()), unknown));
+    }
+
+    /// Takes all steps up to the end of the job, or of the first pass where only time ends it, without doing anything.
+    fn take_all_steps(&mut self) {
+        let most = (self.set.bytes_max.unwrap_or(u64::MAX), self.ios_max.unwrap_or(u64::MAX));
+        let (mut bytes, mut ios) = (0, 0);
+        let steps = &mut self.set.steps;
+        while bytes < most.0 && ios < most.1 {
+            let mut step = steps.next_step();
+            if step.is_none() && self.set.bytes_max.is_some() {
+                steps.next_pass();
+                step = steps.next_step();
+            }
+            let Some(step) = step else { return };
+            bytes += step.bytes;
+            ios += 1;
+        }
+    }
+
+    pub(super) fn read_back(&mut self, steps: ToVerify) {
+        self.to_verify = Some(steps);
+        let start = self.clock.now();
+        self.phase();
+        self.to_verify = None;
+        // Nothing was due meanwhile.
+        self.pace.delay(self.now.since(start));
+    }
+
+    /// The next block to check.
+    pub(super) fn next_check(&mut self) -> Option<Work> {
+        if self.is_stopped() {
+            return None;
+        }
+        let unwritten = &self.unwritten;
+        let step =
+            self.to_verify.as_mut()?.find(|step| !unwritten.contains(&(step.file, step.offset)))?;
+        let writer = self.knows_writer.then(|| self.writer(step));
+        let expected = Some(Identity { offset: step.offset, writer });
+        Some(Work { what: What::Step(Step { way: Way::Read, ..step }), expected, retried: None })
+    }
+
+    /// Compares a block that was read with what it should be.
+    #[inline(never)]
+    pub(super) fn check(&mut self, block: &[u8], work: &Work) {
+        let Some(expected) = work.expected else { return };
+        if let Err(mismatch) = self.set.data.check(block, expected) {
+            let file = work.what.file();
+            let place = self.set.place(file);
+            let message = format!("{mismatch}{place}{}", self.dump(block, expected, file));
+            let is_tolerated = self.tolerates(Kind::Verify, Kind::Verify.errno());
+            self.error(Kind::Verify, is_tolerated, "Verify", message);
+        }
+        // Checking took time that is not the next I/O's.
+        self.now = self.clock.now();
+    }
+
+    /// With `verify_dump`, puts the block and what it should be into files; says where, or why not.
+    fn dump(&self, block: &[u8], expected: Identity, file: u32) -> String {
+        if !self.options.verify.as_ref().is_some_and(|verify| verify.dump) {
+            return String::new();
+        }
+        let is_one = self.set.files.len() == 1;
+        let write = |(path, bytes): (PathBuf, Vec<u8>)| {
+            // Each file has a block at that offset.
+            let path = if is_one { path } else { format!("{file}.{}", path.display()).into() };
+            match fs::write(&path, bytes) {
+                Ok(()) => path.display().to_string(),
+                Err(error) => format!("{}: {error}", path.display()),
+            }
+        };
+        let written: Vec<String> =
+            self.set.data.dump(block, expected).into_iter().map(write).collect();
+        format!(" (dumped: {})", written.join(", "))
+    }
+
+    /// Of a job that verifies, keeps how far it came, so that what it wrote can still be checked: where it asks for it,
+    /// and where it was interrupted.
+    pub(super) fn save_state(&mut self) {
+        let is_interrupted = self.set.interrupt.requested();
+        // A run that only checks leaves the state of the one that wrote.
+        let wants = self.options.verify.as_ref().is_some_and(|verify| {
+            verify.state_save.unwrap_or(is_interrupted) && !verify.state_load && !verify.only
+        });
+        if !wants || !self.options.rw.writes {
+            return;
+        }
+        let regions: Vec<Region> = self.set.files.iter().map(|file| file.region).collect();
+        let mut state = VerifyState::new(self.options, self.set.thread, &regions, self.set.seed);
+        state.stamp = self.set.stamp;
+        (state.pass, state.position) = (self.set.steps.pass(), self.set.steps.position());
+        state.in_flight = self.unknown();
+        match state.save(self.set.state_folder) {
+            Ok(path) if is_interrupted => {
+                let job = &self.options.name;
+                tracing::warn!(
+                    "{job}: what it wrote can be checked with verify_state_load=1 ({})",
+                    path.display()
+                );
+            }
+            Ok(_) => {}
+            Err(why) => self.fail(EIO, why),
+        }
+    }
+
+    /// Numbers of the steps of this pass that were taken, and perhaps not written.
+    fn unknown(&mut self) -> Vec<u64> {
+        let held = self.held.take();
+        let waiting = self.again.drain().chain(held).filter_map(|work| match work.what {
+            What::Step(step) => Some(step.number),
+            What::Flush(_) => None,
+        });
+        let mut numbers: Vec<u64> = waiting.collect();
+        let unwritten = &self.unwritten;
+        let failed =
+            self.set.steps.written().filter(|step| unwritten.contains(&(step.file, step.offset)));
+        numbers.extend(failed.map(|step| step.number));
+        numbers
+    }
+}

@@ -1,0 +1,353 @@
+//! What finished, and what it counts as.
+
+use adit_driver::device::CommandQueue;
+use adit_driver::{CommandError, Time};
+
+use super::{Flight, Job, Owned, TICK, What};
+use crate::logs::IoSample;
+use crate::outcome::WayOutcome;
+use crate::run::cpu::Cpu;
+use crate::way::{PerWay, Way};
+use crate::workload::Step;
+
+/// Empty polls between two looks at the clock: deadlines and the end of the run are this coarse.
+const IDLE_POLLS: u32 = 16;
+/// One read is looked at for zeroes in so many batches.
+const SAMPLE_BATCHES: u64 = 64;
+/// Between two looks at the 99th percentile, which takes a while to find.
+const PERCENTILE_EVERY_NS: u64 = 500_000_000;
+/// Errno of an I/O that took longer than `max_latency` (ETIMEDOUT), and of a rate that was not kept (EIO).
+const ETIMEDOUT: i32 = 110;
+
+/// Where the minimum rates are measured from.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Cycle {
+    start: Time,
+    counted: PerWay<(u64, u64)>,
+    percentile_at: Time,
+}
+
+impl<Q: CommandQueue<Owned>> Job<'_, Q> {
+    /// Takes in what finished. False once nothing can be waited for any more.
+    #[inline]
+    pub(super) fn reap(&mut self) -> bool {
+        let in_flight = self.pool.in_flight();
+        let wanted = (self.options.iodepth_batch_complete_min.max(1) as usize).min(in_flight);
+        if self.done.len() < wanted || wanted == 0 {
+            let done = &mut self.done;
+            let found = self
+                .queue
+                .poll(self.now, |completion| done.push((completion.buffer, completion.result)));
+            if found == 0 || self.done.len() < wanted {
+                return self.wait();
+            }
+        }
+        self.now = self.clock.now();
+        self.take_in();
+        if self.now >= self.next_tick {
+            self.tick();
+        }
+        true
+    }
+
+    /// Counts what finished, or as much as one batch may be.
+    fn take_in(&mut self) {
+        self.batches += 1;
+        self.waited += u64::from(self.idle_polls > 0);
+        self.idle_polls = 0;
+        self.last_finish = self.now;
+        let most =
+            self.options.iodepth_batch_complete_max.map_or(usize::MAX, |most| most.max(1) as usize);
+        let count = self.done.len().min(most);
+        self.outcome.completes.record(count);
+        // Taken out and put back, so that its memory stays.
+        let mut done = std::mem::take(&mut self.done);
+        self.sample_zeroes(&done[0]);
+        let mut run = Run::default();
+        for (owned, result) in done.drain(..count) {
+            self.finish(owned, result, &mut run);
+        }
+        run.close(&mut self.outcome.ways);
+        self.done = done;
+        for way in Way::ALL {
+            let counted = &self.outcome.ways[way];
+            self.set.progress.store(way, counted.ios, counted.bytes);
+        }
+    }
+
+    #[inline]
+    fn finish(&mut self, (buffer, tag): Owned, result: Result<u32, CommandError>, run: &mut Run) {
+        let buffer = buffer.into_buffer();
+        let Flight { since, posted, .. } = self.flights[tag.slot() as usize];
+        let (since, what) = (since.unwrap_or(posted), self.flights[tag.slot() as usize].work.what);
+        match (result, what) {
+            (Ok(_), What::Step(step)) => {
+                self.count(tag.slot(), since, step, run);
+                if self.flights[tag.slot() as usize].work.expected.is_some() {
+                    let work = self.flights[tag.slot() as usize].work;
+                    self.check(&buffer[..step.bytes as usize], &work);
+                }
+            }
+            (Ok(_), What::Flush(_)) => self.outcome.sync.record(ns(since, self.last_finish)),
+            (Err(error), _) => {
+                self.io_failed(self.flights[tag.slot() as usize].work, since, error);
+            }
+        }
+        if let (Some(overlaps), What::Step(step)) = (&mut self.overlaps, what) {
+            overlaps.forget(step);
+        }
+        self.pool.put(tag.slot(), buffer);
+    }
+
+    #[inline]
+    fn count(&mut self, slot: u32, since: Time, step: Step, run: &mut Run) {
+        let Flight { posted, told, .. } = self.flights[slot as usize];
+        let latency = Latencies {
+            slat: ns(posted, told),
+            // When the batch was seen, not when those before it in the batch were checked.
+            clat: ns(told, self.last_finish),
+            lat: ns(since, self.last_finish),
+        };
+        run.add(&mut self.outcome.ways, step, latency, self.disabled);
+        if self.is_watched {
+            self.count_for_others(slot, step, latency);
+        }
+    }
+
+    /// What only some jobs ask for.
+    fn count_for_others(&mut self, slot: u32, step: Step, latency: Latencies) {
+        self.pace.completed(self.now);
+        if let Some(search) = &mut self.search {
+            search.record(latency.lat);
+        }
+        if let Some(logs) = &mut self.set.logs {
+            let issued = self.flights[slot as usize].told;
+            let io = IoSample {
+                slat_ns: latency.slat,
+                clat_ns: latency.clat,
+                lat_ns: latency.lat,
+                bytes: step.bytes,
+                offset: step.offset,
+                issued_ns: issued.since(self.start).as_nanos() as u64,
+            };
+            logs.record(self.now.since(self.start), step.way, io);
+        }
+        if let Some(most) =
+            self.options.max_latency.filter(|most| u128::from(latency.lat) > most.as_nanos())
+        {
+            let took = crate::human::latency(latency.lat);
+            let what = self.told(&self.flights[slot as usize].work);
+            let most = crate::human::latency(most.as_nanos() as u64);
+            self.fail(ETIMEDOUT, format!("{what} took {took}, more than max_latency={most}"));
+        }
+    }
+
+    /// Looks at one read in many for data that was never written: a drive answers such without touching flash.
+    fn sample_zeroes(&mut self, (owned, result): &(Owned, Result<u32, CommandError>)) {
+        let (buffer, tag) = owned;
+        let What::Step(step) = self.flights[tag.slot() as usize].work.what else { return };
+        let is_sample = self.set.samples_zeroes && self.batches % SAMPLE_BATCHES == 1;
+        if is_sample && step.way == Way::Read && result.is_ok() {
+            let is_zero = buffer.iter().all(|byte| *byte == 0);
+            self.outcome.sampled_reads.0 += 1;
+            self.outcome.sampled_reads.1 += u64::from(is_zero);
+        }
+    }
+
+    /// Nothing finished: every now and then looks at the clock, and at the controller.
+    fn wait(&mut self) -> bool {
+        self.idle_polls += 1;
+        let in_flight = self.pool.in_flight();
+        if in_flight == 0 {
+            self.pause();
+        } else if self.queue.wait(self.wait_at_most()) {
+            self.now = self.clock.now();
+        } else if !self.idle_polls.is_multiple_of(IDLE_POLLS) {
+            return true;
+        }
+        self.now = self.clock.now();
+        if self.now >= self.next_tick {
+            self.tick();
+        }
+        if self.now.since(self.last_finish) > self.set.yield_after {
+            std::thread::yield_now();
+        }
+        match self.queue.check() {
+            Ok(()) => {
+                self.is_down = false;
+                true
+            }
+            Err(error) => self.wait_for_lost(&error),
+        }
+    }
+
+    /// What changes slowly: the ramp's end, requests of the watcher, depths, minimum rates.
+    #[cold]
+    fn tick(&mut self) {
+        self.next_tick = self.now + TICK;
+        if self.is_ramping && self.now.since(self.start) >= self.options.ramp_time {
+            self.count_anew();
+        }
+        if self.search.as_mut().is_some_and(|search| search.look(self.now)) {
+            self.is_full = true;
+        }
+        if self.now >= self.cycle.percentile_at {
+            self.cycle.percentile_at =
+                self.now + std::time::Duration::from_nanos(PERCENTILE_EVERY_NS);
+            let slowest = Way::ALL.map(|way| self.outcome.ways[way].lat.percentile_ns(99.0));
+            self.set.progress.set_p99_ns(slowest.into_iter().max().unwrap_or(0));
+        }
+        if self.set.progress.wants_snapshot() {
+            self.set.progress.give_snapshot(self.snapshot());
+        }
+        self.check_rates();
+    }
+
+    /// What was done until now was to warm up.
+    fn count_anew(&mut self) {
+        self.is_ramping = false;
+        self.counts_from = self.now;
+        self.cpu_before = Cpu::of_this_thread();
+        let fresh = super::empty_outcome(&self.set);
+        let old = std::mem::replace(&mut self.outcome, fresh);
+        (self.outcome.errors, self.outcome.failure) = (old.errors, old.failure);
+        (self.batches, self.waited) = (0, 0);
+        self.set.progress.restart();
+        self.cycle = Cycle { start: self.now, ..Cycle::default() };
+    }
+
+    /// I/Os and bytes of each way so far.
+    fn counted(&self) -> PerWay<(u64, u64)> {
+        PerWay(Way::ALL.map(|way| (self.outcome.ways[way].ios, self.outcome.ways[way].bytes)))
+    }
+
+    /// Ends the job when a minimum rate was not kept over the last cycle.
+    fn check_rates(&mut self) {
+        let took = self.now.since(self.cycle.start.max(self.start));
+        if self.to_verify.is_some() {
+            // What is read back is not what the rates are of.
+            (self.cycle.start, self.cycle.counted) = (self.now, self.counted());
+            return;
+        }
+        if self.is_ramping || took < self.options.rate_cycle {
+            return;
+        }
+        let counted = self.counted();
+        let before = std::mem::replace(&mut self.cycle.counted, counted);
+        self.cycle.start = self.now;
+        // A rate for all ways is none for those that the job does not do.
+        let rw = self.options.rw;
+        let does = |way: &Way| [rw.reads, rw.writes, rw.trims][*way as usize];
+        for way in Way::ALL.into_iter().filter(does) {
+            let per_second = |count: u64| (count as f64 / took.as_secs_f64()) as u64;
+            let (ios, bytes) = (
+                per_second(counted[way].0 - before[way].0),
+                per_second(counted[way].1 - before[way].1),
+            );
+            let too_slow = [
+                (
+                    "rate_min",
+                    "bytes/s",
+                    self.options.rate_min[way].filter(|least| bytes < *least),
+                    bytes,
+                ),
+                (
+                    "rate_iops_min",
+                    "IOPS",
+                    self.options.rate_iops_min[way].filter(|least| ios < *least),
+                    ios,
+                ),
+            ];
+            for (option, unit, least, got) in too_slow {
+                if let Some(least) = least {
+                    self.fail(
+                        super::EIO,
+                        format!("{option}={least}: {} reached {got} {unit}", way.name()),
+                    );
+                }
+            }
+        }
+    }
+}
+
+/// The three latencies of an I/O, in nanoseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Latencies {
+    slat: u64,
+    clat: u64,
+    lat: u64,
+}
+
+/// I/Os of a batch that are alike, counted at once: most of a deep queue's are.
+#[derive(Debug, Default)]
+struct Run {
+    like: Option<(Way, Latencies, crate::options::Disabled)>,
+    ios: u64,
+    bytes: u64,
+}
+
+impl Run {
+    #[inline]
+    fn add(
+        &mut self,
+        ways: &mut PerWay<WayOutcome>,
+        step: Step,
+        latencies: Latencies,
+        disabled: crate::options::Disabled,
+    ) {
+        let like = Some((step.way, latencies, disabled));
+        if self.like != like {
+            self.close(ways);
+            self.like = like;
+        }
+        self.ios += 1;
+        self.bytes += step.bytes;
+    }
+
+    #[inline]
+    fn close(&mut self, ways: &mut PerWay<WayOutcome>) {
+        let Some((way, latencies, disabled)) = self.like.take() else { return };
+        let counted = &mut ways[way];
+        counted.ios += self.ios;
+        counted.bytes += self.bytes;
+        for (latency, ns, is_off) in [
+            (&mut counted.slat, latencies.slat, disabled.slat),
+            (&mut counted.clat, latencies.clat, disabled.clat),
+            (&mut counted.lat, latencies.lat, disabled.lat),
+        ] {
+            if !is_off {
+                latency.record_many(ns, self.ios);
+            }
+        }
+        (self.ios, self.bytes) = (0, 0);
+    }
+}
+
+#[inline]
+fn ns(from: Time, to: Time) -> u64 {
+    to.as_ns().saturating_sub(from.as_ns())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::options::Disabled;
+
+    #[test]
+    fn ios_that_are_alike_count_as_if_one_by_one() {
+        let mut ways = PerWay::all(WayOutcome::new());
+        let mut run = Run::default();
+        for n in 0..10 {
+            let step = Step { way: Way::Write, file: 0, offset: 0, bytes: 100, number: n };
+            let latencies = Latencies { slat: 1, clat: n / 4, lat: 1 + n / 4 };
+            run.add(&mut ways, step, latencies, Disabled { lat: true, ..Disabled::default() });
+        }
+        run.close(&mut ways);
+        let counted = &ways[Way::Write];
+        assert_eq!((counted.ios, counted.bytes, counted.slat.count()), (10, 1000, 10));
+        assert_eq!(
+            (counted.clat.max_ns(), counted.clat.count_below(2), counted.lat.count()),
+            (2, 8, 0)
+        );
+    }
+}

@@ -1,0 +1,379 @@
+//! What is posted next, and when.
+
+use adit_driver::RejectReason;
+use adit_driver::Time;
+use adit_driver::device::{CommandQueue, Operation, Request};
+use adit_driver::memory::Prefix;
+use adit_driver::spec::Lba;
+
+use super::{EIO, Job, Owned, Tag, What, Work};
+use crate::data::{Identity, Writer};
+use crate::way::Way;
+use crate::workload::Step;
+
+/// A deallocation keeps its range in the first bytes of its buffer.
+const RANGE_BYTES: usize = 16;
+
+impl<Q: CommandQueue<Owned>> Job<'_, Q> {
+    /// Posts whatever is due and has a buffer, and rings.
+    #[inline]
+    pub(super) fn submit(&mut self) {
+        if self.is_down || self.is_thinking() {
+            return;
+        }
+        let in_flight = self.pool.in_flight();
+        if self.lets_drain(in_flight) {
+            return;
+        }
+        let room = self.depth_now().saturating_sub(in_flight);
+        let mut left = room;
+        while left > 0 {
+            let batch = left.min(self.set.batch_max);
+            let posted = self.post_batch(batch);
+            left -= posted;
+            if posted < batch {
+                break;
+            }
+        }
+    }
+
+    /// Whether it is a time to think; one that is to come begins when nothing is in flight any more, as in fio. Nobody
+    /// thinks before what is only to be finished.
+    #[inline]
+    fn is_thinking(&mut self) -> bool {
+        if !self.pace.thinks() || self.to_verify.is_some() || self.is_over() {
+            return false;
+        }
+        if self.pace.wants_pause() {
+            if self.pool.in_flight() > 0 {
+                return true;
+            }
+            self.pace.pause(self.now);
+        }
+        self.now < self.pace.paused_until()
+    }
+
+    /// Whether a queue that was full is to be emptied to `iodepth_low` first.
+    #[inline]
+    fn lets_drain(&mut self, in_flight: usize) -> bool {
+        let Some(low) = self.options.iodepth_low else { return false };
+        self.is_draining = self.pool.is_empty() || (self.is_draining && in_flight > low as usize);
+        self.is_draining
+    }
+
+    /// How many may be in flight now.
+    #[inline]
+    fn depth_now(&self) -> usize {
+        let depth = self.pool.depth();
+        self.search.as_ref().map_or(depth, |search| (search.depth() as usize).min(depth))
+    }
+
+    /// Posts up to `most` and rings once; how many there were.
+    #[inline]
+    fn post_batch(&mut self, most: usize) -> usize {
+        while self.fresh.len() < most {
+            if !self.post_next() {
+                break;
+            }
+        }
+        let posted = self.fresh.len();
+        if posted > 0 {
+            self.ring();
+        }
+        posted
+    }
+
+    fn ring(&mut self) {
+        let stamped = std::mem::take(&mut self.is_stamped);
+        let posted = if stamped { self.clock.now() } else { self.now };
+        self.queue.ring();
+        self.now = self.clock.now();
+        let told = if self.blocks { posted } else { self.now };
+        for slot in &self.fresh {
+            let flight = &mut self.flights[*slot as usize];
+            (flight.posted, flight.told) = (posted, told);
+        }
+        let posted = self.fresh.len();
+        self.fresh.clear();
+        // The device sees a batch at once: each of its I/Os had all the others beside it.
+        self.outcome.depths.record_many(self.pool.in_flight(), posted);
+        self.outcome.submits.record(posted);
+    }
+
+    /// Posts the next I/O that is due; false if there is none, or the queue did not take it.
+    ///
+    /// A new step does not pass through memory on its way: see [`Tag`].
+    #[inline]
+    fn post_next(&mut self) -> bool {
+        if self.has_other_work() {
+            return self.post_other();
+        }
+        let Some(work) = self.new_step() else { return false };
+        if !self.may_go(&work) {
+            self.put_off(work);
+            return false;
+        }
+        self.post(work)
+    }
+
+    /// Whether something other than a new step is next, or may be.
+    #[inline]
+    fn has_other_work(&self) -> bool {
+        !self.again.is_empty()
+            || self.held.is_some()
+            || self.to_verify.is_some()
+            || !self.to_flush.is_empty()
+            || self.wants_flush()
+    }
+
+    #[inline(never)]
+    fn post_other(&mut self) -> bool {
+        // What is sent again has no rate, and does not wait behind what has.
+        let work =
+            self.again.take(self.now).or_else(|| self.held.take()).or_else(|| self.next_work());
+        let Some(work) = work else { return false };
+        if !self.may_go(&work) {
+            self.put_off(work);
+            return false;
+        }
+        self.post(work)
+    }
+
+    /// Keeps work for later; what would come after the end is not done at all.
+    fn put_off(&mut self, work: Work) {
+        let What::Step(step) = work.what else { return self.held = Some(work) };
+        if self.to_verify.is_none() && work.retried.is_none() && self.is_over() {
+            // The generator counts it among what was written.
+            self.forgo(step);
+        } else {
+            self.held = Some(work);
+        }
+    }
+
+    /// What was chosen for a phase is not done in the next.
+    pub(super) fn drop_held(&mut self) {
+        let Some(Work { what: What::Step(step), retried: None, .. }) = self.held.take() else {
+            return;
+        };
+        if self.to_verify.is_none() {
+            self.forgo(step);
+        }
+    }
+
+    /// A step that is not taken after all.
+    fn forgo(&mut self, step: Step) {
+        self.bytes_issued -= step.bytes;
+        self.ios_issued -= 1;
+        if step.way != Way::Read {
+            self.unwritten.insert((step.file, step.offset));
+        }
+    }
+
+    /// Whether it is due, and overlaps nothing that is to be checked.
+    #[inline]
+    fn may_go(&self, work: &Work) -> bool {
+        let What::Step(step) = work.what else { return true };
+        let is_due = self.due(work, step).is_none_or(|due| due <= self.now);
+        is_due && self.overlaps.as_ref().is_none_or(|overlaps| !overlaps.meets(step))
+    }
+
+    /// When an I/O is due by its rate; checks and repetitions have none.
+    #[inline]
+    pub(super) fn due(&self, work: &Work, step: Step) -> Option<Time> {
+        if work.retried.is_some() || self.to_verify.is_some() {
+            None
+        } else {
+            self.pace.due(step.way)
+        }
+    }
+
+    /// Whether the queue took it.
+    #[inline(always)]
+    fn post(&mut self, work: Work) -> bool {
+        let domain = self.set.files[work.what.file() as usize].domain;
+        let Some((slot, mut buffer)) = self.pool.take(domain) else {
+            self.held = Some(work);
+            return false;
+        };
+        let (operation, bytes) = match work.what {
+            What::Step(step) => (self.operation(step), step.bytes as usize),
+            What::Flush(_) => (Operation::Flush, RANGE_BYTES),
+        };
+        if let What::Step(step) = work.what
+            && step.way == Way::Write
+            && self.set.data.touches_writes()
+        {
+            let writer = self.writer(step);
+            self.set.data.before_write(&mut buffer[..bytes], step.offset, writer);
+            if self.blocks {
+                // What follows is the I/O itself.
+                self.now = self.clock.now();
+            } else {
+                self.is_stamped = true;
+            }
+        }
+        let since = self.since(&work);
+        let bytes =
+            if matches!(operation, Operation::Deallocate(..)) { RANGE_BYTES } else { bytes };
+        let buffer = Prefix::new(buffer, bytes);
+        let file = work.what.file();
+        let request = Request { operation, buffer: (buffer, Tag::new(slot, file)) };
+        let posted = match work.retried {
+            None => self.queue.post(self.now, request),
+            Some(_) => self.queue.post_again(self.now, request),
+        };
+        if let Err(rejected) = posted {
+            let (buffer, tag) = rejected.buffer;
+            self.pool.put(tag.slot(), buffer.into_buffer());
+            self.not_taken(work, rejected.reason);
+            return false;
+        }
+        let flight = &mut self.flights[slot as usize];
+        (flight.work, flight.since) = (work, since);
+        self.fresh.push(slot);
+        self.account(&work);
+        true
+    }
+
+    #[inline]
+    fn operation(&self, step: Step) -> Operation {
+        let shift = self.lba_shifts[step.file as usize];
+        let lba = Lba(step.offset >> shift);
+        match step.way {
+            Way::Read => Operation::Read(lba),
+            Way::Write => Operation::Write(lba),
+            Way::Trim => Operation::Deallocate(lba, (step.bytes >> shift) as u32),
+        }
+    }
+
+    /// From when on its latency counts, if that is not when it is posted.
+    #[inline]
+    fn since(&self, work: &Work) -> Option<Time> {
+        match (work.retried, work.what) {
+            (Some((_, first)), _) => Some(first),
+            (None, What::Step(step)) => self.due(work, step),
+            (None, What::Flush(_)) => None,
+        }
+    }
+
+    #[cold]
+    fn not_taken(&mut self, work: Work, reason: RejectReason) {
+        match reason {
+            RejectReason::Full => self.held = Some(work),
+            reason => self.fail(EIO, format!("{} was not taken: {reason}", self.told(&work))),
+        }
+    }
+
+    /// Counts what was posted.
+    #[inline]
+    fn account(&mut self, work: &Work) {
+        let What::Step(step) = work.what else { return };
+        if work.retried.is_some() {
+            return self.note_write(step);
+        }
+        if self.to_verify.is_none() {
+            self.pace.issued(step.way, step.bytes, self.now);
+            if step.way == Way::Write {
+                self.writes_issued += 1;
+                self.is_dirty[step.file as usize] = true;
+                self.note_for_check(step);
+            }
+        }
+        self.note_write(step);
+    }
+
+    #[inline]
+    fn note_for_check(&mut self, step: Step) {
+        if self.backlog_max > 0 {
+            self.backlog.push(step);
+        }
+    }
+
+    #[inline]
+    fn note_write(&mut self, step: Step) {
+        if let Some(overlaps) = &mut self.overlaps {
+            overlaps.note(step);
+        }
+    }
+
+    fn next_work(&mut self) -> Option<Work> {
+        if self.to_verify.is_some() {
+            return self.next_check();
+        }
+        if self.to_flush.is_empty() && (self.is_over() || self.pace.wants_pause()) {
+            return None;
+        }
+        if self.wants_flush() {
+            self.flushed_at = self.writes_issued;
+            let is_dirty = |file: &u32| std::mem::take(&mut self.is_dirty[*file as usize]);
+            self.to_flush.extend((0..self.set.files.len() as u32).filter(is_dirty));
+        }
+        if let Some(file) = self.to_flush.pop() {
+            return Some(Work::new(What::Flush(file)));
+        }
+        self.new_step()
+    }
+
+    #[inline]
+    fn new_step(&mut self) -> Option<Work> {
+        if self.is_over() || self.pace.wants_pause() {
+            return None;
+        }
+        let step = self.next_step()?;
+        self.bytes_issued += step.bytes;
+        self.ios_issued += 1;
+        // A mixed workload reads what others, or earlier passes, may have left there.
+        let check =
+            self.options.verify.is_some() && !self.options.rw.writes && step.way == Way::Read;
+        let expected = check.then_some(Identity { offset: step.offset, writer: None });
+        Some(Work { expected, ..Work::new(What::Step(step)) })
+    }
+
+    fn wants_flush(&self) -> bool {
+        let is_multiple =
+            |every: u32| every > 0 && self.writes_issued.is_multiple_of(u64::from(every));
+        self.writes_issued > self.flushed_at
+            && [self.options.fsync, self.options.fdatasync].into_iter().flatten().any(is_multiple)
+    }
+
+    #[inline]
+    fn next_step(&mut self) -> Option<Step> {
+        if self.set.bytes_max.is_some_and(|most| self.bytes_issued >= most) || self.checks_backlog()
+        {
+            return None;
+        }
+        let step = self.generate();
+        if step.is_some() || self.reads_back() {
+            return step;
+        }
+        self.set.steps.next_pass();
+        self.generate()
+    }
+
+    /// A step that goes the way that the rates want, if they do; as in fio, they come before the mix. What is verified
+    /// has to follow from the seed, and keeps the mix.
+    #[inline]
+    fn generate(&mut self) -> Option<Step> {
+        let way = if self.is_mixed_by_rates { self.pace.way(self.now) } else { None };
+        match way {
+            Some(way) => self.set.steps.next_step_of(way),
+            None => self.set.steps.next_step(),
+        }
+    }
+
+    pub(super) fn writer(&self, step: Step) -> Writer {
+        Writer { seed: self.set.stamp, generation: step.number }
+    }
+
+    /// An I/O in words.
+    pub(super) fn told(&self, work: &Work) -> String {
+        let place = self.set.place(work.what.file());
+        match work.what {
+            What::Step(step) => {
+                let what = ["Read", "Write", "Trim"][step.way as usize];
+                format!("{what} at offset {}{place}", step.offset)
+            }
+            What::Flush(_) => format!("Flush{place}"),
+        }
+    }
+}

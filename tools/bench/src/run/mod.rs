@@ -1,0 +1,364 @@
+//! Running jobs.
+//!
+//! | file | noun |
+//! |---|---|
+//! | `plan` | threads, their regions and queues |
+//! | `job/` | one thread: the loop that is measured |
+//! | `file_queues` | the queues of a job on several files, as one |
+//! | `pace`, `latency_target`, `again` | when the next I/O is due, how many are in flight, what is sent again |
+//! | `clock`, `cpu`, `disks`, `affinity` | time, and what the system counts |
+//! | `progress`, `watch`, `steady` | what is seen while the jobs run |
+//! | `supervisor` | what happens outside the queues; bringing a controller back |
+//! | `layout` | files that are there before they are read |
+//! | `doubts` | what casts doubt on the figures |
+
+mod affinity;
+mod again;
+mod clock;
+pub(crate) mod cpu;
+mod disks;
+mod doubts;
+mod file_queues;
+mod job;
+mod latency_target;
+mod layout;
+mod pace;
+mod plan;
+mod progress;
+mod start;
+mod steady;
+mod supervisor;
+#[cfg(test)]
+mod tests;
+mod watch;
+
+use std::collections::BTreeMap;
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
+use std::thread;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use adit_driver::{Device, Target};
+
+use super::options::{ExitWhat, Request};
+use super::outcome::{ClockOutcome, GroupOutcome, GroupWay, JobOutcome, RunOutcome, Warning};
+use super::way::Way;
+use crate::failure::Result;
+use crate::interrupt::Interrupt;
+use disks::Disks;
+use doubts::{Machine, Speed};
+use plan::Thread;
+use progress::Progress;
+use start::{Fleet, Place};
+use supervisor::Recovery;
+use watch::Watch;
+
+/// What a run tells while it runs, with `status_interval` and at SIGUSR1.
+pub(crate) type OnStatus<'a> = &'a mut dyn FnMut(&RunOutcome) -> Result<()>;
+
+/// How long a job may take to answer what it counted so far.
+const SNAPSHOT_PATIENCE: Duration = Duration::from_millis(200);
+
+/// Runs all jobs to their end.
+///
+/// # Errors
+/// When a device, a queue or memory cannot be had, or an option contradicts the device; what goes wrong later is in the
+/// outcome.
+pub(crate) fn run(
+    request: &Request,
+    interrupt: &Interrupt,
+    on_status: OnStatus<'_>,
+) -> Result<RunOutcome> {
+    let threads = plan::threads(&request.sections);
+    let fleet = Fleet::open(request, &threads, interrupt)?;
+    run_fleet(request, &threads, &fleet, interrupt, on_status)
+}
+
+/// Runs all jobs on a device that is open, whatever they name.
+///
+/// # Errors
+/// As [`run`].
+pub fn run_on(
+    request: &Request,
+    target: &Target,
+    device: Device,
+    interrupt: &Interrupt,
+) -> Result<RunOutcome> {
+    let threads = plan::threads(&request.sections);
+    let fleet = Fleet::over(request, &threads, target.clone(), device)?;
+    run_fleet(request, &threads, &fleet, interrupt, &mut |_| Ok(()))
+}
+
+fn run_fleet(
+    request: &Request,
+    threads: &[Thread<'_>],
+    fleet: &Fleet,
+    interrupt: &Interrupt,
+    on_status: OnStatus<'_>,
+) -> Result<RunOutcome> {
+    let progress: Vec<Progress> = threads.iter().map(|_| Progress::default()).collect();
+    let recovery = Recovery::new(request.run.recover);
+    let disks = Disks::of(fleet.on_disks(threads));
+    let (progress, recovery) = (&progress, &recovery);
+    let run = Run { request, threads, fleet, progress, recovery, interrupt, disks };
+    run.run(on_status)
+}
+
+/// A run with everything open.
+struct Run<'a> {
+    request: &'a Request,
+    threads: &'a [Thread<'a>],
+    fleet: &'a Fleet,
+    progress: &'a [Progress],
+    recovery: &'a Recovery,
+    interrupt: &'a Interrupt,
+    disks: Disks,
+}
+
+impl Run<'_> {
+    fn run(&self, on_status: OnStatus<'_>) -> Result<RunOutcome> {
+        let (clock, speed) = (clock::Check::start(), Speed::measure());
+        let ends = self.threads.iter().zip(self.progress).zip(&self.fleet.planned);
+        let watched = ends
+            .map(|((thread, progress), planned)| (thread, progress, planned.bytes_max))
+            .collect();
+        let mut watch = Watch::new(&self.request.run, watched);
+        let mut status =
+            Status { every: self.request.run.status_interval, last: Instant::now(), on_status };
+        let mut outcomes: Vec<Option<JobOutcome>> = self.threads.iter().map(|_| None).collect();
+        let waves = self.threads.last().map_or(0, |thread| thread.wave + 1);
+        for wave in 0..waves {
+            if self.interrupt.requested() {
+                break;
+            }
+            self.run_wave(wave, &mut watch, &mut outcomes, &mut status)?;
+        }
+        for ((samples, steady), outcome) in watch.finish().into_iter().zip(&mut outcomes) {
+            let Some(outcome) = outcome else { continue };
+            outcome.steady = steady;
+            for (way, samples) in Way::ALL.into_iter().zip(samples.0) {
+                outcome.ways[way].samples = samples;
+            }
+        }
+        self.fleet.unlink(self.threads);
+        let machine = self.machine((speed, Speed::measure()));
+        let clock = clock.finish();
+        let mut outcome = self.outcome(outcomes.into_iter().flatten().collect(), clock);
+        outcome.warnings = self.fleet.warnings.clone();
+        outcome.warnings.extend(unheeded(self.request));
+        outcome.warnings.extend(doubts::doubts(&outcome.jobs, &machine, &clock));
+        Ok(outcome)
+    }
+
+    /// Runs the threads of a wave side by side.
+    fn run_wave(
+        &self,
+        wave: u32,
+        watch: &mut Watch<'_>,
+        outcomes: &mut [Option<JobOutcome>],
+        status: &mut Status<'_>,
+    ) -> Result<()> {
+        let of_wave: Vec<usize> =
+            (0..self.threads.len()).filter(|index| self.threads[*index].wave == wave).collect();
+        let mut ready = Vec::new();
+        for (place, index) in of_wave.iter().enumerate() {
+            let place = Place { index: *index, core: place, core_count: of_wave.len() };
+            let thread = &self.threads[*index];
+            let made = self.fleet.ready(
+                place,
+                thread,
+                &self.progress[*index],
+                self.awaited(thread),
+                self.recovery,
+                self.interrupt,
+            );
+            ready.push((*index, made?));
+        }
+        let (sender, receiver) = mpsc::channel();
+        thread::scope(|scope| {
+            for (index, ready) in ready {
+                let sender = sender.clone();
+                // Nobody listens any more only if the watcher panicked.
+                scope.spawn(move || drop(sender.send((index, ready.run()))));
+            }
+            drop(sender);
+            self.collect(&receiver, watch, outcomes, status)
+        })
+    }
+
+    /// Waits for the wave, watching the jobs and the controllers.
+    fn collect(
+        &self,
+        receiver: &Receiver<(usize, JobOutcome)>,
+        watch: &mut Watch<'_>,
+        outcomes: &mut [Option<JobOutcome>],
+        status: &mut Status<'_>,
+    ) -> Result<()> {
+        let mut told = Ok(());
+        loop {
+            match receiver.recv_timeout(watch.until_next().min(supervisor::LOOK_EVERY)) {
+                Ok((index, outcome)) => {
+                    self.end_others(&self.threads[index], &outcome);
+                    outcomes[index] = Some(outcome);
+                }
+                Err(RecvTimeoutError::Timeout) => {
+                    for controller in self.fleet.controllers() {
+                        supervisor::look(controller, self.recovery);
+                    }
+                    watch.tick();
+                    if (self.interrupt.takes_status() || status.is_due()) && told.is_ok() {
+                        told = (status.on_status)(&self.so_far(outcomes));
+                    }
+                }
+                Err(RecvTimeoutError::Disconnected) => return told,
+            }
+        }
+    }
+
+    /// Ends the jobs that are to end with this one.
+    fn end_others(&self, ended: &Thread<'_>, outcome: &JobOutcome) {
+        let job = ended.job();
+        if !(job.exitall || (job.exitall_on_error && outcome.failure.is_some())) {
+            return;
+        }
+        let is_meant = |thread: &Thread<'_>| match job.exit_what {
+            ExitWhat::Group => thread.group == ended.group,
+            ExitWhat::Stonewall => thread.wave == ended.wave,
+            ExitWhat::All => true,
+        };
+        let all = self.threads.iter().zip(self.progress);
+        all.filter(|(thread, _)| is_meant(thread)).for_each(|(_, progress)| progress.stop());
+    }
+
+    /// The threads of the same wave that a thread waits for.
+    fn awaited(&self, thread: &Thread<'_>) -> Vec<&Progress> {
+        let Some(name) = &thread.job().wait_for else { return Vec::new() };
+        let all = self.threads.iter().zip(self.progress);
+        all.filter(|(other, _)| other.job().name == *name && other.wave == thread.wave)
+            .map(|(_, progress)| progress)
+            .collect()
+    }
+
+    /// What was counted until now.
+    fn so_far(&self, outcomes: &[Option<JobOutcome>]) -> RunOutcome {
+        let running: Vec<&Progress> =
+            self.progress.iter().filter(|progress| progress.is_running()).collect();
+        running.iter().for_each(|progress| progress.ask_for_snapshot());
+        let asked = Instant::now();
+        while running.iter().any(|progress| progress.wants_snapshot() && progress.is_running())
+            && asked.elapsed() < SNAPSHOT_PATIENCE
+        {
+            thread::sleep(Duration::from_millis(1));
+        }
+        let of = |(outcome, progress): (&Option<JobOutcome>, &Progress)| {
+            outcome.clone().or_else(|| progress.take_snapshot().map(|snapshot| *snapshot))
+        };
+        let jobs = outcomes.iter().zip(self.progress).filter_map(of).collect();
+        self.outcome(jobs, ClockOutcome::default())
+    }
+
+    fn outcome(&self, jobs: Vec<JobOutcome>, clock: ClockOutcome) -> RunOutcome {
+        // As in fio, what is told as one counts as one in its group.
+        let jobs = merged(jobs);
+        RunOutcome {
+            global: self.request.global.clone(),
+            unix_ms: SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis()
+                as u64,
+            groups: groups(&jobs),
+            jobs,
+            clock,
+            disks: self.disks.outcome(),
+            warnings: Vec::new(),
+            interrupted: self.interrupt.requested(),
+        }
+    }
+
+    fn machine(&self, speeds: (Speed, Speed)) -> Machine {
+        let mut by_wave: BTreeMap<u32, usize> = BTreeMap::new();
+        for thread in self.threads {
+            *by_wave.entry(thread.wave).or_default() += 1;
+        }
+        Machine {
+            core_count: thread::available_parallelism().map_or(1, usize::from),
+            threads_at_once: by_wave.values().max().unwrap_or(&0)
+                + self.fleet.software_controllers(),
+            speeds,
+        }
+    }
+}
+
+/// The seed of each thread in order, from which everything follows that is left to chance.
+pub(crate) fn seeds(request: &Request) -> Vec<u64> {
+    let threads = plan::threads(&request.sections);
+    (0..).zip(&threads).map(|(index, thread)| start::seed_of(thread.job(), index)).collect()
+}
+
+/// Requests that are not carried out.
+fn unheeded(request: &Request) -> impl Iterator<Item = Warning> {
+    request.unheeded().into_iter().map(|(name, because)| Warning {
+        code: "option-unheeded",
+        text: format!("{name} is not heeded: {because}"),
+    })
+}
+
+/// When the next report is due that `status_interval` asks for.
+struct Status<'a> {
+    every: Option<Duration>,
+    last: Instant,
+    on_status: OnStatus<'a>,
+}
+
+impl Status<'_> {
+    fn is_due(&mut self) -> bool {
+        let is_due = self.every.is_some_and(|every| self.last.elapsed() >= every);
+        if is_due {
+            self.last = Instant::now();
+        }
+        is_due
+    }
+}
+
+/// Threads of a group with `group_reporting` as one.
+fn merged(jobs: Vec<JobOutcome>) -> Vec<JobOutcome> {
+    let mut merged: Vec<JobOutcome> = Vec::new();
+    for job in jobs {
+        let is_like =
+            |before: &JobOutcome| before.group == job.group && job.section.job.group_reporting;
+        match merged.last_mut().filter(|before| is_like(before)) {
+            Some(before) => before.merge(&job),
+            None => merged.push(job),
+        }
+    }
+    merged
+}
+
+/// The groups of these threads.
+fn groups(jobs: &[JobOutcome]) -> Vec<GroupOutcome> {
+    let mut groups: BTreeMap<u32, GroupOutcome> = BTreeMap::new();
+    for job in jobs {
+        let group = groups
+            .entry(job.group)
+            .or_insert_with(|| GroupOutcome { group: job.group, ways: BTreeMap::new() });
+        for (way, counted) in job.ways.iter().filter(|(_, counted)| counted.ios > 0) {
+            let rate = counted.bytes_per_second();
+            let one = GroupWay {
+                bytes: counted.bytes,
+                rate,
+                rates: (rate, rate),
+                runtimes: (counted.runtime, counted.runtime),
+            };
+            group.ways.entry(way).and_modify(|all| all.add(&one)).or_insert(one);
+        }
+    }
+    groups.into_values().collect()
+}
+
+impl GroupWay {
+    fn add(&mut self, other: &GroupWay) {
+        self.bytes += other.bytes;
+        self.rates = (self.rates.0.min(other.rates.0), self.rates.1.max(other.rates.1));
+        self.runtimes =
+            (self.runtimes.0.min(other.runtimes.0), self.runtimes.1.max(other.runtimes.1));
+        let longest = self.runtimes.1.as_secs_f64();
+        self.rate = if longest > 0.0 { self.bytes as f64 / longest } else { 0.0 };
+    }
+}

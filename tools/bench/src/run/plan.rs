@@ -1,0 +1,427 @@
+//! What the jobs come to on their devices: threads, regions, queues.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+
+use adit_driver::device::DeviceInfo;
+use adit_driver::{ProtectionChecks, Target};
+
+use crate::failure::{Failure, Result};
+use crate::human;
+use crate::options::{JobOptions, Section, targets};
+use crate::outcome::Warning;
+use crate::units::Size;
+use crate::way::Way;
+use crate::workload::{Region, unit_bytes};
+
+/// Most bytes of one I/O; its buffers are allocated `iodepth` times.
+const BLOCK_BYTES_MAX: u64 = 1 << 30;
+
+/// One thread of a job, before anything is opened.
+#[derive(Clone, Debug)]
+pub(crate) struct Thread<'a> {
+    pub(crate) section: &'a Section,
+    /// Which of the section's `numjobs` it is, from 0.
+    pub(crate) number: u32,
+    /// Jobs that are reported together, from 0.
+    pub(crate) group: u32,
+    /// Jobs that run at the same time, from 0: the next wave starts when this one is done.
+    pub(crate) wave: u32,
+}
+
+/// The threads of all sections in order, with their groups and waves.
+pub(crate) fn threads(sections: &[Section]) -> Vec<Thread<'_>> {
+    let mut threads: Vec<Thread<'_>> = Vec::new();
+    let (mut group, mut wave) = (0, 0);
+    for section in sections {
+        let is_first = threads.is_empty();
+        wave += u32::from(section.job.stonewall && !is_first);
+        group += u32::from((section.job.stonewall || section.job.new_group) && !is_first);
+        threads.extend((0..section.job.numjobs).map(|number| Thread {
+            section,
+            number,
+            group,
+            wave,
+        }));
+    }
+    threads
+}
+
+impl Thread<'_> {
+    pub(crate) fn job(&self) -> &JobOptions {
+        &self.section.job
+    }
+
+    /// Whether it changes what is on the device.
+    pub(crate) fn destroys(&self) -> bool {
+        crate::options::writes(self.job())
+    }
+
+    /// Bytes that its file of this number, from 0, has to have for it; none where the file decides.
+    pub(crate) fn file_bytes(&self, file: usize) -> Option<u64> {
+        let job = self.job();
+        let size = self.share(job.size.filter(|_| job.allow_file_create)?, file).of(0);
+        let start = job.offset.of(0) + u64::from(self.number) * job.offset_increment.of(0);
+        (size > 0).then_some(start + size)
+    }
+
+    /// How much of `size` falls to a file: as in fio an equal share in whole blocks, of which the first files have one
+    /// more where there are some left over. A size in percent is of each file.
+    fn share(&self, size: Size, file: usize) -> Size {
+        let files = targets::count(self.job()) as u64;
+        let Size::Bytes(bytes) = size else { return size };
+        if files == 1 {
+            return size;
+        }
+        let block = self.least_block().max(1);
+        let blocks = bytes / block;
+        Size::Bytes(block * (blocks / files + u64::from((file as u64) < blocks % files)))
+    }
+
+    /// The shortest block of any way, in bytes.
+    fn least_block(&self) -> u64 {
+        Way::ALL.map(|way| self.job().bs[way].min()).into_iter().min().unwrap_or(0)
+    }
+
+    /// What it works on of its file of this number, from 0.
+    ///
+    /// # Errors
+    /// What is asked for and not there, with what would be.
+    pub(crate) fn region(&self, info: &DeviceInfo, file: usize) -> Result<Region> {
+        let (job, lba) = (self.job(), u64::from(info.lba_bytes));
+        let increment = u64::from(self.number) * job.offset_increment.of(info.bytes);
+        let start = job.offset.of(info.bytes) + increment;
+        if !start.is_multiple_of(lba) {
+            return Err(self.usage(format!(
+                "offset={start}: {} has LBAs of {lba} bytes; start at a multiple of it",
+                info.device
+            )));
+        }
+        let there = info.bytes.saturating_sub(start);
+        let size = job.size.map_or(there, |size| self.share(size, file).of(info.bytes));
+        // As in fio, a size between two LBAs is used as far as whole blocks fit.
+        let bytes = size / lba * lba;
+        if bytes > there {
+            let there = format!("{there} bytes ({})", human::bytes(there as f64));
+            return Err(self.usage(format!(
+                "size={size}: {} has {there} from offset={start} on",
+                info.device
+            )));
+        }
+        let least = self.least_block();
+        if bytes < least || bytes == 0 {
+            return Err(self.usage(format!("size={size} is less than one block of bs={least}")));
+        }
+        Ok(Region { start, bytes })
+    }
+
+    /// Bytes after which it ends, of those that its files have and of those that it works on; none where only time, or
+    /// a full device, ends it.
+    pub(crate) fn bytes_max(&self, there: u64, region_bytes: u64) -> Option<u64> {
+        let job = self.job();
+        let pass = job.io_size.map_or(region_bytes, |size| size.of(there));
+        // No block is begun that would go beyond the end, as in fio.
+        let unit = unit_bytes(job).unwrap_or(1).max(1);
+        let pass = (pass / unit * unit).max(unit) * job.rw.ios_per_block();
+        (!job.time_based).then(|| pass.saturating_mul(u64::from(job.loops.max(1))))
+    }
+
+    /// Checks blocks and depth against the device. Returns the commands that its queue has to hold, and a warning where
+    /// `iodepth` I/Os can become more than it can hold: then I/Os wait for room, with the device's queue full.
+    ///
+    /// # Errors
+    /// What is asked for and not there, with what would be.
+    pub(crate) fn queue_depth(
+        &self,
+        info: &DeviceInfo,
+        region: Region,
+    ) -> Result<(u32, Option<Warning>)> {
+        self.check_blocks(info)?;
+        let job = self.job();
+        let bytes = job.bs.iter().map(|(_, sizes)| sizes.max()).max().unwrap_or(0);
+        let aligned = job.bs.iter().all(|(_, sizes)| sizes.min() == bytes && sizes.max() == bytes);
+        let commands = commands_per_io(bytes, aligned && region.start.is_multiple_of(bytes), info);
+        let (depth, holds) = (self.iodepth(info), u64::from(info.queue_depth_max));
+        let needed = commands * u64::from(depth);
+        if needed <= holds {
+            return Ok((needed as u32, None));
+        }
+        let (device, most) = (&info.device, holds / commands);
+        match (commands, most) {
+            (1, _) => Err(self.usage(format!(
+                "iodepth={depth}: a queue of {device} holds {holds} commands; use iodepth={most} at most"
+            ))),
+            (_, 0) => Err(self.usage(format!(
+                "bs={bytes}: each I/O is up to {commands} commands and a queue of {device} holds {holds}; use a smaller bs"
+            ))),
+            _ => {
+                let text = format!(
+                    "{}: iodepth={depth}: at bs={bytes} each I/O is up to {commands} commands and a queue of {device} holds \
+                     {holds}, so about {most} I/Os are in flight at most",
+                    job.name
+                );
+                Ok((holds as u32, Some(Warning { code: "queue-full", text })))
+            }
+        }
+    }
+
+    /// What it asks of a device's protection information, if it asks for anything.
+    ///
+    /// # Errors
+    /// The device has none, or not that.
+    pub(crate) fn protection_checks(&self, info: &DeviceInfo) -> Result<Option<ProtectionChecks>> {
+        let Some(asked) = self.job().protection else { return Ok(None) };
+        let Some(protection) = info.protection else {
+            return Err(self.usage(format!(
+                "pi_chk, apptag: {} keeps no protection information; format its namespace with it, or leave them away",
+                info.device
+            )));
+        };
+        let usual = protection.usual_checks();
+        let [guard, reference_tag, application_tag] =
+            asked.checks.unwrap_or([usual.guard, usual.reference_tag, usual.application_tag]);
+        if reference_tag && !protection.checks_place() {
+            let number = protection.number();
+            return Err(self.usage(format!(
+                "pi_chk=REFTAG: protection information of type {number} has none that is checked; leave it away"
+            )));
+        }
+        let (application, application_mask) = (asked.tag, asked.mask);
+        Ok(Some(ProtectionChecks {
+            guard,
+            reference_tag,
+            application_tag,
+            application,
+            application_mask,
+        }))
+    }
+
+    /// I/Os in flight: one where the path carries each out before the next.
+    pub(crate) fn iodepth(&self, info: &DeviceInfo) -> u32 {
+        if info.queue_depth_max == 1 { 1 } else { self.job().iodepth }
+    }
+
+    fn check_blocks(&self, info: &DeviceInfo) -> Result<()> {
+        let lba = u64::from(info.lba_bytes);
+        for (_, sizes) in self.job().bs.iter() {
+            let all = match sizes {
+                crate::options::BlockSizes::Split(sizes) => {
+                    sizes.iter().map(|(bytes, _)| *bytes).collect()
+                }
+                sizes => vec![sizes.min(), sizes.max()],
+            };
+            if let Some(bytes) = all.iter().find(|bytes| !bytes.is_multiple_of(lba) || **bytes == 0)
+            {
+                let better = bytes.next_multiple_of(lba).max(lba);
+                return Err(self.usage(format!(
+                    "bs={bytes}: {} has LBAs of {lba} bytes; use a multiple of it, as in bs={better}",
+                    info.device
+                )));
+            }
+            if sizes.max() > BLOCK_BYTES_MAX {
+                return Err(self.usage(format!(
+                    "bs={}: one I/O is at most {BLOCK_BYTES_MAX} bytes (1g)",
+                    sizes.max()
+                )));
+            }
+        }
+        if self.job().rw.trims && !info.deallocates {
+            return Err(
+                self.usage(format!("rw: {} cannot deallocate; leave out trims", info.device))
+            );
+        }
+        Ok(())
+    }
+
+    /// A refusal that names the job.
+    pub(crate) fn usage(&self, why: String) -> Failure {
+        Failure::usage(format!("job '{}': {why}", self.job().name))
+    }
+}
+
+/// Most commands that one I/O becomes: as MDTS cuts it, and as NOIOB does.
+fn commands_per_io(bytes: u64, is_aligned: bool, info: &DeviceInfo) -> u64 {
+    let boundary = info.boundary_bytes;
+    if boundary == 0 || (is_aligned && boundary.is_multiple_of(bytes)) {
+        return bytes.div_ceil(info.command_bytes_max);
+    }
+    // Between two boundaries MDTS cuts each stretch anew.
+    let stretches = bytes.div_ceil(boundary) + 1;
+    stretches * boundary.min(bytes).div_ceil(info.command_bytes_max)
+}
+
+/// Refuses jobs that would write over blocks that another of them checks. A thread is listed once for each of its files.
+///
+/// # Errors
+/// A usage error that says how to keep them apart.
+pub(crate) fn check_apart(threads: &[(&Thread<'_>, &Target, Region)]) -> Result<()> {
+    let mut by_place: BTreeMap<DataPlace, Vec<(&Thread<'_>, Region)>> = BTreeMap::new();
+    for (thread, target, region) in threads.iter().filter(|(thread, ..)| thread.destroys()) {
+        by_place.entry(DataPlace::of(target)).or_default().push((thread, *region));
+    }
+    by_place.values().try_for_each(|users| check_users_apart(users))
+}
+
+/// The same for those that write to the same data.
+fn check_users_apart(users: &[(&Thread<'_>, Region)]) -> Result<()> {
+    let checked =
+        |(_, (thread, _)): &(usize, &(&Thread<'_>, Region))| thread.job().verify.is_some();
+    for (index, (thread, region)) in users.iter().enumerate().filter(checked) {
+        let clash = users.iter().enumerate().find(|(other, (neighbour, its_region))| {
+            *other != index
+                && neighbour.wave == thread.wave
+                && its_region.start < region.start + region.bytes
+                && region.start < its_region.start + its_region.bytes
+        });
+        if let Some((_, (neighbour, _))) = clash {
+            let jobs = u64::from(thread.job().numjobs.max(neighbour.job().numjobs)).max(2);
+            let block = Way::ALL
+                .map(|way| thread.job().bs[way].max())
+                .into_iter()
+                .max()
+                .unwrap_or(1)
+                .max(1);
+            let share = region.bytes / jobs / block * block;
+            let why = format!(
+                "verify: '{}' writes the same blocks at the same time; give each its own, as in size={share} and \
+                 offset_increment={share} for the threads of one job, or let one wait with stonewall",
+                neighbour.job().name
+            );
+            return Err(thread.usage(why));
+        }
+    }
+    Ok(())
+}
+
+/// Where a target's data are, by whatever path and name.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum DataPlace {
+    /// The device's number.
+    Block(u64),
+    /// Its file system's number, and its own there.
+    File(u64, u64),
+    /// Known by its name only.
+    Named(String),
+}
+
+impl DataPlace {
+    fn of(target: &Target) -> DataPlace {
+        let about = match target {
+            Target::Kernel(kernel) => fs::metadata(&kernel.file).ok(),
+            _ => None,
+        };
+        match about {
+            Some(about) if about.file_type().is_block_device() => DataPlace::Block(about.rdev()),
+            Some(about) => DataPlace::File(about.dev(), about.ino()),
+            None => DataPlace::Named(target.device()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::options::BlockSizes;
+    use crate::way::PerWay;
+
+    fn info() -> DeviceInfo {
+        DeviceInfo {
+            device: "soft:x".to_owned(),
+            bytes: 1 << 20,
+            lba_bytes: 512,
+            command_bytes_max: 128 << 10,
+            boundary_bytes: 0,
+            queue_depth_max: 63,
+            queue_count_max: 4,
+            deallocates: true,
+            deallocate_lbas_max: u64::MAX,
+            is_cached: false,
+            protection: None,
+        }
+    }
+
+    fn section(job: JobOptions) -> Section {
+        Section { job, given: Vec::new() }
+    }
+
+    fn refusal(job: JobOptions) -> String {
+        let section = section(job);
+        let thread = &threads(std::slice::from_ref(&section))[0];
+        let region = match thread.region(&info(), 0) {
+            Ok(region) => region,
+            Err(failure) => return failure.to_string(),
+        };
+        thread.queue_depth(&info(), region).expect_err("must be refused").to_string()
+    }
+
+    #[test]
+    fn stonewalls_make_waves_and_new_groups_make_groups() {
+        let of = |name: &str, stonewall, new_group, numjobs| {
+            section(JobOptions {
+                name: name.to_owned(),
+                stonewall,
+                new_group,
+                numjobs,
+                ..JobOptions::default()
+            })
+        };
+        let sections = [
+            of("a", true, false, 2),
+            of("b", false, false, 1),
+            of("c", true, false, 1),
+            of("d", false, true, 1),
+        ];
+        let told: Vec<_> = threads(&sections)
+            .iter()
+            .map(|thread| (thread.job().name.clone(), thread.number, thread.group, thread.wave))
+            .collect();
+        let expected =
+            [("a", 0, 0, 0), ("a", 1, 0, 0), ("b", 0, 0, 0), ("c", 0, 1, 1), ("d", 0, 2, 1)];
+        assert_eq!(
+            told,
+            expected.map(|(name, number, group, wave)| (name.to_owned(), number, group, wave))
+        );
+    }
+
+    #[test]
+    fn what_is_not_there_is_refused_with_what_is() {
+        let bs = |bytes| PerWay::all(BlockSizes::Fixed(bytes));
+        let job = JobOptions::default;
+        assert!(refusal(JobOptions { bs: bs(1000), ..job() }).contains("bs=1024"));
+        assert!(
+            refusal(JobOptions { size: Some(Size::Bytes(2 << 20)), ..job() })
+                .contains("1048576 bytes")
+        );
+        assert!(
+            refusal(JobOptions { size: Some(Size::Bytes(100)), ..job() })
+                .contains("less than one block")
+        );
+        assert!(refusal(JobOptions { offset: Size::Bytes(100), ..job() }).contains("LBAs of 512"));
+        assert!(refusal(JobOptions { iodepth: 64, ..job() }).contains("iodepth=63 at most"));
+    }
+
+    #[test]
+    fn large_blocks_count_their_commands() {
+        let bounded = DeviceInfo { boundary_bytes: 192 << 10, ..info() };
+        assert_eq!(commands_per_io(512 << 10, true, &info()), 4);
+        assert_eq!(commands_per_io(512 << 10, true, &bounded), 8);
+        assert_eq!(commands_per_io(4096, true, &bounded), 1);
+        assert_eq!(commands_per_io(4096, false, &bounded), 2);
+    }
+
+    #[test]
+    fn increments_move_each_thread_of_a_job() {
+        let job = JobOptions {
+            numjobs: 3,
+            size: Some(Size::Bytes(4096)),
+            offset_increment: Size::Bytes(8192),
+            ..JobOptions::default()
+        };
+        let section = section(job);
+        let threads = threads(std::slice::from_ref(&section));
+        let starts: Vec<u64> =
+            threads.iter().map(|thread| thread.region(&info(), 0).expect("there").start).collect();
+        assert_eq!((starts, threads[2].file_bytes(0)), (vec![0, 8192, 16384], Some(20480)));
+    }
+}

@@ -1,0 +1,588 @@
+//! From a plan to jobs that are ready: devices opened and checked, queues and buffers made.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use adit_driver::device::{
+    CommandQueue, Device, DeviceInfo, DeviceOptions, DeviceQueue, QueueOptions,
+};
+use adit_driver::target::{KernelPath, KernelTarget};
+use adit_driver::{Buffer, Controller, Target};
+
+use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
+
+use super::file_queues::FileQueues;
+use super::job::{Job, JobFile, Owned, Setting};
+use super::plan::{self, Thread};
+use super::progress::Progress;
+use super::supervisor::Recovery;
+use super::{affinity, layout};
+use crate::data::Data;
+use crate::data::state::VerifyState;
+use crate::failure::{Failure, Result};
+use crate::guard;
+use crate::interrupt::Interrupt;
+use crate::logs::JobLogs;
+use crate::options::targets::{has_own_files, joined, targets};
+use crate::options::{JobOptions, RANDSEED, Request, Workload};
+use crate::outcome::{JobOutcome, Warning};
+use crate::workload::random::mix;
+use crate::workload::{Region, Steps};
+
+/// How long a job spins before it lets others have its core: longer than a busy SSD takes.
+const YIELD_AFTER: Duration = Duration::from_millis(1);
+/// The same where the controller is a thread of ours, which may be waiting for that very core.
+const YIELD_AFTER_SOFT: Duration = Duration::from_micros(10);
+/// Where buffers start: what PRPs and direct I/O like best.
+const BUFFER_ALIGN: u64 = 4096;
+/// Retries of an I/O that was caught in a reset; one that is caught more often is its cause.
+const RECOVERY_RETRIES: u8 = 5;
+/// Between two looks at a job that is waited for.
+const AWAITED_EVERY: Duration = Duration::from_millis(1);
+/// Until an I/O is aborted, and until its queue is created anew, where the job does not say.
+const TIMEOUTS: (Duration, Duration) = (Duration::from_secs(10), Duration::from_secs(2));
+
+/// A server that shares its core with others may need so long for an answer.
+const SERVER_TIMEOUT_MIN: Duration = Duration::from_millis(100);
+
+/// All devices of a run, and what each thread does on its own.
+pub(crate) struct Fleet {
+    devices: BTreeMap<String, (Target, Device)>,
+    /// For each thread in order.
+    pub(crate) planned: Vec<Planned>,
+    /// What was there and is overwritten, as the user allowed.
+    pub(crate) warnings: Vec<Warning>,
+    started_unix_ms: u64,
+    retries: u8,
+    /// Where verify states lie.
+    state_folder: PathBuf,
+}
+
+/// Where a thread stands among the others.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Place {
+    /// Among all of the run.
+    pub(crate) index: usize,
+    /// Among those that run at the same time: the core it has, where there are enough.
+    pub(crate) core: usize,
+    /// How many run at the same time.
+    pub(crate) core_count: usize,
+}
+
+/// What a thread does on its device.
+pub(crate) struct Planned {
+    /// What of each of its files it works on.
+    files: Vec<(Target, Region)>,
+    queue_depth: u32,
+    /// That its queue is shorter than its I/Os would fill, where it is.
+    crowded: Option<Warning>,
+    iodepth: u32,
+    /// Bytes after which it ends; none where only time, or a full device, does.
+    pub(crate) bytes_max: Option<u64>,
+}
+
+impl Fleet {
+    /// Opens every device once, checks each thread against its own, and makes files what the jobs expect.
+    ///
+    /// # Errors
+    /// As [`Device::open`]; a usage error for what a device does not have or must not lose.
+    pub(crate) fn open(
+        request: &Request,
+        threads: &[Thread<'_>],
+        interrupt: &Interrupt,
+    ) -> Result<Fleet> {
+        guard::refuse_writes(request)?;
+        let mut used: BTreeMap<String, (Target, Vec<User<'_>>)> = BTreeMap::new();
+        let mut of_threads = Vec::new();
+        for thread in threads {
+            let its = targets(thread.job(), thread.number)?;
+            for (file, target) in its.iter().enumerate() {
+                let fresh = || (target.clone(), Vec::new());
+                used.entry(target.to_string()).or_insert_with(fresh).1.push((thread, file));
+            }
+            of_threads.push(its);
+        }
+        let open = |(name, (target, users)): (String, (Target, Vec<User<'_>>))| {
+            let device = open_device(&target, &users, request.run.readonly, interrupt)?;
+            Ok((name, (target, device)))
+        };
+        let devices = used.into_iter().map(open).collect::<Result<BTreeMap<_, _>>>()?;
+        Fleet::of(request, threads, of_threads, devices)
+    }
+
+    /// The same with a device that is open instead of those that are named.
+    pub(crate) fn over(
+        request: &Request,
+        threads: &[Thread<'_>],
+        target: Target,
+        device: Device,
+    ) -> Result<Fleet> {
+        let devices = BTreeMap::from([(target.to_string(), (target.clone(), device))]);
+        Fleet::of(request, threads, vec![vec![target]; threads.len()], devices)
+    }
+
+    /// Checks each thread against its device.
+    fn of(
+        request: &Request,
+        threads: &[Thread<'_>],
+        of_threads: Vec<Vec<Target>>,
+        devices: BTreeMap<String, (Target, Device)>,
+    ) -> Result<Fleet> {
+        let written: Vec<guard::Written<'_>> = threads
+            .iter()
+            .zip(&of_threads)
+            .filter(|(thread, _)| thread.destroys())
+            .flat_map(|(_, its)| its)
+            .map(|target| guard::Written { target, device: &devices[&target.to_string()].1 })
+            .collect();
+        let is_given = request.run.allow_destroy;
+        let permission = guard::Permission { is_given, ..guard::ALLOW_DESTROY };
+        let mut warnings = guard::check(&written, permission)?;
+        let device = |target: &Target| &devices[&target.to_string()].1;
+        let planned = threads
+            .iter()
+            .zip(of_threads)
+            .map(|(thread, its)| planned(thread, its, device))
+            .collect::<Result<Vec<Planned>>>()?;
+        // Threads of one job say the same.
+        for crowded in planned.iter().filter_map(|planned| planned.crowded.as_ref()) {
+            if !warnings.contains(crowded) {
+                warnings.push(crowded.clone());
+            }
+        }
+        let apart: Vec<_> = threads
+            .iter()
+            .zip(&planned)
+            .flat_map(|(thread, planned)| {
+                planned.files.iter().map(move |(target, region)| (thread, target, *region))
+            })
+            .collect();
+        plan::check_apart(&apart)?;
+        let started = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let retries = if request.run.recover { RECOVERY_RETRIES } else { 0 };
+        Ok(Fleet {
+            devices,
+            planned,
+            warnings,
+            started_unix_ms: started.as_millis() as u64,
+            retries,
+            state_folder: request.run.aux_path.clone(),
+        })
+    }
+
+    /// The controllers that are the driver's own.
+    pub(crate) fn controllers(&self) -> impl Iterator<Item = &Controller> {
+        self.devices.values().filter_map(|(_, device)| device.controller())
+    }
+
+    /// Threads of this process that are controllers.
+    pub(crate) fn software_controllers(&self) -> usize {
+        self.devices.values().filter(|(target, _)| matches!(target, Target::Soft { .. })).count()
+    }
+
+    /// The targets of those threads whose disks' statistics are wanted.
+    pub(crate) fn on_disks<'a>(
+        &'a self,
+        threads: &'a [Thread<'a>],
+    ) -> impl Iterator<Item = &'a Target> {
+        let all = threads.iter().zip(&self.planned);
+        let wanted = all.filter(|(thread, _)| thread.job().disk_util);
+        wanted.flat_map(|(_, planned)| planned.files.iter().map(|(target, _)| target))
+    }
+
+    /// Removes the files that jobs made for themselves, where they ask for it.
+    pub(crate) fn unlink(&self, threads: &[Thread<'_>]) {
+        let all = threads.iter().zip(&self.planned);
+        let ours = all.filter(|(thread, _)| thread.job().unlink && has_own_files(thread.job()));
+        for (target, _) in ours.flat_map(|(_, planned)| &planned.files) {
+            let Target::Kernel(kernel) = target else { continue };
+            // Threads of one job may share a file, which is gone then.
+            if kernel.file.exists()
+                && let Err(error) = std::fs::remove_file(&kernel.file)
+            {
+                tracing::warn!("{}: it stays: {error}", kernel.file.display());
+            }
+        }
+    }
+
+    /// A thread's job with its queue and buffers.
+    ///
+    /// # Errors
+    /// When one of them cannot be had, or the job contradicts its region.
+    pub(crate) fn ready<'a>(
+        &'a self,
+        place: Place,
+        thread: &'a Thread<'a>,
+        progress: &'a Progress,
+        awaited: Vec<&'a Progress>,
+        recovery: &'a Recovery,
+        interrupt: &'a Interrupt,
+    ) -> Result<Ready<'a>> {
+        let index = place.index;
+        let planned = &self.planned[index];
+        let job = thread.job();
+        let regions: Vec<Region> = planned.files.iter().map(|(_, region)| *region).collect();
+        let writer = writer_of(job);
+        let earlier = earlier(thread, &writer, &self.state_folder, index as u32, &regions)?;
+        let wrote = if earlier.is_some() { &*writer } else { job };
+        let seed = earlier.as_ref().map_or_else(|| seed_of(job, index as u64), |state| state.seed);
+        let stamp =
+            earlier.as_ref().map_or_else(|| mix(seed ^ self.started_unix_ms), |state| state.stamp);
+        let devices: Vec<&Device> =
+            planned.files.iter().map(|(target, _)| &self.devices[&target.to_string()].1).collect();
+        let blocks: Vec<_> = devices.iter().map(|device| device.info().lba_bytes).collect();
+        let places: Vec<_> = regions.iter().copied().zip(blocks).collect();
+        let steps = Steps::new(wrote, &places, seed).map_err(|why| thread.usage(why))?;
+        let mut data = Data::new(job, seed).map_err(|why| thread.usage(why))?;
+        let (buffers, domains) = all_buffers(&devices, job, planned.iodepth, &mut data)?;
+        let create = |(device, domain): (&&'a Device, &usize)| {
+            Ok((*device, queue(thread, planned, device, &buffers[*domain])?))
+        };
+        let queues = devices.iter().zip(&domains).map(create).collect::<Result<_>>()?;
+        let queues = Queues::of(queues)?;
+        let file = |((device, region), domain)| JobFile { device, region, domain };
+        let files = devices.into_iter().zip(regions).zip(domains).map(file).collect();
+        let targets: Vec<&Target> = planned.files.iter().map(|(target, _)| target).collect();
+        let set = Setting {
+            section: thread.section,
+            files,
+            target: joined(&targets),
+            thread: index as u32,
+            group: thread.group,
+            seed,
+            stamp,
+            steps,
+            data,
+            bytes_max: planned.bytes_max,
+            batch_max: targets.iter().map(|target| batch_max(job, target)).min().unwrap_or(1),
+            yield_after: yield_after(&targets),
+            recovery,
+            interrupt,
+            progress,
+            logs: JobLogs::open(&job.logs, &job.name, index as u32 + 1, self.started_unix_ms)?,
+            earlier,
+            state_folder: &self.state_folder,
+            samples_zeroes: targets.iter().all(|target| samples_zeroes(job, target)),
+            retries: self.retries,
+        };
+        let cores = affinity::cores(job, thread.number)?.or_else(|| usual_core(&targets, place));
+        Ok(Ready { targets, awaited, delay: delay(job, seed), cores, set, queues, buffers })
+    }
+}
+
+/// The queues of a job's files.
+enum Queues {
+    One(Box<DeviceQueue<Owned>>),
+    Several(FileQueues),
+}
+
+impl Queues {
+    /// Of the queues by file, each with its device.
+    fn of(mut files: Vec<(&Device, DeviceQueue<Owned>)>) -> Result<Queues> {
+        Ok(match files.len() {
+            1 => Queues::One(Box::new(files.remove(0).1)),
+            _ => Queues::Several(FileQueues::new(files)?),
+        })
+    }
+}
+
+/// A job that only has to be started.
+pub(crate) struct Ready<'a> {
+    targets: Vec<&'a Target>,
+    /// Jobs that have to be done before.
+    awaited: Vec<&'a Progress>,
+    delay: Duration,
+    cores: Option<Vec<usize>>,
+    set: Setting<'a>,
+    queues: Queues,
+    /// By domain.
+    buffers: Vec<Vec<Buffer>>,
+}
+
+impl Ready<'_> {
+    /// Runs to the end, on the calling thread.
+    pub(crate) fn run(self) -> JobOutcome {
+        if let Some(Err(failure)) = self.cores.as_deref().map(affinity::pin) {
+            tracing::warn!("{failure}");
+        }
+        let is_over = || self.set.interrupt.requested() || self.set.progress.is_stopped();
+        let is_awaiting = || self.awaited.iter().any(|job| job.times().1.is_none());
+        while is_awaiting() && !is_over() {
+            std::thread::sleep(AWAITED_EVERY);
+        }
+        sleep(self.delay, is_over);
+        for (target, file) in self.targets.iter().zip(&self.set.files) {
+            if self.set.section.job.invalidate && file.device.info().is_cached {
+                drop_cached(target);
+            }
+        }
+        let queue = match self.queues {
+            Queues::Several(queues) => return run_on(self.set, queues, self.buffers),
+            Queues::One(queue) => *queue,
+        };
+        match queue {
+            DeviceQueue::Nvme(queue) => run_on(self.set, queue, self.buffers),
+            DeviceQueue::Null(queue) => run_on(self.set, queue, self.buffers),
+            DeviceQueue::Uring(queue) => run_on(self.set, queue, self.buffers),
+            DeviceQueue::UringCmd(queue) => run_on(self.set, queue, self.buffers),
+            DeviceQueue::Psync(queue) => run_on(self.set, queue, self.buffers),
+            DeviceQueue::Mmap(queue) => run_on(self.set, queue, self.buffers),
+        }
+    }
+}
+
+fn run_on<Q: CommandQueue<Owned>>(
+    set: Setting<'_>,
+    queue: Q,
+    buffers: Vec<Vec<Buffer>>,
+) -> JobOutcome {
+    Job::new(set, queue, buffers).run()
+}
+
+/// Waits for a job's start, or for its end before.
+fn sleep(delay: Duration, is_over: impl Fn() -> bool) {
+    let until = std::time::Instant::now() + delay;
+    while let Some(left) =
+        until.checked_duration_since(std::time::Instant::now()).filter(|left| !left.is_zero())
+    {
+        if is_over() {
+            return;
+        }
+        std::thread::sleep(left.min(Duration::from_millis(50)));
+    }
+}
+
+/// A thread that uses a device, as its file of this number.
+type User<'a> = (&'a Thread<'a>, usize);
+
+/// Opens a device for all threads that use it.
+fn open_device(
+    target: &Target,
+    users: &[User<'_>],
+    readonly: bool,
+    interrupt: &Interrupt,
+) -> Result<Device> {
+    let writes = users.iter().any(|(thread, _)| thread.destroys());
+    let file_bytes = users.iter().filter_map(|(thread, file)| thread.file_bytes(*file)).max();
+    let before = layout::length(target);
+    let made = layout::makes(target, before, file_bytes, users[0].0);
+    if made.is_some() && readonly {
+        return Err(users[0].0.usage(format!(
+            "{} is shorter than what is to be read, and --readonly forbids to lay it out; write it first",
+            target.device()
+        )));
+    }
+    let queue_count = users.len().min(usize::from(u16::MAX)) as u16;
+    // A file that is to be made is written, also for readers.
+    let options = DeviceOptions {
+        queue_count,
+        writes: writes || made.is_some(),
+        file_bytes,
+        server_timeout: server_timeout(users),
+        ..DeviceOptions::default()
+    };
+    if let Some(bytes) =
+        file_bytes.filter(|_| users.iter().all(|(thread, _)| !thread.job().fallocate))
+    {
+        layout::lengthen(target, bytes)?;
+    }
+    let device = Device::open(target, &options)?;
+    let most = device.info().queue_count_max;
+    if queue_count > most {
+        let names = format!(
+            "{queue_count} jobs use {}, which grants {most} I/O queue(s)",
+            device.info().device
+        );
+        return Err(Failure::failed(format!(
+            "{names}, and each job needs one; use numjobs={most}"
+        )));
+    }
+    let is_filled = |job: &JobOptions| job.rw.reads || job.overwrite;
+    if let Some(range) = made.filter(|_| users.iter().any(|(thread, _)| is_filled(thread.job()))) {
+        let length = range.start;
+        layout::fill(&device, users[0].0.job(), range, interrupt).inspect_err(|_| {
+            // What is laid out by half would be taken for whole by the next run.
+            layout::shorten(target, length);
+        })?;
+    }
+    Ok(device)
+}
+
+/// How long a server may take for an answer: so long that one that hangs is found and given up on within another
+/// `io_timeout`, with room for a busy machine.
+fn server_timeout(users: &[(&Thread<'_>, usize)]) -> Duration {
+    let usual = DeviceOptions::default().server_timeout;
+    let timeouts = users.iter().filter_map(|(thread, _)| thread.job().io_timeout);
+    timeouts.min().map_or(usual, |timeout| (timeout / 4).clamp(SERVER_TIMEOUT_MIN, usual))
+}
+
+fn planned<'a>(
+    thread: &Thread<'_>,
+    its: Vec<Target>,
+    device: impl Fn(&Target) -> &'a Device,
+) -> Result<Planned> {
+    let infos: Vec<&DeviceInfo> = its.iter().map(|target| device(target).info()).collect();
+    let regions = (0..).zip(&infos).map(|(file, info)| thread.region(info, file));
+    let regions = regions.collect::<Result<Vec<Region>>>()?;
+    let depths = infos.iter().zip(&regions).map(|(info, region)| thread.queue_depth(info, *region));
+    // The deepest queue, and what is to be said of the first that is too short.
+    let (mut queue_depth, mut crowded) = (1, None);
+    for depth in depths {
+        let (depth, warning) = depth?;
+        queue_depth = queue_depth.max(depth);
+        crowded = crowded.or(warning);
+    }
+    let there = infos.iter().map(|info| info.bytes).sum();
+    let bytes_max = thread.bytes_max(there, regions.iter().map(|region| region.bytes).sum());
+    let iodepth = infos.iter().map(|info| thread.iodepth(info)).min().unwrap_or(1);
+    let files = its.into_iter().zip(regions).collect();
+    Ok(Planned { files, queue_depth, crowded, iodepth, bytes_max })
+}
+
+/// A thread's seed.
+pub(super) fn seed_of(job: &JobOptions, thread: u64) -> u64 {
+    mix(job.randseed.unwrap_or(RANDSEED).wrapping_add(thread))
+}
+
+/// Buffers for each domain of memory that one of the devices has, and which domain each of them can use.
+fn all_buffers(
+    devices: &[&Device],
+    job: &JobOptions,
+    iodepth: u32,
+    data: &mut Data,
+) -> Result<(Vec<Vec<Buffer>>, Vec<usize>)> {
+    let (mut all, mut domains): (Vec<Vec<Buffer>>, Vec<usize>) = (Vec::new(), Vec::new());
+    for device in devices {
+        let known = all.iter().position(|buffers| device.accepts(&buffers[0]));
+        if known.is_none() {
+            all.push(buffers(device, job, iodepth, data)?);
+        }
+        domains.push(known.unwrap_or(all.len() - 1));
+    }
+    Ok((all, domains))
+}
+
+/// A buffer of the longest block for each I/O in flight, filled where it will be written.
+fn buffers(
+    device: &Device,
+    job: &JobOptions,
+    iodepth: u32,
+    data: &mut Data,
+) -> Result<Vec<Buffer>> {
+    let block = job.bs.iter().map(|(_, sizes)| sizes.max()).max().unwrap_or(0);
+    let stride = block.next_multiple_of(BUFFER_ALIGN) as usize;
+    let mut rest = device.allocate(stride * iodepth as usize)?;
+    let mut buffers = Vec::with_capacity(iodepth as usize);
+    while !rest.is_empty() {
+        let tail = rest.split_off(stride);
+        // What lies between a block's end and the next page is nobody's.
+        drop(rest.split_off(block as usize));
+        if job.rw.writes {
+            data.initial(&mut rest);
+        }
+        buffers.push(std::mem::replace(&mut rest, tail));
+    }
+    Ok(buffers)
+}
+
+/// A queue of a device for a thread, whose requests use `memory`.
+fn queue(
+    thread: &Thread<'_>,
+    planned: &Planned,
+    device: &Device,
+    memory: &[Buffer],
+) -> Result<DeviceQueue<Owned>> {
+    let job = thread.job();
+    let memory: Vec<&Buffer> = memory.iter().collect();
+    let mut queue = device.create_queue(&queue_options(job, planned.queue_depth), &memory)?;
+    queue.set_durability(job.sync);
+    if let Some(checks) = thread.protection_checks(device.info())? {
+        queue.set_protection_checks(checks);
+    }
+    Ok(queue)
+}
+
+/// How long a job on these spins before it lets others have its core.
+fn yield_after(targets: &[&Target]) -> Duration {
+    let is_soft = |target: &&Target| matches!(target, Target::Soft { .. });
+    if targets.iter().any(is_soft) { YIELD_AFTER_SOFT } else { YIELD_AFTER }
+}
+
+fn queue_options(job: &JobOptions, depth: u32) -> QueueOptions {
+    let (timeout, abort_timeout) = job.io_timeout.map_or(TIMEOUTS, |timeout| (timeout, timeout));
+    QueueOptions { depth, timeout, abort_timeout }
+}
+
+/// fio submits one at a time unless it is told otherwise, and so do we where each submission is a system call that is
+/// compared with fio's. The driver's own queues take whatever is idle at once: that costs one doorbell.
+fn batch_max(job: &JobOptions, target: &Target) -> usize {
+    let usual = match target {
+        Target::Kernel(KernelTarget { path: KernelPath::Null, .. }) => usize::MAX,
+        Target::Kernel(_) => 1,
+        _ => usize::MAX,
+    };
+    job.iodepth_batch.map_or(usual, |batch| batch.max(1) as usize)
+}
+
+/// Whether blocks of zeroes mean that nobody ever wrote them: where something holds data, and this job does not write it.
+fn samples_zeroes(job: &JobOptions, target: &Target) -> bool {
+    let holds_data = match target {
+        Target::Kernel(kernel) => kernel.path != KernelPath::Null,
+        Target::Soft { options, .. } => !options.contains("null"),
+        _ => true,
+    };
+    holds_data && !job.rw.writes && job.verify.is_none()
+}
+
+/// What an interrupted run left, where it is asked for.
+fn earlier(
+    thread: &Thread<'_>,
+    writer: &JobOptions,
+    folder: &Path,
+    index: u32,
+    files: &[Region],
+) -> Result<Option<VerifyState>> {
+    let wanted = thread.job().verify.as_ref().is_some_and(|verify| verify.state_load);
+    let load = || VerifyState::load(folder, writer, index, files);
+    wanted.then(load).transpose().map_err(|why| thread.usage(why))
+}
+
+/// The job whose blocks this one reads back: a job that only reads checks what its like wrote.
+fn writer_of(job: &JobOptions) -> Cow<'_, JobOptions> {
+    if job.rw.writes || job.rw.trims {
+        return Cow::Borrowed(job);
+    }
+    let rw = Workload { reads: false, writes: true, ..job.rw };
+    Cow::Owned(JobOptions { rw, ..job.clone() })
+}
+
+/// Drops what the page cache holds of a file, so that it is read from the device.
+fn drop_cached(target: &Target) {
+    let Target::Kernel(kernel) = target else { return };
+    let dropped = File::open(&kernel.file)
+        .map(|file| posix_fadvise(file, 0, 0, PosixFadviseAdvice::POSIX_FADV_DONTNEED));
+    if !matches!(dropped, Ok(Ok(()))) {
+        tracing::warn!(
+            "{}: the page cache could not be dropped; its figures may be those of memory",
+            target.device()
+        );
+    }
+}
+
+fn delay(job: &JobOptions, seed: u64) -> Duration {
+    let (from, to) = job.startdelay;
+    let range_ns = to.saturating_sub(from).as_nanos() as u64;
+    from + Duration::from_nanos(if range_ns == 0 { 0 } else { mix(seed ^ 1) % range_ns })
+}
+
+/// Queues that are polled have a core each where there are enough; a software controller's thread needs one as well.
+fn usual_core(targets: &[&Target], place: Place) -> Option<Vec<usize>> {
+    let polls = |target: &&Target| matches!(target, Target::Vfio { .. } | Target::VfioUser { .. });
+    let is_polled = targets.iter().any(polls);
+    let cores = core_affinity::get_core_ids().unwrap_or_default();
+    let core = cores.get(place.core).filter(|_| is_polled && place.core_count <= cores.len())?;
+    Some(vec![core.id])
+}

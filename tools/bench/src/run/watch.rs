@@ -1,0 +1,393 @@
+//! Watching the jobs: rates by the half second for the report, a line on the terminal, steady states.
+
+use std::collections::BTreeMap;
+use std::io::{self, IsTerminal};
+use std::time::{Duration, Instant};
+
+use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
+
+use super::plan::Thread;
+use super::progress::Progress;
+use super::steady::Steady;
+use crate::human::{self, printable};
+use crate::measure::Samples;
+use crate::options::{Eta, RunOptions};
+use crate::outcome::SteadyOutcome;
+use crate::output;
+use crate::way::{PerWay, Way};
+
+/// Between two samples, as in fio.
+const INTERVAL: Duration = Duration::from_millis(500);
+/// Samples that make a second, which steady states are made of.
+const SAMPLES_A_SECOND: u32 = 2;
+
+/// Looks at the jobs' progress while they run.
+pub(crate) struct Watch<'a> {
+    threads: Vec<Watched<'a>>,
+    groups: BTreeMap<u32, Group>,
+    start: Instant,
+    last: Instant,
+    ticks: u32,
+    last_look: Instant,
+    shown: Shown,
+    eta_interval: Duration,
+    last_shown: Instant,
+    eta_newline: Option<Duration>,
+    last_newline: Instant,
+}
+
+/// One thread as it is watched.
+struct Watched<'a> {
+    thread: &'a Thread<'a>,
+    progress: &'a Progress,
+    /// Bytes until its end, where it is not time that ends it.
+    bytes_max: Option<u64>,
+    began: Option<Instant>,
+    seen: PerWay<(u64, u64)>,
+    restarts: u32,
+    samples: PerWay<Samples>,
+    /// What moved in the last interval, in I/Os and bytes.
+    moved: PerWay<(u64, u64)>,
+}
+
+/// What is watched of threads that are reported together.
+struct Group {
+    bar: ProgressBar,
+    steady: BTreeMap<u32, (Steady, (u64, u64))>,
+}
+
+/// How progress is shown.
+enum Shown {
+    /// Not at all.
+    No,
+    /// On a terminal, a line for each group in place.
+    InPlace(MultiProgress),
+    /// One line after the other.
+    InLines,
+}
+
+impl<'a> Watch<'a> {
+    /// Starts watching; each thread with the bytes that end it.
+    pub(crate) fn new(
+        run: &RunOptions,
+        threads: Vec<(&'a Thread<'a>, &'a Progress, Option<u64>)>,
+    ) -> Watch<'a> {
+        let now = Instant::now();
+        let shown = shown(run.eta, io::stderr().is_terminal());
+        let mut groups: BTreeMap<u32, Group> = BTreeMap::new();
+        for (index, (thread, _, _)) in (0..).zip(&threads) {
+            let group = groups
+                .entry(thread.group)
+                .or_insert_with(|| Group { bar: bar(&shown), steady: BTreeMap::new() });
+            if let Some(options) = thread.job().steadystate {
+                // Threads that are reported as one are steady as one.
+                let key = if thread.job().group_reporting { 0 } else { index };
+                group.steady.entry(key).or_insert_with(|| (Steady::new(options), (0, 0)));
+            }
+        }
+        let watched = |(thread, progress, bytes_max)| Watched {
+            thread,
+            progress,
+            bytes_max,
+            began: None,
+            seen: PerWay::all((0, 0)),
+            restarts: 0,
+            samples: PerWay::all(Samples::default()),
+            moved: PerWay::all((0, 0)),
+        };
+        let threads = threads.into_iter().map(watched).collect();
+        Watch {
+            threads,
+            groups,
+            start: now,
+            last: now,
+            ticks: 0,
+            last_look: now,
+            shown,
+            eta_interval: run.eta_interval,
+            last_shown: now,
+            eta_newline: run.eta_newline,
+            last_newline: now,
+        }
+    }
+
+    /// How long until there is something to do.
+    pub(crate) fn until_next(&self) -> Duration {
+        INTERVAL.saturating_sub(self.last.elapsed())
+    }
+
+    /// Takes a sample if it is time to.
+    pub(crate) fn tick(&mut self) {
+        let interval = self.last.elapsed();
+        if interval < INTERVAL {
+            return;
+        }
+        self.last = Instant::now();
+        self.ticks += 1;
+        let at_ms = self.start.elapsed().as_millis() as u64;
+        for watched in &mut self.threads {
+            watched.sample(at_ms, interval);
+        }
+        if self.ticks.is_multiple_of(SAMPLES_A_SECOND) {
+            self.look_for_steady_states();
+        }
+        if self.last_shown.elapsed() + INTERVAL / 2 >= self.eta_interval {
+            self.last_shown = Instant::now();
+            self.show(interval);
+        }
+    }
+
+    fn look_for_steady_states(&mut self) {
+        // About a second: a watcher that was kept from looking must not make a job look faster.
+        let took = self.last_look.elapsed();
+        self.last_look = Instant::now();
+        for (group, watched) in &mut self.groups {
+            for (key, (steady, seen)) in &mut watched.steady {
+                let members: Vec<&Watched<'_>> = (0..)
+                    .zip(&self.threads)
+                    .filter(|(index, member)| {
+                        member.thread.group == *group
+                            && (member.thread.job().group_reporting || index == key)
+                    })
+                    .map(|(_, member)| member)
+                    .collect();
+                let Some(began) = members.iter().filter_map(|member| member.began).min() else {
+                    continue;
+                };
+                let total = members.iter().flat_map(|member| member.seen.0).fold((0, 0), sum);
+                let second = [(total.0, seen.0), (total.1, seen.1)]
+                    .map(|(now, then)| in_a_second(now.saturating_sub(then), took));
+                *seen = total;
+                if members.iter().any(|member| member.progress.is_running())
+                    && steady.push(began.elapsed(), second[0], second[1])
+                {
+                    members.iter().for_each(|member| member.progress.stop());
+                }
+            }
+        }
+    }
+
+    fn show(&mut self, interval: Duration) {
+        let stays = self.eta_newline.is_some_and(|every| self.last_newline.elapsed() >= every);
+        if stays {
+            self.last_newline = Instant::now();
+        }
+        for (group, shown) in &self.groups {
+            let members: Vec<&Watched<'_>> = self
+                .threads
+                .iter()
+                .filter(|member| member.thread.group == *group && member.progress.is_running())
+                .collect();
+            if members.is_empty() {
+                shown.bar.finish_and_clear();
+                continue;
+            }
+            let line = printable(&line(&members, interval));
+            match &self.shown {
+                Shown::No => {}
+                Shown::InPlace(lines) => {
+                    if stays {
+                        drop(lines.println(&line));
+                    }
+                    shown.bar.set_message(line);
+                }
+                Shown::InLines => output::remark(&line),
+            }
+        }
+    }
+
+    /// Clears the lines and gives out what was seen of each thread, in order.
+    pub(crate) fn finish(self) -> Vec<(PerWay<Samples>, Option<SteadyOutcome>)> {
+        for group in self.groups.values() {
+            group.bar.finish_and_clear();
+        }
+        let steady = |index: u32, thread: &Thread<'_>| {
+            let group = self.groups.get(&thread.group)?;
+            let key = if thread.job().group_reporting { 0 } else { index };
+            group.steady.get(&key).map(|(steady, _)| steady.outcome())
+        };
+        (0..)
+            .zip(self.threads)
+            .map(|(index, watched)| (watched.samples, steady(index, watched.thread)))
+            .collect()
+    }
+}
+
+impl Watched<'_> {
+    fn sample(&mut self, at_ms: u64, interval: Duration) {
+        let (began, ended) = self.progress.times();
+        let Some(began) = began else { return };
+        self.began = Some(began);
+        let restarts = self.progress.restarts();
+        let now = self.progress.load();
+        if restarts != self.restarts {
+            // What was seen until now was to warm up.
+            (self.restarts, self.seen) = (restarts, PerWay::all((0, 0)));
+            self.samples = PerWay::all(Samples::default());
+        }
+        // A job that began or ended in between was at it for a part of the interval.
+        let idle = ended.map_or(Duration::ZERO, |ended| ended.elapsed());
+        let active = began.elapsed().min(interval).saturating_sub(idle);
+        for way in Way::ALL {
+            let moved = (
+                now[way].0 - self.seen[way].0.min(now[way].0),
+                now[way].1 - self.seen[way].1.min(now[way].1),
+            );
+            self.moved[way] = moved;
+            if moved.0 > 0 && active > interval / 4 {
+                self.samples[way].push(at_ms, moved.1, moved.0, active);
+            }
+        }
+        self.seen = now;
+    }
+
+    /// How much of it is done, 0 to 1.
+    fn done(&self) -> f64 {
+        let job = self.thread.job();
+        let time = job.runtime.map(|runtime| runtime + job.ramp_time);
+        // A job that counted anew has its ramp behind it.
+        let ramp = if self.restarts > 0 { job.ramp_time } else { Duration::ZERO };
+        let spent = self.began.map_or(Duration::ZERO, |began| began.elapsed() + ramp);
+        let by_time = time.map_or(0.0, |time| spent.as_secs_f64() / time.as_secs_f64());
+        let bytes = self.seen.0.iter().map(|(_, bytes)| *bytes).sum::<u64>() as f64;
+        let by_bytes = self.bytes_max.map_or(0.0, |most| bytes / most.max(1) as f64);
+        by_time.max(by_bytes).min(1.0)
+    }
+}
+
+fn sum(a: (u64, u64), b: (u64, u64)) -> (u64, u64) {
+    (a.0 + b.0, a.1 + b.1)
+}
+
+/// What `count` in a time comes to in a second.
+fn in_a_second(count: u64, took: Duration) -> u64 {
+    (count as f64 / took.as_secs_f64()).round() as u64
+}
+
+/// A group's line, as fio writes it, with the 99th percentile of all latencies so far.
+fn line(members: &[&Watched<'_>], interval: Duration) -> String {
+    let done = members.iter().map(|member| member.done()).fold(1.0, f64::min);
+    let moved = PerWay(
+        Way::ALL.map(|way| members.iter().map(|member| member.moved[way]).fold((0, 0), sum)),
+    );
+    let per_second = |count: u64| count as f64 / interval.as_secs_f64();
+    let rates = |format: &dyn Fn((u64, u64)) -> String| {
+        let busy = moved.iter().filter(|(_, moved)| moved.0 > 0);
+        busy.map(|(way, moved)| format!("{}={}", &way.name()[..1], format(*moved)))
+            .collect::<Vec<_>>()
+            .join(",")
+    };
+    let began = members.iter().filter_map(|member| member.began).min();
+    let left = began.and_then(|began| left(began.elapsed(), done)).map_or("--".to_owned(), clock);
+    let p99 = members.iter().map(|member| member.progress.p99_ns()).max().unwrap_or(0);
+    format!(
+        "Jobs: {} ({}): [{:.1}%][{}/s][{} IOPS][p99={}][eta {left}]",
+        members.len(),
+        members[0].thread.job().name,
+        done * 100.0,
+        rates(&|(_, bytes)| human::bytes(per_second(bytes))),
+        rates(&|(ios, _)| human::si(per_second(ios), 4)),
+        human::latency(p99),
+    )
+}
+
+fn left(elapsed: Duration, done: f64) -> Option<Duration> {
+    Duration::try_from_secs_f64(elapsed.as_secs_f64() * (1.0 - done) / done).ok()
+}
+
+/// How progress is shown, if at all.
+fn shown(eta: Eta, on_terminal: bool) -> Shown {
+    match (eta, on_terminal) {
+        (Eta::Never, _) | (Eta::Auto, false) => Shown::No,
+        (_, true) => Shown::InPlace(MultiProgress::with_draw_target(ProgressDrawTarget::stderr())),
+        (Eta::Always, false) => Shown::InLines,
+    }
+}
+
+fn bar(shown: &Shown) -> ProgressBar {
+    let Shown::InPlace(bars) = shown else { return ProgressBar::hidden() };
+    let bar = bars.add(ProgressBar::no_length());
+    bar.set_style(ProgressStyle::with_template("{msg}").expect("the template is valid"));
+    bar
+}
+
+/// Minutes and seconds, with hours where there are any.
+fn clock(time: Duration) -> String {
+    let seconds = time.as_secs_f64().round() as u64;
+    match seconds / 3600 {
+        0 => format!("{:02}m:{:02}s", seconds / 60, seconds % 60),
+        hours => format!("{hours}h:{:02}m:{:02}s", seconds / 60 % 60, seconds % 60),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::options::{JobOptions, Section};
+
+    #[test]
+    fn the_line_says_how_far_and_how_fast() {
+        let section = Section {
+            job: JobOptions { name: "a".to_owned(), ..JobOptions::default() },
+            given: Vec::new(),
+        };
+        let (thread, progress) =
+            (Thread { section: &section, number: 0, group: 0, wave: 0 }, Progress::default());
+        let mut watch =
+            Watch::new(&RunOptions::default(), vec![(&thread, &progress, Some(40_960))]);
+        progress.set_running(true);
+        progress.store(Way::Read, 5, 20_480);
+        progress.set_p99_ns(84_700);
+        // It has to be at it for the whole interval.
+        std::thread::sleep(Duration::from_millis(20));
+        watch.threads[0].sample(500, Duration::from_millis(20));
+        let line = line(&[&watch.threads[0]], Duration::from_millis(500));
+        assert!(
+            line.starts_with(
+                "Jobs: 1 (a): [50.0%][r=40.0KiB/s][r=10 IOPS][p99=84.7 us][eta 00m:00s]"
+            ),
+            "{line}"
+        );
+        let samples = &watch.finish()[0].0[Way::Read];
+        assert_eq!((samples.points.len(), samples.points[0].iops), (1, 250.0));
+    }
+
+    #[test]
+    fn a_second_that_took_longer_counts_as_one() {
+        assert_eq!(in_a_second(1500, Duration::from_millis(1500)), 1000);
+        assert_eq!(in_a_second(7, Duration::from_secs(1)), 7);
+    }
+
+    #[test]
+    fn what_warms_up_is_a_part_of_what_is_to_be_done() {
+        let job = JobOptions {
+            runtime: Some(Duration::from_secs(1000)),
+            ramp_time: Duration::from_secs(1000),
+            ..JobOptions::default()
+        };
+        let section = Section { job, given: Vec::new() };
+        let (thread, progress) =
+            (Thread { section: &section, number: 0, group: 0, wave: 0 }, Progress::default());
+        let mut watch = Watch::new(&RunOptions::default(), vec![(&thread, &progress, None)]);
+        progress.set_running(true);
+        watch.threads[0].sample(500, Duration::from_millis(500));
+        assert!(watch.threads[0].done() < 0.1, "it has just begun");
+        progress.restart();
+        watch.threads[0].sample(1000, Duration::from_millis(500));
+        assert!((0.5..0.6).contains(&watch.threads[0].done()), "the ramp is over");
+    }
+
+    #[test]
+    fn progress_is_shown_on_a_terminal_and_where_it_is_asked_for() {
+        assert!(matches!(shown(Eta::Auto, true), Shown::InPlace(_)));
+        assert!(matches!(shown(Eta::Auto, false), Shown::No));
+        assert!(matches!(shown(Eta::Always, false), Shown::InLines));
+        assert!(matches!(shown(Eta::Never, true), Shown::No));
+    }
+
+    #[test]
+    fn a_clock_has_hours_when_needed() {
+        assert_eq!(clock(Duration::from_secs(75)), "01m:15s");
+        assert_eq!(clock(Duration::from_secs(3675)), "1h:01m:15s");
+    }
+}

@@ -1,0 +1,177 @@
+//! What a device gives at most: how far a job is from it.
+//!
+//! The job's own I/Os, as many at a time as help: without pauses, rates and verification, at depths that double until
+//! two in a row have not given 5 % more than the best before. A job that only reads is measured with reads only.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::Bench;
+use crate::failure::{Failure, Result};
+use crate::options::{Eta, LogOptions, Request, Section, ThinkTime};
+use crate::outcome::RunOutcome;
+use crate::way::{PerWay, Way};
+
+/// The greatest depth that is tried.
+const DEPTH_MAX: u32 = 256;
+/// How much more a depth must give to count as more.
+const GROWTH: f64 = 1.05;
+/// Depths without growth after which no others are tried: one may be an accident.
+const FLAT_MAX: u32 = 2;
+/// How long each depth is tried.
+const RUNTIME: Duration = Duration::from_secs(1);
+/// How long before that it runs without counting.
+const RAMP: Duration = Duration::from_millis(200);
+
+/// What a device gives at most.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Ceiling {
+    /// The job whose I/Os it is about.
+    pub(crate) job: String,
+    /// The target.
+    pub(crate) target: String,
+    /// The most I/Os per second.
+    pub(crate) iops: f64,
+    /// Bytes per second at the same depth.
+    pub(crate) bytes_per_second: f64,
+    /// The depth that gave them.
+    pub(crate) depth: u32,
+    /// Each depth that was tried, with its I/Os per second.
+    pub(crate) steps: Vec<(u32, f64)>,
+    /// I/Os per second of the job itself, where it has run.
+    pub(crate) reached_iops: Option<f64>,
+    /// Whether the user ended it before all depths were tried.
+    pub(crate) interrupted: bool,
+}
+
+impl Ceiling {
+    /// For people: `this job reached 87.3 % of the device's ceiling (512k IOPS at depth 128)`.
+    pub(crate) fn sentence(&self) -> String {
+        let most = format!("{} IOPS at depth {}", crate::human::si(self.iops, 4), self.depth);
+        let (job, target) = (&self.job, &self.target);
+        match self.reached_iops {
+            Some(reached) if self.iops > 0.0 => {
+                let percent = reached * 100.0 / self.iops;
+                format!("{job} reached {percent:.1} % of the ceiling of {target} ({most})")
+            }
+            _ => format!("the ceiling of {target} for {job} is {most}"),
+        }
+    }
+
+    /// For programs.
+    pub(crate) fn json(&self) -> Value {
+        let steps: Vec<Value> = self
+            .steps
+            .iter()
+            .map(|(depth, iops)| json!({ "iodepth": depth, "iops": iops }))
+            .collect();
+        json!({
+            "job": self.job,
+            "target": self.target,
+            "iops": self.iops,
+            "bytes_per_second": self.bytes_per_second,
+            "iodepth": self.depth,
+            "steps": steps,
+            "reached_iops": self.reached_iops,
+            "reached_percent": self.reached_iops.map(|reached| reached * 100.0 / self.iops),
+        })
+    }
+}
+
+/// Measures the ceiling for the first job of `request`, on that job's own target.
+///
+/// # Errors
+/// As the runs.
+pub(crate) fn measure(request: &Request, bench: &mut Bench<'_>) -> Result<Ceiling> {
+    let section = request.sections.first().ok_or_else(|| Failure::usage("there is no job"))?;
+    let mut ceiling = Ceiling {
+        job: section.job.name.clone(),
+        target: section.job.filename.join(":"),
+        iops: 0.0,
+        bytes_per_second: 0.0,
+        depth: 0,
+        steps: Vec::new(),
+        reached_iops: None,
+        interrupted: false,
+    };
+    let mut flat = 0;
+    let depths = std::iter::successors(Some(1u32), |depth| depth.checked_mul(2));
+    for depth in depths.take_while(|depth| *depth <= DEPTH_MAX) {
+        (bench.progress)(&format!("ceiling: {} at depth {depth}", ceiling.job));
+        let outcome = (bench.run_one)(&at_depth(request, section, depth))?;
+        flat = if ceiling.take(depth, &outcome)? { 0 } else { flat + 1 };
+        ceiling.interrupted = outcome.interrupted;
+        if flat == FLAT_MAX || outcome.interrupted {
+            break;
+        }
+    }
+    Ok(ceiling)
+}
+
+impl Ceiling {
+    /// Takes in what a depth gave; whether it grew.
+    fn take(&mut self, depth: u32, outcome: &RunOutcome) -> Result<bool> {
+        if let Some(failure) = outcome.jobs.iter().find_map(|job| job.failure.as_ref()) {
+            let (target, first) = (&self.target, &failure.first);
+            return Err(Failure::failed(format!("{target}: ceiling at depth {depth}: {first}")));
+        }
+        let ways =
+            || outcome.jobs.iter().flat_map(|job| Way::ALL.into_iter().map(|way| &job.ways[way]));
+        let iops: f64 = ways().map(|way| way.iops()).sum();
+        let bytes_per_second = ways().map(|way| way.bytes_per_second()).sum();
+        let grew = iops > self.iops * GROWTH;
+        if let Some(job) = outcome.jobs.first() {
+            self.target.clone_from(&job.target);
+        }
+        self.steps.push((depth, iops));
+        if iops > self.iops {
+            (self.iops, self.bytes_per_second, self.depth) = (iops, bytes_per_second, depth);
+        }
+        Ok(grew)
+    }
+}
+
+/// A run of nothing but `section`'s I/Os, as fast as they go.
+fn at_depth(request: &Request, section: &Section, depth: u32) -> Request {
+    let mut request = request.clone();
+    let mut section = section.clone();
+    unlimited(&mut section, depth);
+    request.sections = vec![section];
+    request.run.targets.clear();
+    request.run.sweep.clear();
+    request.run.rounds = 1;
+    request.run.ceiling = false;
+    request.run.status_interval = None;
+    request.run.eta = Eta::Never;
+    request
+}
+
+fn unlimited(section: &mut Section, depth: u32) {
+    let job = &mut section.job;
+    job.iodepth = depth;
+    job.iodepth_batch = None;
+    job.iodepth_batch_complete_min = 1;
+    job.iodepth_batch_complete_max = None;
+    job.iodepth_low = None;
+    job.group_reporting = true;
+    job.runtime = Some(RUNTIME);
+    job.ramp_time = RAMP;
+    job.time_based = true;
+    job.startdelay = (Duration::ZERO, Duration::ZERO);
+    job.io_size = None;
+    job.number_ios = None;
+    job.thinktime = ThinkTime::default();
+    job.rate = PerWay::all(None);
+    job.rate_min = PerWay::all(None);
+    job.rate_iops = PerWay::all(None);
+    job.rate_iops_min = PerWay::all(None);
+    job.max_latency = None;
+    job.latency_target = None;
+    job.steadystate = None;
+    job.verify = None;
+    job.fsync = None;
+    job.fdatasync = None;
+    job.end_fsync = false;
+    job.logs = LogOptions::default();
+}

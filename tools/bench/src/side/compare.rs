@@ -1,0 +1,458 @@
+//! `adit bench compare`: what got worse.
+//!
+//! Figures of two reports are matched by job, target, sweep and way. With several rounds on both sides, a change counts
+//! only when the interval of the ratio leaves no doubt that there is one; with one, what the threshold says, and tails
+//! of which too few I/Os are told are not judged.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use clap::Args;
+use serde_json::{Value, json};
+
+use super::figures::{Entry, Kind, Metric};
+use super::file::Report;
+use super::statistics::Estimate;
+use super::summary::{self, Point};
+use super::table::{self, Table};
+use crate::failure::{Failure, Result};
+use crate::output::Output;
+use crate::way::Way;
+
+/// A percentile of one run is judged only where so many I/Os were slower.
+const SLOWER_MIN: f64 = 100.0;
+/// What is compared: bandwidth says the same as IOPS unless blocks differ.
+const COMPARED: [Metric; 7] = Metric::ALL;
+
+/// Compares two reports in JSON, ours or fio's, and fails if anything got worse
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  adit bench jobs.fio --output-format=json --rounds 6 --output old.json
+  adit bench compare old.json new.json --threshold 3%
+
+Exit codes: 0 nothing got worse, 1 something did, 2 the command line or a file is at fault.")]
+pub(crate) struct CompareArgs {
+    /// The report to compare with
+    old: PathBuf,
+    /// The report that is judged
+    new: PathBuf,
+    /// How much worse is too much
+    #[arg(long, default_value = "5%", value_parser = percent, value_name = "PERCENT")]
+    threshold: f64,
+    /// Prints JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// A share in percent, as a fraction.
+fn percent(text: &str) -> std::result::Result<f64, String> {
+    let number = text.strip_suffix('%').unwrap_or(text).trim();
+    let percent = number.parse().ok().filter(|percent: &f64| (0.0..=1000.0).contains(percent));
+    percent
+        .map(|percent| percent / 100.0)
+        .ok_or_else(|| format!("'{text}' is not a share in percent such as 5% or 0.5%"))
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// A usage error for what is no report, or for reports of nothing in common; a failure when something got worse.
+pub(crate) fn compare(args: &CompareArgs) -> Result<()> {
+    let (old, new) = (Report::by_kind(&args.old)?, Report::by_kind(&args.new)?);
+    let changes = Changes::between(&old, &new, args.threshold);
+    if let Some(unlike) = changes.unlike.first() {
+        return Err(Failure::usage(format!(
+            "{unlike}: one report has only total latencies (lat), the other only those of completion (clat), which \
+             cannot be compared; make both with lat_percentiles=1"
+        )));
+    }
+    if changes.rows.is_empty() {
+        return Err(Failure::usage(format!(
+            "{} and {} have no job in common: jobs match by name, target and sweep",
+            args.old.display(),
+            args.new.display()
+        )));
+    }
+    let text = if args.json { format!("{:#}\n", changes.json()) } else { changes.text() };
+    Output::open(None)?.write(&text)?;
+    match changes.count(Verdict::Worse) {
+        0 => Ok(()),
+        worse => Err(Failure::failed(format!(
+            "{worse} of {} figures got worse by more than {:.1} %",
+            changes.rows.len(),
+            args.threshold * 100.0
+        ))),
+    }
+}
+
+/// What is to be thought of a change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Verdict {
+    /// Beyond the threshold and beyond doubt.
+    Worse,
+    /// The same the other way.
+    Better,
+    /// Within the threshold.
+    Same,
+    /// Beyond the threshold, but within the noise.
+    Noise,
+    /// Too few I/Os to tell.
+    Few,
+}
+
+impl Verdict {
+    fn name(self) -> &'static str {
+        ["worse", "better", "same", "within noise", "too few I/Os"][self as usize]
+    }
+}
+
+/// One metric in both.
+#[derive(Debug)]
+struct Row {
+    job: String,
+    target: String,
+    way: Way,
+    metric: Metric,
+    /// Which latencies were compared, where it is one.
+    kind: Option<Kind>,
+    old: Estimate,
+    new: Estimate,
+    /// New to old.
+    ratio: Estimate,
+    verdict: Verdict,
+}
+
+/// Everything that both reports have, and what only one has.
+#[derive(Debug)]
+struct Changes {
+    rows: Vec<Row>,
+    only_old: Vec<String>,
+    only_new: Vec<String>,
+    /// Ways with latencies in both, but none of the same kind.
+    unlike: Vec<String>,
+    rounds: (usize, usize),
+}
+
+impl Changes {
+    /// Compares the entries of two reports, each read once for each of [`Kind::ALL`].
+    fn between(old: &[Vec<Entry>; 2], new: &[Vec<Entry>; 2], threshold: f64) -> Changes {
+        let points = |of: &[Vec<Entry>; 2]| of.each_ref().map(|one| summary::points(one, None));
+        let (all_old, all_new) = (points(old), points(new));
+        let (old_points, new_points) = (&all_old[0], &all_new[0]);
+        let (old, new) = (&old[0], &new[0]);
+        let ignore_targets = targets_are_renamed(old_points, new_points);
+        let peer = |point: &Point, others: &[Point]| {
+            let is_it = |other: &&Point| {
+                other.is_peer_of(point) && (ignore_targets || other.target == point.target)
+            };
+            others.iter().find(is_it).cloned()
+        };
+        let (mut rows, mut unlike) = (Vec::new(), Vec::new());
+        for (index, new_point) in new_points.iter().enumerate() {
+            let pairs = Kind::ALL.map(|kind| {
+                let of_kind = &all_new[kind as usize][index];
+                Some((peer(of_kind, &all_old[kind as usize])?, of_kind))
+            });
+            let [Some(total), Some(completion)] = pairs else { continue };
+            let pairs = [total, completion];
+            let kind = common_kind(&pairs);
+            let has_some = |points: [&Point; 2]| points.iter().any(|it| has(it, Metric::Mean));
+            if kind.is_none()
+                && has_some([&pairs[0].0, &pairs[1].0])
+                && has_some([pairs[0].1, pairs[1].1])
+            {
+                unlike.push(label(new_point));
+            }
+            let ios = least_ios(new, new_point).min(least_ios(old, &pairs[0].0));
+            let row = |metric: Metric| {
+                let kind = kind.filter(|_| metric.is_latency());
+                let (old, new) = &pairs[kind.map_or(0, |kind| kind as usize)];
+                Some(Row { kind, ..Row::of(old, new, metric, ios, threshold)? })
+            };
+            rows.extend(COMPARED.into_iter().filter_map(row));
+        }
+        let lonely = |points: &[Point], others: &[Point]| {
+            let alone = points.iter().filter(|point| peer(point, others).is_none());
+            alone.map(label).collect::<Vec<_>>()
+        };
+        Changes {
+            rows,
+            only_old: lonely(old_points, new_points),
+            only_new: lonely(new_points, old_points),
+            unlike,
+            rounds: (rounds(old_points), rounds(new_points)),
+        }
+    }
+
+    fn count(&self, verdict: Verdict) -> usize {
+        self.rows.iter().filter(|row| row.verdict == verdict).count()
+    }
+
+    fn text(&self) -> String {
+        let heading = ["job", "target", "way", "", "old", "new", "ratio", "verdict"];
+        let mut table = Table::new(&heading, 4);
+        for row in &self.rows {
+            table.push(row.cells());
+        }
+        let mut text = table.render();
+        for (names, which) in [(&self.only_old, "old"), (&self.only_new, "new")] {
+            for name in names {
+                text.push_str(&format!(
+                    "only in the {which} report: {}\n",
+                    crate::human::printable(name)
+                ));
+            }
+        }
+        text + &self.remark()
+    }
+
+    fn remark(&self) -> String {
+        let (old, new) = self.rounds;
+        match self.rows.iter().all(|row| row.ratio.confident) {
+            _ if old.min(new) < 2 => {
+                "one round says nothing of noise: only the threshold judges\n".to_owned()
+            }
+            true => format!("rounds: {old} and {new}; in parentheses 95 % intervals\n"),
+            false => format!(
+                "rounds: {old} and {new}; in parentheses least and greatest of all pairs (95 % needs 4 and 4)\n"
+            ),
+        }
+    }
+
+    fn json(&self) -> Value {
+        let rows: Vec<Value> = self.rows.iter().map(Row::json).collect();
+        json!({
+            "rows": rows,
+            "only_in_old": self.only_old,
+            "only_in_new": self.only_new,
+            "worse": self.count(Verdict::Worse),
+        })
+    }
+}
+
+impl Row {
+    fn of(old: &Point, new: &Point, metric: Metric, ios: u64, threshold: f64) -> Option<Row> {
+        let (old_figure, new_figure) = (old.figure(metric)?, new.figure(metric)?);
+        let samples = |of: &BTreeMap<u64, f64>| of.values().copied().collect::<Vec<f64>>();
+        let ratio =
+            Estimate::of_ratio(&samples(&old_figure.samples), &samples(&new_figure.samples))?;
+        Some(Row {
+            job: [new.job.clone(), new.sweep_text()].join(" ").trim_end().to_owned(),
+            target: match old.target == new.target {
+                true => new.target.clone(),
+                false => format!("{} -> {}", old.target, new.target),
+            },
+            way: new.way,
+            metric,
+            kind: None,
+            old: old_figure.estimate,
+            new: new_figure.estimate,
+            ratio,
+            verdict: judge(metric, ratio, ios, threshold),
+        })
+    }
+
+    fn cells(&self) -> Vec<String> {
+        vec![
+            self.job.clone(),
+            self.target.clone(),
+            self.way.name().to_owned(),
+            match self.kind {
+                Some(Kind::Completion) => format!("{} (clat)", self.metric.name()),
+                _ => self.metric.name().to_owned(),
+            },
+            self.metric.show(self.old.median),
+            self.metric.show(self.new.median),
+            table::ratio(self.ratio),
+            self.verdict.name().to_owned(),
+        ]
+    }
+
+    fn json(&self) -> Value {
+        json!({
+            "job": self.job,
+            "target": self.target,
+            "way": self.way.name(),
+            "metric": self.metric.key(),
+            "latency": self.kind.map(Kind::name),
+            "old": self.old,
+            "new": self.new,
+            "ratio": self.ratio,
+            "verdict": self.verdict.name(),
+        })
+    }
+}
+
+fn judge(metric: Metric, ratio: Estimate, ios: u64, threshold: f64) -> Verdict {
+    let slower = metric.percentile().map(|percent| ios as f64 * (100.0 - percent) / 100.0);
+    // Of 1,000,000 I/Os, 100 are above the 99.99th percentile; the division above is not exact.
+    let is_few = slower.is_some_and(|slower| slower < SLOWER_MIN - 1e-3);
+    if ratio.samples < 2 && is_few {
+        return Verdict::Few;
+    }
+    let more = ratio.median - 1.0;
+    let worse = if metric.more_is_better() { -more } else { more };
+    // A thousandth of a percent: what is written as 5 % is not more than 5 %.
+    if worse.abs() <= threshold + 1e-5 {
+        Verdict::Same
+    } else if ratio.samples > 1 && !ratio.differs() {
+        Verdict::Noise
+    } else if worse > 0.0 {
+        Verdict::Worse
+    } else {
+        Verdict::Better
+    }
+}
+
+/// The latencies that the old and the new point of each kind both have: percentiles before means alone.
+fn common_kind(pairs: &[(Point, &Point); 2]) -> Option<Kind> {
+    let both_have = |metric: Metric| {
+        Kind::ALL.into_iter().find(|kind| {
+            let (old, new) = &pairs[*kind as usize];
+            has(old, metric) && has(new, metric)
+        })
+    };
+    [Metric::P99, Metric::P50, Metric::Mean].into_iter().find_map(both_have)
+}
+
+fn has(point: &Point, metric: Metric) -> bool {
+    point.figure(metric).is_some()
+}
+
+/// Whether one target each is all that there is, so that a file on another machine is still the same thing.
+fn targets_are_renamed(old: &[Point], new: &[Point]) -> bool {
+    let single = |points: &[Point]| {
+        let of_same = |a: &Point, b: &Point| a.is_peer_of(b) && a.target != b.target;
+        !points.iter().any(|a| points.iter().any(|b| of_same(a, b)))
+    };
+    single(old) && single(new)
+}
+
+fn label(point: &Point) -> String {
+    let parts = [&point.job, &point.sweep_text(), &point.target, point.way.name()];
+    parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join(" ")
+}
+
+/// The fewest I/Os of any round.
+fn least_ios(entries: &[Entry], point: &Point) -> u64 {
+    let same = entries.iter().filter(|entry| {
+        (&entry.job, &entry.sweep, &entry.target) == (&point.job, &point.sweep, &point.target)
+    });
+    same.filter_map(|entry| entry.ways[point.way].as_ref()).map(|way| way.ios).min().unwrap_or(0)
+}
+
+fn rounds(points: &[Point]) -> usize {
+    points
+        .iter()
+        .flat_map(|point| &point.figures)
+        .map(|figure| figure.estimate.samples)
+        .max()
+        .unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::side::figures;
+    use crate::side::summary::tests::report;
+
+    fn changes(old: &[f64], new: &[f64], threshold: f64) -> Changes {
+        Changes::between(&entries(&report(old, 1.0)), &entries(&report(new, 1.0)), threshold)
+    }
+
+    fn entries(report: &Value) -> [Vec<Entry>; 2] {
+        Kind::ALL.map(|kind| figures::entries_of(report, Some(kind)).expect("entries"))
+    }
+
+    fn verdict(changes: &Changes, metric: Metric) -> Verdict {
+        changes.rows.iter().find(|row| row.metric == metric).expect("the metric").verdict
+    }
+
+    #[test]
+    fn a_change_beyond_the_threshold_is_judged_by_its_direction() {
+        let slower = changes(&[1000.0], &[900.0], 0.05);
+        assert_eq!(verdict(&slower, Metric::Iops), Verdict::Worse);
+        assert_eq!(verdict(&slower, Metric::Mean), Verdict::Worse);
+        assert_eq!(verdict(&slower, Metric::Cpu), Verdict::Same);
+        let faster = changes(&[1000.0], &[1100.0], 0.05);
+        assert_eq!(verdict(&faster, Metric::Iops), Verdict::Better);
+        assert_eq!(verdict(&faster, Metric::Mean), Verdict::Better);
+        assert_eq!(faster.count(Verdict::Worse), 0);
+    }
+
+    #[test]
+    fn the_threshold_itself_is_not_beyond_it() {
+        assert_eq!(verdict(&changes(&[1000.0], &[950.0], 0.05), Metric::Iops), Verdict::Same);
+        assert_eq!(verdict(&changes(&[1000.0], &[949.0], 0.05), Metric::Iops), Verdict::Worse);
+    }
+
+    #[test]
+    fn rounds_that_overlap_are_noise_and_those_that_do_not_are_none() {
+        let noisy = changes(&[1000.0, 800.0, 1200.0, 900.0], &[900.0, 1000.0, 700.0, 850.0], 0.05);
+        assert_eq!(verdict(&noisy, Metric::Iops), Verdict::Noise);
+        let clear = changes(&[1000.0, 990.0, 1010.0, 1005.0], &[900.0, 910.0, 890.0, 905.0], 0.05);
+        assert_eq!(verdict(&clear, Metric::Iops), Verdict::Worse);
+    }
+
+    #[test]
+    fn tails_of_few_ios_are_not_judged() {
+        let ratio = Estimate::of_ratio(&[1.0], &[2.0]).expect("a ratio");
+        assert_eq!(judge(Metric::P9999, ratio, 990_000, 0.05), Verdict::Few);
+        assert_eq!(judge(Metric::P9999, ratio, 1_000_000, 0.05), Verdict::Worse);
+        assert_eq!(judge(Metric::P99, ratio, 9_900, 0.05), Verdict::Few);
+        assert_eq!(judge(Metric::Mean, ratio, 1, 0.05), Verdict::Worse);
+    }
+
+    /// A report of a job with these latencies.
+    fn with(latencies: &[(&str, f64)]) -> Value {
+        let mut read = json!({ "total_ios": 1_000_000, "iops": 1000.0 });
+        for (kind, p99) in latencies {
+            read[*kind] = json!({ "mean": p99, "percentile": { "99.000000": p99 } });
+        }
+        json!({ "jobs": [{ "jobname": "j", "read": read }] })
+    }
+
+    #[test]
+    fn latencies_are_compared_with_their_like() {
+        let (clat, both) = ([("clat_ns", 50.0)], [("lat_ns", 700.0), ("clat_ns", 50.0)]);
+        for (old, new) in [(&clat[..], &both[..]), (&both, &clat)] {
+            let changes = Changes::between(&entries(&with(old)), &entries(&with(new)), 0.05);
+            let row = changes.rows.iter().find(|row| row.metric == Metric::P99).expect("a row");
+            assert_eq!((row.verdict, row.kind), (Verdict::Same, Some(Kind::Completion)));
+            assert!(changes.unlike.is_empty() && changes.text().contains("p99 (clat)"));
+        }
+        let changes = Changes::between(&entries(&with(&both)), &entries(&with(&both)), 0.05);
+        assert!(changes.rows.iter().any(|row| row.kind == Some(Kind::Total)));
+    }
+
+    #[test]
+    fn latencies_that_have_no_like_are_named() {
+        let (old, new) = (with(&[("lat_ns", 50.0)]), with(&[("clat_ns", 50.0)]));
+        let changes = Changes::between(&entries(&old), &entries(&new), 0.05);
+        assert_eq!(changes.unlike, ["j read"]);
+        assert!(changes.rows.iter().all(|row| !row.metric.is_latency()));
+        let none = Changes::between(&entries(&with(&[])), &entries(&with(&[])), 0.05);
+        assert!(none.unlike.is_empty());
+    }
+
+    #[test]
+    fn what_only_one_has_is_listed() {
+        let old = entries(&report(&[1000.0], 1.0));
+        let mut new = old.clone();
+        new.iter_mut().for_each(|of_kind| of_kind[1].job = "<other>".into());
+        let changes = Changes::between(&old, &new, 0.05);
+        assert_eq!(changes.only_old, ["j b read"]);
+        assert_eq!(changes.only_new, ["<other> b read"]);
+        assert!(changes.text().contains("only in the new report: <other> b read"));
+    }
+
+    #[test]
+    fn thresholds_are_shares_in_percent() {
+        assert_eq!(percent("5%"), Ok(0.05));
+        assert_eq!(percent("0.5"), Ok(0.005));
+        for text in ["", "%", "-1%", "x", "nan", "1001"] {
+            assert!(percent(text).is_err(), "{text}");
+        }
+    }
+}

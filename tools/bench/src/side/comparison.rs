@@ -1,0 +1,296 @@
+//! A job on several paths and with several values, over several rounds.
+
+use serde_json::{Map, Value, json};
+
+use super::Bench;
+use super::ceiling::{self, Ceiling};
+use super::figures::{self, Entry};
+use super::schedule::{Slot, combinations, schedule};
+use super::summary::{self, Point, sweep_text};
+use crate::failure::{Failure, Result};
+use crate::options::{Request, Section};
+use crate::outcome::{RunOutcome, Warning};
+use crate::report::utc;
+
+/// Everything that was measured, and what it comes to.
+#[derive(Debug)]
+pub(crate) struct Comparison {
+    /// Each run's jobs in the order in which they ran, as a report's JSON has them, with round, target and sweep.
+    pub(crate) jobs: Vec<Value>,
+    /// The targets as they were given; empty where each job ran on its own.
+    pub(crate) targets: Vec<String>,
+    /// How many rounds were asked for.
+    pub(crate) rounds: u32,
+    /// Medians, and ratios to the first target.
+    pub(crate) points: Vec<Point>,
+    /// What each target gives at most.
+    pub(crate) ceilings: Vec<Ceiling>,
+    /// What casts doubt on the figures, each once, and which target it is about.
+    pub(crate) warnings: Vec<(String, Warning)>,
+    /// Whether the user ended it.
+    pub(crate) interrupted: bool,
+    /// What ended it early; what is here was measured before.
+    pub(crate) failure: Option<Failure>,
+    global: Vec<(String, String)>,
+    unix_ms: u64,
+}
+
+/// Runs the request on each target and with each value of each sweep, `rounds` times, interleaved.
+///
+/// A run that fails ends it: what was measured so far is in the comparison, and so is the failure.
+///
+/// # Errors
+/// When a sweep names what is no option or no value of it, and when the very first run fails.
+pub(crate) fn run(request: &Request, bench: &mut Bench<'_>) -> Result<Comparison> {
+    let variants = variants(request);
+    let requests = variants
+        .iter()
+        .map(|sweep| with_values(request, sweep, bench.set))
+        .collect::<Result<Vec<Request>>>()?;
+    let targets = request.run.targets.len().max(1);
+    let slots = schedule(request.run.rounds.max(1) as usize, variants.len(), targets);
+    let mut comparison = Comparison::new(request);
+    for (done, slot) in slots.iter().enumerate() {
+        let sweep = &variants[slot.variant];
+        (bench.progress)(&comparison.line(slot, sweep, done, slots.len()));
+        let one = on_target(&requests[slot.variant], slot.target);
+        match (bench.run_one)(&one) {
+            Ok(outcome) => comparison.add(slot, sweep, &outcome, bench)?,
+            Err(failure) if done == 0 => return Err(failure),
+            Err(failure) => comparison.failure = Some(failure),
+        }
+        if comparison.interrupted || comparison.failure.is_some() {
+            break;
+        }
+    }
+    comparison.conclude()?;
+    if request.run.ceiling && !comparison.interrupted && comparison.failure.is_none() {
+        comparison.measure_ceilings(request, bench)?;
+    }
+    Ok(comparison)
+}
+
+impl Comparison {
+    fn new(request: &Request) -> Comparison {
+        Comparison {
+            jobs: Vec::new(),
+            targets: request.run.targets.iter().map(ToString::to_string).collect(),
+            rounds: request.run.rounds.max(1),
+            points: Vec::new(),
+            ceilings: Vec::new(),
+            warnings: Vec::new(),
+            interrupted: false,
+            failure: None,
+            global: request.global.clone(),
+            unix_ms: 0,
+        }
+    }
+
+    fn target_name(&self, target: usize) -> &str {
+        self.targets.get(target).map_or("", String::as_str)
+    }
+
+    /// `3/12: round 1 of 3, uring:/dev/nvme0n1, iodepth=4`.
+    fn line(&self, slot: &Slot, sweep: &[(String, String)], done: usize, all: usize) -> String {
+        let mut line = format!("{}/{all}: round {} of {}", done + 1, slot.round + 1, self.rounds);
+        for part in [self.target_name(slot.target).to_owned(), sweep_text(sweep)] {
+            if !part.is_empty() {
+                line = line + ", " + &part;
+            }
+        }
+        line
+    }
+
+    /// Keeps what a run came to.
+    fn add(
+        &mut self,
+        slot: &Slot,
+        sweep: &[(String, String)],
+        outcome: &RunOutcome,
+        bench: &Bench<'_>,
+    ) -> Result<()> {
+        self.interrupted = outcome.interrupted;
+        self.unix_ms = outcome.unix_ms;
+        let target = self.target_name(slot.target).to_owned();
+        for warning in &outcome.warnings {
+            // The same doubt about the same job comes in each round, with other numbers in its sentence.
+            let about = |warning: &Warning| warning.text.split(':').next().map(str::to_owned);
+            let is_known = self.warnings.iter().any(|(on, known)| {
+                *on == target && known.code == warning.code && about(known) == about(warning)
+            });
+            if !is_known {
+                self.warnings.push((target.clone(), warning.clone()));
+            }
+        }
+        for job in &outcome.jobs {
+            let mut entry = (bench.job_json)(outcome, job);
+            label(&mut entry, slot.round + 1, sweep, &target, &job.target)?;
+            self.jobs.push(entry);
+            let round = slot.round + 1;
+            if let (Some(failure), None) = (&job.failure, &self.failure) {
+                let name = &job.section.job.name;
+                let first = &failure.first;
+                let message = format!("{name} on {} in round {round}: {first}", job.target);
+                self.failure = Some(Failure::failed(message));
+            }
+        }
+        Ok(())
+    }
+
+    fn entries(&self) -> Result<Vec<Entry>> {
+        figures::entries(&self.report_json(Value::Null)).map_err(Failure::failed)
+    }
+
+    /// Makes the points.
+    fn conclude(&mut self) -> Result<()> {
+        let first = self.targets.first().map(String::as_str);
+        self.points = summary::points(&self.entries()?, first);
+        Ok(())
+    }
+
+    fn measure_ceilings(&mut self, request: &Request, bench: &mut Bench<'_>) -> Result<()> {
+        let entries = self.entries()?;
+        for target in 0..self.targets.len().max(1) {
+            let name = self.target_name(target).to_owned();
+            let one = on_target(request, target);
+            let mut ceiling = match ceiling::measure(&one, bench) {
+                Ok(ceiling) => ceiling,
+                Err(failure) => {
+                    self.failure = Some(failure);
+                    return Ok(());
+                }
+            };
+            if ceiling.interrupted {
+                // Not all depths were tried: it is no ceiling.
+                self.interrupted = true;
+                return Ok(());
+            }
+            let of_job = |entry: &&Entry| {
+                entry.job == ceiling.job && (name.is_empty() || entry.target == name)
+            };
+            // With a sweep, the best of its values is what the job reached.
+            let best = self.points.iter().filter(|point| point.job == ceiling.job);
+            let best = best.filter(|point| name.is_empty() || point.target == name);
+            let sweeps: Vec<_> = best.map(|point| point.sweep.clone()).collect();
+            let reached = sweeps.iter().filter_map(|sweep| {
+                let rounds = entries.iter().filter(of_job).filter(|entry| entry.sweep == *sweep);
+                super::statistics::median(&rounds.map(Entry::iops).collect::<Vec<_>>())
+            });
+            ceiling.reached_iops = reached.reduce(f64::max);
+            self.ceilings.push(ceiling);
+        }
+        Ok(())
+    }
+
+    /// A report as fio writes it, of all runs, with `ours` under `adit`.
+    fn report_json(&self, ours: Value) -> Value {
+        let global: Map<String, Value> =
+            self.global.iter().map(|(name, value)| (name.clone(), value.as_str().into())).collect();
+        let mut report = json!({
+            "fio version": concat!("adit-", env!("CARGO_PKG_VERSION")),
+            "timestamp": self.unix_ms / 1000,
+            "timestamp_ms": self.unix_ms,
+            "time": utc(self.unix_ms / 1000),
+            "global options": global,
+            "jobs": self.jobs,
+            "disk_util": [],
+        });
+        if !ours.is_null() {
+            report["adit"] = ours;
+        }
+        report
+    }
+}
+
+/// One JSON of everything: fio's keys, all runs' jobs in `jobs`, and `adit.comparison` with what they come to.
+pub(crate) fn json(comparison: &Comparison) -> Value {
+    let warning = |(target, warning): &(String, Warning)| {
+        let Warning { code, text } = warning;
+        json!({ "target": target, "code": code, "text": text })
+    };
+    comparison.report_json(json!({
+        "comparison": {
+            "targets": comparison.targets,
+            "rounds": comparison.rounds,
+            "confidence": super::statistics::CONFIDENCE,
+            "points": comparison.points.iter().map(Point::json).collect::<Vec<_>>(),
+        },
+        "ceilings": comparison.ceilings.iter().map(Ceiling::json).collect::<Vec<_>>(),
+        "warnings": comparison.warnings.iter().map(warning).collect::<Vec<_>>(),
+        "interrupted": comparison.interrupted,
+        "failure": comparison.failure.as_ref().map(ToString::to_string),
+    }))
+}
+
+/// Says in a job's entry which run it is of.
+fn label(
+    entry: &mut Value,
+    round: usize,
+    sweep: &[(String, String)],
+    target: &str,
+    own: &str,
+) -> Result<()> {
+    let Some(entry) = entry.as_object_mut() else {
+        return Err(Failure::failed(
+            "a job's report is no object; this is a defect of this program",
+        ));
+    };
+    let ours = entry.entry("adit").or_insert_with(|| json!({}));
+    let sweep: Map<String, Value> =
+        sweep.iter().map(|(name, value)| (name.clone(), value.as_str().into())).collect();
+    ours["round"] = round.into();
+    ours["target"] = if target.is_empty() { own } else { target }.into();
+    ours["sweep"] = sweep.into();
+    Ok(())
+}
+
+fn variants(request: &Request) -> Vec<Vec<(String, String)>> {
+    let values = request.run.sweep.iter().map(|sweep| {
+        sweep.values.iter().map(|value| (sweep.option.clone(), value.clone())).collect()
+    });
+    combinations(&values.collect::<Vec<Vec<_>>>())
+}
+
+/// The request with a sweep's values in all its jobs.
+fn with_values(
+    request: &Request,
+    sweep: &[(String, String)],
+    set: &dyn Fn(&mut Section, &str, &str) -> std::result::Result<(), String>,
+) -> Result<Request> {
+    let mut request = request.clone();
+    for section in &mut request.sections {
+        for (name, value) in sweep {
+            set(section, name, value).map_err(|why| {
+                Failure::usage(format!("--sweep {name}: '{value}' cannot be set: {why}"))
+            })?;
+            give(section, name, value);
+        }
+    }
+    Ok(request)
+}
+
+/// The request on one of its targets, as a run of its own.
+fn on_target(request: &Request, target: usize) -> Request {
+    let mut one = request.clone();
+    one.run.targets.clear();
+    one.run.sweep.clear();
+    one.run.rounds = 1;
+    one.run.ceiling = false;
+    let Some(target) = request.run.targets.get(target) else { return one };
+    for section in &mut one.sections {
+        let target = target.to_string();
+        // In a list of file names a colon would end the name.
+        give(section, "filename", &target.replace(':', "\\:"));
+        section.job.filename = vec![target];
+        section.job.directory = None;
+    }
+    one
+}
+
+/// Notes an option as if it had been written for this job, unless it has been already.
+fn give(section: &mut Section, name: &str, value: &str) {
+    match section.given.iter_mut().find(|(given, _)| given == name) {
+        Some((_, given)) => *given = value.to_owned(),
+        None => section.given.push((name.to_owned(), value.to_owned())),
+    }
+}

@@ -1,0 +1,207 @@
+//! What rounds come to: medians of what each job did on each path, and ratios to the first path.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Map, Value, json};
+
+use super::figures::{Entry, Metric};
+use super::statistics::Estimate;
+use crate::way::Way;
+
+/// One way of a job on one target with one value of each sweep, over all rounds.
+#[derive(Clone, Debug)]
+pub(crate) struct Point {
+    /// The job's name.
+    pub(crate) job: String,
+    /// The values of the sweep.
+    pub(crate) sweep: Vec<(String, String)>,
+    /// The path.
+    pub(crate) target: String,
+    /// The way.
+    pub(crate) way: Way,
+    /// What was measured.
+    pub(crate) figures: Vec<Figure>,
+}
+
+/// One metric of a point.
+#[derive(Clone, Debug)]
+pub(crate) struct Figure {
+    /// What it is.
+    pub(crate) metric: Metric,
+    /// What it was in each round.
+    pub(crate) samples: BTreeMap<u64, f64>,
+    /// Its median.
+    pub(crate) estimate: Estimate,
+    /// The median of its ratios to the first target's, round by round; none for the first itself.
+    pub(crate) ratio: Option<Estimate>,
+}
+
+impl Point {
+    /// One metric of it.
+    pub(crate) fn figure(&self, metric: Metric) -> Option<&Figure> {
+        self.figures.iter().find(|figure| figure.metric == metric)
+    }
+
+    /// Whether both are the same job with the same values.
+    pub(super) fn is_peer_of(&self, other: &Point) -> bool {
+        (&self.job, &self.sweep, self.way) == (&other.job, &other.sweep, other.way)
+    }
+
+    /// `iodepth=4 bs=8k`.
+    pub(super) fn sweep_text(&self) -> String {
+        sweep_text(&self.sweep)
+    }
+
+    /// For the JSON.
+    pub(super) fn json(&self) -> Value {
+        let sweep: Map<String, Value> =
+            self.sweep.iter().map(|(name, value)| (name.clone(), value.as_str().into())).collect();
+        let figures: Map<String, Value> = self
+            .figures
+            .iter()
+            .map(|figure| (figure.metric.key().to_owned(), figure.json()))
+            .collect();
+        json!({
+            "job": self.job,
+            "target": self.target,
+            "sweep": sweep,
+            "way": self.way.name(),
+            "figures": figures,
+        })
+    }
+}
+
+impl Figure {
+    fn json(&self) -> Value {
+        json!({ "value": self.estimate, "ratio": self.ratio })
+    }
+}
+
+/// `iodepth=4 bs=8k`.
+pub(super) fn sweep_text(sweep: &[(String, String)]) -> String {
+    sweep.iter().map(|(name, value)| format!("{name}={value}")).collect::<Vec<_>>().join(" ")
+}
+
+/// The points of `entries`, in the order in which they first come up; the first target of each is what the others are
+/// compared with, `first` where it is among them.
+pub(super) fn points(entries: &[Entry], first: Option<&str>) -> Vec<Point> {
+    let mut points: Vec<Point> = Vec::new();
+    for entry in entries {
+        for (way, _) in entry.done() {
+            let is_it = |point: &&mut Point| {
+                (&point.job, &point.sweep, &point.target, point.way)
+                    == (&entry.job, &entry.sweep, &entry.target, way)
+            };
+            if points.iter_mut().find(is_it).is_none() {
+                points.push(Point::of(entry, way, entries));
+            }
+        }
+    }
+    sort_by_job(&mut points, entries);
+    compare_with_first(&mut points, first);
+    points
+}
+
+impl Point {
+    fn of(like: &Entry, way: Way, entries: &[Entry]) -> Point {
+        let same = entries.iter().filter(|entry| {
+            (&entry.job, &entry.sweep, &entry.target) == (&like.job, &like.sweep, &like.target)
+        });
+        let figure = |metric: Metric| {
+            let sample = |entry: &Entry| Some((entry.round, entry.metric(way, metric)?));
+            let samples: BTreeMap<u64, f64> = same.clone().filter_map(sample).collect();
+            let values: Vec<f64> = samples.values().copied().collect();
+            Some(Figure { metric, estimate: Estimate::of(&values)?, samples, ratio: None })
+        };
+        Point {
+            job: like.job.clone(),
+            sweep: like.sweep.clone(),
+            target: like.target.clone(),
+            way,
+            figures: Metric::ALL.into_iter().filter_map(figure).collect(),
+        }
+    }
+}
+
+/// Rounds come in changing order; what is told does not.
+fn sort_by_job(points: &mut [Point], entries: &[Entry]) {
+    let first_round = entries.iter().map(|entry| entry.round).min();
+    let in_first = || entries.iter().filter(|entry| Some(entry.round) == first_round);
+    let job_of = |point: &Point| in_first().position(|entry| entry.job == point.job);
+    let sweep_of = |point: &Point| in_first().position(|entry| entry.sweep == point.sweep);
+    // Among targets, too, the first in all is the first in each.
+    let target_of = |point: &Point| entries.iter().position(|entry| entry.target == point.target);
+    points.sort_by_key(|point| (job_of(point), sweep_of(point), point.way, target_of(point)));
+}
+
+fn compare_with_first(points: &mut [Point], first: Option<&str>) {
+    let all = points.to_vec();
+    for point in points {
+        let mut peers = all.iter().filter(|other| other.is_peer_of(point));
+        let Some(found) = peers.clone().find(|peer| Some(&*peer.target) == first).or(peers.next())
+        else {
+            continue;
+        };
+        if found.target == point.target {
+            continue;
+        }
+        for figure in &mut point.figures {
+            figure.ratio = found.figure(figure.metric).and_then(|base| ratio(figure, base));
+        }
+    }
+}
+
+/// Round by round, so that what was the same in a round is not in the ratio.
+fn ratio(figure: &Figure, base: &Figure) -> Option<Estimate> {
+    let of_round = |(round, value): (&u64, &f64)| {
+        base.samples.get(round).filter(|base| **base > 0.0).map(|base| value / base)
+    };
+    Estimate::of(&figure.samples.iter().filter_map(of_round).collect::<Vec<f64>>())
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+    use crate::side::figures::entries;
+
+    /// A report of as many rounds as there are rates, of a reading job on two targets of which the second is as many
+    /// times as fast.
+    pub(in crate::side) fn report(rates: &[f64], factor: f64) -> Value {
+        let job = |round: usize, target: &str, iops: f64| {
+            let percentiles = json!({ "50.000000": 5e8 / iops, "99.000000": 2e9 / iops });
+            json!({
+                "jobname": "j",
+                "read": {
+                    "total_ios": 1_000_000, "iops": iops, "bw_bytes": iops * 4096.0,
+                    "clat_ns": { "mean": 1e9 / iops, "percentile": percentiles },
+                },
+                "adit": { "round": round, "target": target, "cpu_ns_per_io": 300.0 },
+            })
+        };
+        let jobs = rates.iter().enumerate().flat_map(|(round, rate)| {
+            [job(round + 1, "a", *rate), job(round + 1, "b", rate * factor)]
+        });
+        json!({ "jobs": jobs.collect::<Vec<_>>() })
+    }
+
+    #[test]
+    fn what_drifts_alike_is_not_in_the_ratio() {
+        let entries = entries(&report(&[1e3, 2e3, 4e3, 3e3, 5e3, 9e3], 1.5)).expect("entries");
+        let points = points(&entries, None);
+        assert_eq!(points.len(), 2);
+        let iops = points[1].figure(Metric::Iops).expect("IOPS");
+        let ratio = iops.ratio.expect("a ratio");
+        assert_eq!((ratio.median, ratio.low, ratio.high, ratio.confident), (1.5, 1.5, 1.5, true));
+        assert_eq!((iops.estimate.median, iops.samples.len()), (5250.0, 6));
+        assert!(points[0].figure(Metric::Iops).expect("IOPS").ratio.is_none());
+    }
+
+    #[test]
+    fn the_target_to_compare_with_can_be_named() {
+        let entries = entries(&report(&[1e3, 2e3], 2.0)).expect("entries");
+        let points = points(&entries, Some("b"));
+        let ratio = points[0].figure(Metric::Mean).and_then(|mean| mean.ratio).expect("a ratio");
+        assert_eq!(ratio.median, 2.0);
+        assert!(!ratio.confident, "two rounds are too few");
+    }
+}

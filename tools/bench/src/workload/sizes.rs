@@ -1,0 +1,165 @@
+//! How long an I/O is.
+
+use super::random::below;
+use crate::options::BlockSizes;
+
+/// The lengths that I/Os of one way have, in bytes.
+#[derive(Clone, Debug)]
+pub(super) enum Sizes {
+    /// Always the same.
+    Fixed(u64),
+    /// Multiples of `min` up to `count` times, each as often.
+    Range { min: u64, count: u64 },
+    /// Lengths, each with the share in percent of itself and those before it.
+    Split(Vec<(u64, u64)>),
+}
+
+impl Sizes {
+    /// As `sizes` says.
+    ///
+    /// # Errors
+    /// It says nothing useful; says what to do.
+    pub(super) fn new(sizes: &BlockSizes) -> Result<Sizes, String> {
+        if sizes.min() == 0 {
+            return Err("a block of no bytes: give bs a size above zero".to_owned());
+        }
+        match sizes {
+            BlockSizes::Fixed(bytes) => Ok(Sizes::Fixed(*bytes)),
+            BlockSizes::Range(from, to) if to < from => {
+                Err(format!("bsrange={from}-{to} ends before it starts: swap the two"))
+            }
+            BlockSizes::Range(from, to) => Ok(Sizes::Range { min: *from, count: to / from }),
+            BlockSizes::Split(sizes) => Sizes::split(sizes),
+        }
+    }
+
+    fn split(sizes: &[(u64, u8)]) -> Result<Sizes, String> {
+        let mut sum = 0;
+        let summed = |(bytes, percent): &(u64, u8)| {
+            sum += u64::from(*percent);
+            (*bytes, sum)
+        };
+        let cumulated: Vec<(u64, u64)> = sizes.iter().map(summed).collect();
+        match sum {
+            100 => Ok(Sizes::Split(cumulated)),
+            _ => Err(format!("the shares of bssplit come to {sum} %: make them 100 together")),
+        }
+    }
+
+    /// The length that a random number stands for, which is asked for only where there is a choice.
+    #[inline]
+    pub(super) fn draw(&self, random: impl Fn() -> u64) -> u64 {
+        match self {
+            Sizes::Fixed(bytes) => *bytes,
+            Sizes::Range { min, count } => min * (1 + below(random(), *count)),
+            Sizes::Split(sizes) => {
+                let percent = below(random(), 100);
+                sizes.iter().find(|(_, until)| percent < *until).map_or(0, |(bytes, _)| *bytes)
+            }
+        }
+    }
+
+    /// The same where there are only `room` bytes: the longest that fits where what was drawn does not. None where
+    /// nothing does.
+    #[inline]
+    pub(super) fn draw_within(&self, random: impl Fn() -> u64, room: u64) -> Option<u64> {
+        let drawn = self.draw(random);
+        if drawn <= room { Some(drawn) } else { self.longest_within(room) }
+    }
+
+    fn longest_within(&self, room: u64) -> Option<u64> {
+        match self {
+            Sizes::Fixed(bytes) => (*bytes <= room).then_some(*bytes),
+            Sizes::Range { min, .. } => (*min <= room).then(|| room / min * min),
+            Sizes::Split(sizes) => {
+                sizes.iter().map(|(bytes, _)| *bytes).filter(|bytes| *bytes <= room).max()
+            }
+        }
+    }
+
+    /// The shortest there is.
+    pub(super) fn min(&self) -> u64 {
+        match self {
+            Sizes::Fixed(bytes) | Sizes::Range { min: bytes, .. } => *bytes,
+            Sizes::Split(sizes) => sizes.iter().map(|(bytes, _)| *bytes).min().unwrap_or(0),
+        }
+    }
+
+    /// The greatest length that divides all of them.
+    pub(super) fn unit(&self) -> u64 {
+        match self {
+            Sizes::Fixed(bytes) | Sizes::Range { min: bytes, .. } => *bytes,
+            Sizes::Split(sizes) => sizes.iter().fold(0, |unit, (bytes, _)| gcd(unit, *bytes)),
+        }
+    }
+
+    /// The one there is, where there is one.
+    pub(super) fn only(&self) -> Option<u64> {
+        match self {
+            Sizes::Fixed(bytes) | Sizes::Range { min: bytes, count: 1 } => Some(*bytes),
+            _ => None,
+        }
+    }
+}
+
+/// The greatest number that divides both; the other where one is zero.
+pub(crate) fn gcd(a: u64, b: u64) -> u64 {
+    if b == 0 { a } else { gcd(b, a % b) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::random::Stream;
+    use super::*;
+
+    fn shares(sizes: &Sizes, of: &[u64]) -> Vec<f64> {
+        let stream = Stream::new(5, 0, 0);
+        let drawn: Vec<u64> = (0..100_000).map(|index| sizes.draw(|| stream.at(index))).collect();
+        assert!(drawn.iter().all(|bytes| of.contains(bytes)), "no others");
+        of.iter()
+            .map(|bytes| drawn.iter().filter(|x| *x == bytes).count() as f64 / 1000.0)
+            .collect()
+    }
+
+    #[test]
+    fn a_range_has_all_multiples_equally_often() {
+        let sizes = Sizes::new(&BlockSizes::Range(4096, 17000)).expect("a range");
+        for share in shares(&sizes, &[4096, 8192, 12288, 16384]) {
+            assert!((share - 25.0).abs() < 0.5, "{share}");
+        }
+    }
+
+    #[test]
+    fn a_split_keeps_its_shares() {
+        let split = BlockSizes::Split(vec![(4096, 10), (65536, 50), (32768, 40)]);
+        let sizes = Sizes::new(&split).expect("a split");
+        let found = shares(&sizes, &[4096, 65536, 32768]);
+        for (share, expected) in found.iter().zip([10.0, 50.0, 40.0]) {
+            assert!((share - expected).abs() < 0.5, "{share} of {expected}");
+        }
+        assert_eq!((sizes.min(), sizes.unit()), (4096, 4096));
+    }
+
+    #[test]
+    fn where_there_is_less_room_the_longest_that_fits_is_taken() {
+        let split = Sizes::new(&BlockSizes::Split(vec![(8192, 1), (12288, 99)])).expect("a split");
+        assert_eq!(
+            (split.draw_within(|| u64::MAX, 9000), split.draw_within(|| u64::MAX, 8000)),
+            (Some(8192), None)
+        );
+        assert_eq!((split.min(), split.unit()), (8192, 4096));
+        let range = Sizes::new(&BlockSizes::Range(512, 4096)).expect("a range");
+        assert_eq!(
+            (range.draw_within(|| u64::MAX, 1600), range.draw_within(|| u64::MAX, 500)),
+            (Some(1536), None)
+        );
+    }
+
+    #[test]
+    fn useless_sizes_are_refused() {
+        let refused = |sizes| Sizes::new(&sizes).expect_err("refused");
+        assert!(refused(BlockSizes::Fixed(0)).contains("above zero"));
+        assert!(refused(BlockSizes::Range(8192, 4096)).contains("swap"));
+        assert!(refused(BlockSizes::Split(vec![(4096, 60)])).contains("100 together"));
+    }
+}

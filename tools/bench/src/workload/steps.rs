@@ -1,0 +1,271 @@
+//! The steps of a job over all its files: a generator for each file, and which of them is next.
+//!
+//! A pass ends when it has ended on each file. The numbers of steps are interleaved over the files, so that each is
+//! unique in the job and says which file it is of.
+
+use super::random::{Stream, below, mix};
+use super::{Generator, Region, Step, Written};
+use crate::options::{FileOrder, FileService, JobOptions};
+use crate::way::Way;
+
+/// The purpose of the stream that chooses files; those of [`super::Streams`] are below it.
+const PURPOSE: u64 = 5;
+
+/// The steps of one pass after another, over all files of a job; all follow from the seed.
+#[derive(Clone, Debug)]
+pub(crate) struct Steps {
+    /// By file.
+    generators: Vec<Generator>,
+    service: FileService,
+    seed: u64,
+    turn: Turn,
+}
+
+/// Whose turn it is.
+#[derive(Clone, Debug)]
+struct Turn {
+    /// Files whose pass has not ended, in order.
+    open: Vec<u32>,
+    /// Index in `open` of the file that is or was last served.
+    at: usize,
+    /// I/Os until the next file is chosen.
+    left: u32,
+    /// Files that were chosen in this pass.
+    chosen: u64,
+}
+
+impl Turn {
+    fn new(files: usize) -> Turn {
+        // The first one chosen is the one after the last.
+        Turn { open: (0..files as u32).collect(), at: files - 1, left: 0, chosen: 0 }
+    }
+
+    /// The file of the next I/O; none where the pass has ended on all.
+    fn next(&mut self, service: FileService, choice: impl Fn(u64) -> u64) -> Option<u32> {
+        if self.open.is_empty() {
+            return None;
+        }
+        if self.left == 0 {
+            self.left = service.ios.max(1);
+            self.at = match service.order {
+                FileOrder::RoundRobin => (self.at + 1) % self.open.len(),
+                FileOrder::Sequential => 0,
+                FileOrder::Random => below(choice(self.chosen), self.open.len() as u64) as usize,
+            };
+            self.chosen += 1;
+        }
+        self.left -= 1;
+        Some(self.open[self.at])
+    }
+
+    /// The pass has ended on the file whose turn it is.
+    fn end(&mut self) {
+        self.open.remove(self.at);
+        self.left = 0;
+        // The next in turn moved up to its place.
+        self.at = self.at.checked_sub(1).unwrap_or(self.open.len().saturating_sub(1));
+    }
+}
+
+impl Steps {
+    /// The first pass of `job` over its files: the region of each, and its block size in bytes; at least one.
+    ///
+    /// # Errors
+    /// As [`Generator::new`].
+    pub(crate) fn new(
+        job: &JobOptions,
+        files: &[(Region, u32)],
+        seed: u64,
+    ) -> Result<Steps, String> {
+        let generator = |(file, (region, lba_bytes)): (u64, &(Region, u32))| {
+            let seed = if file == 0 { seed } else { mix(seed.wrapping_add(file)) };
+            Generator::new(job, *region, *lba_bytes, seed)
+        };
+        let generators = (0..).zip(files).map(generator).collect::<Result<Vec<_>, _>>()?;
+        let turn = Turn::new(generators.len());
+        Ok(Steps { generators, service: job.file_service, seed, turn })
+    }
+
+    /// The next step of this pass; `None` at its end.
+    #[inline]
+    pub(crate) fn next_step(&mut self) -> Option<Step> {
+        self.step_of(None)
+    }
+
+    /// The same, of a mixed workload with a way that the caller chose. Its writes cannot be listed again then.
+    pub(crate) fn next_step_of(&mut self, way: Way) -> Option<Step> {
+        self.step_of(Some(way))
+    }
+
+    #[inline]
+    fn step_of(&mut self, way: Option<Way>) -> Option<Step> {
+        match &mut self.generators[..] {
+            [only] => only.step_of(way),
+            _ => self.step_in_turn(way),
+        }
+    }
+
+    fn step_in_turn(&mut self, way: Option<Way>) -> Option<Step> {
+        let stream = Stream::new(self.seed, self.pass(), PURPOSE);
+        while let Some(file) = self.turn.next(self.service, |index| stream.at(index)) {
+            if let Some(step) = self.generators[file as usize].step_of(way) {
+                return Some(self.of_file(step, file));
+            }
+            self.turn.end();
+        }
+        None
+    }
+
+    /// A step of a file's generator as one of the job.
+    fn of_file(&self, step: Step, file: u32) -> Step {
+        Step { file, number: step.number * self.generators.len() as u64 + u64::from(file), ..step }
+    }
+
+    /// Starts the next pass, in another order.
+    pub(crate) fn next_pass(&mut self) {
+        self.generators.iter_mut().for_each(Generator::next_pass);
+        self.turn = Turn::new(self.generators.len());
+    }
+
+    /// The number of this pass, from zero.
+    pub(crate) fn pass(&self) -> u64 {
+        self.generators[0].pass()
+    }
+
+    /// How many steps of this pass were taken, on all files.
+    pub(crate) fn position(&self) -> u64 {
+        self.generators.iter().map(Generator::position).sum()
+    }
+
+    /// Whether two writes or trims of one pass may touch the same bytes.
+    pub(crate) fn may_overlap(&self) -> bool {
+        self.generators.iter().any(Generator::may_overlap)
+    }
+
+    /// Whether no step that was taken since changes any of what this one wrote.
+    pub(crate) fn is_intact(&self, step: &Step) -> bool {
+        let number = step.number / self.generators.len() as u64;
+        self.generators[step.file as usize].is_intact(&Step { number, ..*step })
+    }
+
+    /// Goes to where it would be after `position` steps of `pass`, in a time that grows with them.
+    pub(crate) fn skip_to(&mut self, pass: u64, position: u64) {
+        self.generators.iter_mut().for_each(|generator| generator.start_pass(pass));
+        self.turn = Turn::new(self.generators.len());
+        for _ in 0..position {
+            if self.next_step().is_none() {
+                return;
+            }
+        }
+    }
+
+    /// What this pass wrote so far, file by file: of each as [`Generator::written`] lists it.
+    pub(crate) fn written(&self) -> impl Iterator<Item = Step> + Send + 'static {
+        let files: Vec<Written> = self.generators.iter().map(Generator::written).collect();
+        let count = files.len() as u64;
+        (0..).zip(files).flat_map(move |(file, written)| {
+            written.map(move |step| Step {
+                file,
+                number: step.number * count + u64::from(file),
+                ..step
+            })
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::workload::sample::{job, workload};
+
+    const LBA: u32 = 512;
+    const BLOCK: u64 = 4096;
+
+    fn service(order: FileOrder, ios: u32) -> FileService {
+        FileService { order, ios }
+    }
+
+    /// Over files of so many blocks each.
+    fn steps(rw: &str, service: FileService, blocks: &[u64]) -> Steps {
+        let job = JobOptions { rw: workload(rw), file_service: service, ..job() };
+        let regions: Vec<_> =
+            blocks.iter().map(|count| (Region { start: 0, bytes: count * BLOCK }, LBA)).collect();
+        Steps::new(&job, &regions, 7).expect("steps")
+    }
+
+    fn all(steps: &mut Steps) -> Vec<Step> {
+        std::iter::from_fn(|| steps.next_step()).collect()
+    }
+
+    fn files(rw: &str, service: FileService, blocks: &[u64]) -> Vec<u32> {
+        all(&mut steps(rw, service, blocks)).iter().map(|step| step.file).collect()
+    }
+
+    #[test]
+    fn files_take_turns_until_each_has_come_to_its_end() {
+        let of = |order, ios| files("read", service(order, ios), &[3, 1, 2]);
+        assert_eq!(of(FileOrder::RoundRobin, 1), [0, 1, 2, 0, 2, 0]);
+        assert_eq!(of(FileOrder::RoundRobin, 2), [0, 0, 1, 2, 2, 0]);
+        assert_eq!(of(FileOrder::Sequential, 1), [0, 0, 0, 1, 2, 2]);
+        let mut random = of(FileOrder::Random, 1);
+        random.sort_unstable();
+        assert_eq!(random, [0, 0, 0, 1, 2, 2]);
+        assert_ne!(
+            files("read", service(FileOrder::Random, 1), &[20, 20])[..6],
+            [0, 1, 0, 1, 0, 1]
+        );
+    }
+
+    #[test]
+    fn random_runs_are_as_long_as_asked() {
+        let files = files("read", service(FileOrder::Random, 5), &[50, 50, 50]);
+        // While all files are open, a file is left only after a multiple of five.
+        let runs: Vec<_> = files[..50].chunks(5).collect();
+        assert!(runs.iter().all(|run| run.iter().all(|file| *file == run[0])), "{files:?}");
+    }
+
+    #[test]
+    fn each_block_of_each_file_comes_once_in_a_pass_and_numbers_are_unique() {
+        for order in [FileOrder::RoundRobin, FileOrder::Sequential, FileOrder::Random] {
+            let mut steps = steps("randwrite", service(order, 1), &[16, 8, 24]);
+            let mut numbers = Vec::new();
+            for pass in 0..2 {
+                let taken = all(&mut steps);
+                let mut places: Vec<_> =
+                    taken.iter().map(|step| (step.file, step.offset)).collect();
+                places.sort_unstable();
+                places.dedup();
+                assert_eq!((places.len(), steps.position(), steps.pass()), (48, 48, pass));
+                numbers.extend(taken.iter().map(|step| step.number));
+                steps.next_pass();
+            }
+            numbers.sort_unstable();
+            numbers.dedup();
+            assert_eq!(numbers.len(), 96, "{order:?}");
+        }
+    }
+
+    #[test]
+    fn what_was_written_is_listed_with_its_file_and_number() {
+        let mut steps = steps("randwrite", service(FileOrder::Random, 2), &[16, 16]);
+        steps.next_pass();
+        let mut taken: Vec<Step> = (0..20).filter_map(|_| steps.next_step()).collect();
+        let mut written: Vec<Step> = steps.written().collect();
+        let key = |step: &Step| (step.file, step.offset, step.number);
+        taken.sort_unstable_by_key(key);
+        written.sort_unstable_by_key(key);
+        assert_eq!(written, taken);
+        assert!(taken.iter().all(|step| steps.is_intact(step)));
+    }
+
+    #[test]
+    fn a_pass_goes_on_from_where_it_is_skipped_to() {
+        let from_start = || steps("randwrite", service(FileOrder::Random, 3), &[16, 16, 5]);
+        let mut straight = from_start();
+        straight.next_pass();
+        assert!((0..11).all(|_| straight.next_step().is_some()));
+        let mut skipped = from_start();
+        skipped.skip_to(1, 11);
+        assert_eq!(all(&mut skipped), all(&mut straight));
+    }
+}

@@ -1,0 +1,81 @@
+//! Where reports go, standard output or a file, and remarks, standard error.
+//!
+//! All of it goes through [`printable_lines`], so that nothing that a drive, another user or a server chose reaches a
+//! terminal as more than text. What keeps such text in its line is [`printable`](crate::human::printable), where the
+//! line is put together.
+
+use std::fs::File;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use crate::failure::{Failure, Result};
+use crate::human::{printable, printable_lines};
+
+/// A place for a report.
+///
+/// A reader that went away (`adit identify … | head -1`) is no failure: the rest is dropped.
+#[derive(Debug)]
+pub enum Output {
+    /// Standard output.
+    Standard,
+    /// A file, with its path for messages.
+    File(File, PathBuf),
+}
+
+impl Output {
+    /// Creates or empties the file at `path`, or takes standard output where there is none.
+    ///
+    /// # Errors
+    /// When the file cannot be created.
+    pub fn open(path: Option<&Path>) -> Result<Output> {
+        let Some(path) = path else { return Ok(Output::Standard) };
+        let created = File::create(path);
+        let file =
+            created.map_err(|error| Failure::failed(format!("{}: {error}", path.display())))?;
+        Ok(Output::File(file, path.to_owned()))
+    }
+
+    /// Appends `text`.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub fn write(&mut self, text: &str) -> Result<()> {
+        let text = printable_lines(text);
+        let (written, name) = match self {
+            Output::Standard => (to_standard_output(&text), "standard output".to_owned()),
+            Output::File(file, path) => {
+                (file.write_all(text.as_bytes()), path.display().to_string())
+            }
+        };
+        written.map_err(|error| Failure::failed(format!("{name}: {error}")))
+    }
+}
+
+fn to_standard_output(text: &str) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        other => other,
+    }
+}
+
+/// Writes `text` and a line feed to standard error. Where that is full or gone, the exit code still tells.
+pub fn remark(text: &str) {
+    drop(writeln!(io::stderr(), "{}", printable_lines(text)));
+}
+
+/// Standard error for a log whose every event is one line.
+#[derive(Debug)]
+pub struct LogLines;
+
+impl Write for LogLines {
+    fn write(&mut self, event: &[u8]) -> io::Result<usize> {
+        let text = String::from_utf8_lossy(event);
+        let line = printable(text.strip_suffix('\n').unwrap_or(&text));
+        writeln!(io::stderr(), "{line}").map(|()| event.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        io::stderr().flush()
+    }
+}

@@ -1,0 +1,108 @@
+//! `adit gpu`: queues that a GPU drives, from the command line.
+//!
+//! | module | command |
+//! |---|---|
+//! | `doctor` | what the machine has, what works with it, and why the rest does not |
+//! | `selftest` | whether the GPU can drive rings, check by check |
+//! | `bench` | what the rings can do |
+//! | `table` | ways to address a KV pool, side by side; needs no GPU |
+//! | `trace` | one layer of a store's KV blocks through the rings, step by step |
+//!
+//! Without a GPU the other commands end with a reason and exit code 3.
+
+mod bench;
+mod doctor;
+mod selftest;
+mod table;
+mod trace;
+
+use adit_gpu::{Gpu, Place};
+use clap::{Args, Subcommand, ValueEnum};
+
+use adit_tools_common::{failure, human, interrupt, output, units};
+use failure::{Failure, Result};
+
+const EXAMPLES: &str = "\
+Targets:
+  soft:mem=1G          the software controller, in this process
+  vfio:0000:01:00.0    a controller bound to vfio-pci
+
+Examples:
+  adit gpu doctor vfio:0000:01:00.0
+  adit gpu selftest
+  adit gpu bench --queues 8 --sms 8
+  adit gpu table
+  adit gpu trace
+
+Without a GPU they say why there is none and end with exit code 3 (table needs none); each command's help has its exit \
+codes. 'cargo xtask gpu -- trace' runs them with the GPU's code on threads of this machine.";
+
+/// `adit gpu`.
+#[derive(Args, Debug)]
+#[command(after_help = EXAMPLES, subcommand_required = true, arg_required_else_help = true)]
+pub struct GpuCommand {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Doctor(doctor::DoctorArgs),
+    Selftest(selftest::SelftestArgs),
+    Bench(bench::BenchArgs),
+    Table(table::TableArgs),
+    Trace(Box<trace::TraceArgs>),
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// What the GPU, the device or the command line did wrong; that there is no GPU.
+pub fn run(command: &GpuCommand) -> Result<()> {
+    match &command.command {
+        Command::Doctor(args) => doctor::run(args),
+        Command::Selftest(args) => selftest::run(args),
+        Command::Bench(args) => bench::run(args),
+        Command::Table(args) => table::run(args),
+        Command::Trace(args) => trace::run(args),
+    }
+}
+
+/// Which GPU.
+#[derive(Args, Clone, Copy, Debug)]
+struct GpuArg {
+    /// Which GPU, from 0 on
+    #[arg(long = "gpu", value_name = "N", default_value_t = 0)]
+    ordinal: u32,
+}
+
+/// Where memory lies that the GPU and devices share.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Placement {
+    /// In the GPU's memory
+    Hbm,
+    /// In pinned host memory
+    Host,
+}
+
+impl Placement {
+    fn place(self) -> Place {
+        match self {
+            Placement::Hbm => Place::Gpu,
+            Placement::Host => Place::Host,
+        }
+    }
+}
+
+/// Refuses the number of a GPU that is not among those there are. Where there are none, the commands say so.
+///
+/// # Errors
+/// A mistake of the command line.
+fn check(ordinal: u32) -> Result<()> {
+    match Gpu::count() {
+        Ok(count) if ordinal >= count && count > 0 => Err(Failure::usage(format!(
+            "--gpu {ordinal}: there is no GPU {ordinal}; there are {count}, from 0 on"
+        ))),
+        _ => Ok(()),
+    }
+}

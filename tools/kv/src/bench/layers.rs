@@ -1,0 +1,206 @@
+//! KV blocks of a model: put as sequences, restored layer by layer.
+//!
+//! A sequence is a prompt's prefix: its blocks are put one after another, and a layer of all of them is read by one
+//! request, as a server does that computes one layer while the next one comes. Every byte of each tensor is compared with
+//! what was put.
+
+use std::time::Duration;
+
+use adit_driver::Buffer;
+use adit_driver::memory::AnyBuffer;
+use adit_kvstore::layout::Layout;
+use adit_kvstore::shard::{Action, GetItem, Outcome, Part, PutItem, PutOptions};
+use adit_kvstore::{Key, LayoutId, UNIT_BYTES};
+
+use super::contents::{Contents, Expected};
+use super::objects;
+use crate::failure::{Failure, Result};
+use crate::session::{Session, one};
+
+/// Tokens of a KV block, as vLLM has them.
+const TOKENS: u32 = 16;
+/// Blocks that are put by one request.
+const PUT_BLOCKS: u64 = 8;
+/// Most blocks of a sequence: its number is above.
+const SEQUENCE_BITS: u32 = 20;
+
+/// A model's blocks in a store.
+#[derive(Debug)]
+pub struct Blocks {
+    layout: Layout,
+    id: LayoutId,
+    contents: Contents,
+    /// Memory that no request has.
+    memory: Vec<Buffer>,
+}
+
+/// Something that took so long and moved so many bytes.
+#[derive(Clone, Copy, Debug)]
+pub struct Moved {
+    /// How many blocks it was about.
+    pub blocks: u64,
+    /// Bytes of tensors.
+    pub bytes: u64,
+    /// From the request to the last answer.
+    pub took: Duration,
+}
+
+impl Blocks {
+    /// The layout of a model that is known by name.
+    ///
+    /// # Errors
+    /// A usage failure that has the names.
+    pub fn layout(model: &str) -> Result<Layout> {
+        Ok(Layout::named(model, TOKENS)?)
+    }
+
+    /// The name of a block of a sequence.
+    pub fn key(sequence: u64, block: u64) -> Key {
+        objects::key(number(sequence, block))
+    }
+
+    /// Blocks of a layout, which the store learns of if it is new to it.
+    ///
+    /// # Errors
+    /// When it has too many already.
+    pub fn define(session: &mut Session, layout: Layout) -> Result<Blocks> {
+        let local = session.local_mut();
+        let id = local.layout(local.now(), &layout).map_err(Failure::failed)?;
+        let contents = Contents::new(layout.tensor_bytes() as usize, true);
+        Ok(Blocks { layout, id, contents, memory: Vec::new() })
+    }
+
+    /// How many layers a block has.
+    pub fn layers(&self) -> u32 {
+        self.layout.block().layers
+    }
+
+    fn tensor_room(&self) -> usize {
+        (self.layout.tensor_units() * UNIT_BYTES) as usize
+    }
+
+    fn block_room(&self) -> usize {
+        (self.layout.block_units() * UNIT_BYTES) as usize
+    }
+
+    fn run_room(&self) -> usize {
+        (self.layout.run_units() * UNIT_BYTES) as usize
+    }
+
+    /// Puts the blocks of a sequence, a few at a time; `each` is told of these, and ends it with an error.
+    ///
+    /// # Errors
+    /// When a block could not be put, and as `each`.
+    pub fn put(
+        &mut self,
+        session: &mut Session,
+        sequence: u64,
+        count: u64,
+        each: &mut dyn FnMut(Moved) -> Result<()>,
+    ) -> Result<()> {
+        self.take_memory(session, PUT_BLOCKS as usize, self.block_room())?;
+        for from in (0..count).step_by(PUT_BLOCKS as usize) {
+            let items: Vec<PutItem> = (from..count.min(from + PUT_BLOCKS))
+                .map(|block| self.put_item(number(sequence, block), block))
+                .collect();
+            let (puts, begun) = (items.len(), session.local().now());
+            let answers = session.batch(Action::PutMany(items), puts)?;
+            let took = session.local().now().since(begun);
+            for (outcome, memory) in answers {
+                self.memory.push(one(memory));
+                if outcome != Outcome::Stored {
+                    return Err(Failure::failed(format!("a KV block was not stored: {outcome:?}")));
+                }
+            }
+            each(Moved {
+                blocks: puts as u64,
+                bytes: puts as u64 * self.layout.block_bytes(),
+                took,
+            })?;
+        }
+        Ok(())
+    }
+
+    fn put_item(&mut self, object: u64, block: u64) -> PutItem {
+        let mut data = self.memory.pop().expect("memory was taken");
+        let tensors = u64::from(self.layout.tensors());
+        for (tensor, room) in (0..tensors).zip(data.chunks_mut(self.tensor_room())) {
+            self.contents.stamp(room, object * tensors + tensor, 0);
+        }
+        let after = (block > 0).then(|| objects::key(object - 1));
+        let options = PutOptions { layout: self.id, after, ..PutOptions::default() };
+        PutItem {
+            key: objects::key(object),
+            bytes: self.layout.block_bytes(),
+            data: AnyBuffer::One(data),
+            options,
+        }
+    }
+
+    /// Reads one layer of the first `count` blocks of a sequence and verifies every byte of it.
+    ///
+    /// # Errors
+    /// When one is not there, or not what was put.
+    pub fn restore(
+        &mut self,
+        session: &mut Session,
+        sequence: u64,
+        count: u64,
+        layer: u32,
+    ) -> Result<Moved> {
+        self.take_memory(session, count as usize, self.run_room())?;
+        let item = |block, into| GetItem {
+            key: Blocks::key(sequence, block),
+            part: Part::Layer(layer),
+            into: AnyBuffer::One(into),
+        };
+        let room = self.memory.drain(..);
+        let items: Vec<GetItem> =
+            (0..count).zip(room).map(|(block, room)| item(block, room)).collect();
+        let begun = session.local().now();
+        let answers = session.batch(Action::GetMany(items), count as usize)?;
+        let took = session.local().now().since(begun);
+        for (block, (outcome, memory)) in (0..).zip(answers) {
+            let memory = one(memory);
+            if !matches!(outcome, Outcome::Hit { .. }) {
+                return Err(Failure::failed(format!(
+                    "block {block} of sequence {sequence} is not there; use fewer --objects or a larger store"
+                )));
+            }
+            self.verify(number(sequence, block), layer, &memory)?;
+            self.memory.push(memory);
+        }
+        let tensors = u64::from(self.layout.block().tensors_per_layer);
+        Ok(Moved { blocks: count, bytes: count * tensors * self.layout.tensor_bytes(), took })
+    }
+
+    fn verify(&self, object: u64, layer: u32, run: &[u8]) -> Result<()> {
+        let per_layer = u64::from(self.layout.block().tensors_per_layer);
+        let first = object * u64::from(self.layout.tensors()) + u64::from(layer) * per_layer;
+        for (tensor, data) in (first..first + per_layer).zip(run.chunks(self.tensor_room())) {
+            let expected = Expected { object: tensor, generations: (0, 0) };
+            self.contents.check(data, expected).map_err(Failure::failed)?;
+        }
+        Ok(())
+    }
+
+    /// Makes sure of `count` buffers of `bytes`; they hold what tensors hold.
+    fn take_memory(&mut self, session: &Session, count: usize, bytes: usize) -> Result<()> {
+        if self.memory.len() == count && self.memory.iter().all(|buffer| buffer.len() == bytes) {
+            return Ok(());
+        }
+        self.memory.clear();
+        for _ in 0..count {
+            let mut buffer = session.allocate(0, bytes as u64)?;
+            buffer.chunks_mut(self.tensor_room()).for_each(|room| self.contents.initial(room));
+            self.memory.push(buffer);
+        }
+        Ok(())
+    }
+}
+
+/// The number of a block.
+fn number(sequence: u64, block: u64) -> u64 {
+    assert!(block < 1 << SEQUENCE_BITS, "a sequence has fewer blocks");
+    sequence << SEQUENCE_BITS | block
+}

@@ -1,0 +1,125 @@
+//! The objects of a run: their names, and which generation each has.
+//!
+//! A generation is how often an object was put in this run, above the time when the run began: whatever an earlier run
+//! put is of a lower one.
+
+use adit_kvstore::Key;
+
+use super::contents::Expected;
+use adit_bench::mix;
+
+/// Names and generations of objects that are numbered from 0.
+#[derive(Debug)]
+pub(super) struct Objects {
+    /// Generations up to this one are of earlier runs.
+    base: u64,
+    versions: Vec<Version>,
+}
+
+/// How often an object was put.
+#[derive(Clone, Copy, Debug, Default)]
+struct Version {
+    /// Acknowledged.
+    acknowledged: u32,
+    /// Handed in; one more than acknowledged while a put is in flight.
+    handed_in: u32,
+}
+
+impl Objects {
+    /// No objects were put by this run, which began at `unix_ns`.
+    pub(super) fn new(unix_ns: u64) -> Objects {
+        Objects { base: unix_ns, versions: Vec::new() }
+    }
+
+    fn version(&self, object: u64) -> Version {
+        self.versions.get(object as usize).copied().unwrap_or_default()
+    }
+
+    fn version_mut(&mut self, object: u64) -> &mut Version {
+        let index = object as usize;
+        if self.versions.len() <= index {
+            self.versions.resize(index + 1, Version::default());
+        }
+        &mut self.versions[index]
+    }
+
+    /// Whether a put of it is in flight. Of two at once nobody could say which is the last.
+    pub(super) fn is_busy(&self, object: u64) -> bool {
+        let version = self.version(object);
+        version.handed_in != version.acknowledged
+    }
+
+    /// A put begins; the generation that it puts.
+    pub(super) fn begin_put(&mut self, object: u64) -> u64 {
+        let base = self.base;
+        let version = self.version_mut(object);
+        assert_eq!(version.handed_in, version.acknowledged, "one put of an object at a time");
+        version.handed_in += 1;
+        base + u64::from(version.handed_in)
+    }
+
+    /// A put has ended.
+    pub(super) fn end_put(&mut self, object: u64, is_stored: bool) {
+        let version = self.version_mut(object);
+        match is_stored {
+            true => version.acknowledged = version.handed_in,
+            false => version.handed_in = version.acknowledged,
+        }
+    }
+
+    /// The least generation that a get may find which begins now.
+    pub(super) fn least(&self, object: u64) -> u64 {
+        match self.version(object).acknowledged {
+            0 => 0,
+            count => self.base + u64::from(count),
+        }
+    }
+
+    /// What a get may have found that began when `least` was the least and ends now.
+    pub(super) fn expected(&self, object: u64, least: u64) -> Expected {
+        let most = self.base + u64::from(self.version(object).handed_in);
+        Expected { object, generations: (least, most) }
+    }
+}
+
+/// The name of an object: 16 bytes, as block hashes have.
+pub(super) fn key(object: u64) -> Key {
+    Key::from(u128::from(mix(object)) << 64 | u128::from(object))
+}
+
+/// The object of a name; none if it is no name of ours.
+pub(super) fn object(key: &Key) -> Option<u64> {
+    let bits = u128::from_be_bytes(key.as_bytes().try_into().ok()?);
+    let object = bits as u64;
+    (mix(object) == (bits >> 64) as u64).then_some(object)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_and_objects_are_one_to_one() {
+        for number in [0, 1, u64::MAX, 1 << 40] {
+            assert_eq!(object(&key(number)), Some(number));
+        }
+        assert_eq!(object(&Key::from(7u64)), None);
+        assert_eq!(object(&Key::from(7u128)), None);
+    }
+
+    #[test]
+    fn a_get_may_find_what_was_acknowledged_before_it_or_handed_in_since() {
+        let mut objects = Objects::new(1000);
+        assert_eq!(objects.least(3), 0, "an earlier run's");
+        assert_eq!(objects.begin_put(3), 1001);
+        assert!(objects.is_busy(3) && objects.least(3) == 0);
+        assert_eq!(objects.expected(3, 0).generations, (0, 1001));
+        objects.end_put(3, true);
+        assert!(!objects.is_busy(3) && objects.least(3) == 1001);
+        assert_eq!(objects.begin_put(3), 1002);
+        assert_eq!(objects.expected(3, 1001).generations, (1001, 1002));
+        objects.end_put(3, false);
+        assert_eq!(objects.expected(3, 1001).generations, (1001, 1001));
+        assert!(!objects.is_busy(9), "objects that were never put are idle");
+    }
+}

@@ -1,0 +1,197 @@
+//! What a run came to, for people and for programs.
+
+use std::fmt::Write;
+use std::time::Duration;
+
+use adit_kvstore::shard::Stats;
+use serde_json::{Value, json};
+
+use super::counted::{Counted, Way};
+use super::options::KvBenchArgs;
+use crate::human;
+use adit_bench::{Latency, PERCENTILES, moments};
+
+/// Everything that is told.
+#[derive(Debug)]
+pub(super) struct Outcome {
+    /// What was counted.
+    pub(super) counted: Counted,
+    /// Objects that the workload chose from, or was to put.
+    pub(super) objects: u64,
+    /// From the first request to the last answer.
+    pub(super) elapsed: Duration,
+    /// How long it then took until everything was durable.
+    pub(super) commit: Duration,
+    /// What the store counted meanwhile.
+    pub(super) store: Stats,
+    /// Whether the user ended it.
+    pub(super) interrupted: bool,
+}
+
+impl Outcome {
+    /// For programs.
+    pub(super) fn json(&self, args: &KvBenchArgs) -> String {
+        let targets: Vec<String> = args.store.iter().map(ToString::to_string).collect();
+        let mut report = json!({
+            "workload": args.workload.to_string(),
+            "store": targets,
+            "object_bytes": args.object_bytes,
+            "objects": self.objects,
+            "iodepth": args.iodepth,
+            "durability": args.durability.to_string(),
+            "policy": args.policy.to_string(),
+            "capacity_blocks": args.capacity_blocks,
+            "runtime_ms": self.elapsed.as_millis() as u64,
+            "commit_ms": self.commit.as_millis() as u64,
+            "interrupted": self.interrupted,
+            "get": self.way_json(&self.counted.get),
+            "put": self.way_json(&self.counted.put),
+        });
+        report["get"]["misses"] = self.counted.misses.into();
+        report["put"]["declined"] = self.counted.declined.into();
+        report["evictions"] = self.store.evictions.into();
+        if let Some(replayed) = &self.counted.replayed {
+            report["requests"] = replayed.requests.into();
+            report["references"] = replayed.references.into();
+            report["prefix_hits"] = replayed.prefix_hits.into();
+            report["prefix_hit_share"] = share(replayed.prefix_hits, replayed.references).into();
+            report["request_lat_ns"] = moments(&replayed.latency, &PERCENTILES);
+        }
+        if let Some(restored) = &self.counted.restored {
+            report["layers"] = json!({
+                "model": args.model,
+                "restored": restored.layers,
+                "commands_per_layer": per(self.store.commands_read, restored.layers),
+                "lat_ns": moments(&restored.latency, &PERCENTILES),
+            });
+        }
+        report["device"] = json!({
+            "bytes_written": self.store.bytes_to_device,
+            "write_amplification": self.write_amplification(),
+            "journal_bytes": self.store.journal_bytes,
+            "checkpoint_bytes": self.store.checkpoint_bytes,
+            "commands_read": self.store.commands_read,
+            "commands_write": self.store.commands_write,
+            "flushes": self.store.flushes,
+        });
+        format!("{report:#}\n")
+    }
+
+    fn way_json(&self, way: &Way) -> Value {
+        json!({
+            "ops": way.ops(),
+            "bytes": way.bytes,
+            "iops": self.per_second(way, way.ops()),
+            "bw_bytes": self.per_second(way, way.bytes) as u64,
+            "lat_ns": moments(&way.latency, &PERCENTILES),
+        })
+    }
+
+    fn per_second(&self, way: &Way, count: u64) -> f64 {
+        let took = way.took.unwrap_or(self.elapsed);
+        if took.is_zero() { 0.0 } else { count as f64 / took.as_secs_f64() }
+    }
+
+    /// Bytes written to the device for each byte of objects; none where nothing was put.
+    fn write_amplification(&self) -> Option<f64> {
+        let written = self.store.bytes_written;
+        (written > 0).then(|| self.store.bytes_to_device as f64 / written as f64)
+    }
+
+    /// For people.
+    pub(super) fn table(&self, args: &KvBenchArgs) -> String {
+        let mut out = format!(
+            "{}: {}, {}, {}\n\n",
+            args.workload,
+            self.what(args),
+            args.durability,
+            args.policy
+        );
+        out.push_str(&heading());
+        for (name, way) in [("get", &self.counted.get), ("put", &self.counted.put)] {
+            if way.ops() > 0 {
+                out.push_str(&self.row(name, way));
+            }
+        }
+        out.push('\n');
+        for (name, value) in self.rows() {
+            writeln!(out, "{name:<22}{value}").expect("a string takes everything");
+        }
+        out
+    }
+
+    fn what(&self, args: &KvBenchArgs) -> String {
+        match self.counted.restored {
+            Some(_) => format!("{} KV blocks of {}", self.objects, args.model),
+            None => format!(
+                "{} objects of {}, {} in flight",
+                self.objects,
+                human::bytes(args.object_bytes as f64),
+                args.iodepth
+            ),
+        }
+    }
+
+    fn row(&self, name: &str, way: &Way) -> String {
+        let [p50, p99, p999] = percentiles(&way.latency);
+        format!(
+            "{name:<6} {:>10} {:>8} {:>12} {p50:>10} {p99:>10} {p999:>10}\n",
+            way.ops(),
+            human::si(self.per_second(way, way.ops()), 4),
+            human::bytes(self.per_second(way, way.bytes)) + "/s",
+        )
+    }
+
+    fn rows(&self) -> Vec<(&'static str, String)> {
+        let mut rows = Vec::new();
+        if let Some(replayed) = &self.counted.replayed {
+            let hits = share(replayed.prefix_hits, replayed.references);
+            rows.push(("requests", replayed.requests.to_string()));
+            rows.push(("references", replayed.references.to_string()));
+            rows.push(("prefix hits", format!("{} ({hits:.4})", replayed.prefix_hits)));
+            rows.push(("request p50, p99", latencies(&replayed.latency)));
+        }
+        if let Some(restored) = &self.counted.restored {
+            rows.push(("layers restored", restored.layers.to_string()));
+            rows.push(("layer p50, p99", latencies(&restored.latency)));
+            let commands = per(self.store.commands_read, restored.layers);
+            rows.push(("commands a layer", format!("{commands:.2}")));
+        }
+        if self.counted.misses > 0 {
+            rows.push(("misses", self.counted.misses.to_string()));
+        }
+        if self.counted.declined > 0 {
+            rows.push(("declined puts", self.counted.declined.to_string()));
+        }
+        rows.push(("evictions", self.store.evictions.to_string()));
+        if let Some(amplification) = self.write_amplification() {
+            rows.push(("write amplification", format!("{amplification:.4}")));
+            rows.push(("commit at the end", human::latency(self.commit.as_nanos() as u64)));
+        }
+        rows
+    }
+}
+
+fn heading() -> String {
+    format!(
+        "{:<6} {:>10} {:>8} {:>12} {:>10} {:>10} {:>10}\n",
+        "", "ops", "IOPS", "bandwidth", "p50", "p99", "p99.9"
+    )
+}
+
+fn percentiles(latency: &Latency) -> [String; 3] {
+    [50.0, 99.0, 99.9].map(|percent| human::latency(latency.percentile_ns(percent)))
+}
+
+fn latencies(latency: &Latency) -> String {
+    let [p50, p99, _] = percentiles(latency);
+    format!("{p50}, {p99}")
+}
+
+fn share(part: u64, whole: u64) -> f64 {
+    per(part, whole)
+}
+
+fn per(count: u64, of: u64) -> f64 {
+    if of == 0 { 0.0 } else { count as f64 / of as f64 }
+}

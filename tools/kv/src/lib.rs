@@ -1,0 +1,93 @@
+//! `adit kv`: a store of objects, from the command line.
+//!
+//! | module | noun |
+//! |---|---|
+//! | `store`, `session` | a store's devices, and the store itself, opened for one command |
+//! | `key` | keys as they are written |
+//! | `format`, `put`, `get`, `ls`, `rm`, `info`, `stat`, `check`, `scrub` | the commands |
+//! | `survey` | what is on the media, read without the store |
+//! | `bench` | the store under load |
+//! | `meter` | how far something is |
+//!
+//! A command has the store to itself: it is refused while another process has it open. `info` and `stat` only look, and
+//! so do `check` and `ls` with `--read-only`: what they tell is then of one moment.
+
+mod bench;
+mod check;
+mod format;
+mod get;
+mod info;
+mod key;
+mod ls;
+mod meter;
+mod put;
+mod rm;
+mod scrub;
+mod session;
+mod stat;
+mod store;
+mod survey;
+
+use clap::{Args, Subcommand};
+
+pub use bench::{Blocks, Moved};
+pub use meter::Meter;
+pub use session::Session;
+pub use store::guard;
+
+use adit_tools_common::{failure, human, interrupt, output, units};
+use failure::Result;
+
+const EXAMPLES: &str = "\
+Targets:
+  uring:kv.img                  a file through io_uring; also a block device
+  vfio:0000:01:00.0             a controller bound to vfio-pci
+  soft:file=kv.img,size=4G      the software controller on a file
+
+Examples:
+  adit kv format uring:kv.img --size 4G
+  adit kv put uring:kv.img greeting hello.txt
+  adit kv get uring:kv.img greeting
+  adit kv ls uring:kv.img
+  adit kv bench --store uring:bench.img --size 4G --workload fill";
+
+/// `adit kv`.
+#[derive(Args, Debug)]
+#[command(after_help = EXAMPLES, subcommand_required = true, arg_required_else_help = true)]
+pub struct KvCommand {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Format(format::FormatArgs),
+    Put(put::PutArgs),
+    Get(get::GetArgs),
+    Ls(ls::LsArgs),
+    Rm(rm::RmArgs),
+    Info(info::InfoArgs),
+    Stat(stat::StatArgs),
+    Check(check::CheckArgs),
+    Scrub(scrub::ScrubArgs),
+    Bench(Box<bench::KvBenchArgs>),
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// What the store, the devices or the command line did wrong.
+pub fn run(command: &KvCommand) -> Result<()> {
+    match &command.command {
+        Command::Format(args) => format::run(args),
+        Command::Put(args) => put::run(args),
+        Command::Get(args) => get::run(args),
+        Command::Ls(args) => ls::run(args),
+        Command::Rm(args) => rm::run(args),
+        Command::Info(args) => info::run(args),
+        Command::Stat(args) => stat::run(args),
+        Command::Check(args) => check::run(args),
+        Command::Scrub(args) => scrub::run(args),
+        Command::Bench(args) => bench::run(args),
+    }
+}

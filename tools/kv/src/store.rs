@@ -1,0 +1,125 @@
+//! The devices of a store on the command line, and how they are opened.
+
+use adit_driver::soft::{self, Storage};
+use adit_driver::target::KernelPath;
+use adit_driver::{Device, DeviceOptions, Target};
+use clap::Args;
+
+use crate::failure::{Failure, Result};
+use adit_bench::{Permission, Written, check_destruction};
+
+/// I/O queues that are asked for: the most parts that a store can have on a controller that grants them.
+const QUEUES: u16 = 64;
+
+/// A store, for commands that take something else beside it.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct StoreArg {
+    /// The store's device, as in uring:kv.img, vfio:0000:01:00.0 or soft:file=kv.img,size=4G
+    target: Target,
+
+    /// Another device of the store; in the order in which they were formatted
+    #[arg(long, value_name = "TARGET")]
+    with: Vec<Target>,
+}
+
+impl StoreArg {
+    /// All devices in order.
+    pub(crate) fn targets(&self) -> Vec<Target> {
+        [&self.target].into_iter().chain(&self.with).cloned().collect()
+    }
+}
+
+/// A store, for commands that take nothing else.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct StoreArgs {
+    /// The store's devices in the order in which they were formatted, as in uring:kv.img or vfio:0000:01:00.0
+    #[arg(value_name = "TARGET", required = true)]
+    pub(crate) targets: Vec<Target>,
+}
+
+/// How messages call a store: by its first device.
+pub(crate) fn name(targets: &[Target]) -> String {
+    targets.first().map(Target::device).unwrap_or_default()
+}
+
+/// Refuses targets of which one is named twice.
+///
+/// # Errors
+/// A usage failure that names it.
+fn check_distinct(targets: &[Target]) -> Result<()> {
+    let is_known = |(index, target): &(usize, &Target)| targets[..*index].contains(target);
+    match targets.iter().enumerate().find(is_known) {
+        None => Ok(()),
+        Some((_, target)) => Err(Failure::usage(format!(
+            "{target} is named twice; name each device of the store once"
+        ))),
+    }
+}
+
+/// Refuses targets of which one is named twice, or is a file that is not there; `fix` says what to do of that.
+///
+/// # Errors
+/// Which one.
+pub(crate) fn check_there(targets: &[Target], fix: &str) -> Result<()> {
+    let is_missing = |target: &&Target| match target {
+        Target::Kernel(kernel) => {
+            // Where that cannot be told, the open says why.
+            kernel.path != KernelPath::Null && matches!(kernel.file.try_exists(), Ok(false))
+        }
+        _ => false,
+    };
+    check_distinct(targets)?;
+    match targets.iter().find(is_missing) {
+        None => Ok(()),
+        Some(target) => Err(Failure::failed(format!("{target}: there is no such file; {fix}"))),
+    }
+}
+
+/// What to do where a store is to be that is not there.
+pub(crate) const NO_STORE: &str =
+    "look at the target's name, or make a store with 'adit kv format'";
+
+/// Opens the devices for this process alone; files are made where `file_bytes` says how long.
+///
+/// # Errors
+/// As [`Device::open`]; also where another process has one open as a store.
+pub(crate) fn open_devices(targets: &[Target], file_bytes: Option<u64>) -> Result<Vec<Device>> {
+    match file_bytes {
+        Some(_) => check_distinct(targets)?,
+        None => check_there(targets, "make it with --size, or look at the target's name")?,
+    }
+    let options = DeviceOptions {
+        queue_count: QUEUES,
+        exclusive: true,
+        file_bytes,
+        ..DeviceOptions::default()
+    };
+    targets.iter().map(|target| Ok(Device::open(target, &options)?)).collect()
+}
+
+/// Whether what a target holds was made for this run and goes with it.
+pub(crate) fn is_made_for_the_run(target: &Target) -> bool {
+    match target {
+        Target::Kernel(kernel) => kernel.path == KernelPath::Null,
+        Target::Soft { options, .. } => options
+            .parse::<soft::Options>()
+            .is_ok_and(|options| !matches!(options.storage, Storage::File { .. })),
+        _ => false,
+    }
+}
+
+/// Refuses devices that are mounted, claimed or hold what somebody may want to keep; with `force` only those that
+/// cannot be written.
+///
+/// # Errors
+/// What is there, and how to go on.
+pub fn guard(targets: &[Target], devices: &[Device], force: bool) -> Result<()> {
+    let written = targets.iter().zip(devices);
+    let written: Vec<Written<'_>> =
+        written.map(|(target, device)| Written { target, device }).collect();
+    let permission = Permission { option: "--force", is_given: force };
+    for warning in check_destruction(&written, permission)? {
+        tracing::warn!("{}", warning.text);
+    }
+    Ok(())
+}

@@ -1,0 +1,203 @@
+//! The way back: from whatever state a run or a crash has left a device in, to what was recorded.
+//!
+//! Only what is ours is taken back: the `driver_override` if it still says `vfio-pci`, the driver if it still is
+//! `vfio-pci`, the owner of its file, and all of that only if the record is of this boot. A device that the kernel's driver has again (after a reboot) or that another tool has taken since is left
+//! as it is. The record goes last, so that what is cut off here is completed by the next `adit setup restore`.
+
+use std::time::Duration;
+
+use serde::Serialize;
+
+use super::device::{Device, VFIO_PCI, driver_directory};
+use crate::change::Change;
+use crate::failure::{Failure, Result};
+use crate::grant;
+use crate::operation::Operation;
+use crate::record::{DeviceRecord, Phase};
+
+/// How long a driver and its block devices may take to come back.
+const BLOCK_DEVICES: Duration = Duration::from_secs(60);
+
+/// A device that was given back.
+#[derive(Debug, PartialEq, Eq, Serialize)]
+pub(super) struct Returned {
+    bdf: String,
+    state: State,
+    /// Its driver.
+    driver: Option<String>,
+    /// Its block devices.
+    namespaces: Vec<String>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+enum State {
+    /// As it was before it was bound.
+    Restored,
+    /// With a driver that somebody else gave it, who keeps it.
+    LeftAlone,
+    /// Not in the machine.
+    Gone,
+}
+
+impl Returned {
+    /// What became of it, or would become of it in a dry run.
+    pub(super) fn sentence(&self, dry: bool) -> String {
+        let Returned { bdf, driver, namespaces, .. } = self;
+        let is = if dry { "would be" } else { "is" };
+        let driver = driver.as_deref().unwrap_or("none");
+        match self.state {
+            State::Restored if namespaces.is_empty() => format!("{bdf} {is} back: driver {driver}"),
+            State::Restored => {
+                format!("{bdf} {is} back: driver {driver}, {}", namespaces.join(", "))
+            }
+            State::LeftAlone => format!("{bdf} {is} left alone, and its record removed"),
+            State::Gone => format!("{bdf} {is} forgotten"),
+        }
+    }
+}
+
+/// What is written down when a device is back.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Afterwards<'a> {
+    /// Nothing: the record goes, and what was granted.
+    Forget,
+    /// What was there before: it is to be tried again at the next boot.
+    Keep(&'a DeviceRecord),
+}
+
+/// Gives the device of `record` back.
+///
+/// # Errors
+/// When a change fails or the driver does not take it: the record stays.
+pub(super) fn give_back(
+    operation: &mut Operation,
+    record: &mut DeviceRecord,
+    afterwards: Afterwards,
+) -> Result<Returned> {
+    let device = Device::at(record.address());
+    if record.phase == Phase::Bound {
+        record.phase = Phase::Unbinding;
+        operation.change(record.stored())?;
+    }
+    let granted_before = match afterwards {
+        Afterwards::Forget => None,
+        Afterwards::Keep(before) => before.grant.as_ref(),
+    };
+    if record.grant.as_ref() != granted_before || granted_before.is_none() {
+        grant::take_back(operation, record)?;
+    }
+    let state = if is_same(operation, device, record) {
+        detach(operation, device, record)?;
+        attach(operation, device, record)?
+    } else {
+        operation
+            .say(format!("{device} is gone or another device: there is nothing to bring back"))?;
+        State::Gone
+    };
+    let namespaces = device.block_devices(operation.root);
+    let driver = driver_now(operation, device, record);
+    operation.change(match afterwards {
+        Afterwards::Forget => record.forgotten(),
+        Afterwards::Keep(before) => {
+            DeviceRecord { grant: record.grant.clone(), ..before.clone() }.stored()
+        }
+    })?;
+    Ok(Returned { bdf: record.bdf.clone(), state, driver, namespaces })
+}
+
+/// Whether the device is in the machine. A new one at its address has never been ours.
+fn is_same(operation: &Operation, device: Device, record: &DeviceRecord) -> bool {
+    device.ids(operation.root).as_ref() == Some(&record.identity.ids)
+}
+
+/// Takes it from vfio-pci, and the name of vfio-pci off it.
+fn detach(operation: &mut Operation, device: Device, record: &DeviceRecord) -> Result<()> {
+    if !record.is_of_this_boot(operation.root) {
+        return Ok(());
+    }
+    if device.driver_override(operation.root).as_deref() == Some(VFIO_PCI) {
+        operation.change(device.set_override(record.before.driver_override.as_deref()))?;
+    }
+    if device.driver(operation.root).as_deref() == Some(VFIO_PCI) {
+        operation.change(device.unbind())?;
+    }
+    Ok(())
+}
+
+/// Gives it to the driver that it had, unless one has it.
+fn attach(operation: &mut Operation, device: Device, record: &DeviceRecord) -> Result<State> {
+    let now = device.driver(operation.root);
+    // In a dry run vfio-pci still has it.
+    let is_ours = now.as_deref() == Some(VFIO_PCI) && record.is_of_this_boot(operation.root);
+    let is_free = now.is_none() || is_ours;
+    match (&record.before.driver, now) {
+        (Some(before), _) if is_free => rebind(operation, device, before)?,
+        (before, Some(now)) if !is_free && before.as_ref() != Some(&now) => {
+            operation.say(format!("{device} has the driver {now} by now, and keeps it"))?;
+            return Ok(State::LeftAlone);
+        }
+        _ => {}
+    }
+    await_block_devices(operation, device, record)?;
+    Ok(State::Restored)
+}
+
+fn rebind(operation: &mut Operation, device: Device, driver: &str) -> Result<()> {
+    let other = device.driver_override(operation.root).filter(|name| name != VFIO_PCI);
+    if let Some(other) = other {
+        return Err(Failure::failed(format!(
+            "{device} cannot go back to {driver}: another tool has set its driver_override to {other}; \
+             lift that with 'echo > /sys/bus/pci/devices/{device}/driver_override', then run 'adit setup restore'"
+        )));
+    }
+    if !operation.root.exists(driver_directory(driver)) {
+        let arguments = vec![driver.to_owned()];
+        operation.change(Change::Run { program: "modprobe".into(), arguments })?;
+    }
+    operation.change(device.bind_to(driver))?;
+    let is_back = |device: Device, root: &_| device.driver(root).as_deref() == Some(driver);
+    let came = operation
+        .wait(&format!("waiting for {driver}"), BLOCK_DEVICES, |root| is_back(device, root));
+    if came {
+        return Ok(());
+    }
+    Err(Failure::failed(format!(
+        "{device} did not go back to {driver}; 'dmesg' may say why, then run 'adit setup restore' again"
+    )))
+}
+
+/// Waits for as many namespaces as there were. After a reboot nothing is on its way that this could wait for.
+fn await_block_devices(
+    operation: &mut Operation,
+    device: Device,
+    record: &DeviceRecord,
+) -> Result<()> {
+    let names = &record.identity.namespaces;
+    if names.is_empty() || !record.is_of_this_boot(operation.root) {
+        return Ok(());
+    }
+    let what = format!("waiting for {}", names.join(", "));
+    let came = operation
+        .wait(&what, BLOCK_DEVICES, |root| device.block_devices(root).len() >= names.len());
+    if came {
+        return Ok(());
+    }
+    let there = device.block_devices(operation.root);
+    let there = if there.is_empty() { "none".to_owned() } else { there.join(", ") };
+    operation.say(format!(
+        "warning: {device} has its driver back, but not all of its block devices: there were {}, there is {there}; \
+         'dmesg' may say why",
+        names.join(", ")
+    ))
+}
+
+/// The driver at the end; in a dry run, the one that it would be.
+fn driver_now(operation: &Operation, device: Device, record: &DeviceRecord) -> Option<String> {
+    let now = device.driver(operation.root);
+    let is_ours = now.as_deref() == Some(VFIO_PCI) && record.is_of_this_boot(operation.root);
+    if operation.is_dry() && is_ours {
+        return record.before.driver.clone();
+    }
+    now
+}

@@ -1,0 +1,180 @@
+//! One PCI function in sysfs: what its attributes say at this moment, and the writes that move it between drivers.
+//!
+//! The attributes are those of the kernel's `Documentation/ABI/testing/sysfs-bus-pci`. Nothing is kept: each question
+//! is answered by the files as they are.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use adit_driver::bus::pci::PciAddress;
+
+use crate::change::Change;
+use crate::root::Root;
+
+/// The driver that hands a function to user space.
+pub(super) const VFIO_PCI: &str = "vfio-pci";
+
+/// The kernel's driver of NVMe controllers.
+pub(super) const NVME: &str = "nvme";
+
+/// The functions of the machine.
+const DEVICES: &str = "/sys/bus/pci/devices";
+
+/// A function, there or not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Device(PciAddress);
+
+impl fmt::Display for Device {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl Device {
+    /// The function at `address`.
+    pub(super) fn at(address: PciAddress) -> Device {
+        Device(address)
+    }
+
+    fn attribute(self, name: &str) -> PathBuf {
+        Path::new(DEVICES).join(self.0.to_string()).join(name)
+    }
+
+    /// Whether any PCI function can be seen: in some containers none can, and then "it is gone" would be a guess.
+    pub(super) fn any(root: &Root) -> bool {
+        !root.names(DEVICES).is_empty()
+    }
+
+    /// Whether it is there.
+    pub(super) fn is_there(self, root: &Root) -> bool {
+        root.exists(self.attribute(""))
+    }
+
+    /// Its class, `0x010802`.
+    pub(super) fn class(self, root: &Root) -> Option<String> {
+        root.text(self.attribute("class"))
+    }
+
+    /// Vendor and device, `8086:0a54`.
+    pub(super) fn ids(self, root: &Root) -> Option<String> {
+        let id = |name| Some(root.text(self.attribute(name))?.trim_start_matches("0x").to_owned());
+        Some(format!("{}:{}", id("vendor")?, id("device")?))
+    }
+
+    /// The driver that has it.
+    pub(super) fn driver(self, root: &Root) -> Option<String> {
+        root.link_name(self.attribute("driver"))
+    }
+
+    /// The only driver that may have it, if one is named; the kernel prints `(null)` where none is.
+    pub(super) fn driver_override(self, root: &Root) -> Option<String> {
+        let text = root.text(self.attribute("driver_override"))?;
+        Some(text).filter(|name| !name.is_empty() && name != "(null)")
+    }
+
+    /// Whether the file by which user space opens it is there: its IOMMU group's, `/dev/vfio/12`.
+    pub(super) fn has_group_file(self, root: &Root) -> bool {
+        let Some(group) = root.link_name(self.attribute("iommu_group")) else { return false };
+        ["", "noiommu-"].iter().any(|kind| root.present(format!("/dev/vfio/{kind}{group}")))
+    }
+
+    /// Its serial number, as the kernel's NVMe driver has read it.
+    pub(super) fn serial(self, root: &Root) -> Option<String> {
+        let controllers = self.attribute("nvme");
+        let controller = root.names(&controllers).into_iter().next()?;
+        let serial = root.text(controllers.join(controller).join("serial"))?;
+        Some(serial).filter(|serial| !serial.is_empty())
+    }
+
+    /// Its namespaces that have come up as block devices, by name. With native multipathing these are the paths
+    /// (`nvme0c0n1`): as many as there are namespaces.
+    pub(super) fn block_devices(self, root: &Root) -> Vec<String> {
+        let controllers = self.attribute("nvme");
+        let mut found = Vec::new();
+        for controller in root.names(&controllers) {
+            let names = root.names(controllers.join(controller)).into_iter();
+            found.extend(names.filter(|name| is_up(root, name)));
+        }
+        found
+    }
+
+    /// Names the only driver that may have it; lifts that where it is none.
+    pub(super) fn set_override(self, driver: Option<&str>) -> Change {
+        let value = driver.unwrap_or_default().to_owned();
+        Change::Write { path: self.attribute("driver_override"), value }
+    }
+
+    /// Takes it from the driver that has it.
+    pub(super) fn unbind(self) -> Change {
+        Change::Write { path: self.attribute("driver/unbind"), value: self.0.to_string() }
+    }
+
+    /// Lets the kernel look for its driver, as after a hotplug.
+    pub(super) fn probe(self) -> Change {
+        Change::Write { path: "/sys/bus/pci/drivers_probe".into(), value: self.0.to_string() }
+    }
+
+    /// Gives it to `driver`.
+    pub(super) fn bind_to(self, driver: &str) -> Change {
+        Change::Write { path: driver_directory(driver).join("bind"), value: self.0.to_string() }
+    }
+}
+
+/// Where a driver is once its module is loaded.
+pub(super) fn driver_directory(driver: &str) -> PathBuf {
+    Path::new("/sys/bus/pci/drivers").join(driver)
+}
+
+/// Whether a namespace has a file in `/dev`: one in a format that the kernel cannot use has none, nor can anybody use it.
+pub(super) fn has_file(root: &Root, name: &str) -> bool {
+    root.exists(Path::new("/sys/class/block").join(name).join("dev"))
+}
+
+/// Whether `name` is a namespace (`nvme0n1`) whose node is there, or a path to one (`nvme0c0n1`), which has none.
+fn is_up(root: &Root, name: &str) -> bool {
+    let Some((controller, namespace)) =
+        name.strip_prefix("nvme").and_then(|rest| rest.split_once('n'))
+    else {
+        return false;
+    };
+    let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    let is_namespace = is_number(namespace) && controller.split('c').all(is_number);
+    is_namespace && (controller.contains('c') || root.present(Path::new("/dev").join(name)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn attributes_read_as_the_kernel_prints_them() {
+        let root = Root::recorded(
+            "\
+/sys/bus/pci/devices/0000:01:00.0/driver -> ../../../../bus/pci/drivers/nvme
+/sys/bus/pci/devices/0000:01:00.0/driver_override = (null)
+/sys/bus/pci/devices/0000:01:00.0/vendor = 0x8086
+/sys/bus/pci/devices/0000:01:00.0/device = 0x0a54
+/sys/bus/pci/devices/0000:01:00.0/iommu_group -> ../../../../kernel/iommu_groups/12
+/sys/bus/pci/devices/0000:01:00.0/nvme/nvme3/nvme3n1/size = 8
+/sys/bus/pci/devices/0000:01:00.0/nvme/nvme3/nvme3n2/size = 8
+/sys/bus/pci/devices/0000:01:00.0/nvme/nvme3/nvme3c0n7/size = 8
+/sys/bus/pci/devices/0000:01:00.0/nvme/nvme3/serial = PHLJ1   
+/sys/bus/pci/devices/0000:01:00.0/nvme/nvme3/ng3n1/
+/sys/bus/pci/devices/0000:01:00.0/nvme/nvme3/nvmenvme/
+/dev/nvme3n1 = x
+/dev/vfio/noiommu-12 = x
+",
+        );
+        let device = Device::at("0000:01:00.0".parse().expect("address"));
+        assert!(device.is_there(&root) && Device::any(&root));
+        assert_eq!(device.driver(&root).as_deref(), Some("nvme"));
+        assert_eq!(device.driver_override(&root), None);
+        assert_eq!(device.ids(&root).as_deref(), Some("8086:0a54"));
+        assert!(device.has_group_file(&root));
+        assert_eq!(device.block_devices(&root), ["nvme3c0n7", "nvme3n1"]);
+        assert_eq!(device.serial(&root).as_deref(), Some("PHLJ1"));
+        let other = Device::at("0000:02:00.0".parse().expect("address"));
+        assert!(!other.is_there(&root) && !other.has_group_file(&root));
+        assert!(other.block_devices(&root).is_empty() && other.serial(&root).is_none());
+    }
+}

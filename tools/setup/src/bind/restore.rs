@@ -1,0 +1,146 @@
+//! `unbind` and `restore`: which devices go back, and all that a failure of one must not keep from the others.
+
+use adit_driver::bus::pci::PciAddress;
+
+use super::back::{self, Afterwards, Returned};
+use super::device::{Device, VFIO_PCI};
+use super::{no_iommu, plan};
+use crate::args::UnbindArgs;
+use crate::failure::{Failure, Result};
+use crate::inventory::{Inventory, Process};
+use crate::operation::Operation;
+use crate::record::{self, DeviceRecord};
+use crate::root::Root;
+use crate::{grant, hugepages, persist};
+
+/// Gives back the named devices, or all; of the named ones none where one of them cannot go.
+///
+/// # Errors
+/// What is in the way, or what failed after all were tried.
+pub(super) fn unbind(operation: &mut Operation, args: &UnbindArgs) -> Result<Vec<Returned>> {
+    let root = operation.root;
+    let mut devices = args.devices.clone();
+    devices.sort_unstable();
+    devices.dedup();
+    let mut reasons = Vec::new();
+    for &device in &devices {
+        let against = match record::load(root, device)? {
+            None => Some(unrecorded(root, device)),
+            Some(record) => held(root, &record),
+        };
+        reasons.extend(against);
+    }
+    if !reasons.is_empty() {
+        return Err(plan::refusal(&reasons));
+    }
+    if args.all {
+        devices = record::addresses(root);
+    }
+    if devices.is_empty() {
+        operation.say("nothing is recorded as bound, so there is nothing to give back")?;
+    }
+    let (returned, mut failures) = return_all(operation, &devices);
+    failures.extend(no_iommu::put_back_if_unused(operation).err());
+    Failure::all(failures).map_or(Ok(returned), Err)
+}
+
+/// Gives back everything that `adit setup` has changed.
+///
+/// # Errors
+/// What failed, after all was tried.
+pub(super) fn restore(operation: &mut Operation) -> Result<Vec<Returned>> {
+    let devices = record::addresses(operation.root);
+    let (returned, mut failures) = return_all(operation, &devices);
+    let mut others = false;
+    let mut note = |result: Result<bool>| match result {
+        Ok(was) => others |= was,
+        Err(failure) => failures.push(failure),
+    };
+    for fragment in record::fragments(operation.root) {
+        note(operation.change(fragment).map(|()| true));
+    }
+    // Grants that are left are of devices that were bound by hand.
+    note(grant::withdraw_all(operation));
+    note(no_iommu::put_back_if_unused(operation));
+    note(hugepages::release(operation));
+    note(persist::remove(operation));
+    if let Some(failure) = Failure::all(failures) {
+        return Err(failure);
+    }
+    if returned.is_empty() && !others {
+        operation.say("nothing is recorded, so there is nothing to bring back")?;
+    }
+    Ok(returned)
+}
+
+fn return_all(operation: &mut Operation, devices: &[PciAddress]) -> (Vec<Returned>, Vec<Failure>) {
+    let mut returned = Vec::new();
+    let mut failures = Vec::new();
+    for &device in devices {
+        if operation.is_interrupted() {
+            failures.push(Failure::stopped("interrupted; 'adit setup restore' completes it"));
+            break;
+        }
+        match return_one(operation, device) {
+            Ok(one) => returned.extend(one),
+            Err(failure) => failures.push(failure),
+        }
+        if operation.is_stuck() {
+            failures.push(Failure::failed(
+                "nothing more was tried: once the kernel has finished, 'adit setup restore' completes it",
+            ));
+            break;
+        }
+    }
+    (returned, failures)
+}
+
+fn return_one(operation: &mut Operation, device: PciAddress) -> Result<Option<Returned>> {
+    let root = operation.root;
+    let Some(mut record) = record::load(root, device)? else { return Ok(None) };
+    if !Device::any(root) {
+        return Err(Failure::failed(format!(
+            "{device}: no PCI device can be seen at all; in a container, run this on the host"
+        )));
+    }
+    if let Some(reason) = held(root, &record) {
+        return Err(Failure::failed(reason));
+    }
+    let one = back::give_back(operation, &mut record, Afterwards::Forget)?;
+    operation.say(one.sentence(operation.is_dry()))?;
+    Ok(Some(one))
+}
+
+/// Who keeps a bound device from going: vfio-pci would wait for them in the kernel, for as long as they like. What another
+/// tool has bound since the boot stays bound, so its users are in no way.
+fn held(root: &Root, record: &DeviceRecord) -> Option<String> {
+    if !record.is_of_this_boot(root) {
+        return None;
+    }
+    let device = &record.bdf;
+    let inventory = Inventory::read(root);
+    let function = inventory.controllers.iter().find(|function| function.bdf == *device)?;
+    if function.driver.as_deref() != Some(VFIO_PCI) || function.open_by.is_empty() {
+        return None;
+    }
+    let who = |process: &Process| format!("{} (pid {})", process.name, process.pid);
+    let who: Vec<String> = function.open_by.iter().map(who).collect();
+    Some(format!("{device}: in use by {}; end that first, then run this again", who.join(", ")))
+}
+
+/// Why a device without a record cannot be given back.
+fn unrecorded(root: &Root, address: PciAddress) -> String {
+    let device = Device::at(address);
+    if device.driver(root).as_deref() == Some(VFIO_PCI) {
+        let directory = format!("/sys/bus/pci/devices/{address}");
+        return format!(
+            "{address}: it is bound to vfio-pci, but not by 'adit setup', which has recorded nothing to go back to; by hand, \
+             as root: echo > {directory}/driver_override; echo {address} > {directory}/driver/unbind; \
+             echo {address} > /sys/bus/pci/drivers_probe"
+        );
+    }
+    let recorded = record::addresses(root);
+    let recorded: Vec<String> = recorded.iter().map(ToString::to_string).collect();
+    let recorded = if recorded.is_empty() { "nothing".to_owned() } else { recorded.join(", ") };
+    format!("{address}: 'adit setup' has not bound it; recorded as bound: {recorded}")
+}

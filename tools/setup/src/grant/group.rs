@@ -1,0 +1,147 @@
+//! Devices that a grant opens beside its own: an IOMMU group has one file, and a user who may open it may open every device of
+//! the group that a VFIO driver has.
+//!
+//! A device that is granted to none, or to be granted to none, goes along only where `--with-group` says so. That is
+//! remembered in its record, for binding at boot.
+
+use std::path::PathBuf;
+
+use adit_driver::bus::pci::{PciAddress, is_vfio};
+
+use super::user::User;
+use super::{DEVICES, rule};
+use crate::failure::{Failure, Result};
+use crate::operation::Operation;
+use crate::record;
+use crate::root::Root;
+
+/// What VFIO calls the groups that it makes up where there is no IOMMU.
+const NO_IOMMU_GROUP: &str = "vfio-noiommu";
+
+/// A device that a command binds or grants, as far as its group goes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Sharing<'a> {
+    /// The device.
+    pub(crate) address: PciAddress,
+    /// Who is granted it.
+    pub(crate) user: Option<&'a str>,
+    /// Whether others may go along, or this one with others.
+    pub(crate) with_group: bool,
+    /// Devices that the same command grants to the same user.
+    pub(crate) together: &'a [PciAddress],
+}
+
+/// Who could open what by way of a shared group.
+struct Along {
+    /// The device that is granted to another user or to none.
+    device: PciAddress,
+    /// The member of its group that `user` is granted.
+    by: PciAddress,
+    user: String,
+    group: String,
+    /// Whether that was agreed to, now or by a record.
+    agreed: bool,
+}
+
+/// Says which devices go along with a grant, for all of `devices`.
+///
+/// # Errors
+/// Every one that goes along without `--with-group`; an unknown user.
+pub(crate) fn admit(operation: &mut Operation, devices: &[Sharing]) -> Result<()> {
+    let mut all = Vec::new();
+    for sharing in devices {
+        all.extend(along(operation.root, sharing)?);
+    }
+    let refused: Vec<String> =
+        all.iter().filter(|one| !one.agreed).map(|one| one.refusal(devices)).collect();
+    match refused.as_slice() {
+        [] => {}
+        [one] => return Err(Failure::failed(one)),
+        several => return Err(Failure::list("nothing was changed:", several)),
+    }
+    all.iter().try_for_each(|one| operation.say(one.told()))
+}
+
+fn along(root: &Root, sharing: &Sharing) -> Result<Vec<Along>> {
+    let Sharing { address, user, with_group, together } = *sharing;
+    let Some(group) = number_of(root, address).filter(|group| !is_without_iommu(root, group))
+    else {
+        return Ok(Vec::new());
+    };
+    let others = neighbours(root, address, &group);
+    let agreed = |one| with_group || is_agreed(root, address) || is_agreed(root, one);
+    let one = |device, by, user: &str, other| Along {
+        device,
+        by,
+        user: user.to_owned(),
+        group: group.clone(),
+        agreed: agreed(other),
+    };
+    let Some(user) = user else {
+        let held = others.into_iter().filter_map(|other| Some((other, rule::holder(root, other)?)));
+        return Ok(held.map(|(other, holder)| one(address, other, &holder, other)).collect());
+    };
+    if User::find(root, user)?.uid == 0 {
+        return Ok(Vec::new());
+    }
+    let goes = |other: &PciAddress| {
+        let is_granted = || rule::holder(root, *other).is_some();
+        is_open_to_group(root, *other) && !together.contains(other) && !is_granted()
+    };
+    Ok(others.into_iter().filter(goes).map(|other| one(other, address, user, other)).collect())
+}
+
+impl Along {
+    fn told(&self) -> String {
+        let Along { device, by, user, group, .. } = self;
+        format!("{user} may open {device} too: it shares IOMMU group {group} with {by}")
+    }
+
+    fn refusal(&self, devices: &[Sharing]) -> String {
+        let Along { device, by, user, group, .. } = self;
+        let remedy = if devices.iter().any(|sharing| sharing.address == *device) {
+            format!("add --user {user} to grant it, or --with-group to let it go along")
+        } else {
+            format!(
+                "add --with-group to let it go along, or give it back first \
+                 ('sudo adit setup unbind {device}', or the tool that bound it)"
+            )
+        };
+        format!(
+            "{by}: IOMMU group {group} has one file, so {user} could also open {device}; {remedy}"
+        )
+    }
+}
+
+/// Whether the record of a device says that it may go along, or others with it.
+fn is_agreed(root: &Root, address: PciAddress) -> bool {
+    record::load(root, address).ok().flatten().is_some_and(|record| record.with_group)
+}
+
+/// Whether the group's file opens the device: where VFIO has no hold of it, it does not.
+fn is_open_to_group(root: &Root, address: PciAddress) -> bool {
+    root.link_name(format!("{DEVICES}/{address}/driver")).is_some_and(|driver| is_vfio(&driver))
+}
+
+/// The number of the device's IOMMU group.
+pub(super) fn number_of(root: &Root, address: PciAddress) -> Option<String> {
+    root.link_name(format!("{DEVICES}/{address}/iommu_group"))
+}
+
+/// The file of a group.
+pub(super) fn file(group: &str) -> PathBuf {
+    format!("/dev/vfio/{group}").into()
+}
+
+/// Whether VFIO has made the group up.
+pub(super) fn is_without_iommu(root: &Root, group: &str) -> bool {
+    let name = root.text(format!("/sys/kernel/iommu_groups/{group}/name"));
+    name.as_deref() == Some(NO_IOMMU_GROUP) || root.present(format!("/dev/vfio/noiommu-{group}"))
+}
+
+/// The other PCI devices of a group.
+pub(super) fn neighbours(root: &Root, address: PciAddress, group: &str) -> Vec<PciAddress> {
+    let names = root.names(format!("/sys/kernel/iommu_groups/{group}/devices"));
+    let members = names.iter().filter_map(|name| name.parse().ok());
+    members.filter(|&member| member != address).collect()
+}

@@ -1,0 +1,132 @@
+//! The two files that grant a user a device: a rule of udev's for the device, in this boot, and a drop-in of limits.d for
+//! the user.
+//!
+//! The rule gives the user the file of the device's IOMMU group whenever it is made again, and the device's own file, which kernels with iommufd offer. The files are found by their names, and the rule says whose it is: that
+//! is how what was granted can be taken back where there is no record.
+
+use std::path::PathBuf;
+
+use adit_driver::bus::pci::PciAddress;
+
+use super::user;
+use crate::change::Change;
+use crate::root::Root;
+
+/// Where rules are that end with the boot (udev(7)): at the next one another drive may be at the address. Binding
+/// at boot grants anew, once it has found the drive by its serial number.
+const RULES: &str = "/run/udev/rules.d";
+/// What the names of ours begin with: after the distribution's, which give defaults.
+const PREFIX: &str = "90-adit-";
+/// What each rule runs, up to the user's name.
+const CHOWN: &str = "RUN+=\"/bin/chown ";
+/// Who may read the files: nothing in them is secret.
+const MODE: u32 = 0o644;
+
+/// The rule's file for a device.
+pub(super) fn path(address: PciAddress) -> PathBuf {
+    format!("{RULES}/{PREFIX}{address}.rules").into()
+}
+
+/// The drop-in for a user.
+pub(super) fn limits_path(user: &str) -> PathBuf {
+    format!("/etc/security/limits.d/{PREFIX}{user}.conf").into()
+}
+
+/// The change that writes the rule; `user` is [plain](user::is_plain).
+pub(super) fn written(address: PciAddress, user: &str) -> Change {
+    // Neither form needs the group's number. `%k` is the name in /sys/class/vfio, which is that number; a group without an
+    // IOMMU is called otherwise there, and stays root's.
+    let content = format!(
+        "# Written by 'adit setup grant': {user} may open {address}.\n\
+         # 'adit setup revoke {address}' removes it.\n\
+         # By chown, as some versions of udev ignore OWNER= for users who are not the system's own.\n\
+         SUBSYSTEM==\"vfio\", ACTION==\"add\", TEST==\"/sys/kernel/iommu_groups/%k/devices/{address}\", \
+         MODE=\"0600\", {CHOWN}{user} $devnode\"\n\
+         SUBSYSTEM==\"vfio-dev\", ACTION==\"add\", KERNELS==\"{address}\", \
+         MODE=\"0600\", {CHOWN}{user} $devnode\"\n"
+    );
+    Change::File { path: path(address), content, mode: MODE }
+}
+
+/// The change that writes the drop-in.
+pub(super) fn limits_written(user: &str) -> Change {
+    let content = format!(
+        "# Written by 'adit setup grant': {user} may lock memory, as DMA needs, from the next login on.\n\
+         # 'adit setup revoke' removes it with the last of {user}'s devices.\n\
+         {user} - memlock unlimited\n"
+    );
+    Change::File { path: limits_path(user), content, mode: MODE }
+}
+
+/// Whose a device is by its rule. None without a rule, or where it has been made another.
+pub(super) fn holder(root: &Root, address: PciAddress) -> Option<String> {
+    let text = root.text(path(address))?;
+    let (_, rest) = text.split_once(CHOWN)?;
+    let (name, _) = rest.split_once(' ')?;
+    user::is_plain(name).then(|| name.to_owned())
+}
+
+/// The devices that have a rule.
+pub(super) fn devices(root: &Root) -> Vec<PciAddress> {
+    let names = root.names(RULES);
+    let address = |name: &String| name.strip_prefix(PREFIX)?.strip_suffix(".rules")?.parse().ok();
+    names.iter().filter_map(address).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn address() -> PciAddress {
+        "0000:01:00.0".parse().expect("an address")
+    }
+
+    /// A machine with these bytes as the rule of [`address`].
+    fn machine(rule: &[u8]) -> Root {
+        let root = Root::recorded("/run/udev/rules.d/");
+        std::fs::write(root.path(path(address())), rule).expect("written");
+        root
+    }
+
+    #[test]
+    fn a_rule_says_whose_it_is_and_what_it_matches() {
+        let Change::File { content, .. } = written(address(), "alice") else { panic!("a file") };
+        assert_eq!(holder(&machine(content.as_bytes()), address()).as_deref(), Some("alice"));
+        let rules: Vec<&str> = content.lines().filter(|line| !line.starts_with('#')).collect();
+        assert_eq!(
+            rules,
+            [
+                "SUBSYSTEM==\"vfio\", ACTION==\"add\", \
+                 TEST==\"/sys/kernel/iommu_groups/%k/devices/0000:01:00.0\", MODE=\"0600\", \
+                 RUN+=\"/bin/chown alice $devnode\"",
+                "SUBSYSTEM==\"vfio-dev\", ACTION==\"add\", KERNELS==\"0000:01:00.0\", MODE=\"0600\", \
+                 RUN+=\"/bin/chown alice $devnode\"",
+            ]
+        );
+    }
+
+    #[test]
+    fn only_our_own_rules_are_found() {
+        let root = Root::recorded(
+            "/run/udev/rules.d/90-adit-0000:01:00.0.rules = x\n\
+             /run/udev/rules.d/90-adit-0000:02:00.0.rules.new = x\n\
+             /run/udev/rules.d/90-adit-x.rules = x\n\
+             /run/udev/rules.d/70-0000:03:00.0.rules = x\n",
+        );
+        assert_eq!(devices(&root), [address()]);
+        assert_eq!(holder(&root, address()), None);
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+        #[test]
+        fn of_any_bytes_the_holder_has_a_plain_name(
+            start in "(RUN\\+=\"/bin/chown )?", rest in proptest::collection::vec(any::<u8>(), 0..60),
+        ) {
+            let root = machine(&[start.as_bytes(), &rest].concat());
+            prop_assert!(holder(&root, address()).is_none_or(|name| user::is_plain(&name)));
+        }
+    }
+}

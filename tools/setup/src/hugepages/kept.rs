@@ -1,0 +1,188 @@
+//! What outlives a run: how many pages there were before the first change, and how many there are to be after a boot.
+//!
+//! The record, `/var/lib/adit/setup/hugepages.json`, holds every pool of the machine and is written before the first
+//! change. It is about one boot: each begins with numbers of its own. The exception are pools that a boot sets because we
+//! told it to; for those, what was before stays what was before.
+//!
+//! `/etc/tmpfiles.d/adit-hugepages.conf` is read by systemd-tmpfiles at boot, one line for each pool (tmpfiles.d(5)).
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+use super::pool::Pool;
+use crate::change::Change;
+use crate::failure::{Failure, Result};
+use crate::operation::Operation;
+use crate::record::{STATE, boot_id};
+use crate::root::Root;
+
+/// The form of the record.
+const VERSION: u32 = 1;
+
+/// What systemd-tmpfiles reads at boot.
+pub(super) const AT_BOOT: &str = "/etc/tmpfiles.d/adit-hugepages.conf";
+
+/// The record's file.
+pub(super) fn file() -> String {
+    format!("{STATE}/hugepages.json")
+}
+
+/// How many pages there were before the first change.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Record {
+    version: u32,
+    boot_id: String,
+    pools: Vec<Before>,
+}
+
+/// A pool before the first change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Before {
+    #[serde(flatten)]
+    pool: Pool,
+    pages: u64,
+}
+
+impl Record {
+    /// The record, if there is one.
+    ///
+    /// # Errors
+    /// When the file is there and is no record of ours.
+    pub(super) fn load(root: &Root) -> Result<Option<Record>> {
+        let file = file();
+        let Some(text) = root.text(&file) else { return Ok(None) };
+        let damaged = |why: String| {
+            Failure::failed(format!(
+                "{file} is damaged ({why}); set the numbers of hugepages by hand, then remove it"
+            ))
+        };
+        let record: Record = serde_json::from_str(&text).map_err(|why| damaged(why.to_string()))?;
+        if record.version != VERSION {
+            return Err(damaged(format!("version {}", record.version)));
+        }
+        Ok(Some(record))
+    }
+
+    /// The record for a change of `pools`: what `old` tells of this boot, and of these pools what they are now. What
+    /// somebody else does with other pools is not put back.
+    pub(super) fn of_now(root: &Root, old: Option<&Record>, pools: &[Pool]) -> Record {
+        let mut all = old.map(|old| old.to_put_back(root)).unwrap_or_default();
+        for &pool in pools {
+            let is_known = all.iter().any(|(other, _)| *other == pool);
+            let pages = pool.pages(root).filter(|_| !is_known);
+            all.extend(pages.map(|pages| (pool, pages.lasting())));
+        }
+        all.sort_unstable();
+        let pools = all.into_iter().map(|(pool, pages)| Before { pool, pages }).collect();
+        Record { version: VERSION, boot_id: boot_id(root), pools }
+    }
+
+    /// The pools that this boot has from us, and how many pages they had before.
+    pub(super) fn to_put_back(&self, root: &Root) -> Vec<(Pool, u64)> {
+        let at_boot = at_boot(root);
+        let is_this_boot = self.boot_id == boot_id(root);
+        let ours = |before: &&Before| is_this_boot || at_boot.contains_key(&before.pool);
+        self.pools.iter().filter(ours).map(|before| (before.pool, before.pages)).collect()
+    }
+
+    /// The change that writes it down.
+    pub(super) fn stored(&self) -> Change {
+        let text = serde_json::to_string_pretty(self).expect("a record is plain data");
+        Change::File { path: file().into(), content: text + "\n", mode: 0o644 }
+    }
+}
+
+/// The change that forgets what was before.
+pub(super) fn forgotten() -> Change {
+    Change::Remove { path: file().into() }
+}
+
+/// The change that leaves each boot its own numbers.
+pub(super) fn removed_from_boot() -> Change {
+    Change::Remove { path: AT_BOOT.into() }
+}
+
+/// What each boot is told to set; lines that are not ours are passed over.
+pub(super) fn at_boot(root: &Root) -> BTreeMap<Pool, u64> {
+    let text = root.text(AT_BOOT).unwrap_or_default();
+    text.lines().filter_map(told).collect()
+}
+
+fn told(line: &str) -> Option<(Pool, u64)> {
+    let mut words = line.split_whitespace();
+    let kind = words.next()?;
+    let pool = Pool::of_file(Path::new(words.next()?))?;
+    // Mode, user, group and age mean nothing for a write.
+    let pages = words.nth(4)?.parse().ok()?;
+    (kind == "w!" && words.next().is_none()).then_some((pool, pages))
+}
+
+/// Tells each boot to set these pools, too.
+///
+/// # Errors
+/// When the change fails.
+pub(super) fn tell_boot(operation: &mut Operation, pools: &[(Pool, u64)]) -> Result<()> {
+    let before = at_boot(operation.root);
+    let mut all = before.clone();
+    all.extend(pools.iter().copied());
+    if all == before {
+        return operation.say(format!("{AT_BOOT} says so already"));
+    }
+    let mut content = "# Written by 'adit setup hugepages --persist'; 'adit setup hugepages --release' removes it.\n"
+        .to_owned();
+    for (pool, pages) in all {
+        // With '!' only at boot, and not whenever a package makes systemd-tmpfiles run.
+        writeln!(content, "w! {} - - - - {pages}", pool.file().display())
+            .expect("a string takes everything");
+    }
+    operation.change(Change::File { path: AT_BOOT.into(), content, mode: 0o644 })
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn the_lines_for_a_boot_read_as_they_were_written() {
+        let path = "/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages";
+        let pool = Pool { node: None, page_bytes: 2 << 20 };
+        assert_eq!(told(&format!("w! {path} - - - - 512")), Some((pool, 512)));
+        for line in [
+            String::new(),
+            "# w!".into(),
+            format!("w {path} - - - - 512"),
+            format!("w! {path} - - - 512"),
+            format!("w! {path} - - - - 512 513"),
+            format!("w! {path} - - - - -1"),
+            "w! /etc/shadow - - - - 512".into(),
+        ] {
+            assert_eq!(told(&line), None, "{line}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_record_of_ours_is_named_and_not_guessed_at() {
+        for text in ["{", "[]", "{\"version\": 2, \"boot_id\": \"x\", \"pools\": []}"] {
+            let root = Root::recorded(&format!("{} = {text}", file()));
+            let why = Record::load(&root).expect_err(text).to_string();
+            assert!(why.contains("hugepages.json is damaged"), "{why}");
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+        #[test]
+        fn any_bytes_are_survived(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+            let root = Root::recorded(&format!("{STATE}/\n/etc/tmpfiles.d/\n"));
+            std::fs::write(root.path(file()), &bytes).expect("written");
+            std::fs::write(root.path(AT_BOOT), &bytes).expect("written");
+            let _ = Record::load(&root);
+            at_boot(&root);
+        }
+    }
+}

@@ -1,0 +1,188 @@
+//! Pools of hugepages as the kernel shows them: one for each size on each node.
+//!
+//! The files are those of the kernel's `Documentation/admin-guide/mm/hugetlbpage.rst`. `nr_hugepages` counts surplus
+//! pages, too: those that are in use beyond the number asked for, and are given up when their user ends. What was asked for
+//! is the difference, and only that is compared and recorded here.
+
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use crate::change::Change;
+use crate::human;
+use crate::root::Root;
+
+/// The nodes of a kernel with NUMA.
+const NODES: &str = "/sys/devices/system/node";
+/// The pools of all nodes as one; the only ones of a kernel without NUMA.
+const ALL: &str = "/sys/kernel/mm/hugepages";
+/// The file that says, and sets, how many pages there are.
+const NUMBER: &str = "nr_hugepages";
+
+/// Pages of one size on one node, or on all.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub(super) struct Pool {
+    /// The node; all where it is none.
+    pub(super) node: Option<u32>,
+    /// Bytes of a page.
+    pub(super) page_bytes: u64,
+}
+
+/// How many pages a pool has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Pages {
+    /// All that exist.
+    pub(super) total: u64,
+    /// Those that nobody uses.
+    pub(super) free: u64,
+    /// Those that are given up when their user ends.
+    pub(super) surplus: u64,
+}
+
+impl Pages {
+    /// The number that was asked for.
+    pub(super) fn lasting(self) -> u64 {
+        self.total.saturating_sub(self.surplus)
+    }
+}
+
+impl Pool {
+    fn directory(self) -> PathBuf {
+        let size = format!("hugepages-{}kB", self.page_bytes / 1024);
+        match self.node {
+            Some(node) => Path::new(NODES).join(format!("node{node}/hugepages")).join(size),
+            None => Path::new(ALL).join(size),
+        }
+    }
+
+    /// The file by which the number is set.
+    pub(super) fn file(self) -> PathBuf {
+        self.directory().join(NUMBER)
+    }
+
+    /// The pool whose [`Pool::file`] this is.
+    pub(super) fn of_file(path: &Path) -> Option<Pool> {
+        let directory = path.parent()?;
+        let size = directory.file_name()?.to_str()?;
+        let kib: u64 = size.strip_prefix("hugepages-")?.strip_suffix("kB")?.parse().ok()?;
+        let node = match directory.parent()? {
+            all if all == Path::new(ALL) => None,
+            node => Some(number(node.parent()?.file_name()?.to_str()?)?),
+        };
+        let pool = Pool { node, page_bytes: kib.checked_mul(1024)? };
+        // Whatever else the path has in it would be another file.
+        (pool.file() == path).then_some(pool)
+    }
+
+    /// How many pages there are now; none where the kernel has no such pool.
+    pub(super) fn pages(self, root: &Root) -> Option<Pages> {
+        let count = |file| root.text(self.directory().join(file))?.parse().ok();
+        Some(Pages {
+            total: count(NUMBER)?,
+            free: count("free_hugepages")?,
+            surplus: count("surplus_hugepages").unwrap_or(0),
+        })
+    }
+
+    /// The change that sets the number.
+    pub(super) fn set(self, pages: u64) -> Change {
+        Change::Write { path: self.file(), value: pages.to_string() }
+    }
+
+    /// What it is called: `node 0`.
+    pub(super) fn place(self) -> String {
+        self.node.map_or_else(|| "this machine".to_owned(), |node| format!("node {node}"))
+    }
+
+    /// So many of its pages: `512 pages of 2.0MiB`.
+    pub(super) fn count(self, pages: u64) -> String {
+        let plural = if pages == 1 { "" } else { "s" };
+        format!("{pages} page{plural} of {}", human::capacity(self.page_bytes))
+    }
+}
+
+/// The nodes' numbers; none in a kernel without NUMA.
+pub(super) fn nodes(root: &Root) -> Vec<u32> {
+    let names = root.names(NODES);
+    let mut nodes: Vec<u32> = names.iter().filter_map(|name| number(name)).collect();
+    nodes.sort_unstable();
+    nodes
+}
+
+/// The file that tells of a node's memory, or of the machine's.
+pub(super) fn meminfo(node: Option<u32>) -> PathBuf {
+    node.map_or_else(|| "/proc/meminfo".into(), |node| format!("{NODES}/node{node}/meminfo").into())
+}
+
+/// Every pool of each node; those of the machine in a kernel without NUMA.
+pub(super) fn all(root: &Root) -> Vec<Pool> {
+    let nodes = nodes(root);
+    let places: Vec<Option<u32>> =
+        if nodes.is_empty() { vec![None] } else { nodes.into_iter().map(Some).collect() };
+    let mut pools: Vec<Pool> = places.into_iter().flat_map(|node| sizes(root, node)).collect();
+    pools.sort_unstable();
+    pools
+}
+
+fn sizes(root: &Root, node: Option<u32>) -> Vec<Pool> {
+    let any = Pool { node, page_bytes: 0 }.directory();
+    let directory = any.parent().unwrap_or(&any);
+    let names = root.names(directory).into_iter();
+    names.filter_map(|name| Pool::of_file(&directory.join(name).join(NUMBER))).collect()
+}
+
+/// `node7` is 7.
+fn number(name: &str) -> Option<u32> {
+    let digits = name.strip_prefix("node")?;
+    digits.bytes().all(|byte| byte.is_ascii_digit()).then(|| digits.parse().ok())?
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pool_is_known_by_its_file() {
+        let known = [
+            (
+                "/sys/devices/system/node/node1/hugepages/hugepages-2048kB/nr_hugepages",
+                Pool { node: Some(1), page_bytes: 2 << 20 },
+            ),
+            (
+                "/sys/kernel/mm/hugepages/hugepages-1048576kB/nr_hugepages",
+                Pool { node: None, page_bytes: 1 << 30 },
+            ),
+        ];
+        for (path, pool) in known {
+            assert_eq!(Pool::of_file(Path::new(path)), Some(pool));
+            assert_eq!(pool.file(), Path::new(path));
+        }
+        for path in [
+            "",
+            "/",
+            "nr_hugepages",
+            "/etc/hugepages-2048kB/nr_hugepages",
+            "/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages",
+            "/sys/kernel/mm/hugepages/hugepages-2048/nr_hugepages",
+            "/sys/kernel/mm/hugepages/hugepages-18446744073709551615kB/nr_hugepages",
+            "/etc/node1/hugepages/hugepages-2048kB/nr_hugepages",
+            "/sys/devices/system/node/node+1/hugepages/hugepages-2048kB/nr_hugepages",
+        ] {
+            assert_eq!(Pool::of_file(Path::new(path)), None, "{path}");
+        }
+    }
+
+    #[test]
+    fn surplus_pages_were_not_asked_for() {
+        let root = Root::recorded(
+            "/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages = 10\n\
+             /sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages = 3\n\
+             /sys/kernel/mm/hugepages/hugepages-2048kB/surplus_hugepages = 4\n",
+        );
+        let pools = all(&root);
+        assert_eq!(pools, [Pool { node: None, page_bytes: 2 << 20 }]);
+        let pages = pools[0].pages(&root).expect("it is there");
+        assert_eq!(pages, Pages { total: 10, free: 3, surplus: 4 });
+        assert_eq!(pages.lasting(), 6);
+    }
+}

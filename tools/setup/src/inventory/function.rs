@@ -1,0 +1,261 @@
+//! PCI functions that speak NVMe, as sysfs describes them.
+
+use std::path::{Path, PathBuf};
+
+use adit_driver::bus::pci::{CLASS_NVME, PciAddress, PciFunction};
+
+use super::usage::Usage;
+use super::{Function, Group, Host, Link, Member, Namespace, namespace, verdict};
+use crate::record;
+use crate::root::Root;
+
+/// Where the PCI functions are.
+pub(super) const DEVICES: &str = "/sys/bus/pci/devices";
+
+/// All of them, by address.
+pub(super) fn all(root: &Root, host: &Host, usage: &Usage) -> Vec<Function> {
+    let names = root.names_quietly(DEVICES);
+    let mut addresses: Vec<PciAddress> =
+        names.iter().filter_map(|name| name.parse().ok()).collect();
+    addresses.sort_unstable();
+    let found =
+        addresses.into_iter().filter_map(|address| PciFunction::find(&root.path("/sys"), address));
+    let nvme = found.filter(|function| function.class() == Some(CLASS_NVME));
+    nvme.map(|function| read(root, &function, host, usage)).collect()
+}
+
+fn read(root: &Root, pci: &PciFunction, host: &Host, usage: &Usage) -> Function {
+    let directory = PathBuf::from(format!("{DEVICES}/{}", pci.address()));
+    let attribute = |name: &str| root.text(directory.join(name));
+    for name in ["class", "numa_node", "driver", "iommu_group"] {
+        root.note(directory.join(name));
+    }
+    let controller = Controller::of(root, &directory);
+    // A damaged record is told by whoever would rely on it.
+    let record = record::load(root, pci.address()).unwrap_or_default();
+    let identity = record.as_ref().map(|record| record.identity.clone()).unwrap_or_default();
+    let namespaces = controller
+        .iter()
+        .flat_map(|controller| namespace::all(root, controller, usage))
+        .collect::<Vec<_>>();
+    let told = |name: &str| controller.as_ref().and_then(|controller| controller.text(root, name));
+    let group = group(root, pci);
+    let mut function = Function {
+        bdf: pci.address().to_string(),
+        ids: ids(root, &directory),
+        model: told("model").or(identity.model),
+        serial: told("serial").or(identity.serial),
+        firmware: told("firmware_rev").or(identity.firmware),
+        size_bytes: size(&namespaces).or(identity.size_bytes),
+        numa_node: pci.numa_node(),
+        driver: pci.driver(),
+        state: controller
+            .as_ref()
+            .map(|controller| controller.text(root, "state").unwrap_or_default()),
+        virtual_functions: attribute("sriov_numvfs")
+            .and_then(|text| text.parse().ok())
+            .unwrap_or(0),
+        driver_override: root
+            .text_in_time(directory.join("driver_override"))
+            .filter(|name| is_override(name)),
+        link: link(root, &directory),
+        vmd: vmd(root, &directory),
+        open_by: usage.open_by(&device_files(
+            root,
+            &directory,
+            controller.as_ref(),
+            group.as_ref(),
+        )),
+        iommu_group: group,
+        namespaces,
+        record,
+        obstacles: Vec::new(),
+    };
+    function.obstacles = verdict::obstacles(&function, host);
+    function
+}
+
+fn ids(root: &Root, directory: &Path) -> String {
+    let id = |name: &str| {
+        let text = root.text(directory.join(name)).unwrap_or_default();
+        text.trim_start_matches("0x").to_owned()
+    };
+    format!("{}:{}", id("vendor"), id("device"))
+}
+
+/// The kernel prints `(null)` where there is none.
+fn is_override(name: &str) -> bool {
+    !name.is_empty() && name != "(null)"
+}
+
+fn size(namespaces: &[Namespace]) -> Option<u64> {
+    (!namespaces.is_empty()).then(|| namespaces.iter().map(|namespace| namespace.size_bytes).sum())
+}
+
+/// A controller as the kernel's driver has it: `nvme0`.
+pub(super) struct Controller {
+    /// Its number, 0.
+    pub(super) name: String,
+    /// Its directory below the function's.
+    pub(super) directory: PathBuf,
+}
+
+impl Controller {
+    fn of(root: &Root, function: &Path) -> Option<Controller> {
+        let name = root.names(function.join("nvme")).into_iter().next()?;
+        let directory = function.join("nvme").join(&name);
+        Some(Controller { name, directory })
+    }
+
+    /// An attribute, without the blanks that pad it.
+    pub(super) fn text(&self, root: &Root, name: &str) -> Option<String> {
+        root.text(self.directory.join(name)).filter(|text| !text.is_empty())
+    }
+}
+
+fn group(root: &Root, pci: &PciFunction) -> Option<Group> {
+    let number = pci.iommu_group()?;
+    let members = pci.group_members().into_iter().map(|member| {
+        let directory = format!("/sys/kernel/iommu_groups/{number}/devices/{}", member.name);
+        root.note(format!("{directory}/driver"));
+        Member {
+            class: root.text(format!("{directory}/class")),
+            viable: member.is_viable(),
+            bdf: member.name,
+            driver: member.driver,
+        }
+    });
+    Some(Group { number, members: members.collect() })
+}
+
+/// Files of `/dev` by which a process has the controller itself open: the kernel's, the group's, and the one that
+/// VFIO gives each device for iommufd.
+fn device_files(
+    root: &Root,
+    directory: &Path,
+    controller: Option<&Controller>,
+    group: Option<&Group>,
+) -> Vec<String> {
+    let mut files = Vec::new();
+    files.extend(controller.map(|controller| format!("/dev/{}", controller.name)));
+    if let Some(Group { number, .. }) = group {
+        files.extend([format!("/dev/vfio/{number}"), format!("/dev/vfio/noiommu-{number}")]);
+    }
+    let own = root.names(directory.join("vfio-dev")).into_iter();
+    files.extend(own.map(|name| format!("/dev/vfio/devices/{name}")));
+    files
+}
+
+/// The link as it is, and as the slower of its two ends could have it.
+fn link(root: &Root, directory: &Path) -> Option<Link> {
+    let port = root.resolve(directory)?.parent()?.to_owned();
+    let speed = |place: &Path, name: &str| speed(&root.text(place.join(name))?);
+    let width = |place: &Path, name: &str| width(&root.text(place.join(name))?);
+    let (now, lanes) =
+        (speed(directory, "current_link_speed")?, width(directory, "current_link_width")?);
+    let mut speed_max = speed(directory, "max_link_speed")?;
+    let mut width_max = width(directory, "max_link_width")?;
+    if let Some(bound) = speed(&port, "max_link_speed") {
+        speed_max = speed_max.min(bound);
+    }
+    width_max = width_max.min(width(&port, "max_link_width").unwrap_or(width_max));
+    let degraded = now < speed_max || lanes < width_max;
+    let text = |tenths: u32| format!("{}.{} GT/s", tenths / 10, tenths % 10);
+    let (speed, speed_max) = (text(now), text(speed_max));
+    Some(Link { speed, speed_max, width: lanes, width_max, degraded })
+}
+
+/// Tenths of GT/s in `8.0 GT/s PCIe` or `8 GT/s`; `Unknown` is none.
+fn speed(text: &str) -> Option<u32> {
+    let number = text.split_whitespace().next()?;
+    let (whole, tenths) = number.split_once('.').unwrap_or((number, "0"));
+    let whole: u32 = whole.parse().ok().filter(|whole| *whole < 1000)?;
+    Some(whole * 10 + tenths.get(..1)?.parse::<u32>().ok()?)
+}
+
+/// Lanes; the kernel prints 0 or 255 where there is no link.
+fn width(text: &str) -> Option<u32> {
+    text.parse().ok().filter(|lanes| (1..=32).contains(lanes))
+}
+
+/// The Intel VMD controller above the function.
+fn vmd(root: &Root, directory: &Path) -> Option<String> {
+    let place = root.resolve(directory)?;
+    let above = place.ancestors().skip(1);
+    above
+        .filter_map(|place| {
+            let address: PciAddress = place.file_name()?.to_str()?.parse().ok()?;
+            (root.link_name(place.join("driver")).as_deref() == Some("vmd"))
+                .then(|| address.to_string())
+        })
+        .next()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn speeds_and_widths_read_as_the_kernel_prints_them() {
+        assert_eq!(speed("16.0 GT/s PCIe"), Some(160));
+        assert_eq!(speed("2.5 GT/s"), Some(25));
+        assert_eq!(speed("8 GT/s"), Some(80));
+        assert_eq!(speed("Unknown"), None);
+        assert_eq!(width("4"), Some(4));
+        assert_eq!((width("0"), width("255"), width("")), (None, None, None));
+    }
+
+    /// The link of a drive that runs at `now` and could at `own`, below a port that could at `port`.
+    fn linked(now: (&str, &str), own: (&str, &str), port: Option<(&str, &str)>) -> Option<Link> {
+        let place = "/sys/devices/pci0000:00/0000:00:01.0";
+        let ends = |path: &str, which: &str, (speed, width): (&str, &str)| {
+            format!("{path}/{which}_link_speed = {speed}\n{path}/{which}_link_width = {width}\n")
+        };
+        let drive = format!("{place}/0000:01:00.0");
+        let port = port.map(|most| ends(place, "max", most)).unwrap_or_default();
+        let text = ends(&drive, "current", now) + &ends(&drive, "max", own) + &port;
+        link(&Root::recorded(&text), Path::new(&drive))
+    }
+
+    #[test]
+    fn a_link_is_measured_against_the_slower_of_its_ends() {
+        let (gen3, gen4) = (("8.0 GT/s PCIe", "4"), ("16.0 GT/s PCIe", "4"));
+        let told = |link: Option<Link>| {
+            link.map(|link| (link.speed, link.speed_max, link.width, link.width_max, link.degraded))
+        };
+        let slow =
+            |degraded, max: &str| Some(("8.0 GT/s".to_owned(), max.to_owned(), 4, 4, degraded));
+        assert_eq!(told(linked(gen3, gen4, Some(gen4))), slow(true, "16.0 GT/s"));
+        assert_eq!(told(linked(gen3, gen4, Some(gen3))), slow(false, "8.0 GT/s"));
+        assert_eq!(told(linked(gen3, gen3, None)), slow(false, "8.0 GT/s"));
+        let narrow = linked(("16.0 GT/s PCIe", "2"), gen4, Some(gen4)).expect("a link");
+        assert!(narrow.degraded && narrow.width == 2);
+        let bifurcated = linked(("16.0 GT/s PCIe", "2"), gen4, Some(("16.0 GT/s PCIe", "2")));
+        assert!(!bifurcated.expect("a link").degraded);
+        assert_eq!(told(linked(("Unknown", "0"), gen4, Some(gen4))), None);
+    }
+
+    #[test]
+    fn a_drive_behind_vmd_is_known_by_its_place() {
+        let vmd = "/sys/devices/pci0000:5d/0000:5d:05.5";
+        let drive = format!("{vmd}/pci10000:00/10000:00:02.0/10000:01:00.0");
+        let text = |driver: &str| {
+            format!("{vmd}/driver -> ../../../bus/pci/drivers/{driver}\n{drive}/class = 0x010802\n")
+        };
+        let above = |driver: &str| vmd_of(&text(driver), &drive);
+        assert_eq!(above("vmd").as_deref(), Some("0000:5d:05.5"));
+        assert_eq!(above("pcieport"), None);
+    }
+
+    fn vmd_of(text: &str, drive: &str) -> Option<String> {
+        vmd(&Root::recorded(text), Path::new(drive))
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_is_a_speed_or_none(text in ".{0,20}") {
+            let _ = speed(&text);
+        }
+    }
+}

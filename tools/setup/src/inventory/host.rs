@@ -1,0 +1,577 @@
+//! What all controllers of a machine share: the IOMMU, the kernel, modules, hugepages, limits.
+//!
+//! Everything here is readable without root, and everything may be missing: in a container, in a guest, on a kernel built
+//! otherwise. What is missing reads as absent, empty or unknown. Nothing is judged here.
+
+use std::collections::BTreeSet;
+use std::path::{Component, Path, PathBuf};
+
+use serde::Serialize;
+
+use crate::root::Root;
+
+/// The modules that bring VFIO, in the order in which they need each other.
+const MODULES: [&str; 3] = ["vfio", "vfio_iommu_type1", "vfio_pci"];
+
+/// Tables by which firmware, or a hypervisor, tells of an IOMMU: Intel's, AMD's, virtio's.
+const FIRMWARE_TABLES: [&str; 3] = ["DMAR", "IVRS", "VIOT"];
+
+/// Where the firmware's tables are. They are listed for everybody, and readable for root.
+const ACPI_TABLES: &str = "/sys/firmware/acpi/tables";
+
+/// Files by which a container knows itself.
+const CONTAINER_MARKS: [&str; 3] = ["/.dockerenv", "/run/.containerenv", "/run/systemd/container"];
+
+/// The name of the groups that VFIO makes up for devices that no IOMMU confines.
+const NO_IOMMU_GROUP: &str = "vfio-noiommu";
+
+/// `CAP_IPC_LOCK` in a set of capabilities.
+const IPC_LOCK: u64 = 1 << 14;
+
+/// Limits of control groups (version 1) from here on mean none: the kernel prints the most pages that it can count.
+const NO_LIMIT_BYTES: u64 = 1 << 62;
+
+/// The host.
+#[derive(Debug, Serialize)]
+pub(crate) struct Host {
+    /// The kernel's release.
+    pub(crate) kernel: Option<String>,
+    /// What it was booted with.
+    pub(crate) command_line: String,
+    /// What the machine is made of, as far as that tells where to mend it.
+    pub(crate) machine: Machine,
+    /// Translation of the devices' addresses.
+    pub(crate) iommu: Iommu,
+    /// The modules that bring VFIO.
+    pub(crate) modules: Vec<Module>,
+    /// The files in `/dev/vfio`: `vfio`, and the number of each group that VFIO offers.
+    pub(crate) vfio_files: Vec<VfioFile>,
+    /// Hugepages by node and size.
+    pub(crate) hugepages: Vec<Hugepages>,
+    /// Bytes of memory that this process may lock.
+    pub(crate) memlock: Memlock,
+    /// Bytes of memory of this process's control group, the smallest on the way to the root; none for no limit.
+    pub(crate) cgroup_memory_bytes: Option<u64>,
+}
+
+/// What kind of a machine it is.
+#[derive(Debug, PartialEq, Eq, Serialize)]
+pub(crate) struct Machine {
+    /// Who made the processor, `GenuineIntel`.
+    pub(crate) processor: Option<String>,
+    /// Whether a hypervisor is below.
+    pub(crate) is_virtual: bool,
+    /// Whether this process is in a container, which cannot load modules or make device files.
+    pub(crate) container: bool,
+    /// Whether the firmware's tables (ACPI) can be seen.
+    pub(crate) acpi: bool,
+}
+
+/// Translation of the devices' addresses.
+#[derive(Debug, Serialize)]
+pub(crate) struct Iommu {
+    /// Whether it is in use: there are groups.
+    pub(crate) on: bool,
+    /// The units, `dmar0`, `ivhd0`.
+    pub(crate) units: Vec<String>,
+    /// How many groups there are.
+    pub(crate) groups: usize,
+    /// The table by which the firmware tells of it: `DMAR`, `IVRS`, `VIOT`.
+    pub(crate) firmware_table: Option<String>,
+    /// Whether VFIO was told to do without.
+    pub(crate) no_iommu_mode: bool,
+}
+
+/// A kernel module.
+#[derive(Debug, Serialize)]
+pub(crate) struct Module {
+    /// `vfio`, `vfio_iommu_type1`, `vfio_pci`.
+    pub(crate) name: String,
+    /// What it is.
+    pub(crate) state: ModuleState,
+}
+
+/// Whether a module is there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum ModuleState {
+    /// Loaded, or built in.
+    Loaded,
+    /// `modprobe` would find it.
+    Available,
+    /// Not in this kernel's modules.
+    Missing,
+    /// The kernel's modules cannot be looked at (a container).
+    Unknown,
+}
+
+/// A file in `/dev/vfio`.
+#[derive(Debug, PartialEq, Eq, Serialize)]
+pub(crate) struct VfioFile {
+    /// `vfio`, `12`, `noiommu-0`.
+    pub(crate) name: String,
+    /// Whether this user may open it.
+    pub(crate) openable: bool,
+}
+
+/// Hugepages of one size on one node.
+#[derive(Debug, PartialEq, Eq, Serialize)]
+pub(crate) struct Hugepages {
+    /// The node.
+    pub(crate) node: u32,
+    /// Bytes of a page.
+    pub(crate) page_bytes: u64,
+    /// How many there are.
+    pub(crate) total: u64,
+    /// How many are unused.
+    pub(crate) free: u64,
+}
+
+/// How much memory a process may lock, in bytes; none for no limit.
+#[derive(Debug, PartialEq, Eq, Serialize)]
+pub(crate) struct Memlock {
+    /// Now.
+    pub(crate) soft_bytes: Option<u64>,
+    /// The most it may raise that to.
+    pub(crate) hard_bytes: Option<u64>,
+    /// Whether the limit does not hold for this process (`CAP_IPC_LOCK`, which root has).
+    pub(crate) exempt: bool,
+}
+
+impl Host {
+    /// Looks at the host.
+    pub(super) fn read(root: &Root) -> Host {
+        let kernel = root.text("/proc/sys/kernel/osrelease");
+        Host {
+            command_line: root.text("/proc/cmdline").unwrap_or_default(),
+            machine: Machine::read(root),
+            iommu: Iommu::read(root),
+            modules: modules(root, kernel.as_deref()),
+            vfio_files: vfio_files(root),
+            hugepages: hugepages(root),
+            memlock: Memlock::read(root),
+            cgroup_memory_bytes: cgroup_memory(root),
+            kernel,
+        }
+    }
+}
+
+impl Machine {
+    fn read(root: &Root) -> Machine {
+        let mut seen = BTreeSet::new();
+        // The same for each processor.
+        let first = |line: &str| {
+            let name = line.split(':').next().unwrap_or_default().trim();
+            ["vendor_id", "flags"].contains(&name) && seen.insert(name.to_owned())
+        };
+        let lines = root.lines("/proc/cpuinfo", first).unwrap_or_default();
+        let words = |name: &str| {
+            let line = lines.iter().find(|line| line.starts_with(name));
+            let values =
+                line.and_then(|line| line.split_once(':')).map_or("", |(_, values)| values);
+            values.split_whitespace().map(str::to_owned).collect::<Vec<_>>()
+        };
+        Machine {
+            processor: words("vendor_id").into_iter().next(),
+            is_virtual: words("flags").iter().any(|flag| flag == "hypervisor"),
+            container: CONTAINER_MARKS.iter().any(|mark| root.present(mark)),
+            acpi: root.exists(ACPI_TABLES),
+        }
+    }
+}
+
+impl Iommu {
+    fn read(root: &Root) -> Iommu {
+        let groups = groups(root);
+        let table =
+            FIRMWARE_TABLES.iter().find(|table| root.present(Path::new(ACPI_TABLES).join(table)));
+        let mode = root.text("/sys/module/vfio/parameters/enable_unsafe_noiommu_mode");
+        Iommu {
+            on: groups > 0,
+            units: root.names("/sys/class/iommu"),
+            groups,
+            firmware_table: table.map(ToString::to_string),
+            no_iommu_mode: mode.is_some_and(|mode| mode == "Y" || mode == "1"),
+        }
+    }
+}
+
+/// How many groups an IOMMU keeps apart.
+fn groups(root: &Root) -> usize {
+    let directory = Path::new("/sys/kernel/iommu_groups");
+    let names = root.names(directory).into_iter();
+    // Only groups that somebody named have this file.
+    let name = |group: &String| root.text(directory.join(group).join("name"));
+    names.filter(|group| name(group).is_none_or(|name| name != NO_IOMMU_GROUP)).count()
+}
+
+fn modules(root: &Root, kernel: Option<&str>) -> Vec<Module> {
+    let installed = kernel.and_then(|kernel| Installed::read(root, kernel));
+    let state = |name: &str| match &installed {
+        _ if root.exists(Path::new("/sys/module").join(name)) => ModuleState::Loaded,
+        Some(installed) if installed.built_in.contains(name) => ModuleState::Loaded,
+        Some(installed) if installed.loadable.contains(name) => ModuleState::Available,
+        Some(_) => ModuleState::Missing,
+        None => ModuleState::Unknown,
+    };
+    MODULES.map(|name| Module { name: name.to_owned(), state: state(name) }).into()
+}
+
+/// Which of [`MODULES`] came with the kernel.
+struct Installed {
+    built_in: BTreeSet<String>,
+    loadable: BTreeSet<String>,
+}
+
+impl Installed {
+    /// None where the kernel's modules are not to be seen.
+    fn read(root: &Root, kernel: &str) -> Option<Installed> {
+        let directory = Path::new("/lib/modules").join(kernel);
+        let listed = |file: &str| {
+            let ours = |line: &str| module_of(line).is_some_and(|name| MODULES.contains(&&*name));
+            let lines = root.lines(directory.join(file), ours)?;
+            Some(lines.iter().filter_map(|line| module_of(line)).collect())
+        };
+        match (listed("modules.builtin"), listed("modules.dep")) {
+            (None, None) => None,
+            (built_in, loadable) => Some(Installed {
+                built_in: built_in.unwrap_or_default(),
+                loadable: loadable.unwrap_or_default(),
+            }),
+        }
+    }
+}
+
+/// The module that a line of `modules.dep` or `modules.builtin` is about, as `/sys/module` spells it:
+/// `kernel/drivers/vfio/pci/vfio-pci.ko.xz: kernel/…` is `vfio_pci`.
+fn module_of(line: &str) -> Option<String> {
+    let path = line.split(':').next()?.trim();
+    let file = path.rsplit('/').next()?;
+    let (name, packed) = file.split_once(".ko")?;
+    let known = packed.is_empty() || packed.starts_with('.');
+    (known && !name.is_empty()).then(|| name.replace('-', "_"))
+}
+
+fn vfio_files(root: &Root) -> Vec<VfioFile> {
+    let directory = Path::new("/dev/vfio");
+    let file =
+        |name: String| Some(VfioFile { openable: root.openable(directory.join(&name))?, name });
+    root.note(directory);
+    root.names_quietly(directory).into_iter().filter_map(file).collect()
+}
+
+fn hugepages(root: &Root) -> Vec<Hugepages> {
+    let nodes = Path::new("/sys/devices/system/node");
+    let names = root.names(nodes);
+    let mut numbers: Vec<u32> = names.iter().filter_map(|name| number(name, "node")).collect();
+    numbers.sort_unstable();
+    if numbers.is_empty() {
+        // A kernel without NUMA.
+        return node_hugepages(root, 0, Path::new("/sys/kernel/mm/hugepages"));
+    }
+    let of_node =
+        |node| node_hugepages(root, node, &nodes.join(format!("node{node}")).join("hugepages"));
+    numbers.into_iter().flat_map(of_node).collect()
+}
+
+fn node_hugepages(root: &Root, node: u32, directory: &Path) -> Vec<Hugepages> {
+    let pages = |name: &String| {
+        let count = |file| root.text(directory.join(name).join(file))?.parse().ok();
+        Some(Hugepages {
+            node,
+            page_bytes: page_bytes(name)?,
+            total: count("nr_hugepages")?,
+            free: count("free_hugepages")?,
+        })
+    };
+    let mut sizes: Vec<Hugepages> = root.names(directory).iter().filter_map(pages).collect();
+    sizes.sort_unstable_by_key(|pages| pages.page_bytes);
+    sizes
+}
+
+/// `node7` is 7.
+fn number(name: &str, prefix: &str) -> Option<u32> {
+    let digits = name.strip_prefix(prefix)?;
+    digits.bytes().all(|byte| byte.is_ascii_digit()).then(|| digits.parse().ok())?
+}
+
+/// `hugepages-2048kB` is 2 MiB.
+fn page_bytes(name: &str) -> Option<u64> {
+    let kib: u64 = name.strip_prefix("hugepages-")?.strip_suffix("kB")?.parse().ok()?;
+    kib.checked_mul(1024).filter(|bytes| *bytes > 0)
+}
+
+impl Memlock {
+    /// Where the kernel does not tell, nothing may be locked.
+    fn read(root: &Root) -> Memlock {
+        let limits = root.text("/proc/self/limits").unwrap_or_default();
+        let (soft_bytes, hard_bytes) = parse_memlock(&limits).unwrap_or((Some(0), Some(0)));
+        Memlock { soft_bytes, hard_bytes, exempt: is_exempt(root) }
+    }
+}
+
+/// The soft and the hard limit, from the line
+/// `Max locked memory         8388608              unlimited            bytes`.
+fn parse_memlock(limits: &str) -> Option<(Option<u64>, Option<u64>)> {
+    let line = limits.lines().find_map(|line| line.strip_prefix("Max locked memory "))?;
+    let mut fields = line.split_whitespace().map(|field| match field {
+        "unlimited" => Some(None),
+        bytes => bytes.parse().ok().map(Some),
+    });
+    Some((fields.next()??, fields.next()??))
+}
+
+/// Whether the process has the capability where the kernel asks for it: in the first user namespace, whose users
+/// are all mapped to themselves.
+fn is_exempt(root: &Root) -> bool {
+    let effective = |line: &str| line.starts_with("CapEff:");
+    let lines = root.lines("/proc/self/status", effective).unwrap_or_default();
+    let capable = lines.iter().filter_map(|line| capabilities(line)).any(|set| set & IPC_LOCK != 0);
+    let users = root.text("/proc/self/uid_map").unwrap_or_default();
+    capable && users.split_whitespace().eq(["0", "0", "4294967295"])
+}
+
+/// The set in a line `CapEff:\t000001ffffffffff`.
+fn capabilities(line: &str) -> Option<u64> {
+    u64::from_str_radix(line.split_once(':')?.1.trim(), 16).ok()
+}
+
+/// The smallest limit of the control groups that this process is in, of both versions.
+fn cgroup_memory(root: &Root) -> Option<u64> {
+    let text = root.text("/proc/self/cgroup")?;
+    let files = cgroup_files(&text).into_iter();
+    files.filter_map(|file| cgroup_limit(&root.text(file)?)).min()
+}
+
+/// The files that hold the limits of memory, for each group on the way to the root.
+fn cgroup_files(cgroups: &str) -> Vec<PathBuf> {
+    let mut files = Vec::new();
+    for line in cgroups.lines() {
+        let mut fields = line.splitn(3, ':');
+        let (id, controllers, path) = (fields.next(), fields.next(), fields.next());
+        let (mount, file) = match (id, controllers) {
+            (Some("0"), Some("")) => ("/sys/fs/cgroup", "memory.max"),
+            (_, Some(some)) if some.split(',').any(|name| name == "memory") => {
+                ("/sys/fs/cgroup/memory", "memory.limit_in_bytes")
+            }
+            _ => continue,
+        };
+        let within = within(path.unwrap_or_default());
+        files.extend(within.ancestors().map(|group| Path::new(mount).join(group).join(file)));
+    }
+    files
+}
+
+/// The path without its leading slash. A group outside of this process's cgroup namespace reads `/../..`: of it, only
+/// what is mounted here can be seen.
+fn within(path: &str) -> PathBuf {
+    let path = Path::new(path.trim_start_matches('/'));
+    let below = path.components().all(|part| matches!(part, Component::Normal(_)));
+    if below { path.to_owned() } else { PathBuf::new() }
+}
+
+/// None for `max`, and for the number that stands for it in version 1.
+fn cgroup_limit(text: &str) -> Option<u64> {
+    text.parse().ok().filter(|bytes| *bytes < NO_LIMIT_BYTES)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const HOST: &str = "\
+/proc/sys/kernel/osrelease = 6.1.0-18-amd64
+/proc/cmdline = BOOT_IMAGE=/vmlinuz root=/dev/sda1 intel_iommu=on
+/proc/cpuinfo:
+    processor\t: 0
+    vendor_id\t: AuthenticAMD
+    flags\t\t: fpu vme hypervisor aes
+    processor\t: 1
+    vendor_id\t: AuthenticAMD
+    flags\t\t: fpu vme hypervisor aes
+/run/.containerenv = 
+/sys/class/iommu/dmar0 -> ../../devices/virtual/iommu/dmar0
+/sys/class/iommu/dmar1 -> ../../devices/virtual/iommu/dmar1
+/sys/devices/virtual/iommu/dmar0/
+/sys/devices/virtual/iommu/dmar1/
+/sys/kernel/iommu_groups/0/
+/sys/kernel/iommu_groups/12/
+/sys/kernel/iommu_groups/13/name = vfio-noiommu
+/sys/firmware/acpi/tables/DMAR = (not recorded)
+/sys/module/vfio/parameters/enable_unsafe_noiommu_mode = N
+/lib/modules/6.1.0-18-amd64/modules.builtin = kernel/drivers/vfio/vfio_iommu_type1.ko
+/lib/modules/6.1.0-18-amd64/modules.dep:
+    kernel/drivers/vfio/pci/vfio-pci.ko.xz: kernel/drivers/vfio/vfio.ko.xz
+    kernel/drivers/net/ethernet/intel/igb/igb.ko: kernel/drivers/i2c/i2c-core.ko
+/dev/vfio/devices/vfio0 = may be opened
+/dev/vfio/vfio = may be opened
+/dev/vfio/12 = permission denied
+/sys/devices/system/node/online = 0-1
+/sys/devices/system/node/node0/hugepages/hugepages-2048kB/nr_hugepages = 512
+/sys/devices/system/node/node0/hugepages/hugepages-2048kB/free_hugepages = 500
+/sys/devices/system/node/node0/hugepages/hugepages-1048576kB/nr_hugepages = 2
+/sys/devices/system/node/node0/hugepages/hugepages-1048576kB/free_hugepages = 1
+/sys/devices/system/node/node1/hugepages/hugepages-2048kB/nr_hugepages = 0
+/sys/devices/system/node/node1/hugepages/hugepages-2048kB/free_hugepages = 0
+/proc/self/limits:
+    Limit                     Soft Limit           Hard Limit           Units
+    Max processes             127000               127000               processes
+    Max locked memory         8388608              unlimited            bytes
+/proc/self/cgroup = 0::/user.slice/user-1000.slice
+/sys/fs/cgroup/user.slice/memory.max = 4294967296
+/sys/fs/cgroup/user.slice/user-1000.slice/memory.max = max
+";
+
+    #[test]
+    fn a_host_reads_as_the_kernel_prints_it() {
+        let root = Root::recorded(HOST);
+        let host = Host::read(&root);
+        assert_eq!(host.kernel.as_deref(), Some("6.1.0-18-amd64"));
+        assert!(host.command_line.ends_with("intel_iommu=on"));
+        let machine = Machine {
+            processor: Some("AuthenticAMD".to_owned()),
+            is_virtual: true,
+            container: true,
+            acpi: true,
+        };
+        assert_eq!(host.machine, machine);
+        assert!(host.iommu.on && !host.iommu.no_iommu_mode);
+        assert_eq!((host.iommu.units.len(), host.iommu.groups), (2, 2));
+        assert_eq!(host.iommu.firmware_table.as_deref(), Some("DMAR"));
+        let states: Vec<ModuleState> = host.modules.iter().map(|module| module.state).collect();
+        assert_eq!(states, [ModuleState::Loaded, ModuleState::Loaded, ModuleState::Available]);
+        let files = [("12", false), ("vfio", true)]
+            .map(|(name, openable)| VfioFile { name: name.to_owned(), openable });
+        assert_eq!(host.vfio_files, files);
+        assert_eq!(
+            host.hugepages,
+            [
+                Hugepages { node: 0, page_bytes: 2 << 20, total: 512, free: 500 },
+                Hugepages { node: 0, page_bytes: 1 << 30, total: 2, free: 1 },
+                Hugepages { node: 1, page_bytes: 2 << 20, total: 0, free: 0 },
+            ]
+        );
+        let memlock = Memlock { soft_bytes: Some(8 << 20), hard_bytes: None, exempt: false };
+        assert_eq!(host.memlock, memlock);
+        assert_eq!(host.cgroup_memory_bytes, Some(4 << 30));
+    }
+
+    #[test]
+    fn a_recording_of_a_host_reads_as_the_host() {
+        let first = Root::recorded(HOST);
+        let host = Host::read(&first);
+        let recording = first.recording();
+        assert!(!recording.contains("igb"), "only what matters of the modules: {recording}");
+        assert_eq!(recording.matches("AuthenticAMD").count(), 1, "once: {recording}");
+        let again = Host::read(&Root::recorded(&recording));
+        assert_eq!(format!("{again:?}"), format!("{host:?}"));
+    }
+
+    #[test]
+    fn a_machine_that_tells_nothing_reads_as_nothing() {
+        let host = Host::read(&Root::recorded(""));
+        assert_eq!(host.kernel, None);
+        assert!(!host.iommu.on && host.iommu.firmware_table.is_none());
+        assert_eq!(host.machine.processor, None);
+        assert!(!host.machine.is_virtual && !host.machine.container && !host.machine.acpi);
+        assert!(host.modules.iter().all(|module| module.state == ModuleState::Unknown));
+        assert!(host.hugepages.is_empty() && host.vfio_files.is_empty());
+        assert_eq!(host.memlock.soft_bytes, Some(0));
+        assert_eq!(host.cgroup_memory_bytes, None);
+    }
+
+    #[test]
+    fn a_module_that_the_kernel_was_built_without_is_missing() {
+        let root = Root::recorded(
+            "/proc/sys/kernel/osrelease = 6.8.0\n/lib/modules/6.8.0/modules.builtin = kernel/fs/ext4/ext4.ko\n",
+        );
+        let host = Host::read(&root);
+        assert!(host.modules.iter().all(|module| module.state == ModuleState::Missing));
+    }
+
+    #[test]
+    fn a_kernel_without_numa_has_its_hugepages_on_node_0() {
+        let root = Root::recorded(
+            "/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages = 4\n\
+             /sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages = 4\n",
+        );
+        let expected = [Hugepages { node: 0, page_bytes: 2 << 20, total: 4, free: 4 }];
+        assert_eq!(hugepages(&root), expected);
+    }
+
+    #[test]
+    fn control_groups_of_version_1_have_their_own_file_and_their_own_no_limit() {
+        let root = |limit: &str| {
+            Root::recorded(&format!(
+                "/proc/self/cgroup:\n    12:cpu,cpuacct:/a\n    9:memory:/docker/x\n    0::/\n\
+                 /sys/fs/cgroup/memory/memory.limit_in_bytes = 9223372036854771712\n\
+                 /sys/fs/cgroup/memory/docker/x/memory.limit_in_bytes = {limit}\n"
+            ))
+        };
+        assert_eq!(cgroup_memory(&root("1073741824")), Some(1 << 30));
+        assert_eq!(cgroup_memory(&root("9223372036854771712")), None);
+    }
+
+    #[test]
+    fn root_may_lock_what_it_likes_unless_it_is_root_of_a_container_only() {
+        let root = |set: &str, users: &str| {
+            let text =
+                format!("/proc/self/status = CapEff:\t{set}\n/proc/self/uid_map = {users}\n");
+            is_exempt(&Root::recorded(&text))
+        };
+        let all = "         0          0 4294967295";
+        assert!(root("000001ffffffffff", all) && root("0000000000004000", all));
+        assert!(!root("0000000000000000", all) && !root("nonsense", all));
+        assert!(!root("000001ffffffffff", "         0     100000      65536"));
+    }
+
+    #[test]
+    fn a_group_outside_of_the_namespace_is_not_climbed_to() {
+        let expected = [Path::new("/sys/fs/cgroup").join("memory.max")];
+        assert_eq!(cgroup_files("0::/../../etc"), expected);
+    }
+
+    #[test]
+    fn modules_are_known_however_they_are_packed_and_spelled() {
+        for line in [
+            "kernel/drivers/vfio/pci/vfio-pci.ko",
+            "kernel/drivers/vfio/pci/vfio-pci.ko.zst: kernel/drivers/vfio/vfio.ko.zst",
+            "/lib/modules/x/vfio_pci.ko.xz:",
+        ] {
+            assert_eq!(module_of(line).as_deref(), Some("vfio_pci"), "{line}");
+        }
+        for line in ["", ":", "kernel/x", ".ko", "vfio-pci.kore", "kernel/vfio-pci.ko/"] {
+            assert_eq!(module_of(line), None, "{line}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_text_of_a_kernel_is_too_odd(text in "\\PC*(\n\\PC*){0,3}", more in any::<Vec<u8>>()) {
+            let bytes = String::from_utf8_lossy(&more).into_owned();
+            for text in [text, bytes] {
+                let _ = module_of(&text);
+                let _ = page_bytes(&format!("hugepages-{text}kB"));
+                let _ = number(&text, "");
+                let _ = capabilities(&format!("CapEff:{text}"));
+                let _ = parse_memlock(&format!("Max locked memory {text}"));
+                let _ = cgroup_limit(&text);
+                for lines in [text.clone(), format!("0::{text}"), format!("1:memory:{text}")] {
+                    for file in cgroup_files(&lines) {
+                        let climbs = |part| matches!(part, Component::ParentDir);
+                        prop_assert!(file.starts_with("/sys/fs/cgroup"));
+                        prop_assert!(!file.components().any(climbs));
+                    }
+                }
+            }
+        }
+
+        #[test]
+        fn limits_read_back(soft in proptest::option::of(0..u64::MAX), hard in proptest::option::of(0..u64::MAX)) {
+            let word = |limit: Option<u64>| limit.map_or("unlimited".to_owned(), |bytes| bytes.to_string());
+            let text = format!("Max locked memory         {:<20} {:<20} bytes", word(soft), word(hard));
+            prop_assert_eq!(parse_memlock(&text), Some((soft, hard)));
+        }
+    }
+}

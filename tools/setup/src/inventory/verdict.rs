@@ -1,0 +1,530 @@
+//! May Adit take this controller? Each reason why not, with what to do about it.
+
+use serde::Serialize;
+
+use super::namespace::NO_DEVICE;
+use super::{Function, Host, Namespace, Process, Signature, Use};
+use crate::human::{printable, shell_word};
+
+/// One reason.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub(crate) struct Obstacle {
+    /// Which kind of reason.
+    pub(crate) kind: ObstacleKind,
+    /// In words: `nvme0n1p2 is mounted at / (ext4)`.
+    pub(crate) reason: String,
+    /// What would remove it.
+    pub(crate) remedy: String,
+}
+
+/// The kinds of reasons, the most telling first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum ObstacleKind {
+    /// Mounted, swapped to, held by another block device, or open.
+    InUse,
+    /// It holds something's signature, which `--force-erase-signature` would erase.
+    Signature,
+    /// What it holds could not be looked at (no rights, no `wipefs`).
+    Unknown,
+    /// Nothing of the kernel's can look at what it holds: no driver, no namespace shown, a format that Linux cannot use.
+    Unseen,
+    /// No IOMMU is in use.
+    NoIommu,
+    /// Its group has other live devices.
+    Group,
+    /// It is behind Intel's VMD.
+    Vmd,
+    /// Another tool's `driver_override`, or a driver that is neither the kernel's nvme nor vfio-pci.
+    Foreign,
+}
+
+impl Obstacle {
+    fn new(kind: ObstacleKind, reason: impl ToString, remedy: impl ToString) -> Obstacle {
+        let words = |text: &dyn ToString| printable(&text.to_string());
+        Obstacle { kind, reason: words(&reason), remedy: words(&remedy) }
+    }
+}
+
+/// All reasons why `function` may not be taken, by kind. A function that vfio-pci has already is taken: only what
+/// keeps it from being opened is told then.
+pub(super) fn obstacles(function: &Function, host: &Host) -> Vec<Obstacle> {
+    let mut obstacles = Vec::new();
+    if !function.is_bound() {
+        obstacles
+            .extend(function.open_by.iter().map(|process| in_use(open("its controller", process))));
+        obstacles.extend(function.namespaces.iter().flat_map(of_namespace));
+        obstacles.extend(unseen(function));
+        obstacles.extend(virtual_functions(function));
+        obstacles.extend(foreign(function));
+    }
+    obstacles.extend(iommu(function, host));
+    obstacles.extend(vmd(function).or_else(|| group(function)));
+    obstacles.sort_by_key(|obstacle| obstacle.kind);
+    obstacles
+}
+
+/// Others use a controller through its virtual functions, and lose them when it is reset.
+fn virtual_functions(function: &Function) -> Option<Obstacle> {
+    let Function { bdf, virtual_functions, .. } = function;
+    (*virtual_functions > 0).then(|| {
+        let reason = format!("it has {virtual_functions} virtual functions (SR-IOV)");
+        in_use((reason, format!("echo 0 > /sys/bus/pci/devices/{bdf}/sriov_numvfs")))
+    })
+}
+
+fn of_namespace(namespace: &Namespace) -> Vec<Obstacle> {
+    let mut obstacles: Vec<Obstacle> =
+        namespace.uses.iter().map(|used| in_use(used.in_words())).collect();
+    obstacles.extend(signatures(namespace.signatures.as_deref().unwrap_or_default()));
+    obstacles.extend(namespace.unreadable.as_ref().map(|why| {
+        let (kind, remedy) = if why == NO_DEVICE {
+            (ObstacleKind::Unseen, format!("'nvme format' gives it another; {FORCE}"))
+        } else {
+            (ObstacleKind::Unknown, "it takes root, and wipefs (package util-linux)".to_owned())
+        };
+        let reason = format!("what {} holds cannot be looked at ({why})", namespace.name);
+        Obstacle::new(kind, reason, remedy)
+    }));
+    obstacles
+}
+
+/// What is told of signatures, with their device; once for each device and type, as GPT and ZFS write theirs at several
+/// places.
+pub fn told_once(signatures: &[Signature]) -> Vec<(String, &str)> {
+    let mut words: Vec<(String, &str)> = Vec::new();
+    for signature in signatures {
+        let told = (signature.in_words(), signature.device.as_str());
+        if !words.contains(&told) {
+            words.push(told);
+        }
+    }
+    words
+}
+
+/// One reason for each device and type.
+fn signatures(signatures: &[Signature]) -> Vec<Obstacle> {
+    let remedy = |device: &str| {
+        format!(
+            "if nothing of it is wanted, add --force-erase-signature, or run 'wipefs --all --backup /dev/{device}'"
+        )
+    };
+    told_once(signatures)
+        .into_iter()
+        .map(|(reason, device)| Obstacle::new(ObstacleKind::Signature, reason, remedy(device)))
+        .collect()
+}
+
+fn in_use((reason, remedy): (String, String)) -> Obstacle {
+    Obstacle::new(ObstacleKind::InUse, reason, remedy)
+}
+
+fn open(what: &str, process: &Process) -> (String, String) {
+    let Process { pid, name } = process;
+    (format!("{what} is open in process {pid} ({name})"), format!("end process {pid}"))
+}
+
+impl Use {
+    /// The use, and what would end it.
+    pub fn in_words(&self) -> (String, String) {
+        match self {
+            Use::Mounted { device, at, fstype, inside } => {
+                mounted(device, at, fstype, inside.as_ref())
+            }
+            Use::Swap { device } => {
+                (format!("{device} is swapped to"), format!("swapoff /dev/{device}"))
+            }
+            Use::Holder { device, holder, what } => {
+                (part_of(device, holder, what), release(holder, what))
+            }
+            Use::Open { device, process } => open(device, process),
+            Use::Exported { device, by, switch } => {
+                (format!("{device} is given to others by {by}"), switch.clone())
+            }
+            Use::OtherPath { device, controller } => (
+                format!("{device} has another path, through {controller}"),
+                format!("detach the namespace from {controller}"),
+            ),
+        }
+    }
+}
+
+fn part_of(device: &str, holder: &str, what: &str) -> String {
+    match what {
+        "loop device" => format!("{device} is behind the loop device {holder}"),
+        // An array is called what the kernel calls it.
+        _ if what.ends_with(holder) => format!("{device} is part of {what}"),
+        _ => format!("{device} is part of {what} ({holder})"),
+    }
+}
+
+fn mounted(device: &str, at: &str, fstype: &str, inside: Option<&Process>) -> (String, String) {
+    let reason = format!("{device} is mounted at {at} ({fstype})");
+    match inside {
+        None if at == "/" => (reason, "none: this machine runs from it".to_owned()),
+        None => (reason, format!("umount {}", shell_word(at))),
+        Some(Process { pid, name }) => (
+            format!("{reason} in the mount namespace of process {pid} ({name})"),
+            format!(
+                "end that container, or: nsenter --mount --target {pid} umount {}",
+                shell_word(at)
+            ),
+        ),
+    }
+}
+
+/// What gives the devices back of which a holder is made; each after what is made of the holder itself.
+fn release(holder: &str, what: &str) -> String {
+    let (kind, name) = what.rsplit_once(' ').unwrap_or((what, holder));
+    let name = shell_word(name);
+    match kind {
+        "LVM volume" => format!("lvchange --activate n /dev/mapper/{name}"),
+        "dm-crypt" => format!("cryptsetup close {name}"),
+        "multipath" => format!("multipath -f {name}"),
+        "device mapper" => format!("dmsetup remove {name}"),
+        "bcache" => format!("echo 1 > /sys/block/{holder}/bcache/stop"),
+        "loop" => format!("losetup --detach /dev/{holder}"),
+        "ZFS" => format!("zpool export {}", shell_word(holder)),
+        kind if kind.starts_with("MD ") => format!("mdadm --stop /dev/{holder}"),
+        _ => format!("take {holder} apart, or move it to other devices"),
+    }
+}
+
+impl Signature {
+    fn in_words(&self) -> String {
+        let label = self.label.as_ref().map(|label| format!(" '{label}'")).unwrap_or_default();
+        format!("{} holds a signature of {}{label} ({})", self.device, self.kind, self.usage)
+    }
+}
+
+/// What lifts the reason that a drive's contents cannot be looked at.
+const FORCE: &str = "if nothing of it is wanted, add --force-erase-signature";
+
+/// Nobody can know what the drive holds: the kernel's driver is not at work on it, or shows none of it.
+fn unseen(function: &Function) -> Option<Obstacle> {
+    let bdf = &function.bdf;
+    let because = |kind, why: &str, remedy: String| {
+        let reason = format!("what it holds cannot be looked at: {why}");
+        Some(Obstacle::new(kind, reason, remedy))
+    };
+    let (unseen, unknown) = (ObstacleKind::Unseen, ObstacleKind::Unknown);
+    match (function.driver.as_deref(), function.state.as_deref()) {
+        (None, _) if function.record.is_some() => because(
+            unseen,
+            "no driver has it",
+            "'adit setup restore' gives it back to the one that it had".to_owned(),
+        ),
+        (None, _) => because(
+            unseen,
+            "no driver has it",
+            format!("'echo {bdf} > /sys/bus/pci/drivers_probe' gives it to the kernel's; {FORCE}"),
+        ),
+        (Some("nvme"), None) => because(
+            unknown,
+            "the kernel's driver has made no controller of it",
+            "dmesg may tell why".to_owned(),
+        ),
+        // A drive whose namespaces the kernel refuses (two with one identifier, a failed Identify) is not an empty one.
+        (Some("nvme"), Some("live" | "")) if function.namespaces.is_empty() => because(
+            unseen,
+            "the kernel's driver shows no namespace of it",
+            format!("dmesg tells if any are refused; {FORCE}"),
+        ),
+        // Old kernels do not tell the state.
+        (Some("nvme"), Some("live" | "")) => None,
+        (Some("nvme"), Some(state)) => because(
+            unknown,
+            &format!("its controller is '{state}', not live"),
+            "wait, or look at dmesg".to_owned(),
+        ),
+        _ => None,
+    }
+}
+
+fn foreign(function: &Function) -> Option<Obstacle> {
+    let bdf = &function.bdf;
+    match (function.driver.as_deref(), function.driver_override.as_deref()) {
+        (Some(driver), _) if driver != "nvme" => Some(Obstacle::new(
+            ObstacleKind::Foreign,
+            format!(
+                "the driver '{driver}' has it, which is neither the kernel's nvme nor vfio-pci"
+            ),
+            format!(
+                "give it back with the tool that bound it, or: echo {bdf} > /sys/bus/pci/devices/{bdf}/driver/unbind"
+            ),
+        )),
+        // Cut off in the middle of a binding of our own, it is ours.
+        (_, Some("vfio-pci")) if function.record.is_some() => None,
+        (_, Some(wanted)) => Some(Obstacle::new(
+            ObstacleKind::Foreign,
+            format!(
+                "its driver_override says '{wanted}': another tool (driverctl?) has plans for it"
+            ),
+            format!("clear it there, or: echo > /sys/bus/pci/devices/{bdf}/driver_override"),
+        )),
+        _ => None,
+    }
+}
+
+fn iommu(function: &Function, host: &Host) -> Option<Obstacle> {
+    if function.iommu_group.is_some() {
+        return None;
+    }
+    let reason = if host.iommu.on {
+        "it is in no IOMMU group, so nothing would confine its DMA"
+    } else {
+        "no IOMMU is in use, so nothing would confine its DMA"
+    };
+    Some(Obstacle::new(ObstacleKind::NoIommu, reason, "adit setup doctor"))
+}
+
+fn vmd(function: &Function) -> Option<Obstacle> {
+    let vmd = function.vmd.as_ref()?;
+    Some(Obstacle::new(
+        ObstacleKind::Vmd,
+        format!(
+            "it is behind the Intel VMD controller {vmd}, which it shares its IOMMU group with"
+        ),
+        "turn VMD off for this slot in the firmware's set-up (drives of a VROC array then lose it)",
+    ))
+}
+
+fn group(function: &Function) -> Option<Obstacle> {
+    let group = function.iommu_group.as_ref()?;
+    let live: Vec<String> = group
+        .members
+        .iter()
+        .filter(|member| member.bdf != function.bdf && !member.viable)
+        .map(|member| format!("{} ({})", member.bdf, member.driver.as_deref().unwrap_or_default()))
+        .collect();
+    (!live.is_empty()).then(|| {
+        Obstacle::new(
+            ObstacleKind::Group,
+            format!("it shares IOMMU group {} with {}", group.number, live.join(", ")),
+            "unbind those from their drivers too, or move the drive to a slot with a group of its own",
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::inventory::Inventory;
+    use crate::root::Root;
+
+    /// An idle, empty drive in a group of its own.
+    const IDLE: &str = "\
+/sys/kernel/iommu_groups/7/devices/0000:01:00.0 -> ../../../../devices/pci0000:00/0000:00:01.0/0000:01:00.0
+/sys/bus/pci/devices/0000:01:00.0 -> ../../../devices/pci0000:00/0000:00:01.0/0000:01:00.0
+/sys/class/block/nvme0n1 -> ../../devices/pci0000:00/0000:00:01.0/0000:01:00.0/nvme/nvme0/nvme0n1
+/recorded/wipefs/nvme0n1 = {\"signatures\": []}
+/sys/devices/pci0000:00/0000:00:01.0/0000:01:00.0/class = 0x010802
+/sys/devices/pci0000:00/0000:00:01.0/0000:01:00.0/iommu_group -> ../../../../kernel/iommu_groups/7
+/sys/devices/pci0000:00/0000:00:01.0/0000:01:00.0/driver_override = (null)
+/sys/devices/pci0000:00/0000:00:01.0/0000:01:00.0/nvme/nvme0/state = live
+/sys/devices/pci0000:00/0000:00:01.0/0000:01:00.0/nvme/nvme0/nvme0n1/dev = 259:0
+/sys/devices/pci0000:00/0000:00:01.0/0000:01:00.0/nvme/nvme0/nvme0n1/size = 2048
+";
+    const PLACE: &str = "/sys/devices/pci0000:00/0000:00:01.0/0000:01:00.0";
+
+    fn with(more: &str) -> Function {
+        machine(&format!("{IDLE}{PLACE}/driver -> ../../../../bus/pci/drivers/nvme\n{more}"))
+    }
+
+    fn machine(text: &str) -> Function {
+        let mut controllers = Inventory::read(&Root::recorded(text)).controllers;
+        assert_eq!(controllers.len(), 1);
+        controllers.remove(0)
+    }
+
+    fn kinds(function: &Function) -> Vec<ObstacleKind> {
+        function.obstacles.iter().map(|obstacle| obstacle.kind).collect()
+    }
+
+    fn only(function: &Function, kind: ObstacleKind) -> (&str, &str) {
+        assert_eq!(kinds(function), [kind], "{:?}", function.obstacles);
+        (&function.obstacles[0].reason, &function.obstacles[0].remedy)
+    }
+
+    #[test]
+    fn an_idle_drive_may_be_taken() {
+        let function = with("");
+        assert_eq!(function.obstacles, []);
+        assert_eq!(function.size_bytes, Some(1 << 20));
+    }
+
+    #[test]
+    fn virtual_functions_are_a_use() {
+        let function = with(&format!("{PLACE}/sriov_numvfs = 4\n"));
+        let (reason, remedy) = only(&function, ObstacleKind::InUse);
+        assert!(reason.contains("4 virtual functions") && remedy.contains("sriov_numvfs"));
+        assert!(with(&format!("{PLACE}/sriov_numvfs = 0\n")).obstacles.is_empty());
+    }
+
+    #[test]
+    fn a_controller_that_shows_no_namespace_is_not_known_to_be_empty() {
+        let bare: String = IDLE
+            .lines()
+            .filter(|line| !line.contains("nvme0n1"))
+            .map(|line| format!("{line}\n"))
+            .collect();
+        let function =
+            machine(&format!("{bare}{PLACE}/driver -> ../../../../bus/pci/drivers/nvme\n"));
+        let (reason, remedy) = only(&function, ObstacleKind::Unseen);
+        assert!(
+            reason.contains("shows no namespace") && remedy.contains("--force-erase-signature")
+        );
+    }
+
+    #[test]
+    fn a_record_of_ours_excuses_no_other_tools_override() {
+        let record = "/var/lib/adit/setup/devices/0000:01:00.0.json = {\"version\": 1, \"bdf\": \"0000:01:00.0\", \
+            \"phase\": \"bound\", \"before\": {\"driver\": \"nvme\", \"driver_override\": null}, \"identity\": {\"ids\": \"\", \
+            \"model\": null, \"serial\": null, \"firmware\": null, \"size_bytes\": null, \"namespaces\": []}, \
+            \"boot_id\": \"x\", \"grant\": null}\n";
+        let nvme = format!("{PLACE}/driver -> ../../../../bus/pci/drivers/nvme\n{record}");
+        let ours = machine(&format!("{}{nvme}", IDLE.replace("(null)", "vfio-pci")));
+        assert!(ours.record.is_some() && ours.obstacles.is_empty(), "{:?}", ours.obstacles);
+        let theirs = machine(&format!("{}{nvme}", IDLE.replace("(null)", "pci-stub")));
+        only(&theirs, ObstacleKind::Foreign);
+    }
+
+    #[test]
+    fn every_reason_is_told_the_most_telling_first() {
+        let function = with(
+            "\
+/proc/swaps:
+    Filename Type
+    /dev/nvme0n1 partition
+/proc/9/fd/3 -> /dev/nvme0
+/proc/9/comm = smartd
+/sys/devices/pci0000:00/0000:00:02.0/class = 0x020000
+/sys/devices/pci0000:00/0000:00:02.0/driver -> ../../../bus/pci/drivers/igb
+/sys/kernel/iommu_groups/7/devices/0000:00:02.0 -> ../../../../devices/pci0000:00/0000:00:02.0
+",
+        );
+        assert_eq!(
+            kinds(&function),
+            [ObstacleKind::InUse, ObstacleKind::InUse, ObstacleKind::Group]
+        );
+        let reasons: Vec<&str> =
+            function.obstacles.iter().map(|obstacle| obstacle.reason.as_str()).collect();
+        assert_eq!(
+            reasons,
+            [
+                "its controller is open in process 9 (smartd)",
+                "nvme0n1 is swapped to",
+                "it shares IOMMU group 7 with 0000:00:02.0 (igb)",
+            ]
+        );
+    }
+
+    #[test]
+    fn a_drive_whose_contents_nobody_looked_at_is_not_free() {
+        let function = with("/sys/class/block/nvme0n1p1/dev = 259:1\n");
+        assert!(function.obstacles.is_empty(), "a partition of another device");
+        let partition = format!("{PLACE}/nvme/nvme0/nvme0n1/nvme0n1p1/partition = 1\n");
+        let function = with(&partition);
+        let (reason, _) = only(&function, ObstacleKind::Unknown);
+        assert_eq!(
+            reason,
+            "what nvme0n1 holds cannot be looked at (nothing by wipefs is recorded)"
+        );
+    }
+
+    #[test]
+    fn a_drive_that_no_driver_shows_is_unseen() {
+        let unbound = machine(IDLE);
+        let (_, remedy) = only(&unbound, ObstacleKind::Unseen);
+        assert!(remedy.contains("drivers_probe"), "{remedy}");
+        let text = IDLE.replace("state = live", "state = resetting");
+        let nvme = format!("{PLACE}/driver -> ../../../../bus/pci/drivers/nvme\n");
+        let resetting = machine(&(text + &nvme));
+        let (reason, _) = only(&resetting, ObstacleKind::Unknown);
+        assert!(reason.contains("'resetting'"), "{reason}");
+        let without: String = IDLE
+            .lines()
+            .filter(|line| !line.contains("nvme/nvme0"))
+            .map(|line| format!("{line}\n"))
+            .collect();
+        let dead = machine(&(without + &nvme));
+        let (reason, _) = only(&dead, ObstacleKind::Unknown);
+        assert!(reason.contains("no controller"), "{reason}");
+    }
+
+    #[test]
+    fn a_namespace_that_the_kernel_cannot_use_may_hold_anything() {
+        let hidden: String = IDLE
+            .lines()
+            .filter(|line| !line.contains("/dev ="))
+            .map(|line| format!("{line}\n"))
+            .collect();
+        let nvme = format!("{PLACE}/driver -> ../../../../bus/pci/drivers/nvme\n");
+        let hidden = hidden.replace("/recorded/wipefs/nvme0n1 ", "/recorded/wipefs/other ");
+        assert_eq!(kinds(&machine(&(hidden + &nvme))), [ObstacleKind::Unseen]);
+        let metadata = IDLE.replace("size = 2048", "size = 0");
+        assert_eq!(kinds(&machine(&(metadata + &nvme))), [ObstacleKind::Unseen]);
+    }
+
+    #[test]
+    fn drivers_and_overrides_of_others_are_named() {
+        let foreign = machine(&format!(
+            "{IDLE}{PLACE}/driver -> ../../../../bus/pci/drivers/uio_pci_generic\n"
+        ));
+        let (reason, remedy) = only(&foreign, ObstacleKind::Foreign);
+        assert!(reason.contains("'uio_pci_generic'") && remedy.contains("driver/unbind"));
+        let text = IDLE.replace("(null)", "pci-stub");
+        let nvme = format!("{PLACE}/driver -> ../../../../bus/pci/drivers/nvme\n");
+        let wanted = machine(&(text + &nvme));
+        let (reason, remedy) = only(&wanted, ObstacleKind::Foreign);
+        assert!(reason.contains("'pci-stub'") && remedy.contains("driver_override"));
+    }
+
+    #[test]
+    fn what_vfio_has_is_taken_whatever_it_held() {
+        let open = "/proc/9/fd/3 -> /dev/vfio/7\n/proc/9/comm = adit\n";
+        let bound = machine(&format!(
+            "{IDLE}{PLACE}/driver -> ../../../../bus/pci/drivers/vfio-pci\n{open}"
+        ));
+        assert!(bound.is_bound() && bound.obstacles.is_empty());
+        assert_eq!(bound.open_by[0].name, "adit");
+    }
+
+    #[test]
+    fn without_a_group_nothing_confines_it() {
+        let text: String = IDLE
+            .lines()
+            .filter(|line| !line.contains("iommu"))
+            .map(|line| format!("{line}\n"))
+            .collect();
+        let nvme = format!("{PLACE}/driver -> ../../../../bus/pci/drivers/nvme\n");
+        let (reason, remedy) = (text + &nvme, "adit setup doctor");
+        assert_eq!(only(&machine(&reason), ObstacleKind::NoIommu).1, remedy);
+    }
+
+    #[test]
+    fn remedies_are_for_a_shell_and_reasons_for_a_terminal() {
+        assert_eq!(shell_word("/srv/a-b_c"), "/srv/a-b_c");
+        assert_eq!(shell_word("/srv/it's $(here)"), "'/srv/it'\\''s $(here)'");
+        let function = with("/proc/9/fd/3 -> /dev/nvme0n1\n/proc/9/comm = \u{1b}[2Jx\n");
+        let (reason, _) = only(&function, ObstacleKind::InUse);
+        assert_eq!(reason, "nvme0n1 is open in process 9 (?[2Jx)");
+    }
+
+    #[test]
+    fn each_kind_of_holder_has_its_own_command() {
+        for (holder, what, command) in [
+            ("dm-0", "LVM volume vg-a", "lvchange --activate n /dev/mapper/vg-a"),
+            ("dm-0", "dm-crypt luks-x", "cryptsetup close luks-x"),
+            ("dm-0", "multipath mpatha", "multipath -f mpatha"),
+            ("dm-0", "device mapper x", "dmsetup remove x"),
+            ("md127", "MD raid1 md127", "mdadm --stop /dev/md127"),
+            ("loop5", "loop device", "losetup --detach /dev/loop5"),
+            ("tank", "ZFS pool", "zpool export tank"),
+            ("bcache0", "bcache", "echo 1 > /sys/block/bcache0/bcache/stop"),
+        ] {
+            assert_eq!(release(holder, what), command);
+        }
+        assert!(release("drbd0", "drbd0").contains("take drbd0 apart"));
+    }
+}

@@ -1,0 +1,136 @@
+//! The program that a boot is to run: this one, where only root can change it.
+
+use std::fs::{self, Metadata};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use crate::failure::{Failure, Result};
+use crate::root::Root;
+
+/// Where it is taken to be on a machine that is only looked at.
+const USUAL: &str = "/usr/local/bin/adit";
+
+/// Others than the owner, and the owner's group, may write.
+const GROUP_WRITES: u32 = 0o020;
+const OTHERS_WRITE: u32 = 0o002;
+
+/// The path of this program.
+///
+/// # Errors
+/// When somebody who is not root could put another program there, or systemd would read its name otherwise.
+pub(super) fn path(root: &Root) -> Result<String> {
+    if !root.is_live() {
+        return Ok(USUAL.to_owned());
+    }
+    let path = std::env::current_exe();
+    let path = path.map_err(|why| {
+        Failure::failed(format!("cannot find out where this program is: {why}; is /proc mounted?"))
+    })?;
+    check(&path, |path| fs::symlink_metadata(path).ok().map(|found| Rights::of(&found)))
+}
+
+/// Who may change a file or a directory.
+#[derive(Clone, Copy, Debug)]
+struct Rights {
+    uid: u32,
+    gid: u32,
+    mode: u32,
+}
+
+impl Rights {
+    fn of(found: &Metadata) -> Rights {
+        Rights { uid: found.uid(), gid: found.gid(), mode: found.mode() }
+    }
+
+    /// Whether only root may.
+    fn are_roots(self) -> bool {
+        let group = self.gid != 0 && self.mode & GROUP_WRITES != 0;
+        self.uid == 0 && !group && self.mode & OTHERS_WRITE == 0
+    }
+}
+
+/// The program's path as text, if it and every directory on the way are root's alone.
+fn check(program: &Path, rights: impl Fn(&Path) -> Option<Rights>) -> Result<String> {
+    let refuse = |why: String| Err(Failure::failed(format!("{why}, {}", remedy(program))));
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"/._+-".contains(&byte);
+    let Some(text) = program.to_str().filter(|text| text.bytes().all(is_plain)) else {
+        return refuse(format!("the name {} means something else in a unit", program.display()));
+    };
+    let mut places: Vec<PathBuf> = program.ancestors().map(Path::to_owned).collect();
+    places.reverse();
+    for place in places {
+        if !rights(&place).is_some_and(Rights::are_roots) {
+            let place = place.display();
+            return refuse(format!(
+                "others than root can change {place} ('sudo chown root:root {place}' and 'sudo chmod go-w {place}' end that)"
+            ));
+        }
+    }
+    Ok(text.to_owned())
+}
+
+/// What to do about a program that a boot must not run.
+fn remedy(program: &Path) -> String {
+    let danger = "and root would run what is there at every boot";
+    if program == Path::new(USUAL) {
+        return danger.to_owned();
+    }
+    format!(
+        "{danger}; install it first: 'sudo install {} {USUAL}', then run 'sudo {USUAL} setup persist'",
+        program.display()
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SAFE: Rights = Rights { uid: 0, gid: 0, mode: 0o40755 };
+
+    /// Checks a program on a machine on which all is root's but `odd`.
+    fn checked(program: &str, odd: &str, rights: Option<Rights>) -> Result<String> {
+        check(Path::new(program), |path| if path == Path::new(odd) { rights } else { Some(SAFE) })
+    }
+
+    #[test]
+    fn a_program_of_roots_is_taken() {
+        let path = checked("/usr/local/bin/adit", "", None).expect("it is root's");
+        assert_eq!(path, "/usr/local/bin/adit");
+        let wheel = Rights { mode: 0o40775, ..SAFE };
+        checked("/usr/local/bin/adit", "/usr/local/bin", Some(wheel)).expect("root's own group");
+    }
+
+    #[test]
+    fn what_others_can_replace_is_refused_with_what_to_do() {
+        let sticky = Rights { mode: 0o41777, ..SAFE };
+        let staff = Rights { gid: 50, mode: 0o42775, ..SAFE };
+        let users = Rights { uid: 1000, ..SAFE };
+        for (program, odd, rights) in [
+            ("/tmp/adit", "/tmp", Some(sticky)),
+            ("/usr/local/bin/adit", "/usr/local/bin", Some(staff)),
+            ("/home/alice/target/adit", "/home/alice", Some(users)),
+            ("/opt/adit", "/opt/adit", Some(Rights { mode: 0o100757, ..SAFE })),
+            ("/opt/adit (deleted)", "/none", None),
+            ("/opt/adit", "/opt/adit", None),
+        ] {
+            let why = checked(program, odd, rights).expect_err(program).to_string();
+            let install = why.contains(&format!("sudo install {program} /usr/local/bin/adit"));
+            assert_eq!(install, program != USUAL, "{why}");
+            assert!(program.contains(' ') || why.contains(&format!("can change {odd} (")), "{why}");
+        }
+    }
+
+    #[test]
+    fn a_name_that_systemd_would_expand_is_refused() {
+        for program in ["/opt/a%h/adit", "/opt/a b/adit", "/opt/a$b/adit", "/opt/\"adit", "/ö/adit"]
+        {
+            let why = checked(program, "", None).expect_err(program).to_string();
+            assert!(why.contains("means something else in a unit"), "{why}");
+        }
+    }
+
+    #[test]
+    fn a_recorded_machine_has_it_in_the_usual_place() {
+        assert_eq!(path(&Root::recorded("/etc/")).expect("no check"), USUAL);
+    }
+}

@@ -1,0 +1,192 @@
+//! The inventory for people: a block on the host, then one row for each controller with its reasons below.
+
+use std::fmt::Write;
+
+use crate::human;
+use crate::inventory::{
+    Function, Host, Hugepages, Inventory, ModuleState, Namespace, Obstacle, ObstacleKind,
+};
+
+/// Columns of the table.
+const HEADINGS: [&str; 9] =
+    ["BDF", "driver", "node", "group", "link", "size", "model", "serial", "can be taken"];
+
+/// All of it.
+pub(super) fn of(inventory: &Inventory) -> String {
+    let mut out = String::from("Host\n");
+    for (name, value) in host_rows(&inventory.host) {
+        line(&mut out, format_args!("  {name:<15}{value}"));
+    }
+    out.push_str("\nNVMe controllers\n");
+    if inventory.controllers.is_empty() {
+        out.push_str("  none\n");
+    } else {
+        controllers(&mut out, &inventory.controllers);
+    }
+    if !inventory.notes.is_empty() {
+        out.push_str("\nNotes\n");
+    }
+    for note in &inventory.notes {
+        line(&mut out, format_args!("  {note}"));
+    }
+    out
+}
+
+fn line(out: &mut String, line: std::fmt::Arguments) {
+    let text = human::printable(&line.to_string());
+    writeln!(out, "{}", text.trim_end()).expect("a string takes everything");
+}
+
+fn host_rows(host: &Host) -> Vec<(&'static str, String)> {
+    let limit = |bytes: Option<u64>| bytes.map_or("no limit".to_owned(), human::capacity);
+    vec![
+        ("kernel", host.kernel.clone().unwrap_or_else(|| "unknown".to_owned())),
+        ("command line", host.command_line.clone()),
+        ("IOMMU", iommu(host)),
+        ("VFIO modules", modules(host)),
+        ("hugepages", hugepages(&host.hugepages)),
+        (
+            "locked memory",
+            match (host.memlock.soft_bytes, host.memlock.hard_bytes) {
+                (soft, hard) if soft == hard => limit(soft),
+                (soft, hard) => format!("{}, can be raised to {}", limit(soft), limit(hard)),
+            },
+        ),
+        ("memory", limit(host.cgroup_memory_bytes)),
+    ]
+}
+
+fn iommu(host: &Host) -> String {
+    let iommu = &host.iommu;
+    let mut text = match (iommu.on, &iommu.firmware_table) {
+        (true, _) => format!("on: {}; {} groups", iommu.units.join(", "), iommu.groups),
+        (false, Some(table)) => format!("off, though the firmware has one ({table})"),
+        (false, None) => "none".to_owned(),
+    };
+    if iommu.no_iommu_mode {
+        text.push_str("; VFIO may do without one (enable_unsafe_noiommu_mode)");
+    }
+    text
+}
+
+fn modules(host: &Host) -> String {
+    let states = [
+        (ModuleState::Loaded, "loaded"),
+        (ModuleState::Available, "not loaded"),
+        (ModuleState::Missing, "missing in this kernel"),
+        (ModuleState::Unknown, "unknown: this kernel's modules cannot be seen from here"),
+    ];
+    let parts = states.into_iter().filter_map(|(state, word)| {
+        let modules = host.modules.iter().filter(|module| module.state == state);
+        let names: Vec<&str> = modules.map(|module| module.name.as_str()).collect();
+        (!names.is_empty()).then(|| format!("{} {word}", names.join(", ")))
+    });
+    parts.collect::<Vec<_>>().join("; ")
+}
+
+fn hugepages(all: &[Hugepages]) -> String {
+    let parts: Vec<String> = all
+        .iter()
+        .filter(|pages| pages.total > 0)
+        .map(|pages| {
+            let Hugepages { node, page_bytes, total, free } = pages;
+            format!("node {node}: {total} of {} ({free} free)", human::capacity(*page_bytes))
+        })
+        .collect();
+    if parts.is_empty() { "none; they are not required".to_owned() } else { parts.join("; ") }
+}
+
+fn controllers(out: &mut String, functions: &[Function]) {
+    let rows: Vec<[String; 9]> = functions.iter().map(row).collect();
+    let mut widths = HEADINGS.map(str::len);
+    for row in &rows {
+        for (width, cell) in widths.iter_mut().zip(row) {
+            *width = (*width).max(cell.chars().count());
+        }
+    }
+    table_line(out, &HEADINGS.map(str::to_owned), &widths);
+    for (row, function) in rows.iter().zip(functions) {
+        table_line(out, row, &widths);
+        for detail in details(function) {
+            line(out, format_args!("      {detail}"));
+        }
+    }
+}
+
+fn table_line(out: &mut String, cells: &[String; 9], widths: &[usize; 9]) {
+    let padded = cells.iter().zip(widths).map(|(cell, width)| format!("{cell:<width$}"));
+    line(out, format_args!("  {}", padded.collect::<Vec<_>>().join("  ")));
+}
+
+fn row(function: &Function) -> [String; 9] {
+    let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
+    let free = function.obstacles.is_empty();
+    let verdict = match (function.is_bound(), free) {
+        (true, true) => "is taken",
+        (true, false) => "is taken, but",
+        (false, true) => "yes",
+        (false, false) => "no",
+    };
+    [
+        function.bdf.clone(),
+        or_dash(function.driver.clone()),
+        or_dash(function.numa_node.map(|node| node.to_string())),
+        or_dash(function.iommu_group.as_ref().map(|group| group.number.to_string())),
+        or_dash(function.link.as_ref().map(|link| format!("{} x{}", link.speed, link.width))),
+        or_dash(function.size_bytes.map(human::capacity)),
+        or_dash(function.model.clone()),
+        or_dash(function.serial.clone()),
+        verdict.to_owned(),
+    ]
+}
+
+/// What stands below a controller's row.
+fn details(function: &Function) -> Vec<String> {
+    let mut details: Vec<String> = function.namespaces.iter().map(namespace).collect();
+    details.extend(function.obstacles.iter().map(obstacle));
+    if function.is_bound() {
+        let user = function.record.as_ref().and_then(|record| record.grant.as_ref());
+        let granted = user.map(|user| format!("; {user} may open it")).unwrap_or_default();
+        let recorded = if function.record.is_some() {
+            "'adit setup unbind' gives it back"
+        } else {
+            "bound by something else: nothing is recorded of what it was"
+        };
+        details.push(format!("vfio:{}: {recorded}{granted}", function.bdf));
+        let open = function.open_by.iter();
+        details.extend(
+            open.map(|process| format!("open in process {} ({})", process.pid, process.name)),
+        );
+    }
+    let slow = function.link.as_ref().filter(|link| link.degraded);
+    details.extend(slow.map(|link| {
+        format!(
+            "its link could have {} x{}: look at the slot, and at lspci -vv",
+            link.speed_max, link.width_max
+        )
+    }));
+    details
+}
+
+fn namespace(namespace: &Namespace) -> String {
+    let Namespace { name, size_bytes, lba_bytes, partitions, .. } = namespace;
+    let partitions = if partitions.is_empty() {
+        String::new()
+    } else {
+        format!("; partitions {}", partitions.join(", "))
+    };
+    format!("{name}: {}, LBA of {lba_bytes} bytes{partitions}", human::capacity(*size_bytes))
+}
+
+fn obstacle(obstacle: &Obstacle) -> String {
+    let what = match obstacle.kind {
+        ObstacleKind::InUse => "in use",
+        ObstacleKind::Signature => "signature",
+        ObstacleKind::Unknown | ObstacleKind::Unseen => "unknown",
+        ObstacleKind::NoIommu => "no IOMMU",
+        ObstacleKind::Group => "IOMMU group",
+        ObstacleKind::Vmd => "VMD",
+        ObstacleKind::Foreign => "another tool",
+    };
+    format!("{what}: {}", obstacle.reason)
+}

@@ -1,11 +1,9 @@
 //! The driver's one error type.
 //!
-//! A variant says what the caller can do about it: mend the request
-//! ([`Error::Target`], [`Error::Invalid`]), mend the machine
-//! ([`Error::Refused`]), look at the device ([`Error::Status`],
-//! [`Error::Timeout`], [`Error::Device`]) or recover it ([`Error::Failed`]).
-//! What a queue cannot take is not an error but comes back to the caller with
-//! its buffers: see [`crate::queue_pair::Rejected`].
+//! Each variant implies a remedy: correct the request ([`Error::Target`], [`Error::Invalid`]), fix the
+//! machine's setup ([`Error::Refused`]), inspect the device ([`Error::Status`], [`Error::Timeout`],
+//! [`Error::Device`]) or recover it ([`Error::Failed`]). A command that a queue cannot take is not an error:
+//! it returns to the caller with its buffers, see [`crate::queue_pair::Rejected`].
 
 use std::time::Duration;
 
@@ -14,39 +12,39 @@ use crate::spec::Status;
 /// Shorthand for the driver's results.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Everything that can go wrong in the driver.
+/// Any failure of the driver.
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// A target string that names nothing; the caller's typo.
+    /// A target string that does not parse.
     #[error("'{target}' is not a target: {reason}")]
     Target {
-        /// The string as it was given.
+        /// The string as given.
         target: String,
-        /// What is wrong with it and what would be right.
+        /// What is wrong with it, and what to write instead.
         reason: String,
     },
-    /// A request that no device could carry out, found before one was asked.
+    /// A request that no device could carry out, refused before it is sent.
     #[error("{what}: {why}")]
     Invalid {
         /// The request.
         what: String,
-        /// What about it is invalid, and the limit it exceeds.
+        /// Why it is invalid, and which limit it exceeds.
         why: String,
     },
-    /// The machine does not let us: permissions, limits, drivers, other users.
+    /// The machine refuses: permissions, limits, drivers, other users.
     #[error("{device}: {what}: {why}; {fix}")]
     Refused {
-        /// The target or the file that refused.
+        /// The target or file that refused.
         device: String,
         /// What was attempted.
         what: String,
-        /// The reason, from the system where it gave one.
+        /// The reason, from the system where it gives one.
         why: String,
         /// What to do next.
         fix: String,
     },
-    /// The device is not one this driver can work with, or breaks its specification.
+    /// The device is unsupported or violates the specification.
     #[error("{device}: {what}; {fix}")]
     Device {
         /// The target.
@@ -61,9 +59,9 @@ pub enum Error {
     Status {
         /// The target.
         device: String,
-        /// The command by its name in the specification.
+        /// The command's name in the specification.
         command: &'static str,
-        /// The status as the device gave it.
+        /// The status the device returned.
         status: Status,
     },
     /// A deadline passed.
@@ -71,28 +69,28 @@ pub enum Error {
     Timeout {
         /// The target.
         device: String,
-        /// What should have happened.
+        /// The awaited event.
         waited_for: String,
-        /// How long it was given.
+        /// How long the driver waited.
         after: Duration,
         /// Register values at the end, for the log.
         registers: String,
     },
-    /// The controller was taken out of service after an earlier failure; [`crate::Controller::recover`]
-    /// it, or open it anew.
+    /// The controller is out of service after an earlier failure; call [`crate::Controller::recover`] or
+    /// reopen it.
     #[error(
         "{device}: the controller is out of service: {reason}; recover it, or close it and open it again"
     )]
     Failed {
         /// The target.
         device: String,
-        /// The failure that led to it.
+        /// The failure that caused it.
         reason: String,
     },
 }
 
 impl Error {
-    /// An [`Error::Refused`] from anything printable.
+    /// Builds an [`Error::Refused`] from printable values.
     pub fn refused(
         device: impl ToString,
         what: impl ToString,
@@ -107,28 +105,28 @@ impl Error {
         }
     }
 
-    /// An [`Error::Device`] from anything printable.
+    /// Builds an [`Error::Device`] from printable values.
     pub fn device(device: impl ToString, what: impl ToString, fix: impl ToString) -> Error {
         Error::Device { device: device.to_string(), what: what.to_string(), fix: fix.to_string() }
     }
 
-    /// An [`Error::Invalid`] from anything printable.
+    /// Builds an [`Error::Invalid`] from printable values.
     pub fn invalid(what: impl ToString, why: impl ToString) -> Error {
         Error::Invalid { what: what.to_string(), why: why.to_string() }
     }
 
-    /// An [`Error::Target`] from anything printable.
+    /// Builds an [`Error::Target`] from printable values.
     pub fn target(target: impl ToString, reason: impl ToString) -> Error {
         Error::Target { target: target.to_string(), reason: reason.to_string() }
     }
 
-    /// Whether the caller's words are at fault, not a machine or device.
+    /// Returns whether the caller's input is at fault, not a machine or device.
     pub fn is_usage(&self) -> bool {
         matches!(self, Error::Target { .. } | Error::Invalid { .. })
     }
 }
 
-/// The one of `names` that `word` is a likely slip for, to be suggested in a message.
+/// Returns the entry of `names` that `word` most likely misspells.
 pub(crate) fn nearest<'a>(word: &str, names: &[&'a str]) -> Option<&'a str> {
     let slips = |name: &str| strsim::levenshtein(word, name);
     let nearest = names.iter().copied().min_by_key(|name| slips(name))?;

@@ -1,4 +1,4 @@
-//! What a test or a simulation may have the controller of a bus do.
+//! Lets a test or simulation control a bus's controller.
 
 use std::time::Duration;
 
@@ -6,8 +6,8 @@ use crate::error::Result;
 use crate::soft::{Controller, FaultPlan, Verdict};
 use crate::spec::{Qid, Sqe};
 
-/// The controller of a bus without its registers, doorbells and memory buffer. The memory that it reaches is this
-/// process's, so that writing those is unsafe, as it is through [`crate::bus::Bus`].
+/// The controller of a bus without its registers, doorbells and memory buffer. It accesses this process's
+/// memory, so writing those is unsafe, as it is through [`crate::bus::Bus`].
 #[derive(Debug)]
 pub struct Script<'a>(pub(super) &'a mut Controller);
 

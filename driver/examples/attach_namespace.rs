@@ -18,7 +18,6 @@ use adit_driver::{Controller, ControllerOptions, Error, Result, Target};
 const LIST_BYTES: usize = 4096;
 const USAGE: &str = "usage: attach_namespace TARGET attach|detach NSID CNTLID";
 
-/// The request of the command line.
 struct Request {
     target: Target,
     select: AttachmentSelect,

@@ -29,7 +29,6 @@ use crate::transfer::{PAGE_BYTES, Position, Segment, SegmentList};
 pub struct DomainId(usize);
 
 impl DomainId {
-    /// Returns the domain of a bus.
     pub(crate) fn of(bus: &Arc<dyn Bus>) -> DomainId {
         DomainId(Arc::as_ptr(bus).cast::<()>().addr())
     }
@@ -118,7 +117,6 @@ pub struct Region {
     prebuilt: Option<(PrebuiltPrps, Mapping)>,
 }
 
-/// Owner of a region's memory.
 enum Held {
     /// Mapped for a device, and unmapped before it is freed.
     Mapped(Mapping),
@@ -571,7 +569,6 @@ impl<B: IoBuffer> SegmentList for SegmentsOf<'_, B> {
     }
 }
 
-/// Direction of a bounce copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Bounce {
     /// From the buffer to the bounce memory, before a write.

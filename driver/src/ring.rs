@@ -24,9 +24,7 @@ const PHASE: u32 = 1 << 16;
 /// Buffer Config.
 #[derive(Debug)]
 pub(crate) struct Shadow {
-    /// The page of shadow doorbells.
     pub(crate) doorbells: Atomics,
-    /// The page of event indices.
     pub(crate) events: Atomics,
     /// Index of the 32-bit word in both.
     pub(crate) index: usize,
@@ -84,7 +82,6 @@ impl Bell {
     }
 }
 
-/// The submission ring.
 #[derive(Debug)]
 pub(crate) struct SubmissionRing {
     /// Positioned at the tail.
@@ -199,7 +196,6 @@ impl SubmissionRing {
 /// checked with one comparison.
 #[derive(Debug)]
 pub(crate) struct Reports {
-    /// The last report.
     last: u32,
     /// Distance from `last` to the last plausible position.
     ahead: u32,
@@ -236,7 +232,6 @@ impl Arrival {
         self.high as u32
     }
 
-    /// Returns the identifier of the command that ended.
     #[inline(always)]
     pub(crate) fn cid(self) -> Cid {
         Cid((self.high >> 32) as u16)
@@ -253,14 +248,12 @@ impl Arrival {
         self.low as u32
     }
 
-    /// Returns the whole entry.
     pub(crate) fn cqe(self) -> Cqe {
         let Arrival { low, high } = self;
         Cqe::from_dwords([low as u32, (low >> 32) as u32, high as u32, (high >> 32) as u32])
     }
 }
 
-/// The completion ring.
 #[derive(Debug)]
 pub(crate) struct CompletionRing {
     /// Positioned at the head.
@@ -318,7 +311,7 @@ impl CompletionRing {
         (self.phase, self.bell.last) = (PHASE, 0);
     }
 
-    /// Returns the entries read so far to the device.
+    /// Gives the entries read so far back to the device.
     #[inline(always)]
     pub(crate) fn ring(&mut self) {
         self.bell.ring(self.entries.at());

@@ -35,7 +35,7 @@ pub(crate) struct Slot<B> {
     link: u16,
     /// When the command becomes overdue.
     pub(crate) deadline: Time,
-    /// The command's buffer. Of a split request only the first piece has one.
+    /// The command's buffer. In a split request, only the first command has one.
     pub(crate) buffer: Option<B>,
 }
 
@@ -79,12 +79,10 @@ impl<B> Slots<B> {
         }
     }
 
-    /// Returns the number of commands in flight.
     pub(crate) fn in_flight(&self) -> usize {
         (self.taken - self.returned) as usize
     }
 
-    /// Returns the number of free slots.
     #[inline]
     pub(crate) fn free(&self) -> usize {
         self.slots.len() - self.in_flight()
@@ -245,7 +243,6 @@ impl<B> Slot<B> {
         self.key & IN_FLIGHT != 0
     }
 
-    /// Returns the opcode of the command in flight.
     pub(crate) fn opcode(&self) -> u8 {
         assert!(self.is_in_flight(), "only a command in flight has an opcode");
         self.link as u8

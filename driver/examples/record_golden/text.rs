@@ -16,12 +16,10 @@ const TOKENS_PER_LINE: usize = 32;
 /// Shortest run written as one token.
 const RUN_MIN: usize = 4;
 
-/// One recorded item.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Item {
     /// Its name, unique in the recording.
     pub(crate) name: String,
-    /// Its fields by name.
     pub(crate) fields: Vec<(String, Vec<u8>)>,
 }
 

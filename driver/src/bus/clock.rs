@@ -15,7 +15,6 @@ pub(crate) struct Clock {
 }
 
 impl Clock {
-    /// Starts at [`Time::ZERO`] now.
     pub(crate) fn start() -> Clock {
         Clock { origin: Instant::now() }
     }

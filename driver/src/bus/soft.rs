@@ -189,6 +189,7 @@ impl SoftBus {
         self.shared.lock().controller.next_due()
     }
 
+    /// Makes [`Bus::take_event`] report `event`.
     pub fn report(&self, event: BusEvent) {
         self.shared.lock().events.push_back(event);
     }

@@ -27,7 +27,6 @@ const LOOKS_AT_QUEUE: u32 = 50;
 /// Most events kept for `take_event`; later ones are dropped and can be read from their log pages.
 const EVENTS_MAX: usize = 64;
 
-/// The purpose of an admin command in flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Purpose {
     /// A caller waits for it.
@@ -38,10 +37,8 @@ pub(crate) enum Purpose {
     Abort,
 }
 
-/// Result of an attempt to abort.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Abort {
-    /// It was sent.
     Sent,
     /// The controller's limit is in flight, or the queue is full.
     Busy,
@@ -49,7 +46,6 @@ pub(crate) enum Abort {
     Unanswered,
 }
 
-/// An admin command from a caller.
 pub(crate) struct AdminCommand {
     /// The command's name in the specification, for messages.
     pub(crate) name: &'static str,

@@ -49,7 +49,6 @@ pub(crate) struct Cmb {
     used: Vec<bool>,
 }
 
-/// A run of pages of the buffer.
 #[derive(Debug)]
 pub(crate) struct CmbPages {
     first: usize,

@@ -60,13 +60,11 @@ impl Doorbells {
         Ok((doorbell(doorbell_sq(qid, self.dstrd))?, doorbell(doorbell_cq(qid, self.dstrd))?))
     }
 
-    /// Builds doorbells from a queue's registers.
     pub(super) fn bells(&self, qid: Qid, registers: (Doorbell, Doorbell)) -> (Bell, Bell) {
         let (submission, completion) = self.shadows_of(qid);
         (Bell::new(registers.0, submission), Bell::new(registers.1, completion))
     }
 
-    /// Returns the shadows of a queue's doorbells, if any.
     pub(super) fn shadows_of(&self, qid: Qid) -> (Option<Shadow>, Option<Shadow>) {
         (
             self.shadow(qid, doorbell_sq(qid, self.dstrd)),

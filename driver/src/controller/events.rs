@@ -325,7 +325,6 @@ impl Shared {
         Ok(Shape::of(identify).map(|shape| (shape, identify.nsze_lbas.get())))
     }
 
-    /// Runs a command that reads `bytes`.
     pub(super) fn read_page(&self, name: &'static str, sqe: Sqe, bytes: usize) -> Result<Buffer> {
         self.check()?;
         let data = crate::memory::allocate(self.bus(), bytes)?;

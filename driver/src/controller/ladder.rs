@@ -17,7 +17,6 @@ use crate::error::Result;
 use crate::spec::register::{CC, CSTS, NSSR, NSSR_RESET, ShutdownNotification, ShutdownStatus};
 use std::time::Duration;
 
-/// How a controller was stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stopped {
     /// It can be made ready again.

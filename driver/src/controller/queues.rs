@@ -16,9 +16,7 @@ use crate::spec::{DataPointer, Iova, Qid, QueueEntries, QueuePriority, Sqe};
 use crate::sys::Atomics;
 use crate::transfer::PAGE_BYTES;
 
-/// Bytes of a submission queue entry.
 const SQE_BYTES: usize = 64;
-/// Bytes of a completion queue entry.
 const CQE_BYTES: usize = 16;
 /// Offset of the admin completion ring from the admin submission ring.
 pub(super) const ADMIN_CQ_OFFSET: u64 = PAGE_BYTES;
@@ -51,7 +49,6 @@ pub struct RingSpace {
     iova: Iova,
 }
 
-/// The memory of a ring.
 #[derive(Clone, Debug)]
 enum RingMemory {
     /// Memory of this process.

@@ -72,7 +72,6 @@ pub(crate) fn wait_for(
     }
 }
 
-/// The cause of registers that read as all ones.
 pub(crate) const GONE: &str = "its registers read as all ones: the device was removed, its link is down, or its server does not answer";
 
 /// Returns the error of a device that reads as all ones: removed, without power or link, or without a server.

@@ -22,7 +22,6 @@ use crate::error::{Error, Result};
 use crate::memory::{Buffer, IoBuffer, Region};
 use crate::queue_pair::Errno;
 
-/// Most entries of a ring.
 pub(super) const DEPTH_MAX: u32 = 32_768;
 /// Entries of a ring for each request in flight, if requests may become several commands.
 pub(super) const COMMANDS_PER_REQUEST: u32 = 4;
@@ -32,7 +31,6 @@ pub(super) const COMMANDS_MIN: u32 = 64;
 pub(super) const FILE: io_uring::types::Fixed = io_uring::types::Fixed(0);
 /// `IORING_ENTER_GETEVENTS`.
 const GETEVENTS: u32 = 1;
-/// Most bytes of one registered piece of memory.
 const PIECE_BYTES_MAX: usize = 1 << 30;
 /// Most slots of the kernel's table of memory.
 const SLOTS_MAX: u32 = 16_384;
@@ -50,7 +48,6 @@ pub(super) struct Shape<'a> {
     pub(super) depth: u32,
     /// Poll the device for completions instead of waiting for interrupts.
     pub(super) polled: bool,
-    /// Memory to register.
     pub(super) memory: &'a [&'a Buffer],
     /// Register each buffer by itself, in pieces of this many bytes, instead of with its neighbours.
     pub(super) piece_bytes: Option<u64>,
@@ -157,7 +154,6 @@ impl<S: squeue::EntryMarker, C: cqueue::EntryMarker> Ring<S, C> {
         }
     }
 
-    /// Empties the slots of freed regions, so that the kernel releases their pages.
     #[cold]
     fn forget_gone(&mut self) {
         let Some(late) = &mut self.late else { return };

@@ -13,7 +13,6 @@ use std::sync::{Arc, Weak};
 
 use crate::memory::Region;
 
-/// Slots of a ring for later memory.
 pub(super) const LATE_SLOTS: u32 = 1024;
 const SLOTS: usize = LATE_SLOTS as usize;
 /// Transfers of a region before it is pinned.
@@ -21,7 +20,6 @@ const USES: u32 = 4;
 /// Largest region to register: the kernel's limit for one piece.
 const REGION_BYTES_MAX: usize = 1 << 30;
 
-/// A region in a slot.
 #[derive(Debug)]
 struct Piece {
     start: usize,
@@ -95,7 +93,7 @@ impl LateMemory {
         self.free.pop()
     }
 
-    /// Returns an emptied or unused slot.
+    /// Takes back an emptied or unused slot.
     pub(super) fn give_slot(&mut self, slot: u16) {
         self.free.push(slot);
     }
@@ -127,7 +125,6 @@ impl LateMemory {
         self.pieces.extract_if(.., gone).map(|piece| piece.slot).collect()
     }
 
-    /// Returns whether no region is registered.
     pub(super) fn is_empty(&self) -> bool {
         self.pieces.is_empty()
     }

@@ -113,7 +113,7 @@ pub trait CommandQueue<B: IoBuffer>: Send {
     /// Checks that the path still works.
     ///
     /// # Errors
-    /// [`Error::Failed`] with the first failure's reason.
+    /// [`crate::Error::Failed`] with the first failure's reason.
     fn check(&self) -> Result<()>;
 
     /// Returns the queue's counters.
@@ -228,7 +228,6 @@ pub struct Device {
     path: Path,
 }
 
-/// The path of a [`Device`].
 #[derive(Clone, Debug)]
 enum Path {
     Nvme(nvme::NvmeDevice),

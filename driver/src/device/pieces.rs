@@ -24,7 +24,6 @@ pub(super) struct Piece {
 }
 
 impl Piece {
-    /// Returns the index of its segment in the buffer.
     #[inline]
     pub(super) fn segment(&self) -> usize {
         self.segment

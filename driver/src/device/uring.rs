@@ -60,7 +60,6 @@ pub(super) fn open(target: &KernelTarget, options: &DeviceOptions) -> Result<Uri
 }
 
 impl UringDevice {
-    /// Describes it as a device.
     pub(super) fn info(&self, target: &KernelTarget) -> DeviceInfo {
         let info = self.file.info(target, DEPTH_MAX);
         let deallocates = self.file.punches();
@@ -197,7 +196,6 @@ impl<B: IoBuffer> UringQueue<B> {
         self.pieces.len() + segments <= PIECES_MAX
     }
 
-    /// Adds the entries of a slot's request to the ring.
     #[inline]
     fn push(&mut self, operation: Operation, run: Run, slot: usize, cid: Cid) {
         if self.cutter.is_some() {
@@ -228,7 +226,6 @@ impl<B: IoBuffer> UringQueue<B> {
         }
     }
 
-    /// Builds the entry of a slot's request.
     fn entry(&mut self, operation: Operation, run: Run, slot: usize) -> squeue::Entry {
         match operation {
             Operation::Read(_) | Operation::Write(_) => {

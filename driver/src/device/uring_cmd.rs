@@ -47,7 +47,6 @@ const COMMAND_BYTES: u64 = 128 << 10;
 /// Most LBAs a command can express.
 const COMMAND_LBAS_MAX: u64 = 1 << 16;
 
-/// A namespace behind the kernel's driver.
 #[derive(Clone, Debug)]
 pub(super) struct UringCmdDevice {
     file: Arc<File>,
@@ -184,7 +183,6 @@ fn attribute(queue: Option<&Path>, name: &str) -> Option<u64> {
 }
 
 impl UringCmdDevice {
-    /// Describes it as a device.
     pub(super) fn info(&self, target: &KernelTarget) -> DeviceInfo {
         DeviceInfo {
             device: target.device(),
@@ -339,7 +337,6 @@ impl<B: IoBuffer> UringCmdQueue<B> {
         Ok((run, needs))
     }
 
-    /// Adds the commands of a slot's request to the ring.
     fn push(&mut self, operation: Operation, slot: usize, cid: Cid) {
         let slots = self.slots.as_ref().expect("slots are there until drop");
         let buffer = slots.get(slot).buffer.as_ref().expect("a request owns its buffer");
@@ -372,7 +369,6 @@ impl<B: IoBuffer> UringCmdQueue<B> {
     }
 }
 
-/// The location of a command's data.
 #[derive(Clone, Copy)]
 struct Data {
     at: *const u8,

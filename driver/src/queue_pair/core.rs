@@ -89,7 +89,6 @@ pub(crate) enum Violation {
 /// A hundred years: deadlines on any clock that starts near zero cannot overflow.
 const TIMEOUT_MAX_NS: u64 = 100 * 365 * 86_400 * 1_000_000_000;
 
-/// The parts of a [`Core`].
 pub(crate) struct Parts {
     pub(crate) qid: Qid,
     pub(crate) domain: DomainId,
@@ -99,9 +98,7 @@ pub(crate) struct Parts {
     pub(crate) slots: usize,
     pub(crate) lists: PagePool,
     pub(crate) bounces: PagePool,
-    /// Time limit of a command.
     pub(crate) timeout: Duration,
-    /// Whether to record latencies.
     pub(crate) latencies: bool,
 }
 
@@ -354,7 +351,6 @@ impl<B: IoBuffer> Core<B> {
         self.stats.recreations += 1;
     }
 
-    /// Takes the first violation since the last call.
     pub(crate) fn take_violation(&mut self) -> Option<Violation> {
         self.violation.take()
     }
@@ -400,7 +396,6 @@ impl<B: IoBuffer> Core<B> {
         self.next_deadline = next;
     }
 
-    /// Moves a command's deadline.
     pub(crate) fn extend(&mut self, index: usize, deadline: Time) {
         self.slots.get_mut(index).deadline = deadline;
         self.next_deadline = self.next_deadline.min(deadline);

@@ -19,19 +19,16 @@ pub(crate) struct PagePool {
 }
 
 impl PagePool {
-    /// Creates a pool over the whole pages of `memory`.
     pub(crate) fn new(memory: Atomics, iova: Iova) -> PagePool {
         let count = memory.len() / PAGE_BYTES as usize;
         let free = (0..u16::try_from(count).expect("a queue has few pages")).rev().collect();
         PagePool { memory, iova, count, free }
     }
 
-    /// Number of free pages.
     pub(crate) fn free(&self) -> usize {
         self.free.len()
     }
 
-    /// Number of pages in all.
     pub(crate) fn count(&self) -> usize {
         self.count
     }
@@ -46,7 +43,6 @@ impl PagePool {
         self.free.push(page);
     }
 
-    /// Returns the device's address of a page.
     pub(crate) fn iova_of(&self, page: u16) -> Iova {
         Iova(self.iova.0 + u64::from(page) * PAGE_BYTES)
     }

@@ -310,7 +310,7 @@ impl<B: IoBuffer> Core<B> {
         })
     }
 
-    /// Copies bounced data back and returns the pages a command borrowed.
+    /// Copies bounced data back and frees the pages a command borrowed.
     fn release(&mut self, index: usize, lead: usize, ok: bool) {
         let mut extra = self.extras[index];
         extra.lists.give_back(&mut self.lists);

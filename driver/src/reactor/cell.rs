@@ -68,7 +68,6 @@ impl Cell {
         }
     }
 
-    /// Takes the end, if it has come.
     pub(super) fn take(&self) -> Option<End> {
         let mut state = lock(&self.state);
         match std::mem::take(&mut *state) {
@@ -127,7 +126,7 @@ impl Pool {
         self.0.pop().unwrap_or_default()
     }
 
-    /// Returns the cell of a request whose end was taken.
+    /// Takes back the cell of a request whose end was taken.
     pub(super) fn give_back(&self, cell: Arc<Cell>) {
         // A full pool drops it.
         let _ = self.0.push(cell);

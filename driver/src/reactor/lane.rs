@@ -124,12 +124,10 @@ impl Lane {
         !self.mailbox.is_empty()
     }
 
-    /// Accepts no new requests from now on.
     pub(super) fn stop(&self) {
         self.mailbox.stop();
     }
 
-    /// Returns the eventfd of the queue's interrupts, if the controller has them.
     pub(super) fn interrupt(&self) -> Option<BorrowedFd<'_>> {
         self.queue.interrupt()
     }

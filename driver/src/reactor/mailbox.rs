@@ -36,7 +36,6 @@ pub(super) struct Note {
     pub(super) last_error: Option<CommandError>,
 }
 
-/// A request on its way to a queue.
 #[derive(Debug)]
 pub(super) struct Request {
     pub(super) note: Note,
@@ -154,7 +153,6 @@ impl Mailbox {
         self.requests.pop()
     }
 
-    /// Returns the most requests it holds.
     pub(super) fn depth(&self) -> usize {
         self.requests.capacity()
     }
@@ -204,7 +202,6 @@ impl Mailbox {
         self.alarm.wake();
     }
 
-    /// Records that the last sender is gone.
     pub(super) fn desert(&self) {
         self.deserted.store(true, Ordering::Release);
         self.alarm.wake();

@@ -27,7 +27,7 @@
 //!         scope.spawn(move || -> adit_driver::Result<()> {
 //!             let (lba, mut buffer) = (Lba(8 * u64::from(number)), controller.allocate(4096)?);
 //!             buffer.fill(number);
-//! `.await` works like `.wait()`, on any runtime.
+//!             // `.await` works like `.wait()`, on any runtime.
 //!             let Completion { buffer, result } = client.write(lba, buffer)?.wait()?;
 //!             assert!(result.is_ok());
 //!             let Completion { buffer, .. } = client.read(lba, buffer)?.wait()?;

@@ -143,7 +143,6 @@ impl Rounds {
         }
     }
 
-    /// Turns each lane once.
     fn round(&mut self) -> Round {
         let mut round = Round { moved: 0, due_in: Duration::MAX, is_unheard: false };
         for lane in &mut self.lanes {

@@ -51,7 +51,6 @@ fn log(arena: Arena, name: &'static str, lid: Lid, bytes: u32, offset: u64) -> C
     Case::admin(name, sqe).data(arena, bytes as usize).showing(bytes as usize)
 }
 
-/// Log pages.
 pub(super) fn logs(arena: Arena) -> Vec<Case> {
     vec![
         log(arena, "log smart", Lid::SMART_HEALTH, 512, 0),
@@ -73,7 +72,6 @@ pub(super) fn logs_at_the_end(arena: Arena) -> Vec<Case> {
     ]
 }
 
-/// Get and Set Features.
 pub(super) fn features(arena: Arena) -> Vec<Case> {
     let get = |name, fid, select| {
         Case::admin(name, Sqe::get_features(fid, Nsid::NONE, 0, select)).data(arena, PAGE)
@@ -135,7 +133,6 @@ fn sized(case: Case, size_z: u32) -> Case {
     case.bent(|dwords| dwords[10] = size_z << 16 | dwords[10] & 0xffff)
 }
 
-/// Creating and deleting queues.
 pub(super) fn queues(arena: Arena) -> Vec<Case> {
     let cq = |name, qid| create_cq(arena, name, qid, None);
     let sq = |name, qid, cqid| create_sq(arena, name, qid, cqid);

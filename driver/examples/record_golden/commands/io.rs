@@ -110,7 +110,6 @@ pub(super) fn bounds(arena: Arena) -> Vec<Case> {
     ]
 }
 
-/// Commands without data.
 pub(super) fn without_data(arena: Arena) -> Vec<Case> {
     let zeroes = Sqe::write_zeroes(SMALL, Lba(18), lbas(2));
     vec![

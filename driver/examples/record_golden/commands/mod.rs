@@ -11,7 +11,6 @@ mod sgl;
 
 use adit_driver::spec::{DataPointer, Iova, LbaCount, Sqe};
 
-/// Bytes of the arena.
 pub(crate) const ARENA_BYTES: usize = (1 << 20) + (64 << 10);
 /// Offset of data in the arena: its first MiB.
 const DATA: usize = 0;
@@ -33,7 +32,6 @@ pub(crate) enum Queue {
 pub(crate) struct Case {
     /// Its name, unique in the list.
     pub(crate) name: &'static str,
-    /// Its queue.
     pub(crate) queue: Queue,
     /// Its entry, with identifier 0.
     pub(crate) sqe: Sqe,
@@ -43,7 +41,6 @@ pub(crate) struct Case {
     pub(crate) shows_bytes: usize,
 }
 
-/// Returns the list for an arena at this address.
 pub(crate) fn all(arena: Iova) -> Vec<Case> {
     let arena = Arena(arena);
     let mut cases = admin::identify(arena);

@@ -21,7 +21,6 @@ fn of_type(descriptor: SglDescriptor, identifier: u8) -> SglDescriptor {
     SglDescriptor { identifier, ..descriptor }
 }
 
-/// Valid SGLs.
 pub(super) fn good(arena: Arena) -> Vec<Case> {
     let block = |offset: usize, len| SglDescriptor::data_block(arena.at(DATA + offset), len);
     let last = |descriptors: u32| SglDescriptor::last_segment(arena.at(LISTS), descriptors * 16);
@@ -53,7 +52,6 @@ pub(super) fn good(arena: Arena) -> Vec<Case> {
     ]
 }
 
-/// Invalid SGLs.
 pub(super) fn bad(arena: Arena) -> Vec<Case> {
     let block = |offset: usize, len| SglDescriptor::data_block(arena.at(DATA + offset), len);
     let last = |bytes: u32| SglDescriptor::last_segment(arena.at(LISTS), bytes);

@@ -15,7 +15,6 @@ const CAPABILITIES_MAX: usize = (256 - 64) / 4;
 /// Bytes of conventional configuration space.
 pub(super) const LEN: usize = 256;
 
-/// Location of the MSI-X table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct MsixTable {
     pub(super) bar: u8,
@@ -38,7 +37,6 @@ pub(super) fn disable_bus_master(config: &Region) {
     }
 }
 
-/// Finds the MSI-X capability.
 pub(super) fn msix_table(config: &[u8; LEN]) -> Option<MsixTable> {
     let u16_at = |at: usize| Some(u16::from_le_bytes([*config.get(at)?, *config.get(at + 1)?]));
     if u16_at(STATUS)? & STATUS_CAPABILITIES == 0 {

@@ -23,7 +23,6 @@ const FALLBACK: RangeInclusive<u64> = 1 << 32..=(1 << 39) - 1;
 /// Smallest page a bus maps.
 const PAGE: u64 = 4096;
 
-/// The mappings of one device.
 pub(super) struct Dma {
     device: String,
     iommu: Arc<dyn VfioOps>,

@@ -18,7 +18,6 @@ const ENTRY_LIMIT: &str = "/sys/module/vfio_iommu_type1/parameters/dma_entry_lim
 /// The VFIO container file, shared by all devices.
 const CONTAINER: &str = "/dev/vfio/vfio";
 
-/// Explains why opening the device failed.
 pub(super) fn open_failed(device: &str, group_file: &Path, error: &VfioError) -> Error {
     let file = group_file.display();
     match error {

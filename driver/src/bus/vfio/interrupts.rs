@@ -27,7 +27,6 @@ fn listen(name: &str, device: &VfioDevice, index: u32) -> Result<Option<EventFd>
     Ok(Some(eventfd))
 }
 
-/// Returns the number of MSI-X vectors.
 pub(super) fn vector_count(device: &VfioDevice) -> u16 {
     u16::try_from(count(device, VFIO_PCI_MSIX_IRQ_INDEX)).unwrap_or(u16::MAX)
 }

@@ -145,7 +145,6 @@ fn map_read_only(
     if result < 0 { Err(VfioError::IommuDmaMap(Errno::last())) } else { Ok(()) }
 }
 
-/// Duplicates an open device's descriptor.
 pub(super) fn duplicate(device: &impl AsRawFd) -> io::Result<OwnedFd> {
     borrow(device).try_clone_to_owned()
 }

@@ -15,7 +15,6 @@ use super::explain;
 use super::ioctl::{self, IommuInfo};
 use crate::error::{Error, Result};
 
-/// An open device and its IOMMU.
 pub(super) struct Opened {
     pub(super) device: VfioDevice,
     pub(super) iommu: Arc<dyn VfioOps>,

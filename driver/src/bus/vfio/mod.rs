@@ -40,7 +40,6 @@ use crate::time::Time;
 
 /// Whether this build has the feature `iommufd`; without it, functions are opened through a VFIO container.
 pub const HAS_IOMMUFD: bool = cfg!(feature = "iommufd");
-/// Base address registers of a function.
 const BAR_COUNT: u8 = 6;
 
 /// An NVMe controller on PCIe, driven through VFIO.

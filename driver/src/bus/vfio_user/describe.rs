@@ -31,7 +31,6 @@ pub(super) struct Limits {
     pub(super) dma_maps: u64,
 }
 
-/// Negotiates the protocol version.
 pub(super) fn negotiate(connection: &mut Connection) -> Answer<Limits> {
     let ours = Version { major: wire::VERSION_MAJOR, minor: wire::VERSION_MINOR };
     let body = connection.request(Command::Version, &[ours.as_bytes(), CAPABILITIES])?;
@@ -57,7 +56,6 @@ fn parse_limits(json: &[u8]) -> Result<Limits, String> {
     Ok(Limits { files, dma_maps })
 }
 
-/// Queries the device's kind.
 pub(super) fn device_info(connection: &mut Connection) -> Answer<DeviceInfo> {
     let argsz = size_of::<DeviceInfo>() as u32;
     let ask = DeviceInfo { argsz, flags: 0, region_count: 0, irq_count: 0 };
@@ -71,13 +69,11 @@ pub(super) fn device_info(connection: &mut Connection) -> Answer<DeviceInfo> {
 #[derive(Debug)]
 pub(super) struct Region {
     pub(super) len: u64,
-    /// Its mappable areas.
     pub(super) areas: Vec<Range<u64>>,
     /// The file to map, and the region's offset in it.
     pub(super) file: Option<(File, u64)>,
 }
 
-/// Queries one region.
 pub(super) fn region(connection: &mut Connection, index: u32) -> Answer<Region> {
     let (mut info, mut file, mut body) =
         ask_region(connection, index, wire::REGION_INFO_LEN as u32)?;

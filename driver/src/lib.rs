@@ -10,7 +10,7 @@
 //!
 //! From the wire up: [`spec`] (bytes), [`sys`] (memory and registers), [`bus`] (access to a device),
 //! [`transfer`] (ranges to commands), [`queue_pair`] (commands in flight), [`controller`]. [`soft`] is a
-//! software controller that shares no code with the driver it tests. `docs/ARCHITECTURE.md` has the map.
+//! software controller that shares none of the code it tests. `docs/ARCHITECTURE.md` has the map.
 
 pub mod bus;
 mod command_limits;

@@ -185,7 +185,7 @@ impl SubmissionRing {
         Reports { last: u32::from(qid.0) << 16 | self.head, ahead: end - self.head }
     }
 
-    /// Stores the last read position in `reports`.
+    /// Adopts the read position that `reports` ended with.
     #[inline(always)]
     pub(crate) fn observe(&mut self, reports: &Reports) {
         self.head = reports.last & 0xffff;

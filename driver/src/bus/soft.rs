@@ -202,7 +202,7 @@ impl SoftBus {
         self.shared.lock().controller.write_register(offset, width, value);
     }
 
-    /// Steps, then advances time: hardly if there was work, else up to the next due time.
+    /// Steps, then advances time: barely if there was work, else up to the next due time.
     fn step_and_advance(&self, at_most: Duration) {
         let at_most = if self.step() > 0 { at_most.min(WORK_TAKES) } else { at_most };
         let now = self.shared.now();

@@ -212,7 +212,7 @@ impl Mailbox {
         self.deserted.load(Ordering::Acquire) || self.stops.load(Ordering::Acquire)
     }
 
-    /// Ends reading. Returns all queued requests, including those of a concurrent sender: as in
+    /// Ends reading. Gives back all queued requests, including those of a concurrent sender: as in
     /// [`super::alarm`], either this side finds the request or the sender finds the mailbox closed.
     pub(super) fn close(&self) {
         self.stops.store(true, Ordering::Release);

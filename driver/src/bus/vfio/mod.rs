@@ -61,6 +61,7 @@ pub struct Vfio {
 impl Vfio {
     /// Opens the function at `bdf` (`0000:01:00.0` or `01:00.0`).
     ///
+    /// # Errors
     /// [`Error::Target`] for an invalid PCI address; [`Error::Refused`] with reason and remedy for any
     /// obstacle. The device is then unchanged.
     pub fn open(bdf: &str) -> Result<Arc<Vfio>> {

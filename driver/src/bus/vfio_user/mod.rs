@@ -116,8 +116,8 @@ struct Given {
 impl VfioUser {
     /// Connects to the server at `socket` with the default [`Options`].
     ///
+    /// # Errors
     /// [`Error::Refused`] if there is no vfio-user server of a PCI device.
-    /// vfio-user server of a PCI device.
     pub fn open(socket: &Path) -> Result<Arc<VfioUser>> {
         VfioUser::open_with(socket, Options::default())
     }

@@ -21,7 +21,7 @@ pub enum Error {
     Target {
         /// The string as given.
         target: String,
-        /// What is wrong with it, and what to write instead.
+        /// The mistake, and what to write instead.
         reason: String,
     },
     /// A request that no device could carry out, refused before it is sent.
@@ -37,11 +37,11 @@ pub enum Error {
     Refused {
         /// The target or file that refused.
         device: String,
-        /// What was attempted.
+        /// The attempted operation.
         what: String,
         /// The reason, from the system where it gives one.
         why: String,
-        /// What to do next.
+        /// The next step for the user.
         fix: String,
     },
     /// The device is unsupported or violates the specification.
@@ -49,9 +49,9 @@ pub enum Error {
     Device {
         /// The target.
         device: String,
-        /// What the device reports or did.
+        /// The device's report or misbehaviour.
         what: String,
-        /// What to do next.
+        /// The next step for the user.
         fix: String,
     },
     /// A command completed with a status other than success.
@@ -71,7 +71,7 @@ pub enum Error {
         device: String,
         /// The awaited event.
         waited_for: String,
-        /// How long the driver waited.
+        /// The time waited.
         after: Duration,
         /// Register values at the end, for the log.
         registers: String,

@@ -157,7 +157,6 @@ impl Region {
         self.at
     }
 
-    /// Returns the length in bytes.
     pub(crate) fn bytes(&self) -> usize {
         self.memory.memory().len()
     }

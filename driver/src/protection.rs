@@ -29,7 +29,7 @@ const CHECK_REFERENCE: u32 = 1 << 26;
 /// Distance from the PRINFO bits of Copy's write down to those of its read (PRINFOR).
 const COPY_READ_SHIFT: u32 = 14;
 
-/// How the controller protects a namespace's data (NVM Command Set 1.0 sections 4.1.5.1, DPS, and 5.2).
+/// The controller's protection of a namespace's data (NVM Command Set 1.0 sections 4.1.5.1, DPS, and 5.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Protection {
     /// Guard, and the reference tag is the low 32 bits of the LBA.

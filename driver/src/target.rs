@@ -43,28 +43,28 @@ pub enum Target {
     Vfio {
         /// Its full address, as in `0000:01:00.0`.
         address: String,
-        /// What the driver uses of it.
+        /// The driver's settings for it.
         settings: Settings,
     },
     /// A controller in another process.
     VfioUser {
         /// The socket it listens on.
         socket: PathBuf,
-        /// What the driver uses of it.
+        /// The driver's settings for it.
         settings: Settings,
     },
     /// The software controller in this process.
     Soft {
         /// Its configuration, as in `mem=1G,mdts=5`: parses as [`crate::soft::Options`].
         options: String,
-        /// What the driver uses of it.
+        /// The driver's settings for it.
         settings: Settings,
     },
     /// A file or device reached through the kernel; see [`crate::Device`].
     Kernel(KernelTarget),
 }
 
-/// What the driver uses of a controller; by default everything it offers.
+/// The features of a controller that the driver uses; by default all it offers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settings {
     /// The namespace (`ns=N`); by default the controller's first.

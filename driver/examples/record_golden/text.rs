@@ -11,7 +11,6 @@
 
 use std::fmt::{self, Write as _};
 
-/// Most tokens of a line.
 const TOKENS_PER_LINE: usize = 32;
 /// Shortest run written as one token.
 const RUN_MIN: usize = 4;

@@ -42,7 +42,7 @@ const SLEEP: Duration = Duration::from_micros(50);
 /// Virtual time that passes in a pause that finds work.
 const WORK_TAKES: Duration = Duration::from_micros(1);
 
-/// How the controller is driven.
+/// The way the controller runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Drive {
     /// By its own thread, on the machine's clock.

@@ -53,7 +53,6 @@ const CRITICAL_WARNINGS: u8 = 0x1f;
 /// Data of Host Behavior Support; its first byte is ACRE.
 const HOST_BEHAVIOR_BYTES: usize = 512;
 
-/// Makes a controller ready.
 pub(super) fn bring_up(bus: &Arc<dyn Bus>, options: &ControllerOptions) -> Result<Shared> {
     let claim = Claim::new(bus)?;
     // A link that went down while the device was unused leaves it without an address; a reset restores it. If

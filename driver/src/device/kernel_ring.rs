@@ -232,8 +232,8 @@ impl<S: squeue::EntryMarker, C: cqueue::EntryMarker> Ring<S, C> {
         registered.map(|()| true).map_err(|error| refusal(device, error))
     }
 
-    /// Sleeps in the kernel until an entry completes, for `at_most`. Returns `false` without sleeping if
-    /// nothing is in flight, `at_most` is zero, completions are polled on the device (nothing would wake the
+    /// Sleeps in the kernel until an entry completes, at most `at_most`. Returns `false` without sleeping if
+    /// there is nothing to wait for or no time, completions are polled on the device (nothing would wake the
     /// thread), or the kernel cannot limit the wait.
     pub(super) fn wait(&mut self, at_most: Duration) -> bool {
         let is_due = self.in_kernel > 0 && self.pushed == 0 && !at_most.is_zero();
@@ -527,7 +527,6 @@ fn merged(pieces: Vec<Piece>) -> Vec<Piece> {
     merged
 }
 
-/// Splits into pieces of at most `bytes`.
 fn cut(pieces: Vec<Piece>, bytes: usize) -> impl Iterator<Item = Piece> {
     pieces.into_iter().flat_map(move |piece| {
         let starts = (piece.start..piece.end).step_by(bytes);

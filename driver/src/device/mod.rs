@@ -101,8 +101,8 @@ pub trait CommandQueue<B: IoBuffer>: Send {
     /// Passes each finished request to `done`, without waiting; returns their number.
     fn poll(&mut self, now: Time, done: impl FnMut(Completion<B>)) -> usize;
 
-    /// Waits until a request finishes, for `at_most` plus some microseconds. Returns `true` if it slept in
-    /// the kernel, as io_uring's queues do with submitted requests in flight. All others return `false` at
+    /// Waits until a request finishes, at most `at_most` plus some microseconds. Returns `true` if it slept
+    /// in the kernel, as io_uring's queues do with submitted requests in flight. All others return `false` at
     /// once and must be polled: queue pairs of the driver, io_uring with polled completions, and the paths
     /// that finish a request in `post`.
     fn wait(&mut self, at_most: Duration) -> bool {
@@ -179,8 +179,8 @@ pub struct DeviceInfo {
     pub deallocate_lbas_max: u64,
     /// Whether data passes through the page cache.
     pub is_cached: bool,
-    /// How the device checks each read by itself, if it does ([`Namespace::protection`]). Does not cover the
-    /// kernel's own protection of a block device.
+    /// The device's own check of each read, if any ([`Namespace::protection`]). Does not cover the kernel's
+    /// own protection of a block device.
     pub protection: Option<Protection>,
 }
 
@@ -195,10 +195,10 @@ pub struct QueueOptions {
     pub abort_timeout: Duration,
 }
 
-/// What a completed write survives.
+/// The losses that a completed write survives.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Durability {
-    /// What the device grants by itself; a power loss may lose data in a volatile cache.
+    /// The device's own guarantee; a power loss may lose data in a volatile cache.
     #[default]
     Cached,
     /// A power loss does not lose its data: Force Unit Access of an NVMe write, RWF_DSYNC of a file's, msync

@@ -35,7 +35,7 @@ use crate::time::Time;
 #[derive(Clone, Debug)]
 pub(super) struct UringDevice {
     file: OpenFile,
-    /// How to split requests if completions are polled.
+    /// Splits requests if completions are polled.
     polled: Option<Cutter>,
     fixed: bool,
 }

@@ -31,7 +31,7 @@ pub(crate) enum Body<'n> {
     Refused(RejectReason),
 }
 
-/// What the driver knows of a raw command.
+/// Known limits of a raw command.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bounds {
     /// The controller of the namespace it was built for, if any.
@@ -435,7 +435,7 @@ pub enum RejectReason {
         what: &'static str,
         /// The limit's name in Identify.
         limit: &'static str,
-        /// How much the command requests.
+        /// The amount requested.
         asks: u64,
         /// The limit.
         takes: u64,

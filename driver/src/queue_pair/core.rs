@@ -75,7 +75,7 @@ impl Stats {
     }
 }
 
-/// How a completion broke the protocol (NVMe Base 2.0 section 3.3.3.2).
+/// A completion's violation of the protocol (NVMe Base 2.0 section 3.3.3.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Violation {
     #[error("a completion named command {0}, which is not in flight")]
@@ -310,8 +310,8 @@ impl<B: IoBuffer> Core<B> {
     }
 
     /// Handles a report that does not follow the last one: the position wrapped, or is implausible. A head
-    /// outside the ring is a violation. One inside is ignored: firmware may have queued completions out of
-    /// order. Returns whether the completion is of this queue.
+    /// outside the ring is a violation. An implausible one inside is ignored: firmware may have queued
+    /// completions out of order. Returns whether the completion is of this queue.
     #[cold]
     #[inline(never)]
     fn accept_report(&mut self, entry: &Cqe, reports: &mut Reports) -> bool {

@@ -37,7 +37,7 @@ pub(super) struct Device {
     events: ArrayQueue<Event>,
     /// Most cells a client keeps.
     cells: usize,
-    /// Recovery is enabled, and the last attempt succeeded.
+    /// Recovery is enabled, and the last attempt, if any, succeeded.
     hopes: AtomicBool,
 }
 

@@ -11,9 +11,9 @@ use crate::time::Time;
 /// When an idle poller goes from spinning to pausing to sleeping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Idle {
-    /// How long to poll without a break after the last activity. Default 50 us.
+    /// Time to poll without a break after the last activity. Default 50 us.
     pub spin: Duration,
-    /// How long after that to alternate polling with yielding the CPU. Default 50 us.
+    /// Time after that to alternate polling with yielding the CPU. Default 50 us.
     pub pause: Duration,
     /// After that it sleeps until a request or an interrupt comes. With commands in flight on a controller
     /// without interrupts it naps instead, for an eighth of its idle time so far and at most this long.

@@ -272,7 +272,7 @@ impl Lane {
     }
 }
 
-/// What happens to a request after the queue.
+/// The next step of a request that left the queue.
 enum Fate {
     /// Retry at this time.
     Again(Time, Request),

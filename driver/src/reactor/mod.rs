@@ -118,7 +118,7 @@ pub struct ReactorOptions {
     pub auto_recover: bool,
     /// When an idle thread pauses and sleeps.
     pub idle: Idle,
-    /// How long a dropped reactor waits for its requests. Default 15 s.
+    /// Time that a dropped reactor waits for its requests. Default 15 s.
     pub drain_timeout: Duration,
 }
 

@@ -16,7 +16,7 @@ use super::mailbox::Action;
 const BACKOFF: Duration = Duration::from_millis(1);
 const BACKOFF_MAX: Duration = Duration::from_millis(100);
 
-/// How often a request is retried, and whether it may be written twice.
+/// The number of retries, and whether a request may be written twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Retry {
     /// Attempts after the first; 0 returns every error to the caller. Default 4.

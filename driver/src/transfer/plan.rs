@@ -35,7 +35,7 @@ impl Position {
     }
 }
 
-/// How a command points at its data.
+/// The form of a command's data pointer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
     /// Physical region pages; `entries` counts the pages touched, PRP1's included.
@@ -61,7 +61,7 @@ pub struct Piece {
     pub bytes: u64,
     /// The start of its data.
     pub start: Position,
-    /// How it points at its data.
+    /// The form of its data pointer.
     pub form: Form,
 }
 

@@ -25,8 +25,8 @@ const SHIFTS: [u64; 2] = [0, 256];
 
 /// Most entries of a list that never has a chain pointer: 1 MiB of whole pages.
 pub const UNCHAINED: u64 = 256;
-/// How many words later a page comes in the second phase, if it is in the second half of a list page in the
-/// first: 256 entries and one more chain pointer.
+/// Distance in words from a page's entry in the first phase to that in the second, if it is in the second
+/// half of a list page in the first: 256 entries and one more chain pointer.
 const LATER: u64 = 257;
 
 /// The prebuilt lists of one region.

@@ -18,7 +18,6 @@ const DATA: usize = 0;
 const LISTS: usize = 1 << 20;
 const PAGE: usize = 4096;
 
-/// The queue of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Queue {
     /// The admin queue.

@@ -28,7 +28,6 @@ pub(super) fn enable(config: &Region) {
     config.write16(command::OFFSET, config.read16(command::OFFSET) | bits);
 }
 
-/// Disables DMA.
 pub(super) fn disable_bus_master(config: &Region) {
     let now = config.read16(command::OFFSET);
     // A removed function reads as all ones; there is nothing to disable.

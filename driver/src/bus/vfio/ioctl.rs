@@ -93,7 +93,6 @@ fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
     Some(u64::from_ne_bytes(bytes.get(at..at.checked_add(8)?)?.try_into().ok()?))
 }
 
-/// Resets the function.
 pub(super) fn reset(device: BorrowedFd<'_>) -> io::Result<()> {
     // SAFETY: the call takes no argument and touches no memory of this process.
     let result = unsafe { libc::ioctl(device.as_raw_fd(), DEVICE_RESET.into()) };

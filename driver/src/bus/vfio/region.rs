@@ -52,7 +52,6 @@ impl Region {
         Window::map(ioctl::borrow(&*self.device), at, len)
     }
 
-    /// Returns the mappable runs of the region.
     pub(super) fn mappable(&self, msix: Option<MsixTable>) -> Vec<Range<u64>> {
         let flags = self.device.get_region_flags(self.index);
         let both = VFIO_REGION_INFO_FLAG_MMAP | VFIO_REGION_INFO_FLAG_WRITE;

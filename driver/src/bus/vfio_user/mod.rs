@@ -103,8 +103,8 @@ struct Mapping {
     is_writable: bool,
 }
 
-/// What users of the bus hold and a new connection must keep serving. Locks are taken in the order addresses,
-/// given, connection.
+/// Objects that users of the bus hold and a new connection must keep serving. Locks are taken in the order
+/// addresses, given, connection.
 #[derive(Default)]
 struct Given {
     /// Our descriptors of the eventfds of vectors `0..`.

@@ -5,8 +5,8 @@
 //!     --nvme 'subsys=sub,serial=x;nsid=1;nsid=2' --nvme 'subsys=sub,serial=x;none' -- attach_namespace {1} detach 2 0
 //! ```
 //!
-//! TARGET is the controller that is asked, CNTLID the one that the namespace is attached to, which
-//! may be another: that one reports a Namespace Attribute Changed event to whoever drives it.
+//! TARGET is the controller that receives the command, CNTLID the one to attach the namespace to, which may
+//! be another: that one reports a Namespace Attribute Changed event to its driver.
 
 use std::process::ExitCode;
 
@@ -14,11 +14,10 @@ use adit_driver::spec::command::AttachmentSelect;
 use adit_driver::spec::{Nsid, Sqe};
 use adit_driver::{Controller, ControllerOptions, Error, Result, Target};
 
-/// A Controller List (figure 134): a count and as many identifiers.
+/// A Controller List (figure 134): a count and that many identifiers.
 const LIST_BYTES: usize = 4096;
 const USAGE: &str = "usage: attach_namespace TARGET attach|detach NSID CNTLID";
 
-/// What the command line asks for.
 struct Request {
     target: Target,
     select: AttachmentSelect,

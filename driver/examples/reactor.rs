@@ -1,12 +1,12 @@
-//! Many tasks on one executor, and threads that block, all through one reactor.
+//! Runs many tasks on one executor, and threads that block, through one reactor.
 //!
 //! ```text
 //! cargo run --release -p adit-driver --example reactor -- soft:mem=64M
 //! cargo run --release -p adit-driver --example reactor -- vfio:0000:01:00.0 --write
 //! ```
 //!
-//! Reads, and with `--write` writes, what it then checks: it overwrites the namespace's first
-//! mebibytes. The executor is a dozen lines over the standard library; any runtime does.
+//! Reads the namespace's first mebibytes; with `--write`, overwrites them first and checks what it reads. The
+//! executor is a dozen lines over the standard library; any runtime works.
 #![forbid(unsafe_code)]
 
 use std::error::Error;
@@ -25,19 +25,19 @@ const TASKS: u64 = 64;
 const ROUNDS: u64 = 100;
 const THREADS: u64 = 4;
 
-/// A task's number, sent when it can go on.
+/// Sends a task's number when the task can continue.
 struct Ready(Sender<usize>, usize);
 
 impl Wake for Ready {
     fn wake(self: Arc<Self>) {
-        // Nobody listens any more once all tasks are done.
+        // The receiver is gone once all tasks are done.
         let _ = self.0.send(self.1);
     }
 }
 
 type Task = Pin<Box<dyn Future<Output = adit_driver::Result<()>>>>;
 
-/// Runs all tasks to their ends on this thread.
+/// Runs all tasks to completion on this thread.
 fn run_all(tasks: Vec<Task>) -> adit_driver::Result<()> {
     let (sender, receiver): (Sender<usize>, Receiver<usize>) = channel();
     let waker = |task| Waker::from(Arc::new(Ready(sender.clone(), task)));
@@ -57,7 +57,7 @@ fn run_all(tasks: Vec<Task>) -> adit_driver::Result<()> {
     Ok(())
 }
 
-/// One page of its own, written and read, or only read, over and over.
+/// Repeatedly reads a page of its own, writing it first if `writes`.
 async fn task(client: Client, number: u64, writes: bool) -> adit_driver::Result<()> {
     let lbas = 4096 / u64::from(client.namespace().lba_bytes());
     let lba = Lba(number * lbas);

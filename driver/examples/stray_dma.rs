@@ -1,13 +1,13 @@
-//! Lets a controller write where it may not, to see it stopped: the way to try an IOMMU.
+//! Makes a controller write to forbidden memory, to test an IOMMU.
 //!
 //! ```text
 //! cargo xtask vm --example stray_dma --nvme '' --allow-dmar -- sh -c 'stray_dma {0}; dmesg | grep DMAR'
 //! ```
 //!
-//! One read is sent whose data pointer names an address that was never mapped for the device. What
-//! the controller says of it is printed and proves nothing: some report a Data Transfer Error, QEMU's
-//! reports success. That the access was stopped stands in the kernel's log. Then an ordinary read
-//! shows that the controller still works. Nothing is written to the medium.
+//! Sends one read whose data pointer names an address that was never mapped for the device. The printed
+//! result proves nothing: some controllers report a Data Transfer Error, QEMU's reports success. The kernel's
+//! log shows that the access was blocked. An ordinary read then shows that the controller still works.
+//! Nothing is written to the medium.
 
 use std::process::ExitCode;
 
@@ -52,7 +52,7 @@ fn stray(target: &Target) -> Result<()> {
     Ok(())
 }
 
-/// Sends `command` and waits for what becomes of it.
+/// Sends `command` and waits for its result.
 fn end_of(
     controller: &Controller,
     queue: &mut QueuePair<()>,
@@ -67,7 +67,7 @@ fn end_of(
         if let Some(Completion { result, .. }) = ended.take() {
             return Ok(result);
         }
-        // A controller that is out of service and cannot be reset gives nothing back.
+        // A controller that is out of service and cannot be reset returns nothing.
         controller.check()?;
         controller.pause(std::time::Duration::from_micros(20));
     }

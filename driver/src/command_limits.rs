@@ -1,15 +1,15 @@
-//! How much one command without a transfer may cover (NVM Command Set 1.0 section 4.1.5.4): a controller fails a longer
-//! Write Zeroes or Verify, and fails or heeds in part a longer Dataset Management.
+//! Limits of commands without a data transfer (NVM Command Set 1.0 section 4.1.5.4). A controller fails a
+//! longer Write Zeroes or Verify, and fails or partly ignores a longer Dataset Management.
 
 use crate::queue_pair::RejectReason;
 use crate::spec::identify::IdentifyNvmController;
 use crate::spec::register::{Cap, Version};
 use crate::spec::{DsmRange, Lba, RangeCount};
 
-/// Ranges that fit one Dataset Management.
+/// Most ranges in one Dataset Management command.
 const RANGES_MAX: u32 = 256;
 
-/// A controller's limits; the largest value of a field's type is none.
+/// A controller's limits; a field at its type's maximum means no limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct CommandLimits {
     verify_bytes: u64,
@@ -20,7 +20,7 @@ pub(crate) struct CommandLimits {
 }
 
 impl CommandLimits {
-    /// Those of a controller that states none.
+    /// The limits of a controller that reports none.
     pub(crate) const NONE: CommandLimits = CommandLimits {
         verify_bytes: u64::MAX,
         write_zeroes_bytes: u64::MAX,
@@ -29,12 +29,13 @@ impl CommandLimits {
         deallocate_lbas: u64::MAX,
     };
 
-    /// Whether a controller can be asked: since NVMe 2.0, and before where it has I/O command sets.
+    /// Returns whether the controller supports the Identify page: since NVMe 2.0, earlier if it has I/O
+    /// command sets.
     pub(crate) fn are_told(version: Version, cap: Cap) -> bool {
         version.mjr() >= 2 || cap.css() & 1 << 6 != 0
     }
 
-    /// What Identify says, given CAP's smallest page in bytes.
+    /// Reads the limits from Identify, given CAP's smallest page in bytes.
     pub(crate) fn of(identify: &IdentifyNvmController, page_size_min: u64) -> CommandLimits {
         let none = CommandLimits::NONE;
         let or = |limit: u64, none: u64| if limit == 0 { none } else { limit };
@@ -71,12 +72,12 @@ impl CommandLimits {
         check("LBAs of one deallocation", "DMSL", all, self.deallocate_lbas)
     }
 
-    /// LBAs that one deallocation can cover, cut into as many ranges as it may have.
+    /// Returns the most LBAs of one deallocation, split into as many ranges as allowed.
     pub(crate) fn deallocate_lbas_max(&self) -> u64 {
         (u64::from(self.range_lbas) * u64::from(self.ranges)).min(self.deallocate_lbas)
     }
 
-    /// Cuts `lbas` LBAs from `lba` on into ranges of one deallocation.
+    /// Splits `lbas` LBAs from `lba` into the ranges of one deallocation.
     ///
     /// # Errors
     /// [`RejectReason::OverLimit`] for more than [`CommandLimits::deallocate_lbas_max`].
@@ -96,7 +97,7 @@ fn check(
     if asks <= takes { Ok(()) } else { Err(RejectReason::OverLimit { what, limit, asks, takes }) }
 }
 
-/// A run of LBAs as ranges of at most so many each.
+/// A run of LBAs as ranges of at most `each` LBAs.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ranges {
     lba: Lba,
@@ -105,13 +106,12 @@ pub(crate) struct Ranges {
 }
 
 impl Ranges {
-    /// How many there are: at least one, which may be of nothing.
+    /// Returns the number of ranges: at least one, which may be empty.
     pub(crate) fn count(&self) -> RangeCount {
         let count = self.lbas.div_ceil(self.each).max(1);
         RangeCount::new(count).expect("cut into as many as a command may have")
     }
 
-    /// Each, in order.
     pub(crate) fn iter(self) -> impl Iterator<Item = DsmRange> {
         let starts = (0..self.lbas.max(1)).step_by(self.each as usize);
         starts.map(move |start| {
@@ -120,7 +120,7 @@ impl Ranges {
         })
     }
 
-    /// Their length in bytes as a command's data.
+    /// Returns the size of the range list in bytes.
     pub(crate) fn bytes(&self) -> u64 {
         u64::from(self.count().get()) * size_of::<DsmRange>() as u64
     }

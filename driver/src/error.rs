@@ -1,11 +1,9 @@
 //! The driver's one error type.
 //!
-//! A variant says what the caller can do about it: mend the request
-//! ([`Error::Target`], [`Error::Invalid`]), mend the machine
-//! ([`Error::Refused`]), look at the device ([`Error::Status`],
-//! [`Error::Timeout`], [`Error::Device`]) or recover it ([`Error::Failed`]).
-//! What a queue cannot take is not an error but comes back to the caller with
-//! its buffers: see [`crate::queue_pair::Rejected`].
+//! Each variant implies a remedy: correct the request ([`Error::Target`], [`Error::Invalid`]), fix the
+//! machine's setup ([`Error::Refused`]), inspect the device ([`Error::Status`], [`Error::Timeout`],
+//! [`Error::Device`]) or recover it ([`Error::Failed`]). A command that a queue cannot take is not an error:
+//! it returns to the caller with its buffers, see [`crate::queue_pair::Rejected`].
 
 use std::time::Duration;
 
@@ -15,46 +13,46 @@ use crate::spec::Status;
 /// Shorthand for the driver's results.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Everything that can go wrong in the driver.
+/// Any failure of the driver.
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// A target string that names nothing; the caller's typo.
+    /// A target string that does not parse.
     #[error("'{target}' is not a target: {reason}")]
     Target {
-        /// The string as it was given.
+        /// The string as given.
         target: String,
-        /// What is wrong with it and what would be right.
+        /// The mistake, and what to write instead.
         reason: String,
     },
-    /// A request that no device could carry out, found before one was asked.
+    /// A request that no device could carry out, refused before it is sent.
     #[error("{what}: {why}")]
     Invalid {
         /// The request.
         what: String,
-        /// What about it is invalid, and the limit it exceeds.
+        /// Why it is invalid, and which limit it exceeds.
         why: String,
     },
-    /// The machine does not let us: permissions, limits, drivers, other users.
+    /// The machine refuses: permissions, limits, drivers, other users.
     #[error("{device}: {what}: {why}; {fix}")]
     Refused {
-        /// The target or the file that refused.
+        /// The target or file that refused.
         device: String,
-        /// What was attempted.
+        /// The attempted operation.
         what: String,
-        /// The reason, from the system where it gave one.
+        /// The reason, from the system where it gives one.
         why: String,
-        /// What to do next.
+        /// The next step for the user.
         fix: String,
     },
-    /// The device is not one this driver can work with, or breaks its specification.
+    /// The device is unsupported or violates the specification.
     #[error("{device}: {what}; {fix}")]
     Device {
         /// The target.
         device: String,
-        /// What the device reports or did.
+        /// The device's report or misbehaviour.
         what: String,
-        /// What to do next.
+        /// The next step for the user.
         fix: String,
     },
     /// A command completed with a status other than success.
@@ -62,9 +60,9 @@ pub enum Error {
     Status {
         /// The target.
         device: String,
-        /// The command by its name in the specification.
+        /// The command's name in the specification.
         command: &'static str,
-        /// The status as the device gave it.
+        /// The status the device returned.
         status: Status,
     },
     /// A deadline passed.
@@ -72,28 +70,28 @@ pub enum Error {
     Timeout {
         /// The target.
         device: String,
-        /// What should have happened.
+        /// The awaited event.
         waited_for: String,
-        /// How long it was given.
+        /// The time waited.
         after: Duration,
         /// Register values at the end, for the log.
         registers: String,
     },
-    /// The controller was taken out of service after an earlier failure; [`crate::Controller::recover`]
-    /// it, or open it anew.
+    /// The controller is out of service after an earlier failure; call [`crate::Controller::recover`] or
+    /// reopen it.
     #[error(
         "{device}: the controller is out of service: {reason}; recover it, or close it and open it again"
     )]
     Failed {
         /// The target.
         device: String,
-        /// The failure that led to it.
+        /// The failure that caused it.
         reason: String,
     },
 }
 
 impl Error {
-    /// An [`Error::Refused`] from anything printable.
+    /// Builds an [`Error::Refused`] from printable values.
     pub fn refused(
         device: impl ToString,
         what: impl ToString,
@@ -108,22 +106,22 @@ impl Error {
         }
     }
 
-    /// An [`Error::Device`] from anything printable.
+    /// Builds an [`Error::Device`] from printable values.
     pub fn device(device: impl ToString, what: impl ToString, fix: impl ToString) -> Error {
         Error::Device { device: device.to_string(), what: what.to_string(), fix: fix.to_string() }
     }
 
-    /// An [`Error::Invalid`] from anything printable.
+    /// Builds an [`Error::Invalid`] from printable values.
     pub fn invalid(what: impl ToString, why: impl ToString) -> Error {
         Error::Invalid { what: what.to_string(), why: why.to_string() }
     }
 
-    /// An [`Error::Target`] from anything printable.
+    /// Builds an [`Error::Target`] from printable values.
     pub fn target(target: impl ToString, reason: impl ToString) -> Error {
         Error::Target { target: target.to_string(), reason: reason.to_string() }
     }
 
-    /// Whether the caller's words are at fault, not a machine or device.
+    /// Returns whether the caller's input is at fault, not a machine or device.
     pub fn is_usage(&self) -> bool {
         matches!(self, Error::Target { .. } | Error::Invalid { .. })
     }

@@ -1,8 +1,8 @@
-//! Memory that a device reaches by a file, such as the dma-buf of a GPU's memory.
+//! Memory that a device reaches through a file, such as the dma-buf of a GPU's memory.
 //!
-//! This process need not reach it, so there is no [`crate::Buffer`] of it: whoever drives the device writes
-//! addresses into commands by hand. It is unmapped before its owner lets it go; if unmapping fails the owner is leaked,
-//! and said so (law 3).
+//! This process may be unable to access it, so there is no [`crate::Buffer`] for it: the code that drives the
+//! device writes its addresses into commands itself. The mapping is removed before its owner is dropped; if
+//! unmapping fails, the owner is leaked and an error logged (law 3).
 #![allow(unsafe_code)]
 
 use std::any::Any;
@@ -17,18 +17,18 @@ use crate::spec::Iova;
 use crate::transfer::PAGE_BYTES;
 use crate::transfer::prebuilt::PrebuiltPrps;
 
-/// A run of a file that is mapped for one controller, unmapped on drop.
+/// A run of a file mapped for one controller; unmapped on drop.
 pub struct FileMapping {
     prebuilt: Option<(PrebuiltPrps, Mapping)>,
     bus: Arc<dyn Bus>,
     iova: Iova,
     len: u64,
-    /// There until drop.
+    /// Present until drop.
     owner: Option<Box<dyn Any + Send + Sync>>,
 }
 
 impl FileMapping {
-    /// Maps the file and prebuilds its PRP lists where a transfer can need one.
+    /// Maps the file, and prebuilds its PRP lists if a transfer can need one.
     ///
     /// # Safety
     /// As [`crate::Controller::register_file`].
@@ -39,7 +39,7 @@ impl FileMapping {
         len: u64,
         owner: Box<dyn Any + Send + Sync>,
     ) -> Result<FileMapping> {
-        // SAFETY: the owner, which the mapping keeps until it is unmapped, keeps the file's bytes.
+        // SAFETY: the mapping keeps the owner until it is unmapped, and the owner keeps the file's bytes.
         let iova = unsafe { bus.map_file(file, offset, len)? };
         let bus = Arc::clone(bus);
         let mut mapping = FileMapping { prebuilt: None, bus, iova, len, owner: Some(owner) };
@@ -50,17 +50,17 @@ impl FileMapping {
         Ok(mapping)
     }
 
-    /// Where the device finds the first byte.
+    /// Returns the device's address of the first byte.
     pub fn iova(&self) -> Iova {
         self.iova
     }
 
-    /// Length in bytes.
+    /// Returns the length in bytes.
     pub fn bytes(&self) -> u64 {
         self.len
     }
 
-    /// Prebuilt PRP lists that cover it, where it is longer than two pages.
+    /// Returns prebuilt PRP lists that cover the mapping, if it is longer than two pages.
     pub fn prebuilt(&self) -> Option<&PrebuiltPrps> {
         self.prebuilt.as_ref().map(|(prps, _)| prps)
     }
@@ -74,7 +74,8 @@ impl fmt::Debug for FileMapping {
 
 impl Drop for FileMapping {
     fn drop(&mut self) {
-        // SAFETY: this mapping's own; who wrote its addresses into commands holds it until they are done.
+        // SAFETY: this mapping's own; code that wrote its addresses into commands holds the mapping until
+        // they are done.
         if let Err(error) = unsafe { self.bus.unmap(self.iova, self.len) } {
             tracing::error!("leaking {} bytes the device may still write: {error}", self.len);
             std::mem::forget(self.owner.take());

@@ -1,18 +1,16 @@
 //! NVMe from user space.
 //!
-//! A [`Controller`] is opened by a [`Target`] (`vfio:0000:01:00.0`, `vfio-user:PATH`,
-//! `soft:mem=1G`), gives DMA memory ([`Buffer`]) and makes [`QueuePair`]s. A
-//! [`Namespace`] makes [`Command`]s, which own their buffers while they are in
-//! flight:
+//! A [`Target`] (`vfio:0000:01:00.0`, `vfio-user:PATH`, `soft:mem=1G`) opens a [`Controller`], which
+//! allocates DMA memory ([`Buffer`]) and creates [`QueuePair`]s. A [`Namespace`] builds [`Command`]s, which
+//! own their buffers while in flight:
 //!
 //! ```text
 //! namespace.read(lba, buffer) -> Command -> queue.submit -> queue.poll -> Completion { buffer, result }
 //! ```
 //!
-//! From the wire up: [`spec`] (bytes), [`sys`] (memory and registers), [`bus`] (how a device
-//! is reached), [`transfer`] (ranges to commands), [`queue_pair`] (what is in flight),
-//! [`controller`]. [`soft`] is a controller in software that shares none of the code it tests.
-//! `docs/ARCHITECTURE.md` has the map.
+//! From the wire up: [`spec`] (bytes), [`sys`] (memory and registers), [`bus`] (access to a device),
+//! [`transfer`] (ranges to commands), [`queue_pair`] (commands in flight), [`controller`]. [`soft`] is a
+//! software controller that shares none of the code it tests. `docs/ARCHITECTURE.md` has the map.
 
 pub mod bus;
 mod command_limits;
@@ -50,7 +48,7 @@ pub use protection::{Protection, ProtectionChecks};
 pub use queue_pair::{Command, CommandError, Completion, Errno, RejectReason, Rejected, Stats};
 pub use target::{KernelPath, KernelTarget, Target};
 
-/// The README, whose example is compiled and run as a test.
+/// Compiles and runs the README's example as a test.
 #[cfg(doctest)]
 #[doc = include_str!("../../README.md")]
 struct Readme;

@@ -1,25 +1,24 @@
 //! Memory near the device.
 //!
-//! [`place_near`] makes the `place` argument of
-//! [`crate::sys::HostMemory::allocate`]: with the feature `hwlocality` it binds
-//! fresh memory to the device's NUMA node before its pages exist. It is best
-//! effort: where the node is unknown, the machine has one node or the kernel
-//! refuses, pages land where they are first touched, as without the feature.
+//! [`place_near`] returns the `place` argument of [`crate::sys::HostMemory::allocate`]. With the feature
+//! `hwlocality` it binds fresh memory to the device's NUMA node before its pages exist. This is best effort:
+//! if the node is unknown, the machine has one node or the kernel refuses, pages land where they are first
+//! touched, as without the feature.
 
 use std::ptr::NonNull;
 
 use crate::bus::Locality;
 
-/// Where to place memory for a device that sits at `locality`.
+/// Returns a placement function for a device at `locality`.
 #[cfg(not(feature = "hwlocality"))]
 pub(crate) fn place_near(_locality: &Locality) -> impl Fn(NonNull<u8>, usize) + use<> {
     |_, _| ()
 }
 
-/// Where to place memory for a device that sits at `locality`.
+/// Returns a placement function for a device at `locality`.
 ///
-/// The first call for a device with a known node reads the machine's topology,
-/// in some milliseconds; the process keeps it.
+/// The first call for a device with a known node reads the machine's topology, which takes some milliseconds;
+/// the process keeps it.
 #[cfg(feature = "hwlocality")]
 pub(crate) fn place_near(locality: &Locality) -> impl Fn(NonNull<u8>, usize) + use<> {
     let near = locality.numa_node.and_then(node::Near::find);
@@ -30,14 +29,14 @@ pub(crate) fn place_near(locality: &Locality) -> impl Fn(NonNull<u8>, usize) + u
     }
 }
 
-/// The cores of a NUMA node by the kernel's numbers, where the machine says.
+/// Returns the cores of a NUMA node, in the kernel's numbering, if the system reports them.
 #[cfg(not(feature = "hwlocality"))]
 pub(crate) fn cores_of_node(node: u32) -> Option<Vec<usize>> {
     let path = format!("/sys/devices/system/node/node{node}/cpulist");
     Some(core_list(&std::fs::read_to_string(path).ok()?))
 }
 
-/// The cores of a NUMA node by the kernel's numbers, where the machine says.
+/// Returns the cores of a NUMA node, in the kernel's numbering, if the system reports them.
 #[cfg(feature = "hwlocality")]
 pub(crate) fn cores_of_node(node: u32) -> Option<Vec<usize>> {
     use hwlocality::object::types::ObjectType;
@@ -46,7 +45,7 @@ pub(crate) fn cores_of_node(node: u32) -> Option<Vec<usize>> {
     Some(found.cpuset()?.iter_set().map(usize::from).collect())
 }
 
-/// A list of cores as the kernel prints it: `0-3,8`. What is no number is left out.
+/// Parses a list of cores as the kernel prints it (`0-3,8`); skips anything that is not a number.
 pub(crate) fn core_list(text: &str) -> Vec<usize> {
     let range = |part: &str| {
         let (first, last) = part.split_once('-').unwrap_or((part, part));
@@ -74,25 +73,25 @@ mod node {
     }
 
     impl Near {
-        /// The node that the kernel counts as `index`, if there are others to choose from.
+        /// Returns the node with the kernel's number `index`, if the machine has several.
         pub(super) fn find(index: u32) -> Option<Near> {
             let topology = topology()?;
             let nodes = node_set(topology, index)?;
             Some(Near { topology, nodes })
         }
 
-        /// Lets the pages of `at..at+len` come from the node while it has some.
+        /// Prefers the node for the pages of `at..at+len`, as long as it has free ones.
         pub(super) fn bind(&self, at: NonNull<u8>, len: usize) {
-            // SAFETY: a fresh mapping of that length, which nobody else uses yet. Only its
-            // address is used; atomics make no claim about its content.
+            // SAFETY: a fresh mapping of that length, not yet used elsewhere. Only its address is used;
+            // atomics make no claim about its content.
             let area = unsafe { std::slice::from_raw_parts(at.as_ptr().cast::<AtomicU8>(), len) };
             let (policy, flags) = (MemoryBindingPolicy::Bind, MemoryBindingFlags::empty());
-            // Without the strict flag this is a preference; a refusal leaves first touch.
+            // Without the strict flag this is a preference; on refusal, first touch decides.
             let _ = self.topology.bind_memory_area(area, &self.nodes, policy, flags);
         }
     }
 
-    /// This machine's topology, read once.
+    /// Returns this machine's topology, read once.
     pub(super) fn topology() -> Option<&'static Topology> {
         static TOPOLOGY: OnceLock<Option<Topology>> = OnceLock::new();
         TOPOLOGY.get_or_init(|| Topology::new().ok()).as_ref()
@@ -137,7 +136,7 @@ mod tests {
         }
     }
 
-    /// Says something only on a machine with several nodes.
+    /// Tests something only on a machine with several nodes.
     #[cfg(feature = "hwlocality")]
     #[test]
     fn memory_lands_on_the_node_that_was_named() {

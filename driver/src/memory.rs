@@ -1,13 +1,12 @@
 //! DMA memory that a command can own.
 //!
-//! A [`Region`] is memory mapped for one controller: allocated by the driver or
-//! registered by the caller. A [`Buffer`] is an exclusive run of a region and
-//! the unit of ownership: while idle its owner reads and writes it as a byte
-//! slice; submitting a command moves it into the queue, and only the completion
-//! moves it back. So no reference to memory in flight can exist.
+//! A [`Region`] is memory mapped for one controller, allocated by the driver or registered by the caller. A
+//! [`Buffer`] is an exclusive run of a region and the unit of ownership: while idle, its owner reads and
+//! writes it as a byte slice; submitting a command moves it into the queue and only the completion moves it
+//! back. So no reference to memory in flight can exist.
 //!
-//! A region is unmapped before its memory is freed. If unmapping fails the
-//! memory is leaked, and said so (law 3).
+//! A region is unmapped before its memory is freed. If unmapping fails, the memory is leaked and an error
+//! logged (law 3).
 #![allow(unsafe_code)]
 
 use std::any::Any;
@@ -25,21 +24,20 @@ use crate::sys::{Atomics, Backing, HostMemory, HostRange, PageKind};
 use crate::transfer::prebuilt::PrebuiltPrps;
 use crate::transfer::{PAGE_BYTES, Position, Segment, SegmentList};
 
-/// The address space a buffer is mapped in: one for each open controller.
+/// The address space a buffer is mapped in: one per open controller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct DomainId(usize);
 
 impl DomainId {
-    /// The domain of a bus.
     pub(crate) fn of(bus: &Arc<dyn Bus>) -> DomainId {
         DomainId(Arc::as_ptr(bus).cast::<()>().addr())
     }
 
-    /// This process's own addresses, which only the kernel uses.
+    /// This process's own addresses, used only by the kernel.
     pub(crate) const HOST: DomainId = DomainId(0);
 }
 
-/// Host memory mapped for one device, unmapped on drop.
+/// Host memory mapped for one device; unmapped on drop.
 pub(crate) struct Mapping {
     bus: Arc<dyn Bus>,
     memory: Option<Arc<HostMemory>>,
@@ -55,8 +53,8 @@ impl Mapping {
     /// Allocates and maps memory that the device only reads.
     pub(crate) fn allocate_read_only(bus: &Arc<dyn Bus>, len: usize) -> Result<Mapping> {
         let memory = Arc::new(near(bus, len)?);
-        // Private pages that were never written are the kernel's page of zeroes. One that is pinned for reading stays
-        // that for the device (Linux before 6.2), whatever is written here afterwards.
+        // Until written, private pages are the kernel's zero page. Pinning one for reading (Linux before 6.2)
+        // leaves the device on that page, whatever is written here afterwards.
         for page in memory.atomics().words().chunks(PAGE_BYTES as usize / size_of::<u64>()) {
             page[0].store(0, Ordering::Relaxed);
         }
@@ -68,14 +66,15 @@ impl Mapping {
         memory: Arc<HostMemory>,
         range: impl FnOnce(&HostMemory) -> HostRange<'_>,
     ) -> Result<Mapping> {
-        // SAFETY: the mapping owns the memory until it is unmapped, else leaks it; buffers in flight have no references.
+        // SAFETY: the mapping owns the memory until it is unmapped, else leaks it; buffers in flight have no
+        // references.
         let iova = unsafe { bus.map(range(&memory))? };
         assert!(iova.0.is_multiple_of(PAGE_BYTES), "a bus maps whole pages");
         let len = memory.len() as u64;
         Ok(Mapping { bus: Arc::clone(bus), memory: Some(memory), iova, len })
     }
 
-    /// Allocates and maps near the device.
+    /// Allocates memory near the device and maps it.
     pub(crate) fn allocate(bus: &Arc<dyn Bus>, len: usize) -> Result<Mapping> {
         Mapping::new(bus, near(bus, len)?)
     }
@@ -118,11 +117,10 @@ pub struct Region {
     prebuilt: Option<(PrebuiltPrps, Mapping)>,
 }
 
-/// What keeps a region's memory.
 enum Held {
     /// Mapped for a device, and unmapped before it is freed.
     Mapped(Mapping),
-    /// Only this process's: the kernel copies to and from it, or pins it itself.
+    /// This process's only: the kernel copies it, or pins it itself.
     Host(HostMemory),
 }
 
@@ -136,7 +134,7 @@ impl Held {
 }
 
 impl Region {
-    /// Maps `memory` and prebuilds its PRP lists where a transfer can need one.
+    /// Maps `memory`, and prebuilds its PRP lists if a transfer can need one.
     pub(crate) fn new(bus: &Arc<dyn Bus>, memory: HostMemory) -> Result<Arc<Region>> {
         let mapping = Mapping::new(bus, memory)?;
         let pages = mapping.len / PAGE_BYTES;
@@ -146,7 +144,7 @@ impl Region {
         Ok(Arc::new(Region { at, iova, domain, memory, prebuilt }))
     }
 
-    /// Memory that is mapped for no device: its addresses are this process's own.
+    /// Wraps memory that is mapped for no device: its addresses are this process's own.
     fn for_host(memory: HostMemory) -> Arc<Region> {
         let at = memory.as_ptr();
         let iova = Iova(at.as_ptr().addr() as u64);
@@ -154,24 +152,23 @@ impl Region {
         Arc::new(Region { at, iova, domain: DomainId::HOST, memory, prebuilt: None })
     }
 
-    /// Where it starts in this process.
+    /// Returns the start address in this process.
     pub(crate) fn start(&self) -> NonNull<u8> {
         self.at
     }
 
-    /// How long it is.
     pub(crate) fn bytes(&self) -> usize {
         self.memory.memory().len()
     }
 
-    /// The whole region as one buffer. Only the maker of a region may, once.
+    /// Returns the first `len` bytes as one buffer. Only the creator of a region may call this, once.
     pub(crate) fn into_buffer(self: Arc<Region>, len: usize) -> Buffer {
         assert!(len <= self.memory.memory().len(), "a buffer lies in its region");
         Buffer { iova: self.iova, len, region: self }
     }
 }
 
-/// PRP lists of `pages` pages at `region`, in memory of their own.
+/// Builds PRP lists for `pages` pages at `region`, in their own memory.
 pub(crate) fn prebuild(
     bus: &Arc<dyn Bus>,
     region: Iova,
@@ -199,7 +196,7 @@ unsafe impl Send for Region {}
 unsafe impl Sync for Region {}
 
 impl Buffer {
-    /// Splits off everything from `at` bytes on and keeps what lies before.
+    /// Splits off the bytes from `at` on and keeps those before.
     ///
     /// # Panics
     /// If `at` is beyond the end.
@@ -214,10 +211,10 @@ impl Buffer {
         tail
     }
 
-    /// Undoes [`Buffer::split_off`]: appends what lies right behind this one.
+    /// Undoes [`Buffer::split_off`]: appends the run directly behind this one.
     ///
     /// # Errors
-    /// `tail` back if it lies elsewhere.
+    /// Returns `tail` if it does not follow directly in the same region.
     pub fn join(&mut self, tail: Buffer) -> Result<(), Buffer> {
         let is_next = self.iova.0 + self.len as u64 == tail.iova.0;
         if !is_next || !Arc::ptr_eq(&self.region, &tail.region) {
@@ -227,7 +224,7 @@ impl Buffer {
         Ok(())
     }
 
-    /// Where this process finds the first byte.
+    /// Returns this process's address of the first byte.
     #[inline(always)]
     fn at(&self) -> NonNull<u8> {
         let offset = (self.iova.0 - self.region.iova.0) as usize;
@@ -235,17 +232,17 @@ impl Buffer {
         unsafe { self.region.at.add(offset) }
     }
 
-    /// Where the device finds the first byte.
+    /// Returns the device's address of the first byte.
     pub fn iova(&self) -> Iova {
         self.iova
     }
 
-    /// What it is a part of, to be kept for as long as somebody knows its address.
+    /// Returns the buffer's region, to be kept as long as its address is in use.
     pub(crate) fn region(&self) -> Arc<Region> {
         Arc::clone(&self.region)
     }
 
-    /// The pages behind it.
+    /// Returns the kind of pages behind it.
     pub fn pages(&self) -> PageKind {
         self.region.memory.memory().pages()
     }
@@ -255,8 +252,8 @@ impl Deref for Buffer {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        // SAFETY: the region keeps the run mapped; it is exclusively ours and, while we
-        // are not inside a queue, no command of the device's names it.
+        // SAFETY: the region keeps the run mapped; it is exclusively ours and, while we are not inside a
+        // queue, no command of the device names it.
         unsafe { std::slice::from_raw_parts(self.at().as_ptr(), self.len) }
     }
 }
@@ -274,7 +271,7 @@ impl fmt::Debug for Buffer {
     }
 }
 
-/// The first bytes of a [`Buffer`], for a transfer that is shorter than it.
+/// The first bytes of a [`Buffer`], for a shorter transfer.
 #[derive(Debug)]
 pub struct Prefix {
     buffer: Buffer,
@@ -282,7 +279,7 @@ pub struct Prefix {
 }
 
 impl Prefix {
-    /// The first `len` bytes of `buffer`.
+    /// Limits `buffer` to its first `len` bytes.
     ///
     /// # Panics
     /// If the buffer is shorter.
@@ -292,7 +289,7 @@ impl Prefix {
         Prefix { buffer, len }
     }
 
-    /// The whole buffer again.
+    /// Returns the whole buffer.
     #[inline(always)]
     pub fn into_buffer(self) -> Buffer {
         self.buffer
@@ -307,25 +304,24 @@ impl Deref for Prefix {
     }
 }
 
-/// What a command can own while it is in flight: no data, a [`Buffer`], several,
-/// or any of these with a tag of the caller's.
+/// Data that a command can own in flight: none, a [`Buffer`], several, or any of these with a caller's tag.
 ///
 /// # Safety
-/// Segments stay mapped for the device, and nobody else touches their bytes,
-/// for as long as the value exists, wherever it is moved. `pointer(index)` is the host's
-/// address of segment `index`, valid for its length.
+/// Segments stay mapped for the device, and nothing else touches their bytes, for as long as the value
+/// exists, wherever it is moved. `pointer(index)` is the host's address of segment `index`, valid for its
+/// length.
 pub unsafe trait IoBuffer: Send + 'static {
-    /// How many segments there are.
+    /// Returns the number of segments.
     fn segment_count(&self) -> usize;
-    /// Segment `index`, which is below the count.
+    /// Returns segment `index`, which is below the count.
     fn segment(&self, index: usize) -> Segment;
-    /// The host's address of segment `index`.
+    /// Returns the host's address of segment `index`.
     fn pointer(&self, index: usize) -> NonNull<u8>;
-    /// Prebuilt PRP lists that cover segment `index`.
+    /// Returns prebuilt PRP lists that cover segment `index`.
     fn prebuilt(&self, index: usize) -> Option<&PrebuiltPrps>;
-    /// Whether all segments are mapped in `domain`.
+    /// Returns whether all segments are mapped in `domain`.
     fn is_in(&self, domain: DomainId) -> bool;
-    /// The region that segment `index` is a part of.
+    /// Returns the region that contains segment `index`.
     fn region_of(&self, index: usize) -> Option<&Arc<Region>>;
 }
 
@@ -449,18 +445,18 @@ unsafe impl IoBuffer for Vec<Buffer> {
     }
 }
 
-/// Anything a command may own, as one type: for queues that carry all of it.
+/// Any data a command may own as one type, for queues that mix them.
 #[derive(Debug)]
 pub enum AnyBuffer {
     /// No data.
     None,
     /// One buffer.
     One(Buffer),
-    /// Several, one after another.
+    /// Several, in order.
     Many(Vec<Buffer>),
 }
 
-// SAFETY: as whichever of the three it is.
+// SAFETY: as the variant's own implementation.
 unsafe impl IoBuffer for AnyBuffer {
     #[inline(always)]
     fn segment_count(&self) -> usize {
@@ -517,7 +513,7 @@ unsafe impl IoBuffer for AnyBuffer {
     }
 }
 
-/// Delegates to the buffers of a value that adds nothing of its own.
+/// Delegates to the buffer inside a value without segments of its own.
 macro_rules! delegate {
     ($self:ident, $inner:expr, $none:expr) => {
         #[inline(always)]
@@ -552,7 +548,7 @@ unsafe impl<B: IoBuffer> IoBuffer for Option<B> {
     delegate!(self, self.as_ref(), "there are no segments");
 }
 
-// SAFETY: as the buffer; the tag is no memory of the device's.
+// SAFETY: as the buffer; the device never sees the tag.
 unsafe impl<B: IoBuffer, T: Send + 'static> IoBuffer for (B, T) {
     delegate!(self, Some(&self.0), "a tagged buffer is there");
 }
@@ -572,7 +568,6 @@ impl<B: IoBuffer> SegmentList for SegmentsOf<'_, B> {
     }
 }
 
-/// Which way a bounce copy goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Bounce {
     /// From the buffer to the bounce memory, before a write.
@@ -581,9 +576,9 @@ pub(crate) enum Bounce {
     Back,
 }
 
-/// Copies `bytes` of `buffer` from `start` on to or from the start of `bounce`.
+/// Copies `bytes` of `buffer`, from `start` on, to or from the start of `bounce`.
 ///
-/// The command that used `bounce` is not in flight: not yet, or no more.
+/// The command that uses `bounce` must not be in flight: not yet posted, or already ended.
 pub(crate) fn bounce_copy<B: IoBuffer>(
     buffer: &B,
     start: Position,
@@ -604,15 +599,15 @@ pub(crate) fn bounce_copy<B: IoBuffer>(
             Bounce::Out => (ours.as_ptr(), theirs),
             Bounce::Back => (theirs, ours.as_ptr()),
         };
-        // SAFETY: both runs are `len` long and distinct allocations; the device does not
-        // use either now, as the caller states.
+        // SAFETY: both runs are `len` long and distinct allocations; the device does not use either now, as
+        // the caller states.
         unsafe { std::ptr::copy_nonoverlapping(from, to, len) };
         done += len;
         position = Position { segment: position.segment + 1, offset: 0 };
     }
 }
 
-/// Registers memory that the caller owns; see [`crate::Controller::register`].
+/// Registers memory the caller owns; see [`crate::Controller::register`].
 ///
 /// # Safety
 /// As [`HostMemory::adopt`].
@@ -636,7 +631,7 @@ pub(crate) fn allocate(bus: &Arc<dyn Bus>, len: usize) -> Result<Buffer> {
     Ok(Region::new(bus, near(bus, len)?)?.into_buffer(len))
 }
 
-/// Allocates memory that no device is given, for the kernel's paths.
+/// Allocates memory for the kernel's paths, mapped for no device.
 pub(crate) fn allocate_for_host(len: usize) -> Result<Buffer> {
     if len == 0 {
         return Err(Error::invalid("a buffer", "0 bytes requested"));
@@ -645,7 +640,7 @@ pub(crate) fn allocate_for_host(len: usize) -> Result<Buffer> {
     Ok(Region::for_host(memory).into_buffer(len))
 }
 
-/// Memory near a device, if it says where it sits.
+/// Allocates memory near the device, if its node is known.
 pub(crate) fn near(bus: &Arc<dyn Bus>, len: usize) -> Result<HostMemory> {
     let locality = bus.locality();
     if locality.numa_node.is_none() {

@@ -1,7 +1,7 @@
 //! A namespace as the driver uses it: its size and the limits of its commands.
 //!
-//! Everything a command needs to be checked and planned is here, converted and
-//! validated once when the namespace was opened.
+//! Holds everything needed to check and plan a command, converted and validated once when the namespace is
+//! opened.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
@@ -15,28 +15,28 @@ use crate::spec::Nsid;
 use crate::spec::identify::{Ctratt, IdentifyNamespace, IdentifyNvmNamespace};
 use crate::transfer::{LIST_PAGES_PER_COMMAND, Limits, PAGE_BYTES, SglSupport};
 
-/// An active namespace of a controller. Commands are made by its methods
-/// (`read`, `write`, `flush`, ...) and sent through any queue pair of the same controller.
+/// An active namespace of a controller. Its methods (`read`, `write`, `flush`, ...) build commands, which any
+/// queue pair of the same controller takes.
 #[derive(Clone, Debug)]
 pub struct Namespace {
     nsid: Nsid,
-    /// Shared by all handles; follows what the controller reports.
+    /// Shared by all handles; follows the controller's reports.
     lba_count: Arc<AtomicU64>,
     limits: Limits,
     command_limits: CommandLimits,
     /// Most LBAs of one command.
     max_lbas: u64,
-    /// The bits of an address or length that keep a buffer from being an SGL data block: all where there are no SGLs.
+    /// The address or length bits that rule out an SGL data block if set: all bits without SGLs.
     sgl_mask: u64,
     prinfo: Prinfo,
     protection: Option<Protection>,
     domain: DomainId,
-    /// Keeps the domain's number from being used again for another controller.
+    /// Prevents reuse of the domain's number for another controller.
     _bus: Weak<dyn Bus>,
     identify: Box<IdentifyNamespace>,
 }
 
-/// What the controller contributes to a namespace's limits.
+/// The controller's part of a namespace's limits.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ControllerLimits<'a> {
     pub(crate) device: &'a str,
@@ -47,13 +47,12 @@ pub(crate) struct ControllerLimits<'a> {
 }
 
 impl Namespace {
-    /// Checks what Identify says of a namespace and converts it; `extended` is its CNS 05h, where there is one.
-    /// `share` gives the count that all handles of the namespace share, for its shape and count.
+    /// Validates and converts a namespace's Identify data; `extended` is its CNS 05h, if any. `share` returns
+    /// the LBA count that all handles of the namespace share, given its shape and count.
     ///
     /// # Errors
-    /// [`Error::Device`] for an inactive namespace and for a format this driver does not read or write:
-    /// LBAs other than 512 to 4096 bytes, metadata other than 8 bytes of protection information, or an
-    /// MDTS that does not hold one LBA.
+    /// [`Error::Device`] for an inactive namespace, an MDTS smaller than one LBA, and unsupported formats:
+    /// LBAs other than 512 to 4096 bytes, metadata other than 8 bytes of protection information.
     pub(crate) fn new(
         nsid: Nsid,
         identify: Box<IdentifyNamespace>,
@@ -101,47 +100,48 @@ impl Namespace {
         })
     }
 
-    /// The namespace's identifier.
+    /// Returns the namespace's identifier.
     #[inline(always)]
     pub fn nsid(&self) -> Nsid {
         self.nsid
     }
 
-    /// LBAs of the namespace (NSZE), as [`crate::Controller::poll`] last learned: 0 once it is gone.
+    /// Returns the LBAs of the namespace (NSZE) as last seen by [`crate::Controller::poll`]; 0 once it is
+    /// gone.
     #[inline(always)]
     pub fn lba_count(&self) -> u64 {
         self.lba_count.load(Ordering::Relaxed)
     }
 
-    /// Data bytes of one LBA: 512 to 4096, a power of two.
+    /// Returns the data bytes of one LBA: 512 to 4096, a power of two.
     pub fn lba_bytes(&self) -> u32 {
         1 << self.limits.lba_shift
     }
 
-    /// How the controller protects the data, if it does: every read is then checked by the device, and one that fails
-    /// ends with [`crate::spec::Status::GUARD_CHECK_ERROR`] or
+    /// Returns how the controller protects the data, if it does. The device then checks every read; a failed
+    /// check ends the command with [`crate::spec::Status::GUARD_CHECK_ERROR`] or
     /// [`crate::spec::Status::REFERENCE_TAG_CHECK_ERROR`].
     pub fn protection(&self) -> Option<Protection> {
         self.protection
     }
 
-    /// Bytes of the namespace.
+    /// Returns the namespace's size in bytes.
     pub fn bytes(&self) -> u64 {
         self.lba_count() << self.limits.lba_shift
     }
 
-    /// The bounds of one command to this namespace.
+    /// Returns the limits of one command to this namespace.
     #[inline(always)]
     pub fn limits(&self) -> &Limits {
         &self.limits
     }
 
-    /// How much one command without a transfer may cover.
+    /// Returns the limits of commands without a transfer.
     pub(crate) fn command_limits(&self) -> &CommandLimits {
         &self.command_limits
     }
 
-    /// Identify Namespace as the controller gave it when it was opened (NVM Command Set 1.0 section 4.1.5.1).
+    /// Returns Identify Namespace as read when it was opened (NVM Command Set 1.0 section 4.1.5.1).
     pub fn identify(&self) -> &IdentifyNamespace {
         &self.identify
     }
@@ -151,20 +151,20 @@ impl Namespace {
         self.max_lbas
     }
 
-    /// The bits that must be clear in the address and length of an SGL's data block; all of them where the controller takes no
-    /// SGLs, since no length is 0.
+    /// Returns the bits that must be clear in the address and length of an SGL data block. All bits are set
+    /// if the controller takes no SGLs: no length is 0.
     #[inline(always)]
     pub(crate) fn sgl_mask(&self) -> u64 {
         self.sgl_mask
     }
 
-    /// The bits of dword 12 that a read or write has to set for the protection in use, for an agent that builds commands by itself; 0
-    /// without protection.
+    /// Returns the dword 12 bits that reads and writes must set for the protection in use, for an agent that
+    /// builds its own commands; 0 without protection.
     pub fn protection_control(&self) -> u32 {
         self.prinfo.control
     }
 
-    /// Has all commands by this handle ask for these checks, where the namespace is protected.
+    /// Makes all commands of this handle request these checks, if the namespace is protected.
     pub(crate) fn set_protection_checks(&mut self, checks: ProtectionChecks) {
         if let Some(protection) = self.protection {
             let fua = self.prinfo.control & FUA;
@@ -173,7 +173,7 @@ impl Namespace {
         }
     }
 
-    /// Has all reads and writes by this handle say Force Unit Access, or none.
+    /// Sets or clears Force Unit Access for all reads and writes of this handle.
     pub(crate) fn force_unit_access(&mut self, fua: bool) {
         self.prinfo.control = (self.prinfo.control & !FUA) | if fua { FUA } else { 0 };
     }
@@ -195,16 +195,16 @@ const FUA: u32 = 1 << 30;
 const FORMAT_FIX: &str = "choose another namespace (ns=N), or format it under the kernel's driver with `nvme format`, which erases it: \
      to a format with ms:0, or with ms:8 and --pi=1";
 
-/// What a namespace's LBAs are made of.
+/// The layout of a namespace's LBAs.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Format {
     /// Data bytes.
     pub(crate) lba_bytes: u32,
-    /// What is kept beside them.
+    /// Protection information beside the data.
     pub(crate) protection: Option<Protection>,
 }
 
-/// What decides how a namespace's LBAs are transferred: with another shape it is another namespace.
+/// The properties that decide how LBAs are transferred: a different shape means a different namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Shape {
     lba_bytes: u32,
@@ -214,7 +214,7 @@ pub(crate) struct Shape {
 }
 
 impl Shape {
-    /// `None` for a namespace that is not active, or without a valid format.
+    /// Returns `None` for an inactive namespace or an invalid format.
     pub(crate) fn of(identify: &IdentifyNamespace) -> Option<Shape> {
         let format = identify.lba_format().filter(|_| identify.is_active())?;
         let (lba_bytes, metadata_bytes) = (format.lba_bytes()?, format.ms_bytes.get());
@@ -222,10 +222,10 @@ impl Shape {
     }
 }
 
-/// The format of a namespace that this driver can read and write. `extended` is its CNS 05h, where there is one.
+/// Returns a namespace's format if the driver supports it. `extended` is its CNS 05h, if any.
 ///
 /// # Errors
-/// [`Error::Device`] for one it cannot.
+/// [`Error::Device`] for an unsupported format.
 pub(crate) fn format(
     nsid: Nsid,
     identify: &IdentifyNamespace,
@@ -253,7 +253,8 @@ pub(crate) fn format(
     }
 }
 
-/// Whether CNS 05h is needed to know the format: the namespace is protected, by a controller with extended formats.
+/// Returns whether the format depends on CNS 05h: the namespace is protected and the controller has extended
+/// formats.
 pub(crate) fn needs_extended(identify: &IdentifyNamespace, controller: Ctratt) -> bool {
     identify.protection_type() != 0 && controller.extended_lba_formats()
 }

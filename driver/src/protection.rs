@@ -1,63 +1,63 @@
-//! End-to-end protection information (NVM Command Set 1.0 section 5.2), done by the controller alone.
+//! End-to-end protection information (NVM Command Set 1.0 section 5.2), handled by the controller alone.
 //!
 //! A protected namespace keeps 8 bytes beside each LBA: a guard (a CRC of the data), an application tag and a
-//! reference tag, which in types 1 and 2 is the LBA's number. Commands say PRACT = 1: the controller makes them on
-//! a write and checks and drops them on a read, so that the host transfers and allocates data only, wherever the data
-//! goes. A read that fails the check ends with Guard or Reference Tag Check Error.
+//! reference tag, which in types 1 and 2 is the LBA's number. Commands set PRACT = 1: the controller
+//! generates the bytes on a write, and checks and strips them on a read. The host transfers and allocates
+//! data only. A read that fails the check ends with Guard or Reference Tag Check Error.
 //!
-//! Application tags are 0 and not checked, unless a queue is given some ([`ProtectionChecks`]).
+//! Application tags are 0 and unchecked, unless a queue sets [`ProtectionChecks`].
 //!
-//! What the driver does not do: carry the 8 bytes to or from the host, formats with more metadata, guards of 32 and 64
-//! bits, storage tags.
+//! Not supported: transferring the 8 bytes to or from the host, formats with more metadata, guards of 32 and
+//! 64 bits, storage tags.
 
 use std::fmt;
 
 use crate::spec::identify::{IdentifyNamespace, IdentifyNvmNamespace};
 use crate::spec::{CopyRange, Lba, Sqe};
 
-/// Metadata bytes that are protection information and nothing else.
+/// Metadata bytes if they hold only protection information.
 const PROTECTION_BYTES: u16 = 8;
 
-/// CDW12 bit 29: the controller makes and drops the information.
+/// CDW12 bit 29: the controller generates and strips the information.
 const PRACT: u32 = 1 << 29;
-/// CDW12 bit 28: it checks the guard.
+/// CDW12 bit 28: check the guard.
 const CHECK_GUARD: u32 = 1 << 28;
-/// CDW12 bit 27: it checks the application tag.
+/// CDW12 bit 27: check the application tag.
 const CHECK_APPLICATION: u32 = 1 << 27;
-/// CDW12 bit 26: it checks the reference tag.
+/// CDW12 bit 26: check the reference tag.
 const CHECK_REFERENCE: u32 = 1 << 26;
-/// How much lower PRINFO's bits lie for what Copy reads (PRINFOR) than for what it writes.
+/// Distance from the PRINFO bits of Copy's write down to those of its read (PRINFOR).
 const COPY_READ_SHIFT: u32 = 14;
 
-/// How the controller protects a namespace's data (NVM Command Set 1.0 sections 4.1.5.1, DPS, and 5.2).
+/// The controller's protection of a namespace's data (NVM Command Set 1.0 sections 4.1.5.1, DPS, and 5.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Protection {
     /// Guard, and the reference tag is the low 32 bits of the LBA.
     Type1,
-    /// Guard, and the reference tag is what the host says; this driver says the low 32 bits of the LBA.
+    /// Guard, and a reference tag that the host chooses; this driver uses the low 32 bits of the LBA.
     Type2,
     /// Guard only.
     Type3,
 }
 
-/// What the controller checks of protection information (PRCHK), and the application tag (NVM Command Set 1.0 section
-/// 5.2).
+/// The checks a controller makes of protection information (PRCHK), and the application tag (NVM Command Set
+/// 1.0 section 5.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProtectionChecks {
-    /// The guard.
+    /// Check the guard.
     pub guard: bool,
-    /// The reference tag; without meaning for [`Protection::Type3`], whose tag is not checked.
+    /// Check the reference tag; ignored for [`Protection::Type3`], whose tag is never checked.
     pub reference_tag: bool,
-    /// The application tag, in the bits of `application_mask`.
+    /// Check the application tag, in the bits of `application_mask`.
     pub application_tag: bool,
-    /// The tag that writes leave and reads expect (LBAT, ELBAT).
+    /// The tag that writes store and reads expect (LBAT, ELBAT).
     pub application: u16,
-    /// Its bits that are compared (LBATM, ELBATM).
+    /// The tag bits to compare (LBATM, ELBATM).
     pub application_mask: u16,
 }
 
 impl Protection {
-    /// The checks where no others are asked for: all but the application tag, which is 0.
+    /// Returns the default checks: all but the application tag, which is 0.
     pub const fn usual_checks(self) -> ProtectionChecks {
         ProtectionChecks {
             guard: true,
@@ -68,7 +68,7 @@ impl Protection {
         }
     }
 
-    /// The type's number, 1 to 3.
+    /// Returns the type's number, 1 to 3.
     pub const fn number(self) -> u8 {
         match self {
             Protection::Type1 => 1,
@@ -77,16 +77,16 @@ impl Protection {
         }
     }
 
-    /// Whether data of another LBA are found out. Data that are older than the last write never are.
+    /// Returns whether a read detects data of another LBA. Stale data of the same LBA are never detected.
     pub const fn checks_place(self) -> bool {
         !matches!(self, Protection::Type3)
     }
 
-    /// What a namespace's format is protected by, `None` for a format without metadata. `extended` is what CNS 05h
-    /// says of it, where the controller has extended formats.
+    /// Returns a format's protection, `None` for a format without metadata. `extended` is the namespace's CNS
+    /// 05h, if the controller has extended formats.
     ///
     /// # Errors
-    /// What about the format this driver does not carry.
+    /// A description of the unsupported part of the format.
     pub(crate) fn of(
         identify: &IdentifyNamespace,
         extended: Option<&IdentifyNvmNamespace>,
@@ -125,7 +125,7 @@ fn foreign(bytes: u16, kind: u8) -> String {
     )
 }
 
-/// Checks that the format has a guard of 16 bits and no storage tag.
+/// Checks that the format has a 16-bit guard and no storage tag.
 fn plain(extended: &IdentifyNvmNamespace, format: u8) -> Result<(), String> {
     match (extended.protection_format(format), extended.storage_tag_bits(format)) {
         (Some(0), Some(0)) => Ok(()),
@@ -139,14 +139,14 @@ fn plain(extended: &IdentifyNvmNamespace, format: u8) -> Result<(), String> {
     }
 }
 
-/// What commands to a namespace say of protection information: all zeroes where there is none.
+/// The protection fields of commands to a namespace: all zero without protection.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Prinfo {
-    /// Bits of CDW12 for reads and writes.
+    /// CDW12 bits of reads and writes.
     pub(crate) control: u32,
-    /// The bits of the LBA's number that are the reference tag.
+    /// The LBA bits that form the reference tag.
     reference_mask: u64,
-    /// CDW15, in the upper half: the application tag below its mask.
+    /// CDW15, in the upper half: the application tag, and its mask above it.
     application: u64,
 }
 
@@ -156,7 +156,7 @@ impl Prinfo {
         Prinfo::with(protection, protection.usual_checks())
     }
 
-    /// The same with other checks.
+    /// Builds the fields for these checks.
     pub(crate) fn with(protection: Protection, checks: ProtectionChecks) -> Prinfo {
         let bit = |bit: u32, is_set: bool| if is_set { bit } else { 0 };
         let checks_place = protection.checks_place();
@@ -171,34 +171,35 @@ impl Prinfo {
         }
     }
 
-    /// CDW14 and 15: the reference tag of the first LBA of a command (ILBRT, EILBRT), and the application tag.
+    /// Returns CDW14 and 15: the reference tag of a command's first LBA (ILBRT, EILBRT), and the application
+    /// tag.
     #[inline(always)]
     pub(crate) fn tags(self, lba: Lba) -> u64 {
         lba.0 & self.reference_mask | self.application
     }
 
-    /// A read or write: made and dropped by the controller, and checked.
+    /// Read or write: the controller generates, checks and strips.
     #[inline]
     pub(crate) fn on_transfer(self, sqe: Sqe) -> Sqe {
         self.on(sqe, self.control)
     }
 
-    /// Write Zeroes: made by the controller; there is nothing to check.
+    /// Write Zeroes: the controller generates; there is nothing to check.
     pub(crate) fn on_zeroes(self, sqe: Sqe) -> Sqe {
         self.on(sqe, self.control & PRACT)
     }
 
-    /// Verify, which takes no PRACT: only checked.
+    /// Verify, which takes no PRACT: the controller only checks.
     pub(crate) fn on_verify(self, sqe: Sqe) -> Sqe {
         self.on(sqe, self.control & !PRACT)
     }
 
-    /// Copy: checked and dropped where it is read, made anew where it is written.
+    /// Copy: checked and stripped when read, generated when written.
     pub(crate) fn on_copy(self, sqe: Sqe) -> Sqe {
         self.on(sqe, self.control | self.control >> COPY_READ_SHIFT)
     }
 
-    /// A source range of Copy, which has its own reference tag.
+    /// Adds the reference tag of one of Copy's source ranges.
     pub(crate) fn on_source(self, mut source: CopyRange) -> CopyRange {
         source.eilbrt = (self.tags(source.slba()) as u32).into();
         source

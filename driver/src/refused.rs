@@ -1,7 +1,8 @@
-//! Programs that safe code must not be able to write: each would have a device read or write memory that is not its own.
+//! Programs that safe code must not be able to express: each would make a device access memory that is not
+//! its own.
 //!
-//! Each stands here twice: with its last call bare and unsafe code forbidden it must not compile, and with that call
-//! marked unsafe it must. So it is refused for this call being unsafe and for nothing else.
+//! Each is compiled twice: with its last call bare and unsafe code forbidden it must fail, and with that call
+//! marked unsafe it must compile. So it fails because this call is unsafe and for no other reason.
 #![cfg(doctest)]
 
 macro_rules! both {
@@ -12,7 +13,7 @@ macro_rules! both {
     };
 }
 
-/// The lines of a program after those that every program here begins with.
+/// Builds a program: the common prelude, then `part`.
 macro_rules! program {
     ($($part:literal),*) => {
         concat!(
@@ -75,7 +76,8 @@ both!(
     "bus.with_memory(|memory| drop(memory.write(Iova(0x1_0000_0000), &[1])))"
 );
 
-/// The controller of a bus is lent without its registers; a controller by itself reaches only what it is given:
+/// `with_controller` lends a bus's controller without its registers; a controller of its own reaches only the
+/// memory it is given:
 /// ```compile_fail,E0599
 /// use adit_driver::bus::soft::{Drive, SoftBus};
 /// let bus = SoftBus::new("mem=1M".parse()?, Drive::Manual)?;
@@ -91,7 +93,7 @@ both!(
 /// ```
 struct MoveTheAdminQueueFromInside;
 
-/// A window is made of a file, of which the system checks that it may be written, and not of any mapping:
+/// A window is created from a file, whose write permission the system checks, not from any mapping:
 /// ```compile_fail,E0599
 /// let file = std::fs::File::open("/dev/zero")?;
 /// let map = memmap2::MmapOptions::new().len(4096).map_raw_read_only(&file)?;

@@ -1,13 +1,11 @@
 //! The two rings of a queue pair: arithmetic over shared memory.
 //!
-//! A [`SubmissionRing`] is filled at its tail; the device reports how far it
-//! has read (SQHD). A [`CompletionRing`] is read at its head; an entry is new
-//! when its phase bit equals the phase of the current lap (NVMe Base 2.0
-//! sections 3.3.1 and 3.3.3.2).
+//! A [`SubmissionRing`] is filled at its tail; the device reports how far it has read (SQHD). A
+//! [`CompletionRing`] is read at its head; an entry is new when its phase bit equals the phase of the current
+//! lap (NVMe Base 2.0 sections 3.3.1 and 3.3.3.2).
 //!
-//! Ring memory is atomics: the device writes it while we read it. Entries are
-//! copied out before they are looked at. Indices never come from the device
-//! without a check.
+//! Ring memory is atomics: the device writes it while the driver reads it. Entries are copied out before they
+//! are examined, and indices from the device are checked before use.
 
 use std::sync::atomic::Ordering;
 
@@ -22,29 +20,27 @@ const CQE_WORDS: usize = 2;
 /// The phase tag in a completion's last dword.
 const PHASE: u32 = 1 << 16;
 
-/// A shadow doorbell and its event index, both 32-bit words of the pages given
-/// to the controller with Doorbell Buffer Config.
+/// A shadow doorbell and its event index: 32-bit words in the pages given to the controller with Doorbell
+/// Buffer Config.
 #[derive(Debug)]
 pub(crate) struct Shadow {
-    /// The page of shadow doorbells.
     pub(crate) doorbells: Atomics,
-    /// The page of event indices.
     pub(crate) events: Atomics,
     /// Index of the 32-bit word in both.
     pub(crate) index: usize,
-    /// Ring the real doorbell always: emulators treat the admin queue's shadow in different ways.
+    /// Always ring the real doorbell: emulators differ in how they treat the admin queue's shadow.
     pub(crate) ring_always: bool,
 }
 
 impl Shadow {
-    /// Forgets the queue that had this identifier before: a controller believes the shadow
-    /// as soon as the new queue exists.
+    /// Clears the values of an earlier queue with this identifier: a controller trusts the shadow as soon as
+    /// the new queue exists.
     pub(crate) fn clear(&self) {
         self.doorbells.dwords()[self.index].store(0, Ordering::Relaxed);
         self.events.dwords()[self.index].store(0, Ordering::Relaxed);
     }
 
-    /// Publishes `value` and tells whether the controller wants the real doorbell rung as well.
+    /// Publishes `value`; returns whether to ring the real doorbell too.
     fn publish(&self, old: u32, value: u32) -> bool {
         barrier::before_doorbell();
         self.doorbells.dwords()[self.index].store(value.to_le(), Ordering::Relaxed);
@@ -54,12 +50,12 @@ impl Shadow {
     }
 }
 
-/// Whether going from `old` to `new` passes `event`, all modulo 2^16.
+/// Returns whether going from `old` to `new` passes `event`, modulo 2^16.
 fn passed(event: u16, old: u16, new: u16) -> bool {
     new.wrapping_sub(event).wrapping_sub(1) < new.wrapping_sub(old)
 }
 
-/// A doorbell with the value it last had.
+/// A doorbell and its last value.
 #[derive(Debug)]
 pub(crate) struct Bell {
     doorbell: Doorbell,
@@ -86,31 +82,30 @@ impl Bell {
     }
 }
 
-/// The submission side.
 #[derive(Debug)]
 pub(crate) struct SubmissionRing {
-    /// At the tail.
+    /// Positioned at the tail.
     entries: Ring<SQE_WORDS>,
-    /// The device's read position as its last valid completion gave it.
+    /// The device's read position from its last valid completion.
     head: u32,
     bell: Bell,
 }
 
 impl SubmissionRing {
-    /// A ring of `depth` entries over zeroed memory.
+    /// Creates a ring of `depth` entries over zeroed memory.
     pub(crate) fn new(entries: Atomics, depth: u32, bell: Bell) -> SubmissionRing {
         assert!((2..=65536).contains(&depth), "a queue has 2 to 65536 entries");
         let entries = Ring::new(entries, depth);
         SubmissionRing { entries, head: 0, bell }
     }
 
-    /// From now on publishes the tail in a shadow doorbell, too.
+    /// Publishes the tail in a shadow doorbell too, from now on.
     pub(crate) fn set_shadow(&mut self, shadow: Shadow) {
         self.bell.set_shadow(shadow);
     }
 
-    /// Writes an entry at the tail. The caller bounds what is outstanding to `depth - 1`,
-    /// so the entry is free.
+    /// Writes an entry at the tail. The caller keeps at most `depth - 1` entries outstanding, so the entry is
+    /// free.
     #[inline(always)]
     pub(crate) fn push(&mut self, command: [u64; SQE_WORDS]) {
         for (word, value) in self.entries.current().iter().zip(command) {
@@ -119,8 +114,8 @@ impl SubmissionRing {
         self.entries.advance();
     }
 
-    /// The entries pushed since the last ring, which the device was never told of, as they lie in
-    /// its reach: it may have changed them.
+    /// Returns the entries pushed since the last ring, never announced to the device. It can still access
+    /// them and may have changed them.
     pub(crate) fn unsent(&self) -> Vec<Sqe> {
         let mut ring = self.entries.clone();
         ring.move_to(self.bell.last);
@@ -136,29 +131,28 @@ impl SubmissionRing {
         unsent
     }
 
-    /// Where the next entry goes.
+    /// Returns the index of the next entry.
     #[inline(always)]
     pub(crate) fn tail(&self) -> u32 {
         self.entries.at()
     }
 
-    /// Takes back what was pushed since the last ring.
+    /// Discards the entries pushed since the last ring.
     pub(crate) fn rewind(&mut self) {
         self.entries.move_to(self.bell.last);
     }
 
-    /// Starts anew with a queue that was just created.
+    /// Resets the ring for a newly created queue.
     pub(crate) fn restart(&mut self) {
         self.entries.move_to(0);
         (self.head, self.bell.last) = (0, 0);
     }
 
-    /// Entries in the ring.
     pub(crate) fn depth(&self) -> u32 {
         self.entries.count()
     }
 
-    /// Tells the device about everything pushed since the last ring; nothing if there is nothing.
+    /// Announces the entries pushed since the last ring; returns `false` if there are none.
     #[inline(always)]
     pub(crate) fn ring(&mut self) -> bool {
         let news = self.tail() != self.bell.last;
@@ -168,8 +162,8 @@ impl SubmissionRing {
         news
     }
 
-    /// Takes the device's read position, or returns `false` if it cannot be one:
-    /// outside the ring, backwards, or beyond what was pushed.
+    /// Stores the device's read position; returns `false` if it is implausible: outside the ring, backwards,
+    /// or beyond the tail.
     pub(crate) fn observe_head(&mut self, sqhd: u16) -> bool {
         let (sqhd, tail) = (u32::from(sqhd), self.tail());
         let plausible = if self.head <= tail {
@@ -183,34 +177,34 @@ impl SubmissionRing {
         plausible
     }
 
-    /// What completions of queue `qid` may report until the read position wraps around or an entry is pushed.
+    /// Returns the values that completions of queue `qid` may report until the read position wraps or an
+    /// entry is pushed.
     #[inline(always)]
     pub(crate) fn reports(&self, qid: Qid) -> Reports {
         let end = if self.head <= self.tail() { self.tail() } else { self.entries.count() - 1 };
         Reports { last: u32::from(qid.0) << 16 | self.head, ahead: end - self.head }
     }
 
-    /// Takes the read position that `reports` ended with.
+    /// Adopts the read position that `reports` ended with.
     #[inline(always)]
     pub(crate) fn observe(&mut self, reports: &Reports) {
         self.head = reports.last & 0xffff;
     }
 }
 
-/// The queue and read position that completions report (dword 2: SQID in bits 31:16, SQHD in bits 15:0), checked by
-/// one comparison.
+/// The queue and read position that completions report (dword 2: SQID in bits 31:16, SQHD in bits 15:0),
+/// checked with one comparison.
 #[derive(Debug)]
 pub(crate) struct Reports {
-    /// The last one.
     last: u32,
-    /// How many positions lie between it and the last plausible one.
+    /// Distance from `last` to the last plausible position.
     ahead: u32,
 }
 
 impl Reports {
-    /// Takes a report in if it is of this queue, no earlier than the last one and no later than is plausible.
+    /// Stores a report if it names this queue and is neither earlier than the last one nor implausibly late.
     ///
-    /// The plausible ones are the numbers from `last` to `last + ahead`, which have the same upper half.
+    /// The plausible values run from `last` to `last + ahead`; their upper halves are equal.
     #[inline(always)]
     pub(crate) fn take(&mut self, dword: u32) -> bool {
         let step = dword.wrapping_sub(self.last);
@@ -223,8 +217,8 @@ impl Reports {
     }
 }
 
-/// A completion as it was read: two words, of which the usual case looks at the second, whole. Taken apart into the fields
-/// of a [`Cqe`], they are not put together again by the compiler.
+/// A completion as read: two words, of which the common case examines only the second, as a whole. The
+/// compiler would not recombine them from the fields of a [`Cqe`].
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Arrival {
     low: u64,
@@ -232,75 +226,71 @@ pub(crate) struct Arrival {
 }
 
 impl Arrival {
-    /// Queue and read position (dword 2), as [`Reports::take`] checks them.
+    /// Returns queue and read position (dword 2), as [`Reports::take`] checks them.
     #[inline(always)]
     pub(crate) fn report(self) -> u32 {
         self.high as u32
     }
 
-    /// The command that ended.
     #[inline(always)]
     pub(crate) fn cid(self) -> Cid {
         Cid((self.high >> 32) as u16)
     }
 
-    /// How it ended.
     #[inline(always)]
     pub(crate) fn status(self) -> Status {
         Status::from_bits((self.high >> 49) as u16)
     }
 
-    /// Its result (dword 0).
+    /// Returns the command's result (dword 0).
     #[inline(always)]
     pub(crate) fn dw0(self) -> u32 {
         self.low as u32
     }
 
-    /// All of it.
     pub(crate) fn cqe(self) -> Cqe {
         let Arrival { low, high } = self;
         Cqe::from_dwords([low as u32, (low >> 32) as u32, high as u32, (high >> 32) as u32])
     }
 }
 
-/// The completion side.
 #[derive(Debug)]
 pub(crate) struct CompletionRing {
-    /// At the head.
+    /// Positioned at the head.
     entries: Ring<CQE_WORDS>,
-    /// The phase bit of this lap, in place in an entry's last dword.
+    /// This lap's phase bit, at its place in an entry's last dword.
     phase: u32,
     bell: Bell,
 }
 
 impl CompletionRing {
-    /// A ring of `depth` entries over zeroed memory: the first lap's phase is 1.
+    /// Creates a ring of `depth` entries over zeroed memory: the first lap's phase is 1.
     pub(crate) fn new(entries: Atomics, depth: u32, bell: Bell) -> CompletionRing {
         assert!((2..=65536).contains(&depth), "a queue has 2 to 65536 entries");
         CompletionRing { entries: Ring::new(entries, depth), phase: PHASE, bell }
     }
 
-    /// From now on publishes the head in a shadow doorbell, too.
+    /// Publishes the head in a shadow doorbell too, from now on.
     pub(crate) fn set_shadow(&mut self, shadow: Shadow) {
         self.bell.set_shadow(shadow);
     }
 
-    /// Whether the device has written the entry at the head.
+    /// Returns whether the device has written the entry at the head.
     #[inline(always)]
     pub(crate) fn has_news(&self) -> bool {
         self.is_new(u64::from_le(self.entries.current()[1].load(Ordering::Relaxed)))
     }
 
-    /// Whether an entry's second word has this lap's phase.
+    /// Returns whether an entry's second word has this lap's phase.
     #[inline(always)]
     fn is_new(&self, high: u64) -> bool {
         ((high >> 32) as u32 ^ self.phase) & PHASE == 0
     }
 
-    /// The entry at the head if the device has written it, and moves on.
+    /// Takes the entry at the head, if the device has written it.
     ///
-    /// The word with the phase is loaded first and with Acquire: the other word
-    /// must not be read before the phase says that it is there.
+    /// Loads the word with the phase first, with Acquire: the other word must not be read before the phase
+    /// shows that it is valid.
     #[inline(always)]
     pub(crate) fn pop(&mut self) -> Option<Arrival> {
         let entry = self.entries.current();
@@ -315,7 +305,7 @@ impl CompletionRing {
         Some(Arrival { low, high })
     }
 
-    /// Starts anew with a queue that was just created over cleared memory.
+    /// Resets the ring for a queue newly created over cleared memory.
     pub(crate) fn restart(&mut self) {
         self.entries.move_to(0);
         (self.phase, self.bell.last) = (PHASE, 0);
@@ -327,7 +317,6 @@ impl CompletionRing {
         self.bell.ring(self.entries.at());
     }
 
-    /// Entries in the ring.
     pub(crate) fn depth(&self) -> u32 {
         self.entries.count()
     }

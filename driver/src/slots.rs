@@ -1,58 +1,56 @@
 //! The commands in flight on one queue.
 //!
-//! A slot holds what a command owns until its completion: the buffer, and the
-//! deadline. The command identifier is the slot's index in its low bits and a
-//! generation above them, so that a completion that comes late, twice or from
-//! nowhere does not match what the slot holds now. A queue of more than 32768
-//! entries needs all 16 bits for the index and has no generation.
+//! A slot holds a command's buffer and deadline until its completion. The command identifier is the slot's
+//! index in the low bits and a generation above, so that a late, repeated or invented completion does not
+//! match the slot's current command. A queue of more than 32768 entries needs all 16 bits for the index and
+//! has no generation.
 //!
-//! [`Slot::key`] answers everything the common case asks with one comparison:
-//! in flight, this generation, nothing special to do. [`Vacant`] is a free slot that was found and not
-//! yet taken, so that a command is checked between the two without looking for its slot twice.
+//! One comparison with [`Slot::key`] answers the common case: in flight, this generation, nothing special to
+//! do. [`Vacant`] is a free slot found but not yet taken, so that a command is checked between the two
+//! without a second search.
 
 use std::fmt;
 
 use crate::Time;
 use crate::spec::Cid;
 
-/// Set in a key while the command is in flight and its completion is all there is to do.
+/// Set in a key while a command is in flight that only needs its completion.
 const PLAIN: u32 = 1 << 16;
-/// Set in a key while the command is in flight and more is attached: see [`crate::queue_pair`].
+/// Set in a key while a command is in flight with more attached; see [`crate::queue_pair`].
 const SPECIAL: u32 = 1 << 17;
-/// Set in a key while the slot's own command is done and it only keeps a split request's buffer.
+/// Set in a key when the slot's own command is done and it only keeps a split request's buffer.
 const WAITING: u32 = 1 << 18;
 
-/// No slot: there are at most 65535.
+/// No slot: a queue has at most 65535.
 const NONE: u16 = u16::MAX;
 
-/// Every state of a command in flight.
 const IN_FLIGHT: u32 = PLAIN | SPECIAL | WAITING;
 
 /// One command in flight, or none.
 pub(crate) struct Slot<B> {
-    /// `PLAIN | cid`, `SPECIAL | cid` or `WAITING | cid`; while idle the identifier of the slot's next command.
+    /// `PLAIN | cid`, `SPECIAL | cid` or `WAITING | cid`; while idle, the identifier of the slot's next
+    /// command.
     key: u32,
     /// While idle: the next idle slot, or [`NONE`]. In flight: the command's opcode.
     link: u16,
-    /// When the command is overdue.
+    /// When the command becomes overdue.
     pub(crate) deadline: Time,
-    /// What the command owns. Pieces of a split request own nothing but their first.
+    /// The command's buffer. In a split request, only the first command has one.
     pub(crate) buffer: Option<B>,
 }
 
-/// A slot that is free: nothing else can take it while this exists.
+/// A free slot: nothing else can take it while this exists.
 pub(crate) struct Vacant<'a, B> {
     slot: &'a mut Slot<B>,
     head: &'a mut u16,
     taken: &'a mut u64,
 }
 
-/// All slots of a queue.
 pub(crate) struct Slots<B> {
     slots: Box<[Slot<B>]>,
-    /// The first idle slot, or [`NONE`]. The last one used is the first used again: it is in the cache.
+    /// The first idle slot, or [`NONE`]. The last one used is reused first: it is in the cache.
     head: u16,
-    /// Slots ever taken, and ever given back.
+    /// Slots taken and returned since creation.
     taken: u64,
     returned: u64,
     index_mask: usize,
@@ -60,7 +58,7 @@ pub(crate) struct Slots<B> {
 }
 
 impl<B> Slots<B> {
-    /// `count` slots, at most 65535, all free.
+    /// Creates `count` free slots, at most 65535.
     pub(crate) fn new(count: usize) -> Slots<B> {
         assert!((1..65536).contains(&count), "a queue has 1 to 65535 commands in flight");
         let index_bits = usize::BITS - count.leading_zeros();
@@ -81,44 +79,41 @@ impl<B> Slots<B> {
         }
     }
 
-    /// Commands in flight.
     pub(crate) fn in_flight(&self) -> usize {
         (self.taken - self.returned) as usize
     }
 
-    /// Slots free.
     #[inline]
     pub(crate) fn free(&self) -> usize {
         self.slots.len() - self.in_flight()
     }
 
-    /// Slots taken since the queue was made: commands posted.
+    /// Returns the number of commands posted since creation.
     pub(crate) fn taken(&self) -> u64 {
         self.taken
     }
 
-    /// Slots given back since the queue was made: commands that ended.
+    /// Returns the number of commands that ended since creation.
     pub(crate) fn returned(&self) -> u64 {
         self.returned
     }
 
-    /// The slot of the command in flight that `cid` names, whatever its state; `None` if there is none.
+    /// Returns the slot of the command in flight with identifier `cid`, in any state.
     pub(crate) fn find(&self, cid: Cid) -> Option<usize> {
         let index = usize::from(cid.0) & self.index_mask;
         let slot = self.slots.get(index)?;
         (slot.is_in_flight() && slot.cid() == cid).then_some(index)
     }
 
-    /// Whether every slot is taken.
     #[inline(always)]
     pub(crate) fn is_full(&self) -> bool {
         self.head == NONE
     }
 
-    /// The slot that the next command takes; `None` if every slot is taken.
+    /// Returns the slot for the next command; `None` if all are taken.
     #[inline(always)]
     pub(crate) fn vacant(&mut self) -> Option<Vacant<'_, B>> {
-        // The end of the list is no slot's index.
+        // `NONE`, the end of the list, is out of range.
         let slot = self.slots.get_mut(usize::from(self.head))?;
         Some(Vacant { slot, head: &mut self.head, taken: &mut self.taken })
     }
@@ -126,7 +121,7 @@ impl<B> Slots<B> {
     /// Takes a free slot for a command and returns its index and identifier.
     ///
     /// # Panics
-    /// If there is none: our own bug, callers ask [`Slots::is_full`] or [`Slots::free`] first.
+    /// If there is none, a bug in this crate: callers check [`Slots::is_full`] or [`Slots::free`] first.
     #[inline(always)]
     pub(crate) fn occupy(
         &mut self,
@@ -140,16 +135,16 @@ impl<B> Slots<B> {
         (index, vacant.occupy(buffer, deadline, opcode, special))
     }
 
-    /// The slot of the special command that `cid` names now; `None` if it names no such command:
-    /// it is unknown, stale or already completed.
+    /// Returns the slot of the special command `cid`; `None` if that is unknown, stale, completed or not
+    /// special.
     pub(crate) fn find_special(&self, cid: Cid) -> Option<usize> {
         let index = usize::from(cid.0) & self.index_mask;
         let slot = self.slots.get(index)?;
         (slot.key == SPECIAL | u32::from(cid.0)).then_some(index)
     }
 
-    /// Ends the plain command that `cid` names and returns its buffer; `None` if it names no
-    /// plain command, in which case it may be a special one.
+    /// Ends the plain command `cid` and returns its buffer; `None` if there is no such plain command (it may
+    /// be a special one).
     #[inline(always)]
     pub(crate) fn end_plain(&mut self, cid: Cid) -> Option<B> {
         let index = usize::from(cid.0) & self.index_mask;
@@ -163,15 +158,15 @@ impl<B> Slots<B> {
         slot.buffer.take()
     }
 
-    /// Makes a command special: its completion takes the long way.
+    /// Makes a command special: its completion takes the slow path.
     pub(crate) fn mark_special(&mut self, index: usize) {
         let slot = &mut self.slots[index];
         assert!(slot.is_in_flight(), "only a command in flight is marked");
         slot.key = SPECIAL | u32::from(slot.cid().0);
     }
 
-    /// Keeps a slot whose command completed, for the sake of the buffer in it:
-    /// no completion matches it any more and no deadline applies.
+    /// Keeps the slot of a completed command for its buffer: no completion matches it and no deadline
+    /// applies.
     pub(crate) fn mark_waiting(&mut self, index: usize) {
         let slot = &mut self.slots[index];
         assert!(slot.key & SPECIAL != 0, "only a split request's slot waits");
@@ -179,12 +174,12 @@ impl<B> Slots<B> {
         slot.deadline = Time::NEVER;
     }
 
-    /// Whether a slot's command has more attached than its buffer.
+    /// Returns whether a slot's command has more attached than its buffer.
     pub(crate) fn is_special(&self, index: usize) -> bool {
         self.slots[index].key & (SPECIAL | WAITING) != 0
     }
 
-    /// Ends a command and returns what it owned. The next one in the slot has a new generation.
+    /// Ends a command and returns its buffer. The slot's next command has a new generation.
     #[inline(always)]
     pub(crate) fn vacate(&mut self, index: usize) -> Option<B> {
         let slot = &mut self.slots[index];
@@ -203,7 +198,7 @@ impl<B> Slots<B> {
         &mut self.slots[index]
     }
 
-    /// Indices of all commands in flight.
+    /// Iterates over the slots of all commands in flight.
     pub(crate) fn occupied(&self) -> impl Iterator<Item = usize> + '_ {
         (0..self.slots.len()).filter(|&index| self.slots[index].is_in_flight())
     }
@@ -232,14 +227,14 @@ impl<B> Vacant<'_, B> {
         let cid = slot.cid();
         slot.key |= if special { SPECIAL } else { PLAIN };
         slot.deadline = deadline;
-        // The slot is free, so there is nothing to drop; forgetting spares the check.
+        // The slot is free, so there is nothing to drop; `forget` avoids the check.
         std::mem::forget(std::mem::replace(&mut slot.buffer, buffer));
         cid
     }
 }
 
 impl<B> Slot<B> {
-    /// The identifier of the command in flight, or of the next one.
+    /// Returns the identifier of the command in flight, or of the next one.
     pub(crate) fn cid(&self) -> Cid {
         Cid(self.key as u16)
     }
@@ -248,7 +243,6 @@ impl<B> Slot<B> {
         self.key & IN_FLIGHT != 0
     }
 
-    /// The opcode of the command in flight.
     pub(crate) fn opcode(&self) -> u8 {
         assert!(self.is_in_flight(), "only a command in flight has an opcode");
         self.link as u8
@@ -296,7 +290,7 @@ mod tests {
                 assert!(!std::mem::replace(&mut seen[usize::from(cid.0)], true));
             }
             assert_eq!(slots.in_flight(), count);
-            // The specification keeps FFFFh for errors that belong to no command.
+            // The specification reserves FFFFh for errors that belong to no command.
             assert!(!seen[0xffff], "{count} slots");
         }
     }

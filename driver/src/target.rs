@@ -1,4 +1,4 @@
-//! Target strings: which controller, and how to use it.
+//! Target strings: a controller, and how to use it.
 //!
 //! | target | what |
 //! |---|---|
@@ -8,13 +8,13 @@
 //! | `uring:PATH`, `uring-cmd:/dev/ng0n1`, `psync:PATH`, `mmap:PATH` | a file or device through the kernel |
 //! | `null:` | nothing |
 //!
-//! Options follow by comma. `ns=N` and `queues=host|cmb` are for every kind of controller; `sgl=on|off`
-//! and `dbbuf=on|off` say what the driver uses of a real one, while for
-//! `soft:` they say what the controller offers, like all its other options. The options of the kernel's paths
-//! are those of [`KernelTarget`]. A path may not contain a comma.
+//! Options follow, separated by commas. `ns=N` and `queues=host|cmb` apply to every kind of controller.
+//! `sgl=on|off` and `dbbuf=on|off` restrict what the driver uses of a real controller; for `soft:` they set
+//! what the controller offers, like all its other options. [`KernelTarget`] lists the options of the kernel's
+//! paths. A path may not contain a comma.
 //!
-//! Parsing touches nothing: whether the device is there shows when it is opened. A
-//! string that parses prints as one that parses to the same target.
+//! Parsing accesses no device; opening the target does. A parsed target prints as a string that parses to the
+//! same target.
 
 mod kernel;
 
@@ -27,7 +27,7 @@ use crate::error::{Error, Result};
 use crate::soft::words::nearest;
 use crate::spec::Nsid;
 
-/// A controller by name, with what the driver shall use of it.
+/// A controller by name, and what the driver may use of it.
 ///
 /// ```
 /// use adit_driver::Target;
@@ -42,43 +42,43 @@ use crate::spec::Nsid;
 pub enum Target {
     /// A PCI function bound to vfio-pci.
     Vfio {
-        /// Its address in full, as in `0000:01:00.0`.
+        /// Its full address, as in `0000:01:00.0`.
         address: String,
-        /// What the driver uses of it.
+        /// The driver's settings for it.
         settings: Settings,
     },
     /// A controller in another process.
     VfioUser {
         /// The socket it listens on.
         socket: PathBuf,
-        /// What the driver uses of it.
+        /// The driver's settings for it.
         settings: Settings,
     },
     /// The software controller in this process.
     Soft {
-        /// Its make-up, as in `mem=1G,mdts=5`: parses as [`crate::soft::Options`].
+        /// Its configuration, as in `mem=1G,mdts=5`: parses as [`crate::soft::Options`].
         options: String,
-        /// What the driver uses of it.
+        /// The driver's settings for it.
         settings: Settings,
     },
     /// A file or device reached through the kernel; see [`crate::Device`].
     Kernel(KernelTarget),
 }
 
-/// What the driver uses of a controller; the default is everything it offers.
+/// The features of a controller that the driver uses; by default all it offers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// The namespace that is meant (`ns=N`); the controller's first where not given.
+    /// The namespace (`ns=N`); by default the controller's first.
     pub namespace: Option<Nsid>,
-    /// Whether SGLs are used where offered (`sgl=on|off`); else PRPs only.
+    /// Use SGLs if offered (`sgl=on|off`); otherwise PRPs only.
     pub sgl: bool,
-    /// Whether shadow doorbells are used where offered (`dbbuf=on|off`).
+    /// Use shadow doorbells if offered (`dbbuf=on|off`).
     pub dbbuf: bool,
-    /// Where submission queues lie (`queues=host|cmb`).
+    /// Location of submission queues (`queues=host|cmb`).
     pub queues: QueueMemory,
 }
 
-/// Where submission queues lie.
+/// Location of submission queues.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum QueueMemory {
     /// In this machine's memory.
@@ -94,7 +94,7 @@ impl Default for Settings {
     }
 }
 
-/// The parts of a target string after its kind, or the reason why there are none.
+/// A parse result; the error is the reason.
 type Parsed<T> = std::result::Result<T, String>;
 
 const KINDS: [&str; 8] =
@@ -104,7 +104,7 @@ const EXAMPLES: &str = "targets look like 'vfio:0000:01:00.0', 'vfio-user:/run/x
                         'uring:/dev/nvme0n1'";
 
 impl Target {
-    /// The target without its settings: the device's name in messages.
+    /// Returns the target without its settings: the device's name in messages.
     pub fn device(&self) -> String {
         match self {
             Target::Vfio { address, .. } => format!("vfio:{address}"),
@@ -114,7 +114,7 @@ impl Target {
         }
     }
 
-    /// What the driver uses of the controller; the default for what is no controller of its own.
+    /// Returns the controller's settings; the defaults for kernel targets.
     pub fn settings(&self) -> &Settings {
         const DEFAULT: &Settings =
             &Settings { namespace: None, sgl: true, dbbuf: true, queues: QueueMemory::Host };
@@ -152,7 +152,7 @@ impl fmt::Display for Target {
         }
         f.write_str(&self.device())?;
         let settings = self.settings();
-        // For `soft:` these two are the controller's, and in its options already.
+        // For `soft:` the controller's options already contain these two.
         if !matches!(self, Target::Soft { .. }) {
             if !settings.sgl {
                 f.write_str(",sgl=off")?;
@@ -222,17 +222,17 @@ fn soft(text: &str, tail: &str) -> Result<Target> {
     let settings =
         Settings::parse(ours.into_iter()).map_err(|reason| Error::target(text, reason))?;
     let options = theirs.join(",");
-    // So that a slip shows here and not when the controller is opened.
+    // Parsed here so that a mistake shows now, not when the controller is opened.
     options.parse::<crate::soft::Options>()?;
     Ok(Target::Soft { options, settings })
 }
 
-/// Whether an option of a `soft:` target is the driver's and not the controller's.
+/// Returns whether an option of a `soft:` target belongs to the driver, not the controller.
 fn is_for_the_driver(word: &str) -> bool {
     matches!(word.split('=').next(), Some("ns" | "queues"))
 }
 
-/// A PCI address in full; the domain may be left out, as `lspci` does.
+/// Returns the full PCI address; `text` may omit the domain, as `lspci` does.
 fn pci_address(text: &str) -> Option<String> {
     let (rest, function) = text.rsplit_once('.')?;
     let mut parts = rest.rsplit(':');

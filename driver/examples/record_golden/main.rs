@@ -1,13 +1,12 @@
-//! Records what a controller answers, as text for `driver/tests/golden`.
+//! Records a controller's answers as text for `driver/tests/golden`.
 //!
 //! ```text
 //! cargo build --release -p adit-driver --example record_golden
 //! cargo xtask vm --with target/release/examples/record_golden --nvme OPTIONS -- record_golden {0}
 //! ```
 //!
-//! The options of each recording are in its first lines. Beside it lies what QEMU's own
-//! trace says of the same commands. The recorder writes to namespaces 1 and 2, so the target
-//! must be one whose data may go.
+//! The first lines of each recording state its options. QEMU's own trace of the same commands is beside it.
+//! The recorder writes to namespaces 1 and 2, so their data must be expendable.
 
 mod commands;
 mod run;
@@ -62,7 +61,7 @@ fn address(name: &str, iova: Iova) -> Item {
     Item::new(name).with("iova", &iova.0.to_le_bytes())
 }
 
-/// Registers of an enabled controller.
+/// Records the registers of an enabled controller.
 fn registers(bus: &dyn Bus) -> Vec<Item> {
     let short =
         |name: &str, offset| Item::new(name).with("value", &bus.read32(offset).to_le_bytes());
@@ -80,7 +79,7 @@ fn registers(bus: &dyn Bus) -> Vec<Item> {
     ]
 }
 
-/// Lowers the temperature threshold until the controller reports that it is too hot.
+/// Lowers the temperature threshold until the controller reports an excess temperature.
 #[allow(unsafe_code)]
 fn temperature_event(controller: &Controller) -> Result<Item> {
     let set = |kelvin| {

@@ -1,4 +1,4 @@
-//! Runs the commands on a controller and records what comes of each.
+//! Runs the commands on a controller and records each result.
 
 use adit_driver::spec::{Cid, Iova, Status};
 use adit_driver::{
@@ -9,15 +9,15 @@ use zerocopy::IntoBytes;
 use crate::commands::{self, Case, Queue};
 use crate::text::Item;
 
-/// What the data of a command is filled with before.
+/// Fill byte of a command's data before it runs.
 const UNTOUCHED: u8 = 0xee;
-/// No command's data is longer, save those that fail before they touch it.
+/// Longest data of a command, except for those that fail before touching it.
 const DATA_BYTES: usize = 128 << 10;
 
-/// Runs every command of the list; returns the arena's address and an item for each.
+/// Runs every command; returns the arena's address and an item for each.
 ///
 /// # Errors
-/// When the controller stops answering.
+/// If the controller stops answering.
 pub(crate) fn run(controller: &Controller, queue: &mut QueuePair<()>) -> Result<(Iova, Vec<Item>)> {
     let mut arena = controller.allocate(commands::ARENA_BYTES)?;
     let iova = arena.iova();
@@ -26,7 +26,7 @@ pub(crate) fn run(controller: &Controller, queue: &mut QueuePair<()>) -> Result<
     Ok((iova, items.collect::<Result<_>>()?))
 }
 
-/// Each command names the arena by address, so it is ours only while none is in flight.
+/// Runs one command. It names the arena by address, so the arena is ours only while none is in flight.
 fn run_one(
     controller: &Controller,
     queue: &mut QueuePair<()>,

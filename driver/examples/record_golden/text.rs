@@ -1,4 +1,4 @@
-//! The text that recordings are kept in: readable, and small where bytes repeat.
+//! The text format of recordings: readable, and small if bytes repeat.
 //!
 //! ```text
 //! [identify controller]
@@ -6,33 +6,27 @@
 //!       00*4072
 //! ```
 //!
-//! An item has a name and fields, a field has a name and bytes; `20*14` is fourteen times
-//! `20`. Numbers are little-endian, as on the wire. Lines that begin with `#` are comments.
-//! Reading it back is the test's.
+//! An item has a name and fields, a field has a name and bytes; `20*14` is fourteen times `20`. Numbers are
+//! little-endian, as on the wire. Lines that begin with `#` are comments. The test contains the reader.
 
 use std::fmt::{self, Write as _};
 
-/// Tokens of a line.
 const TOKENS_PER_LINE: usize = 32;
-/// Shorter runs are written out.
+/// Shortest run written as one token.
 const RUN_MIN: usize = 4;
 
-/// One thing that was recorded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Item {
-    /// What it is; unique in its recording.
+    /// Its name, unique in the recording.
     pub(crate) name: String,
-    /// Its parts by name.
     pub(crate) fields: Vec<(String, Vec<u8>)>,
 }
 
 impl Item {
-    /// An item without fields.
     pub(crate) fn new(name: &str) -> Item {
         Item { name: name.to_owned(), fields: Vec::new() }
     }
 
-    /// Adds a field.
     pub(crate) fn with(mut self, field: &str, bytes: &[u8]) -> Item {
         self.fields.push((field.to_owned(), bytes.to_vec()));
         self

@@ -1,8 +1,7 @@
 //! Time as an argument.
 //!
-//! The driver's core never reads a clock: every call that can expire takes the
-//! present as a [`Time`]. A bus has the clock, so the
-//! same core runs on the machine's monotonic clock and on a simulation's.
+//! The driver's core never reads a clock: every call that can expire takes the current [`Time`]. The bus owns
+//! the clock, so the same core runs on the machine's monotonic clock and on a simulated one.
 
 use std::fmt;
 use std::ops::Add;
@@ -15,23 +14,23 @@ pub struct Time(u64);
 impl Time {
     /// The origin of the clock.
     pub const ZERO: Time = Time(0);
-    /// Later than anything that happens: the deadline of what may wait for ever
-    /// (only asynchronous event requests do).
+    /// Later than any event: the deadline of commands that may wait for ever (only asynchronous event
+    /// requests).
     pub const NEVER: Time = Time(u64::MAX);
 
-    /// A point `ns` nanoseconds after the origin.
+    /// Returns the point `ns` nanoseconds after the origin.
     #[inline]
     pub const fn from_ns(ns: u64) -> Time {
         Time(ns)
     }
 
-    /// Nanoseconds since the origin.
+    /// Returns nanoseconds since the origin.
     #[inline]
     pub const fn as_ns(self) -> u64 {
         self.0
     }
 
-    /// How long after `earlier` this is; zero if it is not after it.
+    /// Returns the time since `earlier`; zero if `earlier` is later.
     #[inline]
     pub const fn since(self, earlier: Time) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))

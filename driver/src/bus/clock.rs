@@ -1,11 +1,11 @@
-//! The clock of buses that reach a real device: the machine's monotonic one.
+//! The clock of buses with a real device: the machine's monotonic one.
 
 use std::time::{Duration, Instant};
 
 use crate::Time;
 
-/// The longest single sleep of a register poll: short against any bring-up
-/// deadline (500 ms at least), long against a context switch.
+/// Longest single sleep of a register poll: short against any bring-up deadline (500 ms at least), long
+/// against a context switch.
 const NAP: Duration = Duration::from_micros(50);
 
 /// Monotonic time since the bus was opened.
@@ -15,18 +15,16 @@ pub(crate) struct Clock {
 }
 
 impl Clock {
-    /// Starts at [`Time::ZERO`] now.
     pub(crate) fn start() -> Clock {
         Clock { origin: Instant::now() }
     }
 
-    /// The present.
     pub(crate) fn now(&self) -> Time {
         // u64 nanoseconds last 584 years.
         Time::from_ns(u64::try_from(self.origin.elapsed().as_nanos()).unwrap_or(u64::MAX))
     }
 
-    /// Gives the processor away for at most `at_most`.
+    /// Yields the CPU for at most `at_most`.
     pub(crate) fn pause(&self, at_most: Duration) {
         if at_most.is_zero() {
             std::hint::spin_loop();

@@ -1,10 +1,8 @@
-//! Which device addresses are taken.
+//! Allocates device addresses.
 //!
-//! An [`IovaSpace`] hands out addresses inside the ranges that the IOMMU (or a
-//! vfio-user server) accepts. Invariants: allocations never overlap, never
-//! leave the ranges, never contain address zero (a forgotten pointer must
-//! fault) and never the last page of the space (an end address must not wrap).
-//! It maps nothing; the buses do.
+//! An [`IovaSpace`] allocates inside the ranges that the IOMMU (or a vfio-user server) accepts. Allocations
+//! never overlap, never leave the ranges, and never contain address zero (a forgotten pointer must fault) or
+//! the last page of the space (an end address must not wrap). It maps nothing; the buses do.
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
@@ -12,14 +10,14 @@ use std::ops::RangeInclusive;
 /// The free part of a device's address space.
 #[derive(Debug)]
 pub struct IovaSpace {
-    /// Start -> end (exclusive) of each free run; neither empty nor touching each other.
+    /// Start -> end (exclusive) of each free run; runs are not empty and do not touch.
     free: BTreeMap<u64, u64>,
     granule: u64,
 }
 
 impl IovaSpace {
-    /// The space made of `ranges`, in units of `granule` bytes (a power of two).
-    /// Ranges may come in any order; what overlaps is merged.
+    /// Creates the space of `ranges`, in units of `granule` bytes (a power of two). Ranges may come in any
+    /// order; overlaps are merged.
     pub fn new(ranges: &[RangeInclusive<u64>], granule: u64) -> IovaSpace {
         assert!(granule.is_power_of_two(), "a page size is a power of two");
         let mut runs: Vec<(u64, u64)> =
@@ -40,8 +38,8 @@ impl IovaSpace {
         IovaSpace { free, granule }
     }
 
-    /// Takes `len` bytes (rounded up to the granule) at a multiple of `align`, a power of two.
-    /// The lowest fitting place, or `None` if there is none.
+    /// Takes `len` bytes (rounded up to the granule) at the lowest fitting multiple of `align`, a power of
+    /// two. Returns `None` if nothing fits.
     pub fn alloc(&mut self, len: u64, align: u64) -> Option<u64> {
         let len = self.rounded(len)?;
         let align = align.max(self.granule);
@@ -55,10 +53,10 @@ impl IovaSpace {
         Some(at)
     }
 
-    /// Gives back what [`IovaSpace::alloc`] returned for `len` bytes.
+    /// Frees what [`IovaSpace::alloc`] returned for `len` bytes.
     ///
     /// # Panics
-    /// When part of it is free already: our own bug, and the next allocation would overlap.
+    /// If part of it is free already: a bug of this crate, and the next allocation would overlap.
     pub fn free(&mut self, iova: u64, len: u64) {
         let len = self.rounded(len).expect("only allocated lengths come back");
         let (mut start, mut end) = (iova, iova + len);
@@ -79,7 +77,7 @@ impl IovaSpace {
         self.free.insert(start, end);
     }
 
-    /// How many bytes are free, in pieces or not.
+    /// Returns the number of free bytes, in pieces or not.
     pub fn free_bytes(&self) -> u64 {
         self.free.iter().map(|(start, end)| end - start).sum()
     }
@@ -95,10 +93,10 @@ impl IovaSpace {
     }
 }
 
-/// The whole granules of a range without address zero, end exclusive.
+/// Returns the whole granules of a range without address zero, end exclusive.
 fn whole_granules(range: &RangeInclusive<u64>, granule: u64) -> Option<(u64, u64)> {
     let start = (*range.start()).max(1).checked_next_multiple_of(granule)?;
-    // The top granule of the 64-bit space has no exclusive end, and is never handed out anyway.
+    // The top granule of the 64-bit space has no exclusive end, and is never allocated anyway.
     let end = range.end().saturating_add(1) / granule * granule;
     (start < end).then_some((start, end))
 }

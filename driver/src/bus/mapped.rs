@@ -1,4 +1,4 @@
-//! The mapped parts of a region of the device.
+//! The mapped parts of a device's region.
 
 use std::sync::Arc;
 
@@ -6,22 +6,20 @@ use super::{Bus, Doorbell};
 use crate::error::{Error, Result};
 use crate::sys::Window;
 
-/// Runs of a region that are mapped into this process, each by its offset there.
+/// Runs of a region mapped into this process, with their offsets in the region.
 #[derive(Debug, Default)]
 pub(super) struct MappedRuns(Vec<(u64, Window)>);
 
 impl MappedRuns {
-    /// Adds a run that starts at `offset` of the region.
     pub(super) fn push(&mut self, offset: u64, window: Window) {
         self.0.push((offset, window));
     }
 
-    /// Each run: where it starts in the region, and its window.
     pub(super) fn iter(&self) -> impl Iterator<Item = (u64, &Window)> {
         self.0.iter().map(|(start, window)| (*start, window))
     }
 
-    /// The window that holds `width` bytes at `offset` of the region, and where in it.
+    /// Returns the window that holds `width` bytes at `offset` of the region, and their offset in it.
     pub(super) fn find(&self, offset: u64, width: u64) -> Option<(&Window, usize)> {
         self.0.iter().find_map(|(start, window)| {
             let inside = offset.checked_sub(*start)?;
@@ -31,8 +29,7 @@ impl MappedRuns {
     }
 }
 
-/// The doorbell at `offset` of a BAR0 of `bar0_len` bytes: a store where `mapped` has it, else
-/// a message.
+/// Returns the doorbell at `offset` of a BAR0 of `bar0_len` bytes: a store if `mapped`, else a message.
 ///
 /// # Safety
 /// As [`Bus::doorbell`].

@@ -1,4 +1,4 @@
-//! What a bus hears about its device outside the queues, by eventfd.
+//! Receives a bus's events about its device, by eventfd.
 #![allow(unsafe_code)]
 
 use std::os::fd::{FromRawFd, IntoRawFd, OwnedFd};
@@ -10,20 +10,20 @@ use crate::error::{Error, Result};
 
 const FLAGS: i32 = libc::EFD_NONBLOCK | libc::EFD_CLOEXEC;
 
-/// Notices about the function that come outside its queues.
+/// Events of the function outside its queues.
 ///
-/// Without a listener for requests, an unplug waits until the device file is
-/// closed by chance; with one, the kernel's unplug takes as long as we do.
+/// Without a listener for removal requests, an unplug waits until the device file happens to be closed; with
+/// one, it waits only for the driver to close the device.
 #[derive(Debug, Default)]
 pub(super) struct Notices {
-    /// Absent where the device cannot report errors.
+    /// `None` if the device cannot report errors.
     pub(super) errors: Option<EventFd>,
-    /// Absent where nobody can ask for the device.
+    /// `None` if the device has no removal requests.
     pub(super) requests: Option<EventFd>,
 }
 
 impl Notices {
-    /// What came since the last call. Requests go first: they want an answer.
+    /// Returns one event since the last call. Requests go first: they want an answer.
     pub(super) fn take(&self) -> Option<BusEvent> {
         let came = |eventfd: &Option<EventFd>| eventfd.as_ref().is_some_and(|fd| fd.read().is_ok());
         if came(&self.requests) {
@@ -44,7 +44,6 @@ pub(super) fn new_eventfd(device: &str) -> Result<EventFd> {
     })
 }
 
-/// The eventfd as a plain descriptor.
 pub(super) fn into_owned(eventfd: EventFd) -> OwnedFd {
     // SAFETY: the descriptor was just given up by its only owner.
     unsafe { OwnedFd::from_raw_fd(eventfd.into_raw_fd()) }

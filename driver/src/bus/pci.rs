@@ -1,8 +1,7 @@
 //! PCI functions as the kernel describes them in sysfs.
 //!
-//! Reads only, and only below the root it is given (`/sys`, or a recorded tree
-//! in a test). What a missing or odd file means is for the caller to say: an
-//! attribute that cannot be read is `None`, not an error.
+//! Only reads, and only below the given root (`/sys`, or a recorded tree in a test). An attribute that cannot
+//! be read is `None`, not an error: callers decide what that means.
 
 use std::fmt;
 use std::fs;
@@ -17,7 +16,7 @@ pub const CLASS_NVME: u32 = 0x01_08_02;
 
 /// The command register of a function's configuration space (PCI Local Bus 3.0 section 6.2.2).
 pub(super) mod command {
-    /// Where it is.
+    /// Its offset.
     pub(in super::super) const OFFSET: u64 = 0x04;
     /// The function answers memory accesses.
     pub(in super::super) const MEMORY: u16 = 1 << 1;
@@ -50,7 +49,7 @@ impl fmt::Display for PciAddress {
 impl FromStr for PciAddress {
     type Err = Error;
 
-    /// Reads `0000:01:00.0`, or `01:00.0` for domain 0.
+    /// Parses `0000:01:00.0`, or `01:00.0` for domain 0.
     fn from_str(text: &str) -> Result<PciAddress, Error> {
         parse(text).ok_or_else(|| {
             Error::target(
@@ -76,7 +75,7 @@ fn parse(text: &str) -> Option<PciAddress> {
 }
 
 fn hex(text: &str, digits: std::ops::RangeInclusive<usize>) -> Option<u32> {
-    // `from_str_radix` alone would take a sign.
+    // `from_str_radix` alone would accept a sign.
     let plain = text.bytes().all(|byte| byte.is_ascii_hexdigit());
     (plain && digits.contains(&text.len())).then(|| u32::from_str_radix(text, 16).ok())?
 }
@@ -89,18 +88,18 @@ pub struct PciFunction {
     directory: PathBuf,
 }
 
-/// A neighbour in an IOMMU group.
+/// A device in an IOMMU group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GroupMember {
-    /// Its name in sysfs; a PCI address for PCI devices.
+    /// Its sysfs name; a PCI address for PCI devices.
     pub name: String,
     /// The driver bound to it, if any.
     pub driver: Option<String>,
 }
 
 impl GroupMember {
-    /// Whether the group can be given to user space while this member has its driver. The kernel's
-    /// own rule: it has none, a VFIO driver, or one that does no DMA for the kernel.
+    /// Returns whether user space can have the group while this member keeps its driver. The kernel's rule:
+    /// no driver, a VFIO driver, or one that does no DMA for the kernel.
     pub fn is_viable(&self) -> bool {
         match self.driver.as_deref() {
             None | Some("pcieport" | "pci-stub") => true,
@@ -109,46 +108,46 @@ impl GroupMember {
     }
 }
 
-/// Whether `driver` hands devices to user space through VFIO. Vendors' variants of vfio-pci are
-/// called mlx5_vfio_pci and the like.
+/// Returns whether `driver` gives devices to user space through VFIO. Vendors' variants of vfio-pci have
+/// names like mlx5_vfio_pci.
 pub fn is_vfio(driver: &str) -> bool {
     driver.contains("vfio")
 }
 
 impl PciFunction {
-    /// The function at `address` below the sysfs mounted at `root`, if it is there.
+    /// Returns the function at `address` in the sysfs mounted at `root`, if it exists.
     pub fn find(root: &Path, address: PciAddress) -> Option<PciFunction> {
         let directory = root.join("bus/pci/devices").join(address.to_string());
         directory.is_dir().then(|| PciFunction { address, root: root.to_path_buf(), directory })
     }
 
-    /// Its address.
+    /// Returns its address.
     pub fn address(&self) -> PciAddress {
         self.address
     }
 
-    /// Its directory in sysfs.
+    /// Returns its directory in sysfs.
     pub fn directory(&self) -> &Path {
         &self.directory
     }
 
-    /// The 24-bit class code; see [`CLASS_NVME`].
+    /// Returns the 24-bit class code; see [`CLASS_NVME`].
     pub fn class(&self) -> Option<u32> {
         let text = self.attribute("class")?;
         u32::from_str_radix(text.strip_prefix("0x")?, 16).ok()
     }
 
-    /// The name of the driver bound to it.
+    /// Returns the name of its driver, if bound.
     pub fn driver(&self) -> Option<String> {
         link_name(&self.directory.join("driver"))
     }
 
-    /// The number of its IOMMU group; `None` while no IOMMU is in use.
+    /// Returns the number of its IOMMU group; `None` while no IOMMU is in use.
     pub fn iommu_group(&self) -> Option<u32> {
         link_name(&self.directory.join("iommu_group"))?.parse().ok()
     }
 
-    /// All devices of its IOMMU group, itself included, by name.
+    /// Returns all devices of its IOMMU group, itself included, by name.
     pub fn group_members(&self) -> Vec<GroupMember> {
         let Some(group) = self.iommu_group() else { return Vec::new() };
         let devices = self.root.join(format!("kernel/iommu_groups/{group}/devices"));
@@ -164,12 +163,12 @@ impl PciFunction {
         members
     }
 
-    /// The NUMA node it is attached to, where the firmware says (the kernel prints -1 where not).
+    /// Returns its NUMA node, if the firmware reports one (the kernel prints -1 if not).
     pub fn numa_node(&self) -> Option<u32> {
         self.attribute("numa_node")?.parse().ok()
     }
 
-    /// The length of a base address register in bytes; 0 where it is not implemented.
+    /// Returns the length of a base address register in bytes; 0 if not implemented.
     pub fn bar_len(&self, bar: u8) -> u64 {
         let resources = self.attribute("resource").unwrap_or_default();
         resources.lines().nth(bar.into()).and_then(resource_len).unwrap_or(0)
@@ -181,7 +180,7 @@ impl PciFunction {
     }
 }
 
-/// The length in a line `0x00000000fe000000 0x00000000fe003fff 0x0000000000140204`.
+/// Parses the length from a line `0x00000000fe000000 0x00000000fe003fff 0x0000000000140204`.
 fn resource_len(line: &str) -> Option<u64> {
     let mut fields = line
         .split_whitespace()
@@ -197,8 +196,8 @@ fn link_name(link: &Path) -> Option<String> {
 
 #[cfg(test)]
 pub(crate) mod recorded {
-    //! A sysfs tree like the one of a machine with three functions: an NVMe
-    //! controller in group 7, and a network card next to a bridge in group 8.
+    //! A sysfs tree of a machine with an NVMe controller in group 7, and a network card next to a bridge in
+    //! group 8.
 
     use super::*;
     use std::os::unix::fs::symlink;

@@ -1,13 +1,11 @@
-//! The bus of the software controller: registers by call, doorbells by shared
-//! memory, DMA through a table of what was mapped.
+//! The bus of the software controller: registers by call, doorbells by shared memory, DMA through a table of
+//! mappings.
 //!
-//! The controller either has a thread of its own ([`Drive::Thread`]) or is
-//! stepped by whoever waits for it ([`Drive::Manual`]): then time is virtual
-//! and passes only in [`Bus::pause`] and [`SoftBus::advance`], so that a run can
-//! be repeated exactly.
+//! The controller either has its own thread ([`Drive::Thread`]) or is stepped by its callers
+//! ([`Drive::Manual`]): time is then virtual and passes only in [`Bus::pause`] and [`SoftBus::advance`], so
+//! that a run can be repeated exactly.
 //!
-//! One lock holds the controller and the DMA table: after [`Bus::unmap`] no
-//! step can still be using the memory.
+//! One lock holds the controller and the DMA table: after [`Bus::unmap`] no step can still use the memory.
 #![allow(unsafe_code)]
 
 mod script;
@@ -33,7 +31,7 @@ use crate::sys::{DmaTable, HostRange, SharedPages, Window};
 
 pub use script::Script;
 
-/// Where device addresses start: nothing works by taking zero or a host pointer for one.
+/// Start of device addresses: using zero or a host pointer as one must fail.
 const IOVA_START: u64 = 1 << 32;
 const IOVA_END: u64 = 1 << 56;
 const PAGE: u64 = 4096;
@@ -41,32 +39,32 @@ const PAGE: u64 = 4096;
 const SPINS: u32 = 500;
 const YIELDS: u32 = 2_000;
 const SLEEP: Duration = Duration::from_micros(50);
-/// How much virtual time a pause lets pass where there was work.
+/// Virtual time that passes in a pause that finds work.
 const WORK_TAKES: Duration = Duration::from_micros(1);
 
-/// Who runs the controller.
+/// The way the controller runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Drive {
-    /// A thread of its own, on the machine's clock.
+    /// By its own thread, on the machine's clock.
     Thread,
-    /// Whoever calls [`SoftBus::step`] or [`Bus::pause`], in virtual time.
+    /// By calls of [`SoftBus::step`] or [`Bus::pause`], in virtual time.
     Manual,
 }
 
 struct State {
     controller: Controller,
     table: DmaTable,
-    /// Files of [`Bus::map_file`] by address, as this process maps them for the controller.
+    /// Files of [`Bus::map_file`] by device address, as mapped into this process.
     files: BTreeMap<u64, MmapRaw>,
     iova_next: u64,
     events: VecDeque<BusEvent>,
-    /// Whether [`BusEvent::Gone`] was reported since the device was last put in.
+    /// Whether [`BusEvent::Gone`] was reported since the device was last plugged in.
     is_gone: bool,
 }
 
 struct Shared {
     state: Mutex<State>,
-    /// Callers that want the lock; the thread lets them have it.
+    /// Callers waiting for the lock; the thread yields to them.
     callers: AtomicUsize,
     stops: AtomicBool,
     origin: Instant,
@@ -85,10 +83,10 @@ pub struct SoftBus {
 }
 
 impl SoftBus {
-    /// Builds a controller and the bus it hangs off.
+    /// Creates a controller and its bus.
     ///
     /// # Errors
-    /// As [`Controller::new`]; [`Error::Refused`] when the thread cannot be started.
+    /// As [`Controller::new`]; [`Error::Refused`] if the thread cannot be started.
     pub fn new(options: Options, drive: Drive) -> Result<Arc<SoftBus>> {
         let device = format!("soft:{}", options.storage);
         let controller = Controller::new(options)?;
@@ -124,24 +122,23 @@ impl SoftBus {
         Ok(Arc::new(SoftBus { device, shared, doorbells, cmb, vector_count, thread }))
     }
 
-    /// Steps the controller once; returns the commands taken.
+    /// Steps the controller once; returns the number of commands taken.
     pub fn step(&self) -> usize {
         self.shared.lock().step(self.shared.now())
     }
 
-    /// Lets virtual time pass without stepping; nothing on the machine's clock.
+    /// Advances virtual time without stepping; no effect on the machine's clock.
     pub fn advance(&self, duration: Duration) {
         let ns = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
         self.shared.virtual_ns.fetch_add(ns, Ordering::Relaxed);
     }
 
-    /// Calls `f` with the controller, which does nothing else meanwhile.
+    /// Calls `f` with the controller, which is locked meanwhile.
     pub fn with_controller<R>(&self, f: impl FnOnce(&mut Script<'_>) -> R) -> R {
         f(&mut Script(&mut self.shared.lock().controller))
     }
 
-    /// Calls `f` with the memory that is mapped for the controller, so that a test can have the
-    /// device write there on its own account.
+    /// Calls `f` with the memory mapped for the controller, so that a test can write there as the device.
     ///
     /// # Safety
     /// No Rust reference to the bytes that `f` writes is used meanwhile.
@@ -149,53 +146,51 @@ impl SoftBus {
         f(&self.shared.lock().table)
     }
 
-    /// Runs the commands that a hook made wait; returns how many.
+    /// Runs the commands that a hook held back; returns their number.
     pub fn release_held(&self) -> usize {
         let state = &mut *self.shared.lock();
         state.controller.release_held(&state.table)
     }
 
-    /// Accesses of the controller to addresses that nobody had mapped.
+    /// Returns the number of the controller's accesses to unmapped addresses.
     pub fn dma_faults(&self) -> u64 {
         self.shared.lock().table.faults()
     }
 
-    /// Bytes that are mapped for the controller.
+    /// Returns the bytes mapped for the controller.
     pub fn mapped_bytes(&self) -> u64 {
         self.shared.lock().table.mapped_bytes()
     }
 
-    /// Pulls the device out: registers read all ones, nothing is executed any more. It
-    /// loses its power with that, as in [`SoftBus::cut_power`].
+    /// Unplugs the device: registers read all ones and nothing is executed. It also loses power, as in
+    /// [`SoftBus::cut_power`].
     pub fn unplug(&self) {
         let state = &mut *self.shared.lock();
         state.controller.remove(&state.table);
         state.notice_removal();
     }
 
-    /// Puts the device back in: it waits to be brought up anew.
+    /// Plugs the device in again, uninitialized.
     pub fn replug(&self) {
         let mut state = self.shared.lock();
         state.controller.restore_power();
         state.is_gone = false;
     }
 
-    /// Cuts the device's power, of which the bus reports nothing: registers read all ones.
-    /// What the write cache and commands in flight leave on the media follows from the
-    /// controller's seed and how often its power was cut before.
+    /// Cuts the device's power without a bus event: registers read all ones. The controller's seed and the
+    /// number of earlier power cuts decide what the write cache and commands in flight leave on the media.
     pub fn cut_power(&self) {
         let state = &mut *self.shared.lock();
         let seed = state.controller.cut_seed();
         state.controller.cut_power(&state.table, seed);
     }
 
-    /// Gives the power back: the device waits to be brought up anew.
+    /// Restores power: the device must be brought up again.
     pub fn restore_power(&self) {
         self.replug();
     }
 
-    /// When the controller does something by itself, if nobody asks it to do more; see
-    /// [`Controller::next_due`].
+    /// Returns when the controller next acts by itself, without new commands; see [`Controller::next_due`].
     pub fn next_due(&self) -> Option<Time> {
         self.shared.lock().controller.next_due()
     }
@@ -213,7 +208,7 @@ impl SoftBus {
         self.shared.lock().controller.write_register(offset, width, value);
     }
 
-    /// A step, then time: hardly any where there was work, else up to what is due next.
+    /// Steps, then advances time: barely if there was work, else up to the next due time.
     fn step_and_advance(&self, at_most: Duration) {
         let at_most = if self.step() > 0 { at_most.min(WORK_TAKES) } else { at_most };
         let now = self.shared.now();
@@ -231,7 +226,7 @@ impl Drop for SoftBus {
         self.shared.stops.store(true, Ordering::Release);
         if let Some(thread) = self.thread.take() {
             thread.thread().unpark();
-            // A panic of the controller has been printed; there is nobody to hand it to.
+            // A panic of the controller has been printed already.
             let _ = thread.join();
         }
     }
@@ -252,7 +247,7 @@ impl Shared {
         }
     }
 
-    /// The thread's loop: spins, then yields, then sleeps while there is nothing to do.
+    /// Runs the thread: spins, then yields, then sleeps while idle.
     fn run(&self) {
         let mut idle = 0u32;
         while !self.stops.load(Ordering::Acquire) {
@@ -270,7 +265,7 @@ impl Shared {
         }
     }
 
-    /// Whether something is due before a sleep would end; sleeps end late rather than early.
+    /// Returns whether something is due before a sleep would end; sleeps end late rather than early.
     fn is_due_soon(&self) -> bool {
         let due = self.lock().controller.next_due();
         due.is_some_and(|due| due.since(self.now()) < 2 * SLEEP)
@@ -286,14 +281,13 @@ impl State {
         taken
     }
 
-    /// Reports that the device is gone, once.
     fn notice_removal(&mut self) {
         if !std::mem::replace(&mut self.is_gone, true) {
             self.events.push_back(BusEvent::Gone);
         }
     }
 
-    /// Takes `len` bytes of device address space, with a gap after them.
+    /// Takes `len` bytes of device address space, followed by a gap.
     fn take_iova(&mut self, len: u64) -> Option<u64> {
         let iova = self.iova_next;
         let end = iova.checked_add(len)?.checked_next_multiple_of(PAGE)?;
@@ -412,7 +406,7 @@ unsafe impl Bus for SoftBus {
         let mut state = self.shared.lock();
         let iova =
             state.take_iova(len).ok_or_else(|| refused(&"no device address space is left"))?;
-        // SAFETY: the mapping stays with the table until `unmap`, and nobody has references to it.
+        // SAFETY: the mapping stays with the table until `unmap`, and there are no references to it.
         if unsafe { state.table.insert(iova, at, len, true) } {
             state.files.insert(iova, map);
             return Ok(Iova(iova));
@@ -462,7 +456,7 @@ unsafe impl Bus for SoftBus {
         let given = given.collect::<std::io::Result<Vec<OwnedFd>>>().map_err(refused)?;
         self.shared.lock().controller.set_interrupt(Some(Box::new(move |vector| {
             if let Some(fd) = fds.get(usize::from(vector)) {
-                // Fails only when the counter is full: then the waiter has been woken already.
+                // Fails only if the counter is full: then the waiter has been woken already.
                 let _ = fd.write(1);
             }
         })));

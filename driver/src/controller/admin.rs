@@ -1,8 +1,7 @@
-//! The admin queue: one command at a time for callers, asynchronous event
-//! requests and aborts beside them.
+//! The admin queue: one command at a time for callers, with asynchronous event requests and aborts beside
+//! them.
 //!
-//! Not on any I/O path. Whoever needs it takes the lock for one command, which
-//! is bounded by its deadline.
+//! Not on any I/O path. A caller holds the lock for one command, which its deadline bounds.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -19,17 +18,15 @@ use crate::spec::feature::AsyncEvent;
 use crate::spec::register::CSTS;
 use crate::spec::{Cid, Iova, Qid, Sqe};
 
-/// How long to let pass between two looks at the completion queue, and from when on how long:
-/// what is not answered soon is not answered in a hurry.
+/// Interval between two looks at the completion queue; commands slower than [`SOON`] get the longer one.
 const LOOK_EVERY: Duration = Duration::from_micros(20);
 const SOON: Duration = Duration::from_millis(20);
 const LOOK_LATER: Duration = Duration::from_millis(1);
-/// Looks at the completion queue between two at the registers.
+/// Looks at the completion queue for each look at the registers.
 const LOOKS_AT_QUEUE: u32 = 50;
-/// Events kept until somebody asks; later ones are dropped and can be read from their log pages.
+/// Most events kept for `take_event`; later ones are dropped and can be read from their log pages.
 const EVENTS_MAX: usize = 64;
 
-/// What an admin command in flight is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Purpose {
     /// A caller waits for it.
@@ -40,39 +37,36 @@ pub(crate) enum Purpose {
     Abort,
 }
 
-/// What became of an attempt to abort.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Abort {
-    /// It is on its way.
     Sent,
-    /// As many as the controller takes are in flight, or the queue is full.
+    /// The controller's limit is in flight, or the queue is full.
     Busy,
     /// An earlier one was never answered: the controller is broken.
     Unanswered,
 }
 
-/// An admin command as callers give it.
 pub(crate) struct AdminCommand {
-    /// The command by its name in the specification, for messages.
+    /// The command's name in the specification, for messages.
     pub(crate) name: &'static str,
     pub(crate) sqe: Sqe,
     pub(crate) data: Option<Buffer>,
 }
 
-/// What an admin command owns.
+/// The data an admin command owns.
 pub(crate) type Owned = (Option<Buffer>, Purpose);
 
-/// Who a call asks while it waits.
+/// Conditions that a call checks while it waits.
 pub(crate) trait Waiting {
-    /// An error once there is no use in waiting any more.
+    /// Returns an error once waiting is useless.
     fn check(&self) -> Result<()>;
-    /// Why the controller will never answer, if its registers say so.
+    /// Returns the reason if registers show that the controller will never answer.
     fn cause_of_death(&self) -> Option<String>;
-    /// How much longer an overdue answer may take because the controller pauses.
+    /// Returns how much longer an overdue answer may take because the controller pauses.
     fn pause(&self, now: Time) -> Duration;
 }
 
-/// Waiting for a controller that nobody else knows yet.
+/// Waits for a controller that has no other users yet.
 pub(crate) struct Alone<'a>(pub(crate) &'a dyn Bus);
 
 impl Waiting for Alone<'_> {
@@ -85,30 +79,30 @@ impl Waiting for Alone<'_> {
     }
 
     fn pause(&self, _now: Time) -> Duration {
-        // How long it may take (MTFA) is what it is about to be asked.
+        // Its limit (MTFA) is not known yet.
         let paused = super::registers::read(self.0, CSTS).pp();
         if paused { ACTIVATION } else { Duration::ZERO }
     }
 }
 
-/// See the module.
+/// The admin queue and its commands in flight.
 pub(crate) struct Admin {
     core: Core<Owned>,
     calls: u64,
-    /// The last call's result once it is there.
+    /// The last call's result, once it has arrived.
     answered: Option<Completion<Owned>>,
     events: VecDeque<AsyncEvent>,
-    /// Event requests that completed and are to be posted anew.
+    /// Event requests that completed and are to be posted again.
     events_spent: usize,
     aborts_in_flight: usize,
     aborts_max: usize,
     violation: Option<Violation>,
-    // Dropped last: the core's rings and pages lie in it.
+    // Dropped last: it holds the core's rings and pages.
     host: Mapping,
 }
 
 impl Admin {
-    /// The admin queue over rings and pages in `host`.
+    /// Creates the admin queue over rings and pages in `host`.
     pub(crate) fn new(core: Core<Owned>, host: Mapping) -> Admin {
         Admin {
             core,
@@ -123,9 +117,9 @@ impl Admin {
         }
     }
 
-    /// Empties the rings for a controller that is disabled and about to be enabled.
+    /// Empties the rings, for a disabled controller before it is enabled.
     pub(crate) fn restart(&mut self) {
-        // Whatever was posted too late to be ended: the controller is disabled.
+        // Ends commands posted too late to be ended earlier.
         self.core.end_all(&mut |_| ());
         self.host.atomics().clear();
         self.core.restart(&[]);
@@ -134,23 +128,22 @@ impl Admin {
         self.violation = None;
     }
 
-    /// Where the controller finds the submission and the completion ring.
+    /// Returns the device's addresses of the submission and the completion ring.
     pub(crate) fn rings(&self) -> (Iova, Iova) {
         let sq = self.host.iova();
         (sq, sq.checked_add(super::queues::ADMIN_CQ_OFFSET).expect("inside the mapping"))
     }
 
-    /// The first completion that broke the protocol since the last call.
+    /// Takes the first protocol violation since the last call.
     pub(crate) fn take_violation(&mut self) -> Option<Violation> {
         self.violation.take()
     }
 
-    /// Most aborts the controller takes at a time (Identify Controller, ACL, converted).
+    /// Sets the most aborts the controller takes at a time (Identify Controller, ACL, converted).
     pub(crate) fn set_aborts_max(&mut self, aborts: usize) {
         self.aborts_max = aborts;
     }
 
-    /// Publishes both positions in shadow doorbells from now on.
     pub(crate) fn set_shadows(&mut self, submission: Shadow, completion: Shadow) {
         self.core.set_shadows(submission, completion);
     }
@@ -158,9 +151,9 @@ impl Admin {
     /// Runs one command to its end and returns DW0 and the buffer.
     ///
     /// # Errors
-    /// [`Error::Status`] for a failed command; [`Error::Timeout`] after `timeout` and the error of
-    /// `waiting`, and [`Error::Failed`] where the registers say that no answer will come: the command is then still in flight and keeps its buffer, and the
-    /// controller must be reset.
+    /// [`Error::Status`] if the command fails. [`Error::Timeout`] after `timeout`, the error of `waiting`,
+    /// [`Error::Device`] for a protocol violation, and [`Error::Failed`] if registers show that no answer
+    /// will come: the command is then still in flight and keeps its buffer, and the controller must be reset.
     pub(crate) fn call(
         &mut self,
         bus: &dyn Bus,
@@ -170,7 +163,7 @@ impl Admin {
     ) -> Result<(u32, Option<Buffer>)> {
         let AdminCommand { name, sqe, data } = admin_command;
         waiting.check()?;
-        // What completed meanwhile makes room.
+        // Completions make room.
         self.reap();
         let started = bus.now();
         self.calls += 1;
@@ -214,7 +207,7 @@ impl Admin {
         }
     }
 
-    /// Takes in completions: the caller's answer, events, aborts.
+    /// Processes completions: the caller's answer, events, aborts.
     pub(crate) fn reap(&mut self) {
         let Admin { core, answered, events, events_spent, aborts_in_flight, .. } = self;
         core.reap(Time::ZERO, &mut |completion| match completion.buffer.1 {
@@ -234,7 +227,7 @@ impl Admin {
         }
     }
 
-    /// Posts `count` asynchronous event requests; they wait as long as it takes.
+    /// Posts `count` asynchronous event requests, which have no deadline.
     pub(crate) fn request_events(&mut self, count: usize) {
         for _ in 0..count {
             // A full admin queue only means fewer events at a time.
@@ -248,7 +241,7 @@ impl Admin {
         self.core.ring();
     }
 
-    /// The oldest event not yet taken; requests that were spent are posted anew.
+    /// Takes the oldest event, and posts completed requests again.
     pub(crate) fn take_event(&mut self) -> Option<AsyncEvent> {
         self.reap();
         let spent = std::mem::take(&mut self.events_spent);
@@ -256,8 +249,7 @@ impl Admin {
         self.events.pop_front()
     }
 
-    /// Sends an Abort for a command without waiting. It has `timeout` to be answered, which
-    /// the next one checks.
+    /// Sends an Abort without waiting. Its answer is due after `timeout`, which the next call checks.
     pub(crate) fn abort(&mut self, now: Time, timeout: Duration, qid: Qid, cid: Cid) -> Abort {
         self.reap();
         if self.has_overdue(now) {
@@ -275,7 +267,7 @@ impl Admin {
         Abort::Sent
     }
 
-    /// Whether an abort was never answered; calls and events have no deadline here.
+    /// Returns whether an abort was never answered; calls and events have no deadline here.
     fn has_overdue(&mut self, now: Time) -> bool {
         let mut overdue = Vec::new();
         if self.core.may_be_overdue(now) {
@@ -289,12 +281,11 @@ impl Admin {
         self.core.end_all(&mut |_| ());
     }
 
-    /// Leaks what is in flight, because the device may still write it.
+    /// Leaks everything in flight, because the device may still write it.
     pub(crate) fn leak_all(&mut self) {
         self.core.leak_all();
     }
 
-    /// Protocol violations on the admin queue.
     pub(crate) fn violations(&self) -> u64 {
         self.core.stats().violations()
     }

@@ -1,9 +1,8 @@
-//! From reset to ready, as one function that passes values along
-//! (NVMe Base 2.0 section 3.5.1).
+//! Takes a controller from reset to ready, as one function that passes values along (NVMe Base 2.0 section
+//! 3.5.1).
 //!
-//! Every value the controller reports is checked here, once; what comes out is
-//! a [`Shared`] whose numbers can be relied on. On an error everything is undone
-//! by drops: the rings are unmapped after the controller is disabled.
+//! Every value the controller reports is checked here, once; the resulting [`Shared`] holds only checked
+//! numbers. On an error, drops undo everything: the rings are unmapped after the controller is disabled.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -34,41 +33,40 @@ use zerocopy::{FromBytes, IntoBytes};
 
 /// Entries of the admin queues; CAP.MQES bounds I/O queues only (Base 2.0 section 3.1.3.1).
 const ADMIN_ENTRIES: u32 = 32;
-/// Most asynchronous event requests kept with the controller.
+/// Most asynchronous event requests outstanding.
 const EVENT_REQUESTS: usize = 4;
-/// Most aborts in flight, so that the admin queue keeps room for everything else.
+/// Most aborts in flight, to keep room in the admin queue.
 const ABORTS_MAX: usize = 8;
 /// One unit of CAP.TO.
 const READY_TIMEOUT_MIN: Duration = Duration::from_millis(500);
-/// The longest time to become ready that is believed; CRTO can say nine hours.
+/// Longest time to become ready that is accepted; CRTO can say nine hours.
 const READY_TIMEOUT_MAX: Duration = Duration::from_secs(300);
-/// Shutdown without a hint from the controller.
+/// Shutdown time without a hint from the controller.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(10);
-/// The longest shutdown hint that is believed.
+/// Longest shutdown hint that is accepted.
 const SHUTDOWN_TIMEOUT_MAX: Duration = Duration::from_secs(60);
 /// Log2 of the ring entries' sizes: 64 and 16 bytes.
 const SQES: u8 = 6;
 const CQES: u8 = 4;
 /// SMART critical warnings 0 to 4: spare, temperature, reliability, read-only, backup.
 const CRITICAL_WARNINGS: u8 = 0x1f;
-/// The data of Host Behavior Support, of which the first byte is ACRE.
+/// Data of Host Behavior Support; its first byte is ACRE.
 const HOST_BEHAVIOR_BYTES: usize = 512;
 
-/// Makes a controller ready, or says why not.
 pub(super) fn bring_up(bus: &Arc<dyn Bus>, options: &ControllerOptions) -> Result<Shared> {
     let claim = Claim::new(bus)?;
-    // A link that went down while nobody had the device left it without an address: a reset sets
-    // it up again. One that cannot be reset says below what is wrong with it.
+    // A link that went down while the device was unused leaves it without an address; a reset restores it. If
+    // the reset fails, the checks below report why.
     if read(&**bus, CAP) == Cap(0) {
         let _ = bus.reset();
     }
     let cap = capabilities(&**bus)?;
     let ready_timeout = ready_timeout(&**bus, cap);
     make_disabled(&**bus, ready_timeout)?;
-    // Whoever had it before may have left its memory buffer over addresses that are now ours.
+    // An earlier user may have left its memory buffer over addresses that are now ours.
     cmb::switch_off(&**bus, cap);
     let cmb = if options.cmb { Some(Cmb::enable(bus)?) } else { None };
-    // Before the guard in `enabled`, so that it is unmapped after the controller is disabled.
+    // Declared before the guard in `enabled`, so that it is unmapped after the controller is disabled.
     let mut shadows = None;
     let mut admin = admin_queue(bus, cap)?;
     let enabled = enable(bus, &admin, cap, ready_timeout)?;
@@ -109,11 +107,11 @@ pub(super) fn bring_up(bus: &Arc<dyn Bus>, options: &ControllerOptions) -> Resul
     Ok(Shared::new(Parts { admin, ids, info, options, doorbells, cmb, vectors, bus, claim }))
 }
 
-/// Makes the device answer, where it does not: whatever its link went through, a reset sets the function up again. One
-/// that lost its address to a reset of the link may read as anything.
+/// Resets the function if the device does not answer, whatever its link went through. One that lost its
+/// address to a link reset may read as anything.
 ///
 /// # Errors
-/// What the bus says of the reset; [`Error::Device`] when the device is gone.
+/// The bus's error of the reset; [`Error::Device`] if the device is gone.
 pub(super) fn reach(shared: &Shared) -> Result<()> {
     let bus = &**shared.bus();
     if read(bus, CSTS).is_all_ones() || read(bus, CAP) != shared.info.cap {
@@ -122,11 +120,10 @@ pub(super) fn reach(shared: &Shared) -> Result<()> {
     if read(bus, CSTS).is_all_ones() { Err(gone(bus)) } else { Ok(()) }
 }
 
-/// Makes a controller ready again that is out of service, as it was before: what handles of it
-/// rely on must still hold.
+/// Makes an out-of-service controller ready again with the properties its handles rely on.
 ///
 /// # Errors
-/// As [`bring_up`]; [`Error::Device`] when another device answers, or the same one in another way.
+/// As [`bring_up`]; [`Error::Device`] if another device answers, or this one with other properties.
 pub(super) fn bring_up_again(shared: &Shared, admin: &mut Admin) -> Result<()> {
     let (bus, info) = (shared.bus(), &shared.info);
     if capabilities(&**bus)? != info.cap {
@@ -150,7 +147,7 @@ pub(super) fn bring_up_again(shared: &Shared, admin: &mut Admin) -> Result<()> {
     Ok(())
 }
 
-/// Checks that a controller is what it was when it was opened.
+/// Checks that a controller still has the properties it was opened with.
 fn check_same(bus: &dyn Bus, info: &ControllerInfo, ready: &Ready) -> Result<()> {
     let (was, is) = (&info.identify, &ready.identify);
     let sgl = sgl_support(is);
@@ -179,7 +176,7 @@ fn other_device(bus: &dyn Bus, what: &str) -> Error {
     Error::device(bus.device(), what, "close it and open it again")
 }
 
-/// Reads CAP and checks that this driver can work with it.
+/// Reads CAP and checks that this driver supports the device.
 fn capabilities(bus: &dyn Bus) -> Result<Cap> {
     if read(bus, CSTS).is_all_ones() {
         return Err(gone(bus));
@@ -211,14 +208,14 @@ fn capabilities(bus: &dyn Bus) -> Result<Cap> {
     Ok(cap)
 }
 
-/// How long CSTS.RDY may take to change: CAP.TO, or CRTO where that is longer
-/// (Base 2.0 section 3.1.3.21), within reason.
+/// Returns the time limit for a change of CSTS.RDY: CAP.TO, or CRTO if longer (Base 2.0 section 3.1.3.21),
+/// capped.
 fn ready_timeout(bus: &dyn Bus, cap: Cap) -> Duration {
     let with_media = if cap.crms_crwms() { read(bus, CRTO).crwmt() } else { Duration::ZERO };
     cap.to().max(with_media).clamp(READY_TIMEOUT_MIN, READY_TIMEOUT_MAX)
 }
 
-/// Brings the controller to CC.EN = 0 from whatever state somebody left it in.
+/// Brings the controller to CC.EN = 0 from any state.
 fn make_disabled(bus: &dyn Bus, timeout: Duration) -> Result<()> {
     let (config, status) = (read(bus, CC), read(bus, CSTS));
     if config.en() && !status.rdy() && !status.cfs() {
@@ -234,8 +231,8 @@ fn make_disabled(bus: &dyn Bus, timeout: Duration) -> Result<()> {
     }
 }
 
-/// Disables the controller again unless bring-up came to its end: the admin rings
-/// must not be unmapped under an enabled controller.
+/// Disables the controller again unless bring-up completes: the admin rings must not be unmapped under an
+/// enabled controller.
 struct Enabled {
     bus: Option<Arc<dyn Bus>>,
     timeout: Duration,
@@ -258,7 +255,7 @@ impl Drop for Enabled {
     }
 }
 
-/// Makes the admin queue; the controller does not know it yet.
+/// Allocates the admin queue; the controller does not know it yet.
 fn admin_queue(bus: &Arc<dyn Bus>, cap: Cap) -> Result<Admin> {
     let page = PAGE_BYTES as usize;
     let rings_bytes = ADMIN_CQ_OFFSET as usize + page;
@@ -285,14 +282,14 @@ fn admin_queue(bus: &Arc<dyn Bus>, cap: Cap) -> Result<Admin> {
     Ok(Admin::new(core, host))
 }
 
-/// Gives the controller its admin queue and enables it.
+/// Hands the admin queue to the controller and enables it.
 fn enable(bus: &Arc<dyn Bus>, admin: &Admin, cap: Cap, timeout: Duration) -> Result<Enabled> {
     let entries = QueueEntries::new(ADMIN_ENTRIES).expect("2 to 65536");
     let (asq, acq) = admin.rings();
     write(&**bus, AQA, Aqa::new(entries, entries).expect("at most 4096 entries"));
     write(&**bus, ASQ, asq);
     write(&**bus, ACQ, acq);
-    // From here on the controller may write the rings: the guard comes before EN.
+    // From here on the controller may write the rings, so the guard precedes EN.
     let enabled = Enabled { bus: Some(Arc::clone(bus)), timeout };
     start(&**bus, cap, timeout)?;
     Ok(enabled)
@@ -334,7 +331,7 @@ fn check_identity(bus: &dyn Bus, identify: &IdentifyController) -> Result<()> {
     Ok(())
 }
 
-/// MDTS in bytes, or what NLB can count at most where there is no limit.
+/// Returns MDTS in bytes, capped by the range of NLB.
 fn max_transfer_bytes(cap: Cap, identify: &IdentifyController) -> u64 {
     const UNLIMITED: u64 = 65536 * 4096;
     let bytes = identify.max_transfer_bytes(cap.page_size_min());
@@ -369,14 +366,14 @@ fn set_feature(fid: Fid, cdw11: u32) -> Sqe {
     Sqe::set_features(fid, Nsid::NONE, cdw11, false)
 }
 
-/// What a controller says when it is ready.
+/// Properties of a controller that became ready.
 struct Ready {
     identify: Box<IdentifyController>,
     queues: u16,
     write_cache: bool,
 }
 
-/// Admin commands while nobody else uses the queue.
+/// Runs admin commands while the queue has no other user.
 struct Calls<'a> {
     bus: &'a Arc<dyn Bus>,
     admin: &'a mut Admin,
@@ -384,7 +381,7 @@ struct Calls<'a> {
 }
 
 impl Calls<'_> {
-    /// Everything a controller is asked and told once it is ready, but for its shadow doorbells.
+    /// Queries and configures a ready controller, except for shadow doorbells.
     fn configure(&mut self, io_queues: u16) -> Result<Ready> {
         let identify = self.identify_controller()?;
         check_identity(&**self.bus, &identify)?;
@@ -406,8 +403,7 @@ impl Calls<'_> {
         self.admin.call(&**self.bus, command, self.timeout, &Alone(&**self.bus))
     }
 
-    /// A command the driver can do without: a controller that fails it is told of in the
-    /// log and used all the same.
+    /// Runs a command the driver can do without: a failure is logged and the controller used anyway.
     fn optional(
         &mut self,
         name: &'static str,
@@ -438,7 +434,7 @@ impl Calls<'_> {
         ))
     }
 
-    /// Asks for I/O queues (Base 2.0 section 5.27.1.5) and returns how many pairs were granted.
+    /// Requests I/O queues (Base 2.0 section 5.27.1.5); returns the number of pairs granted.
     fn negotiate_queues(&mut self, wanted: u16) -> Result<u16> {
         let wanted = u32::from(wanted.max(1));
         let wanted = NumberOfQueues::new(wanted, wanted).expect("1 to 65535");
@@ -447,7 +443,7 @@ impl Calls<'_> {
         Ok(NumberOfQueues::from_dword(dw0).pairs())
     }
 
-    /// Whether a volatile write cache is there and enabled.
+    /// Returns whether a volatile write cache is present and enabled.
     fn volatile_write_cache(&mut self, identify: &IdentifyController) -> Result<bool> {
         if !identify.vwc().present() {
             return Ok(false);
@@ -455,11 +451,11 @@ impl Calls<'_> {
         let sqe =
             Sqe::get_features(Fid::VOLATILE_WRITE_CACHE, Nsid::NONE, 0, FeatureSelect::Current);
         let enabled = self.optional("Get Features (Volatile Write Cache)", sqe, None)?;
-        // A cache that does not say whether it is enabled is taken to be.
+        // If the state is unknown, assume enabled.
         Ok(enabled.is_none_or(|dw0| dw0 & 1 == 1))
     }
 
-    /// Tells the controller the time, where it wants to know (ONCS bit 6).
+    /// Sets the controller's clock, if it has one (ONCS bit 6).
     fn set_timestamp(&mut self, identify: &IdentifyController) -> Result<()> {
         if !identify.oncs().timestamp() {
             return Ok(());
@@ -473,8 +469,8 @@ impl Calls<'_> {
         self.optional("Set Features (Timestamp)", sqe, Some(page)).map(drop)
     }
 
-    /// Has failed commands say how long to wait before they are sent again (Advanced Command
-    /// Retry Enable, Base 2.0 section 5.27.1.18), where the controller has delays to ask for.
+    /// Makes failed commands report a delay before a retry (Advanced Command Retry Enable, Base 2.0 section
+    /// 5.27.1.18), if the controller has any.
     fn enable_retry_delays(&mut self, identify: &IdentifyController) -> Result<()> {
         if identify.crdt_100ms.iter().all(|delay| delay.get() == 0) {
             return Ok(());
@@ -485,9 +481,9 @@ impl Calls<'_> {
         self.optional("Set Features (Host Behavior Support)", sqe, Some(page)).map(drop)
     }
 
-    /// Enables the events the driver can pass on and leaves requests for them.
+    /// Enables the events the driver can report and posts requests for them.
     fn configure_events(&mut self, identify: &IdentifyController) -> Result<()> {
-        // The notices have the same bits in both (Base 2.0 section 5.27.1.8).
+        // The notices have the same bits in OAES and the feature (Base 2.0 section 5.27.1.8).
         let notices = Oaes(0).with_namespace_attribute(true).with_firmware_activation(true).0;
         let config = AsyncEventConfig(identify.oaes().0 & notices)
             .with_critical_warning(CriticalWarning(CRITICAL_WARNINGS));
@@ -497,7 +493,6 @@ impl Calls<'_> {
         Ok(())
     }
 
-    /// Gives the controller shadow doorbells.
     fn configure_shadows(&mut self, (pages, events): (Iova, Iova)) -> Result<()> {
         let sqe = Sqe::doorbell_buffer_config(pages, events);
         self.call("Doorbell Buffer Config", sqe, None).map(drop)

@@ -1,4 +1,4 @@
-//! One controller for each bus at a time: two would ring each other's doorbells.
+//! Allows one controller per bus at a time: two would ring each other's doorbells.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
@@ -8,10 +8,10 @@ use crate::bus::Bus;
 use crate::error::{Error, Result};
 use crate::memory::DomainId;
 
-/// The buses that have a controller. Nobody else's concern: a bus in it is alive.
+/// The buses that have a controller. Each is alive, so its identifier is unique.
 static CLAIMED: Mutex<BTreeSet<DomainId>> = Mutex::new(BTreeSet::new());
 
-/// The right to be a bus's controller, given back on drop.
+/// The right to control a bus, released on drop.
 #[derive(Debug)]
 pub(super) struct Claim(DomainId);
 
@@ -19,7 +19,7 @@ impl Claim {
     /// Claims a bus.
     ///
     /// # Errors
-    /// [`Error::Invalid`] when it has a controller already.
+    /// [`Error::Invalid`] if it already has a controller.
     pub(super) fn new(bus: &Arc<dyn Bus>) -> Result<Claim> {
         let domain = DomainId::of(bus);
         if lock(&CLAIMED).insert(domain) {

@@ -1,8 +1,7 @@
-//! The controller memory buffer (NVMe Base 2.0 section 8.5) as a place for
-//! submission queues: the device then fetches commands from its own memory.
+//! The controller memory buffer (NVMe Base 2.0 section 8.5) as a location for submission queues: the device
+//! then fetches commands from its own memory.
 //!
-//! Completion queues stay in host memory: reading device memory across PCIe is
-//! what a poller must not do.
+//! Completion queues stay in host memory: a poller must not read device memory across PCIe.
 
 use std::sync::Arc;
 
@@ -14,17 +13,17 @@ use crate::spec::register::{CAP, CMBLOC, CMBMSC, CMBSTS, CMBSZ, Cap, Cmbmsc};
 use crate::sys::{Atomics, Window};
 use crate::transfer::PAGE_BYTES;
 
-/// Most of the buffer that is used: a thousand queues of a thousand entries. A device can claim any size.
+/// Most bytes of the buffer in use: a thousand queues of a thousand entries. A device can claim any size.
 const USABLE_MAX: u64 = 64 << 20;
 
-/// Stops the controller from taking any address for its own memory.
+/// Removes the controller's buffer from the address space.
 pub(super) fn switch_off(bus: &dyn Bus, cap: Cap) {
     if cap.cmbs() {
         write(bus, CMBMSC, Cmbmsc(0));
     }
 }
 
-/// Gives the buffer its place in the device's address space and enables it.
+/// Assigns the buffer's device addresses and enables it.
 fn place(bus: &dyn Bus, base: Iova) -> Result<()> {
     let enabled =
         Cmbmsc::enabled_at(base).ok_or_else(|| lacks(bus, "its memory buffer cannot be placed"))?;
@@ -40,7 +39,7 @@ fn lacks(bus: &dyn Bus, what: &str) -> Error {
     Error::device(bus.device(), what, "place the queues in host memory (queues=host)")
 }
 
-/// An enabled controller memory buffer, handed out page by page.
+/// An enabled controller memory buffer, allocated by the page.
 #[derive(Debug)]
 pub(crate) struct Cmb {
     device: String,
@@ -50,7 +49,6 @@ pub(crate) struct Cmb {
     used: Vec<bool>,
 }
 
-/// A run of pages of the buffer.
 #[derive(Debug)]
 pub(crate) struct CmbPages {
     first: usize,
@@ -58,11 +56,10 @@ pub(crate) struct CmbPages {
 }
 
 impl Cmb {
-    /// Enables the buffer at an address range of its own and maps it.
+    /// Enables the buffer at its own address range and maps it.
     ///
     /// # Errors
-    /// [`Error::Device`] when there is none, it takes no submission queues, or it
-    /// refuses the address.
+    /// [`Error::Device`] if there is none, it takes no submission queues, or it refuses the address.
     #[allow(unsafe_code)]
     pub(super) fn enable(bus: &Arc<dyn Bus>) -> Result<Cmb> {
         let lacks = |what: &str| lacks(&**bus, what);
@@ -88,23 +85,22 @@ impl Cmb {
         Ok(Cmb { device: bus.device().to_owned(), window, base, used })
     }
 
-    /// Enables it again at the same addresses, after a reset.
+    /// Enables the buffer again at the same addresses, after a reset.
     ///
     /// # Errors
-    /// [`Error::Device`] when the controller refuses them now.
+    /// [`Error::Device`] if the controller now refuses them.
     pub(super) fn place_again(&self, bus: &dyn Bus) -> Result<()> {
         place(bus, self.base)
     }
 
-    /// Bytes of the buffer.
     pub(super) fn bytes(&self) -> u64 {
         self.used.len() as u64 * PAGE_BYTES
     }
 
-    /// Takes room for `bytes`, zeroed, at the lowest free place.
+    /// Takes `bytes`, zeroed, from the lowest free run of pages.
     ///
     /// # Errors
-    /// [`Error::Device`] when no run of pages is free.
+    /// [`Error::Device`] if no run of pages is free.
     pub(super) fn take(&mut self, bytes: usize) -> Result<(CmbPages, Atomics, Iova)> {
         let page = PAGE_BYTES as usize;
         let count = bytes.div_ceil(page);
@@ -121,7 +117,6 @@ impl Cmb {
         Ok((CmbPages { first, count }, atomics, Iova(self.base.0 + (first * page) as u64)))
     }
 
-    /// Takes pages back.
     pub(super) fn give_back(&mut self, pages: &CmbPages) {
         self.used[pages.first..pages.first + pages.count].fill(false);
     }

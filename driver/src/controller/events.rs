@@ -1,8 +1,7 @@
-//! What a controller and its bus report unasked, and what the driver does about it.
+//! Asynchronous events of a controller and its bus, and the driver's reactions.
 //!
-//! Nothing here has a thread: [`super::Controller::poll`] looks, acts, and hands over one event
-//! at a time. It also looks at CSTS, so that a controller that failed is found without waiting
-//! for a deadline.
+//! There is no thread: [`super::Controller::poll`] checks, acts, and returns one event at a time. It also
+//! checks CSTS, to detect a failed controller before any deadline.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -28,54 +27,54 @@ use crate::transfer::PAGE_BYTES;
 
 /// Notice: Firmware Activation Starting (NVMe Base 2.0, figure 149).
 const FIRMWARE_ACTIVATION: u8 = 1;
-/// How long a firmware activation may pause the controller that does not say (MTFA of 0).
+/// Pause for a firmware activation if the controller states none (MTFA of 0).
 pub(super) const ACTIVATION: Duration = Duration::from_secs(10);
-/// The longest activation that is believed; MTFA can say nearly two hours.
+/// Longest activation that is accepted; MTFA can say nearly two hours.
 const ACTIVATION_MAX: Duration = Duration::from_secs(60);
-/// Bytes of log pages that are read for what their reading does: it re-arms the event.
+/// Bytes to read of log pages that are read only to re-arm their event.
 const LOG_BYTES: u32 = 512;
 
-/// Something that happened to a controller outside its queues.
+/// An event of a controller outside its queues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Event {
     /// The controller's health changed.
     Health {
-        /// What it reported.
+        /// The reported event.
         event: AsyncEvent,
-        /// The critical warnings of the SMART / Health log (NVMe Base 2.0 section 5.16.1.3) as it is now.
+        /// The critical warnings now in the SMART / Health log (NVMe Base 2.0 section 5.16.1.3).
         warnings: CriticalWarning,
     },
-    /// An open namespace has another size. Its handles know it already.
+    /// The size of an open namespace changed; its handles already use the new one.
     NamespaceResized {
-        /// Which.
+        /// The namespace.
         nsid: Nsid,
-        /// LBAs it has now.
+        /// Its new number of LBAs.
         lba_count: u64,
     },
-    /// A namespace is gone, or has another format: handles of it have no LBAs any more.
+    /// A namespace is gone or has a new format: its handles have no LBAs any more.
     NamespaceRemoved {
-        /// Which.
+        /// The namespace.
         nsid: Nsid,
     },
-    /// A namespace that nobody has open appeared or changed.
+    /// A namespace without open handles appeared or changed.
     NamespaceAdded {
-        /// Which.
+        /// The namespace.
         nsid: Nsid,
     },
-    /// The controller activates new firmware and may stop for a while (NVMe Base 2.0 section 3.11.1).
-    /// Commands that become overdue meanwhile are not aborted.
+    /// The controller activates new firmware and may pause (NVMe Base 2.0 section 3.11.1). Commands that
+    /// become overdue meanwhile are not aborted.
     FirmwareActivation {
-        /// When it has to be over.
+        /// The latest end of the pause.
         until: Time,
     },
     /// Any other asynchronous event, as the controller sent it.
     Other(AsyncEvent),
-    /// Something about the device's place on its bus; the controller is out of service.
+    /// An event of the device's bus; the controller is out of service.
     Bus(BusEvent),
 }
 
-/// The sizes of open namespaces, which their handles share.
+/// The sizes of open namespaces, shared with their handles.
 #[derive(Debug, Default)]
 pub(super) struct Sizes(BTreeMap<Nsid, Size>);
 
@@ -86,7 +85,7 @@ struct Size {
 }
 
 impl Sizes {
-    /// The count that all handles of a namespace share.
+    /// Returns the LBA count that all handles of a namespace share.
     pub(super) fn share(&mut self, nsid: Nsid, shape: Shape, count: u64) -> Arc<AtomicU64> {
         let known = self.0.get(&nsid).filter(|size| size.shape == shape);
         if let Some(shared) = known.and_then(|size| size.lba_count.upgrade()) {
@@ -98,7 +97,7 @@ impl Sizes {
         shared
     }
 
-    /// Takes in what a namespace is now: its shape and LBA count, or `None` if it is not there.
+    /// Records a namespace's current shape and LBA count, or `None` if it is inactive.
     fn update(&mut self, nsid: Nsid, now: Option<(Shape, u64)>) -> Option<Event> {
         let open = self.0.get(&nsid).and_then(|size| Some((size, size.lba_count.upgrade()?)));
         match (open, now) {
@@ -115,19 +114,19 @@ impl Sizes {
         }
     }
 
-    /// Forgets those that nobody has open any more; returns the others.
+    /// Drops namespaces without open handles; returns the others.
     fn open(&mut self) -> Vec<Nsid> {
         self.0.retain(|_, size| size.lba_count.strong_count() > 0);
         self.0.keys().copied().collect()
     }
 }
 
-/// A pause that the controller announced, or shows in CSTS.PP.
+/// A pause that the controller announced or shows in CSTS.PP.
 #[derive(Debug, Default)]
 pub(super) struct Pause {
-    /// When it has to be over, in nanoseconds; 0 while there is none.
+    /// Its latest end in nanoseconds; 0 if there is none.
     until_ns: AtomicU64,
-    /// It was announced, and the log page that re-arms the event is still to be read.
+    /// It was announced; the log page that re-arms the event is still to be read.
     is_announced: AtomicBool,
 }
 
@@ -140,8 +139,8 @@ impl Pause {
         self.until_ns.store(0, Ordering::Relaxed);
     }
 
-    /// When the present pause has to be over; `None` if there is none or it lasts too long.
-    /// `paused` is CSTS.PP, `longest` how long a pause may be.
+    /// Returns the latest end of the current pause; `None` if there is none or it lasts too long. `paused` is
+    /// CSTS.PP, `longest` the limit of a pause.
     fn until(&self, now: Time, paused: bool, longest: Duration) -> Option<Time> {
         let until = Time::from_ns(self.until_ns.load(Ordering::Relaxed));
         match (until == Time::ZERO, paused) {
@@ -151,7 +150,7 @@ impl Pause {
                 Some(now + longest)
             }
             (false, paused) if now >= until => {
-                // One that goes on for longer is remembered, so that it does not begin anew.
+                // Remember a pause that exceeds its limit, so that it does not start over.
                 if !paused {
                     self.clear();
                 }
@@ -163,7 +162,7 @@ impl Pause {
 }
 
 impl Shared {
-    /// Looks for what happened and deals with it; returns one event.
+    /// Checks for events and handles them; returns one.
     pub(super) fn poll(&self, now: Time) -> Option<Event> {
         if let Some(event) = lock(&self.events).pop_front() {
             return Some(event);
@@ -187,7 +186,7 @@ impl Shared {
         if !status.pp() && self.pause.is_announced.swap(false, Ordering::Relaxed) {
             self.rearm_firmware_notice();
         }
-        // Whoever ends the life needs the same lock to end what is in flight.
+        // The thread that ends the life needs the same lock to end what is in flight.
         let take = |admin: &mut Admin| {
             self.is_in(life).then(|| (admin.take_event(), admin.take_violation()))
         };
@@ -200,13 +199,13 @@ impl Shared {
         lock(&self.events).pop_front()
     }
 
-    /// When the controller has to be back from a pause; `None` if it does not pause.
+    /// Returns the latest end of the controller's pause, if it pauses.
     pub(super) fn paused_until(&self, now: Time) -> Option<Time> {
         let paused = read(&**self.bus(), CSTS).pp();
         self.pause.until(now, paused, self.activation())
     }
 
-    /// How long a pause may last, and so how much longer than else a command may take.
+    /// Returns the time limit of a pause, by which a command may exceed its own.
     pub(super) fn activation(&self) -> Duration {
         match self.info.identify.mtfa_100ms.get() {
             0 => ACTIVATION,
@@ -214,7 +213,7 @@ impl Shared {
         }
     }
 
-    /// Finds out what an event is about and keeps what there is to tell.
+    /// Examines an event and queues the resulting ones.
     fn act_on(&self, now: Time, event: AsyncEvent) {
         tracing::info!("{}: {event}", self.bus().device());
         let known = match (event.event_type, event.info) {
@@ -235,7 +234,7 @@ impl Shared {
         };
         if let Err(error) = known {
             tracing::warn!("{error}; more about the event is not known");
-            // Whatever kept us from finding out, the event is real.
+            // The event is real even if examining it failed.
             if lock(&self.events).is_empty() {
                 self.tell(Event::Other(event));
             }
@@ -258,7 +257,7 @@ impl Shared {
         Ok(())
     }
 
-    /// The controller is about to pause: the log that re-arms the event is read when it is back.
+    /// The controller is about to pause; the log that re-arms the event is read after that.
     fn wait_for_firmware(&self, now: Time) {
         let until = now + self.activation();
         self.pause.begin(until);
@@ -272,14 +271,14 @@ impl Shared {
         }
     }
 
-    /// Reads which namespaces changed, and looks at each.
+    /// Reads which namespaces changed, and examines each.
     fn look_at_changed(&self) -> Result<()> {
         let sqe =
             Sqe::get_log_page(Lid::CHANGED_NAMESPACES, Nsid::ALL, PAGE_BYTES as u32, 0, false);
         let sqe = sqe.expect("a multiple of 4");
         let log = self.read_page("Get Log Page", sqe, PAGE_BYTES as usize)?;
         let log = ChangedNamespaces::view(&log).expect("a page is as long as the log");
-        // Too many to name: any of those that are open may be among them.
+        // The list overflowed: examine every open namespace.
         let changed = match log.overflowed() {
             true => lock(&self.sizes).open(),
             false => log.iter().collect(),
@@ -287,7 +286,7 @@ impl Shared {
         self.look_at(changed)
     }
 
-    /// Looks at all open namespaces, after a time when nothing was reported.
+    /// Examines all open namespaces, after a time without reports.
     pub(super) fn look_at_open_namespaces(&self) {
         let open = lock(&self.sizes).open();
         if let Err(error) = self.look_at(open) {
@@ -295,7 +294,8 @@ impl Shared {
         }
     }
 
-    /// Looks at each; the first that cannot be looked at is the error, and stays as it was known.
+    /// Examines each namespace. Returns the first error; a namespace that could not be read keeps its known
+    /// size.
     fn look_at(&self, nsids: Vec<Nsid>) -> Result<()> {
         let mut result = Ok(());
         for nsid in nsids {
@@ -311,11 +311,11 @@ impl Shared {
         result
     }
 
-    /// Shape and LBA count of a namespace as it is now; `None` if it is not active.
+    /// Reads a namespace's shape and LBA count; `None` if it is inactive.
     fn format_of(&self, nsid: Nsid) -> Result<Option<(Shape, u64)>> {
         let sqe = Sqe::identify(Cns::NAMESPACE, nsid, 0);
         let page = match self.read_page("Identify", sqe, PAGE_BYTES as usize) {
-            // Any other status says nothing of the namespace.
+            // Any other status says nothing about the namespace.
             Err(Error::Status { status, .. }) if status.is(Status::INVALID_NAMESPACE_OR_FORMAT) => {
                 return Ok(None);
             }
@@ -325,7 +325,6 @@ impl Shared {
         Ok(Shape::of(identify).map(|shape| (shape, identify.nsze_lbas.get())))
     }
 
-    /// Runs a command that reads `bytes`.
     pub(super) fn read_page(&self, name: &'static str, sqe: Sqe, bytes: usize) -> Result<Buffer> {
         self.check()?;
         let data = crate::memory::allocate(self.bus(), bytes)?;
@@ -334,7 +333,7 @@ impl Shared {
     }
 }
 
-/// Why a bus event takes the controller out of service.
+/// Explains why a bus event takes the controller out of service.
 fn what_it_means(event: BusEvent) -> &'static str {
     match event {
         BusEvent::Error => "the bus reported an error that it cannot correct (AER)",
@@ -382,7 +381,7 @@ mod tests {
         assert_eq!(event, Some(Event::NamespaceRemoved { nsid: NSID }));
         let after = sizes.share(NSID, shape(4096, 0), 12);
         assert_eq!((before.load(Ordering::Relaxed), after.load(Ordering::Relaxed)), (0, 12));
-        // With metadata the same LBAs are other transfers.
+        // The same LBAs with metadata need different transfers.
         let event = sizes.update(NSID, Some((shape(4096, 8), 12)));
         assert_eq!(event, Some(Event::NamespaceRemoved { nsid: NSID }));
         assert_eq!(after.load(Ordering::Relaxed), 0);

@@ -1,14 +1,14 @@
-//! The way down: stopping a controller by ever stronger means, each bounded.
+//! Stops a controller by ever stronger means, each with a time limit.
 //!
 //! | step | means | source |
 //! |---|---|---|
-//! | 1 | CC.EN = 0, waited for up to CAP.TO or CRTO | NVMe Base 2.0 section 3.7.2 |
-//! | 2 | subsystem reset (NSSR), where CAP.NSSRS says so, no other controller is in it and the device answers | section 3.7.1 |
+//! | 1 | CC.EN = 0, waiting up to CAP.TO or CRTO | NVMe Base 2.0 section 3.7.2 |
+//! | 2 | subsystem reset (NSSR), if CAP.NSSRS is set, no other controller is in the subsystem and the device answers | section 3.7.1 |
 //! | 3 | function reset through the bus | |
 //! | 4 | the bus cuts the device off from all memory | |
 //!
-//! What precedes them, the Abort command and the re-creation of one queue, is in
-//! [`super::queue_pair`]. Each step says in the log what the registers were when it was taken.
+//! The earlier steps, the Abort command and the re-creation of one queue, are in [`super::queue_pair`]. The
+//! steps from 2 on are logged.
 
 use super::registers::{describe, read, wait_for, write};
 use super::{ControllerInfo, cmb};
@@ -17,23 +17,22 @@ use crate::error::Result;
 use crate::spec::register::{CC, CSTS, NSSR, NSSR_RESET, ShutdownNotification, ShutdownStatus};
 use std::time::Duration;
 
-/// What state a controller was stopped in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stopped {
     /// It can be made ready again.
     Reset,
-    /// It has no memory to work with any more.
+    /// It can no longer access any memory.
     CutOff,
 }
 
-/// Stops all DMA of the controller, by the first step that works.
+/// Stops all DMA of the controller by the first step that works.
 ///
 /// # Errors
-/// The last step's: the device may still reach memory that is mapped for it.
+/// The last step's error: the device may still access memory mapped for it.
 pub(super) fn quiesce(bus: &dyn Bus, info: &ControllerInfo) -> Result<Stopped> {
     let disabled = disable(bus, info.ready_timeout).inspect(|()| {
-        // Disabling leaves the memory buffer where it is, over addresses that the next user may
-        // give to its own memory.
+        // Disabling leaves the memory buffer in place, over addresses that the next user may give to its own
+        // memory.
         cmb::switch_off(bus, info.cap);
     });
     disabled
@@ -58,7 +57,8 @@ fn reset_subsystem(bus: &dyn Bus, timeout: Duration, why: &crate::Error) -> Resu
     let reset = wait_for(bus, "CSTS.RDY to become 0 after a subsystem reset", timeout, |status| {
         !status.rdy()
     });
-    // It clears CC as any controller level reset does; one that did not happen leaves it.
+    // A subsystem reset clears CC, as any controller-level reset does; CC.EN still set means it did not
+    // happen.
     match reset {
         Ok(_) if read(bus, CC).en() => disable(bus, timeout),
         other => other.map(drop),
@@ -78,7 +78,7 @@ fn cut_off(bus: &dyn Bus, why: crate::Error) -> Result<()> {
     })
 }
 
-/// Normal shutdown (NVMe Base 2.0 section 3.6.1): the controller writes its caches out.
+/// Performs a normal shutdown (NVMe Base 2.0 section 3.6.1): the controller writes its caches out.
 pub(super) fn shut_down(bus: &dyn Bus, timeout: Duration) -> Result<()> {
     write(bus, CC, read(bus, CC).with_shn(ShutdownNotification::Normal));
     let complete = |status: crate::spec::register::Csts| status.shst() == ShutdownStatus::Complete;

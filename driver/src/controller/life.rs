@@ -1,28 +1,27 @@
-//! Where a controller is between service and reset, and how often it came back.
+//! A controller's state between service and reset, and its incarnation count.
 //!
 //! ```text
 //! running -> failing -> quiesced -> recovering -> running, the next incarnation
 //!                   \-> stuck ------/         \-> quiesced or stuck again
 //! ```
 //!
-//! State and incarnation are one word, so that a queue learns with one load whether the
-//! controller is still the one that knows it.
+//! State and incarnation share one word, so that a queue learns with one load whether the controller still
+//! knows it.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// What a controller is doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub(crate) enum State {
-    /// It is in service.
+    /// In service.
     Running = 0,
-    /// One thread takes it out of service.
+    /// One thread is taking it out of service.
     Failing = 1,
-    /// It touches no memory of ours any more: buffers may be handed back.
+    /// It no longer accesses our memory: buffers may be returned.
     Quiesced = 2,
-    /// It may still touch our memory: buffers in flight are kept from everybody.
+    /// It may still access our memory: buffers in flight are withheld.
     Stuck = 3,
-    /// One thread makes it ready again.
+    /// One thread is making it ready again.
     Recovering = 4,
 }
 
@@ -33,7 +32,6 @@ const STATE_BITS: u32 = 3;
 pub(crate) struct Life(u32);
 
 impl Life {
-    /// In service for the first time.
     pub(crate) const FIRST: Life = Life(State::Running as u32);
 
     pub(crate) fn state(self) -> State {
@@ -46,12 +44,12 @@ impl Life {
         }
     }
 
-    /// The same incarnation in another state.
+    /// Returns the same incarnation in another state.
     pub(crate) fn with(self, state: State) -> Life {
         Life(self.0 >> STATE_BITS << STATE_BITS | state as u32)
     }
 
-    /// In service again: queues of this one are not known any more.
+    /// Returns the next incarnation, in service; it does not know earlier queues.
     pub(crate) fn next(self) -> Life {
         Life((self.0 >> STATE_BITS).wrapping_add(1) << STATE_BITS | State::Running as u32)
     }
@@ -61,7 +59,7 @@ impl Life {
     }
 }
 
-/// The life that all handles and queues see.
+/// The life as seen by all handles and queues.
 #[derive(Debug)]
 pub(crate) struct SharedLife(AtomicU32);
 
@@ -74,18 +72,18 @@ impl SharedLife {
         Life(self.0.load(Ordering::Acquire))
     }
 
-    /// Whether nothing has changed since `life` was seen.
+    /// Returns whether the life is still `life`.
     #[inline(always)]
     pub(crate) fn is(&self, life: Life) -> bool {
         self.0.load(Ordering::Relaxed) == life.0
     }
 
-    /// Goes on from `from` if that is still where it is.
+    /// Changes `from` to `to`; returns `false` if the life is no longer `from`.
     pub(crate) fn advance(&self, from: Life, to: Life) -> bool {
         self.0.compare_exchange(from.0, to.0, Ordering::AcqRel, Ordering::Acquire).is_ok()
     }
 
-    /// For the one thread that is failing or recovering it.
+    /// Called only by the thread that is failing or recovering the controller.
     pub(crate) fn set(&self, life: Life) {
         self.0.store(life.0, Ordering::Release);
     }

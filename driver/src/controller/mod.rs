@@ -7,14 +7,14 @@
 //! | `registers` | typed registers, waits with deadlines |
 //! | `admin` | the admin queue: calls, events, aborts |
 //! | `queues` | creating and deleting I/O queues, where rings lie |
-//! | `queue_pair` | an I/O queue pair and its one owner: the engine with its controller |
+//! | `queue_pair` | an I/O queue pair and its single owner: the engine with its controller |
 //! | `doorbells`, `cmb` | shadow doorbells; the controller memory buffer |
-//! | `shared`, `life` | what the handle and the queues share; out of service and back; shutdown |
-//! | `ladder` | stopping a controller, by ever stronger means |
-//! | `events` | what the controller and its bus report unasked |
+//! | `shared`, `life` | state shared by handle and queues; failure, recovery, shutdown |
+//! | `ladder` | stopping a controller, step by stronger step |
+//! | `events` | asynchronous events of the controller and its bus |
 //!
-//! [`Controller`] is a handle. The controller is shut down when it and all its
-//! queue pairs are gone; memory of its own outlives that.
+//! [`Controller`] is a handle. The controller is shut down once all handles and queue pairs are dropped; its
+//! memory outlives that.
 
 mod admin;
 mod bring_up;
@@ -64,29 +64,29 @@ use crate::target::{QueueMemory, Target};
 use crate::transfer::{PAGE_BYTES, SglSupport};
 use shared::Shared;
 
-/// Most active namespaces that are believed; a list can name four thousand million.
+/// Most active namespaces accepted; a list can name four thousand million.
 const NAMESPACES_MAX: usize = 1 << 16;
 
-/// How a controller is opened.
+/// Options for opening a controller.
 #[derive(Clone, Debug)]
 pub struct ControllerOptions {
-    /// I/O queue pairs to ask for; the controller may grant fewer. Default 64.
+    /// I/O queue pairs to request; the controller may grant fewer. Default 64.
     pub io_queues: u16,
-    /// Use SGLs where the controller takes them. Default true.
+    /// Use SGLs if the controller supports them. Default true.
     pub sgl: bool,
-    /// Use shadow doorbells where the controller takes them. Default true.
+    /// Use shadow doorbells if the controller supports them. Default true.
     pub shadow_doorbells: bool,
     /// Enable the controller memory buffer, for [`Placement::Cmb`]. Default false.
     pub cmb: bool,
     /// Give each queue an interrupt vector and an eventfd. Default false: queues are polled.
     pub interrupts: bool,
-    /// How long an admin command may take. Default 10 s.
+    /// Time limit of an admin command. Default 10 s.
     pub admin_timeout: Duration,
-    /// How long a vfio-user server may take for each answer. A server that takes longer is lost: requests in flight end
-    /// after at most twice that beyond their own deadline. Default 5 s.
+    /// Time limit of each answer of a vfio-user server. A server that exceeds it is lost: requests in flight
+    /// end at most twice this time after their own deadline. Default 5 s.
     pub server_timeout: Duration,
-    /// Whether a controller that cannot be disabled may be stopped by resetting its NVM subsystem,
-    /// where it offers that and no other controller is in it. Default true.
+    /// Allow resetting the NVM subsystem of a controller that cannot be disabled, if it offers that and is
+    /// alone in the subsystem. Default true.
     pub subsystem_reset: bool,
 }
 
@@ -105,7 +105,7 @@ impl Default for ControllerOptions {
     }
 }
 
-/// What is known of an open controller. Every value was checked.
+/// The checked properties of an open controller.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct ControllerInfo {
@@ -115,42 +115,42 @@ pub struct ControllerInfo {
     pub cap: Cap,
     /// The version register.
     pub version: Version,
-    /// Most entries of a queue (CAP.MQES, converted).
+    /// Most entries of a queue (CAP.MQES + 1).
     pub queue_entries_max: u32,
-    /// How long the controller may take to become ready or disabled.
+    /// Time limit for becoming ready or disabled.
     pub ready_timeout: Duration,
-    /// How long its shutdown may take.
+    /// Time limit for a shutdown.
     pub shutdown_timeout: Duration,
     /// I/O queue pairs granted.
     pub io_queues: u16,
     /// Most bytes of one command (MDTS, and what the driver can express).
     pub max_transfer_bytes: u64,
-    /// SGLs as they are used.
+    /// SGLs in use.
     pub sgl: SglSupport,
     /// Whether shadow doorbells are in use.
     pub shadow_doorbells: bool,
-    /// Whether a volatile write cache is enabled: then only Flush and FUA make data durable.
+    /// Whether a volatile write cache is enabled: if so, only Flush and FUA make data durable.
     pub volatile_write_cache: bool,
-    /// Bytes of the controller memory buffer in use; 0 if it is not enabled.
+    /// Bytes of the controller memory buffer in use; 0 if disabled.
     pub cmb_bytes: u64,
-    /// Whether a subsystem reset is among the means to stop it.
+    /// Whether the driver may use a subsystem reset to stop it.
     pub subsystem_reset: bool,
-    /// Identify Controller as the controller gave it, when it was opened.
+    /// Identify Controller as read on opening.
     pub identify: Box<IdentifyController>,
 }
 
-/// An open controller.
+/// A handle to an open controller.
 #[derive(Clone, Debug)]
 pub struct Controller {
     shared: Arc<Shared>,
 }
 
 impl Controller {
-    /// Opens the controller that `target` names. Options and target both have to allow
-    /// SGLs and shadow doorbells for them to be used; either can ask for the controller memory buffer.
+    /// Opens the controller that `target` names. SGLs and shadow doorbells are used only if options and
+    /// target both allow them; either can request the controller memory buffer.
     ///
     /// # Errors
-    /// What stands in the way of the device, each with its remedy, and as [`Controller::attach`].
+    /// Any obstacle to reaching the device, with its remedy, and as [`Controller::attach`].
     pub fn open(target: &Target, options: &ControllerOptions) -> Result<Controller> {
         let bus: Arc<dyn Bus> = match target {
             Target::Vfio { address, .. } => Vfio::open(address)?,
@@ -177,23 +177,23 @@ impl Controller {
     /// Opens the controller behind a bus: resets it and makes it ready.
     ///
     /// # Errors
-    /// [`Error::Invalid`] while the bus has another controller, [`Error::Device`] for what this
-    /// driver cannot work with, [`Error::Timeout`] and
-    /// [`Error::Status`] for a controller that does not come up. It is then left disabled.
+    /// [`Error::Invalid`] while the bus has another controller, [`Error::Device`] for an unsupported device,
+    /// [`Error::Timeout`] and [`Error::Status`] for a controller that does not become ready. It is then left
+    /// disabled.
     pub fn attach(bus: Arc<dyn Bus>, options: &ControllerOptions) -> Result<Controller> {
         let _span = tracing::info_span!("attach", device = bus.device()).entered();
         Ok(Controller { shared: Arc::new(bring_up::bring_up(&bus, options)?) })
     }
 
-    /// What is known of it.
+    /// Returns the controller's properties.
     pub fn info(&self) -> &ControllerInfo {
         &self.shared.info
     }
 
-    /// All active namespaces' identifiers, ascending (Base 2.0 section 5.17.2.2).
+    /// Returns the identifiers of all active namespaces, ascending (Base 2.0 section 5.17.2.2).
     ///
     /// # Errors
-    /// As [`Controller::log_page`]; [`Error::Device`] for a list out of order.
+    /// As [`Controller::log_page`]; [`Error::Device`] for an unordered list.
     pub fn namespace_ids(&self) -> Result<Vec<Nsid>> {
         let mut ids = Vec::new();
         loop {
@@ -206,7 +206,7 @@ impl Controller {
         }
     }
 
-    /// Adds a list to the namespaces before it; `true` if it is full and may go on.
+    /// Appends a list; returns `true` if it was full and may continue.
     fn append(&self, ids: &mut Vec<Nsid>, list: &NamespaceList) -> Result<bool> {
         let (before, after) = (ids.len(), ids.last().copied().unwrap_or(Nsid::NONE));
         for nsid in list.iter(after) {
@@ -219,10 +219,10 @@ impl Controller {
         Ok(ids.len() - before == list.nsids.len())
     }
 
-    /// Opens the namespace that `target` means: its `ns=N`, or the first active one.
+    /// Opens the namespace `target` names (`ns=N`), or the first active one.
     ///
     /// # Errors
-    /// As [`Controller::namespace`]; [`Error::Device`] if there is no namespace at all.
+    /// As [`Controller::namespace`]; [`Error::Device`] if there is no namespace.
     pub fn namespace_of(&self, target: &Target) -> Result<Namespace> {
         let first = || {
             let fix = "create and attach one under the kernel's driver with `nvme create-ns` and `nvme attach-ns`";
@@ -235,7 +235,7 @@ impl Controller {
     /// Opens a namespace.
     ///
     /// # Errors
-    /// [`Error::Device`] if it is not active or has a format this driver does not take.
+    /// [`Error::Device`] if it is inactive or has an unsupported format.
     pub fn namespace(&self, nsid: Nsid) -> Result<Namespace> {
         let active = self.namespace_ids()?;
         if !active.contains(&nsid) {
@@ -259,7 +259,7 @@ impl Controller {
         })
     }
 
-    /// What CNS 06h says of the NVM command set, where the controller has it.
+    /// Reads the limits of the NVM command set (CNS 06h), if the controller reports them.
     fn command_limits(&self) -> Result<CommandLimits> {
         let info = self.info();
         if !CommandLimits::are_told(info.version, info.cap) {
@@ -276,7 +276,7 @@ impl Controller {
         }
     }
 
-    /// What CNS 05h says of a namespace's formats, where that is needed to know the one in use.
+    /// Reads a namespace's CNS 05h, if its format depends on it.
     fn extended_format(
         &self,
         nsid: Nsid,
@@ -290,7 +290,7 @@ impl Controller {
         Ok(Some(Box::new(extended.expect("a page is as long as the structure"))))
     }
 
-    /// Identify data (Base 2.0 section 5.17), 4096 bytes.
+    /// Reads Identify data (Base 2.0 section 5.17), 4096 bytes.
     ///
     /// # Errors
     /// As [`Controller::log_page`].
@@ -298,12 +298,12 @@ impl Controller {
         self.read_page("Identify", Sqe::identify(cns, nsid, 0), PAGE_BYTES as usize)
     }
 
-    /// The first `bytes` of a log page (Base 2.0 section 5.16); a multiple of 4.
+    /// Reads the first `bytes` of a log page (Base 2.0 section 5.16); a multiple of 4.
     ///
     /// # Errors
-    /// [`Error::Status`] when the controller fails it; [`Error::Timeout`] when it does not answer, which
-    /// takes the controller out of service; [`Error::Failed`] after that;
-    /// [`Error::Invalid`] for a length that cannot be asked for.
+    /// [`Error::Status`] if the controller fails the command; [`Error::Timeout`] if it does not answer, which
+    /// takes the controller out of service; [`Error::Failed`] after that; [`Error::Invalid`] for an invalid
+    /// length.
     pub fn log_page(&self, lid: crate::spec::Lid, nsid: Nsid, bytes: u32) -> Result<Buffer> {
         let sqe = Sqe::get_log_page(lid, nsid, bytes, 0, false);
         let sqe = sqe.ok_or_else(|| {
@@ -316,17 +316,18 @@ impl Controller {
         self.shared.read_page(name, sqe, bytes)
     }
 
-    /// Runs an admin command as it stands, with `data` as its data, and returns DW0 and
-    /// the data. `name` is for messages.
+    /// Runs an admin command unchanged, with `data` as its data, and returns DW0 and the data. `name` is for
+    /// messages.
     ///
     /// # Safety
-    /// The driver does not look at what the command does. It must transfer as many bytes as
-    /// `data` holds, no more and no less ([`crate::Command::raw`] says why), its other pointers must name
-    /// memory the caller owns for as long as the controller uses it, and it must not take away what the driver relies on (its queues, its doorbell buffers).
+    /// The driver does not examine what the command does. It must transfer exactly as many bytes as `data`
+    /// holds (see [`crate::Command::raw`]), its other pointers must name memory the caller owns for as long
+    /// as the controller uses it, and it must not take away what the driver relies on (its queues, its
+    /// doorbell buffers).
     ///
     /// # Errors
-    /// [`Error::Status`] when the controller fails it; [`Error::Timeout`] when it does
-    /// not answer, which takes the controller out of service; [`Error::Failed`] after that.
+    /// [`Error::Status`] if the controller fails the command; [`Error::Timeout`] if it does not answer, which
+    /// takes the controller out of service; [`Error::Failed`] after that.
     #[allow(unsafe_code)]
     pub unsafe fn admin(
         &self,
@@ -337,45 +338,43 @@ impl Controller {
         self.shared.call(name, sqe, data)
     }
 
-    /// Looks for what happened to the controller outside its queues, deals with it, and returns
-    /// one event. Call it every now and then, until it returns none; it also finds a controller
-    /// that failed without waiting for a deadline.
+    /// Checks for events outside the queues, handles them, and returns one. Call it regularly, until it
+    /// returns none; it also detects a failed controller before any deadline.
     ///
-    /// Without waiting as long as nothing happened; an event takes as long as the commands that
-    /// find out what it is about.
+    /// Does not wait unless something happened; handling an event takes as long as the commands that examine
+    /// it.
     pub fn poll(&self, now: Time) -> Option<Event> {
         self.shared.poll(now)
     }
 
-    /// Brings a controller that is out of service back: resets it and makes it ready as it was.
-    /// Nothing to do for one that is in service.
+    /// Returns a controller to service: resets it and makes it ready as before. Does nothing if it is in
+    /// service.
     ///
-    /// Every handle goes on working. A [`QueuePair`] ends what was in flight and creates its queue
-    /// anew in its next poll; memory stays registered; sizes of namespaces are looked at again.
-    /// A [`RawQueuePair`] is not created anew: drop it and make another.
+    /// Every handle stays valid. A [`QueuePair`] ends its commands in flight and recreates its queue in its
+    /// next poll; memory stays registered; namespace sizes are read again. A [`RawQueuePair`] is not
+    /// recreated: drop it and create another.
     ///
     /// # Errors
-    /// As [`Controller::attach`]; [`Error::Device`] when another device answers, or the same one in
-    /// a way that handles cannot work with. The controller is then out of service as before.
+    /// As [`Controller::attach`]; [`Error::Device`] if another device answers, or the same one with
+    /// properties that handles cannot use. The controller then stays out of service.
     pub fn recover(&self) -> Result<()> {
         self.shared.recover()
     }
 
-    /// Whether [`Controller::recover`] may succeed later though it fails now: the device does not answer at all, as a
-    /// vfio-user server that was ended, and the system has not asked for it back. Asks the device.
+    /// Returns whether a failed [`Controller::recover`] may succeed later: the device does not answer at all,
+    /// like a vfio-user server that ended, and the system has not requested its removal. Reads a register.
     pub fn may_come_back(&self) -> bool {
         self.shared.may_come_back()
     }
 
-    /// Whether the controller is out of service and may still write memory that was handed to it. Requests in flight
-    /// do not end then until [`Controller::recover`] succeeds: waiting for them is in vain.
+    /// Returns whether the controller is out of service and may still write memory handed to it. Requests in
+    /// flight then do not end until [`Controller::recover`] succeeds: do not wait for them.
     pub fn may_still_write(&self) -> bool {
         self.shared.may_still_write()
     }
 
-    /// How long to wait before a request that failed with `error` is sent again: what the
-    /// controller asks for (Command Retry Delay, NVMe Base 2.0 section 3.3.3.2.1), or nothing.
-    /// `None` if it would fail again.
+    /// Returns the delay before resending a request that failed with `error`: what the controller requests
+    /// (Command Retry Delay, NVMe Base 2.0 section 3.3.3.2.1), or zero. `None` if it would fail again.
     pub fn retry_delay(&self, error: &CommandError) -> Option<Duration> {
         let crd = match error {
             CommandError::Status(status) => status.crd(),
@@ -388,29 +387,29 @@ impl Controller {
         error.is_retryable().then_some(delay)
     }
 
-    /// Protocol violations the admin queue has seen.
+    /// Returns the number of protocol violations on the admin queue.
     pub fn admin_violations(&self) -> u64 {
         self.shared.with_admin(|admin| admin.violations())
     }
 
-    /// Allocates DMA memory of at least `len` bytes and returns `len` of them, zeroed: in
-    /// the largest pages there are, near the device. Allocate once, [`Buffer::split_off`] the rest.
+    /// Allocates zeroed DMA memory of at least `len` bytes and returns `len` of them, in the largest
+    /// available pages, near the device. Allocate once and use [`Buffer::split_off`].
     ///
     /// # Errors
-    /// [`Error::Invalid`] for no bytes, [`Error::Refused`] with the limit that refused.
+    /// [`Error::Invalid`] for 0 bytes, [`Error::Refused`] with the limit that refused.
     pub fn allocate(&self, len: usize) -> Result<Buffer> {
-        // A controller that could not be stopped may still write at addresses it knows.
+        // A controller that could not be stopped may still write to addresses it knows.
         self.shared.check()?;
         memory::allocate(self.shared.bus(), len)
     }
 
-    /// Registers memory the caller owns, once, for any number of transfers: any mapping, memfd
-    /// or pinned pool of whole 4 KiB pages. `file` is the file behind it with the offset of the first byte, which
-    /// only vfio-user needs.
+    /// Registers caller-owned memory once for any number of transfers: any mapping, memfd or pinned pool of
+    /// whole 4 KiB pages. `file` is the file behind it and the offset of the first byte; only vfio-user needs
+    /// it.
     ///
     /// # Safety
-    /// `owner` keeps `at..at+len` mapped, readable and writable while it lives, and while the
-    /// buffer or a part of it is in flight no Rust reference to its bytes is used.
+    /// `owner` keeps `at..at+len` mapped, readable and writable while it lives, and while the buffer or a
+    /// part of it is in flight no Rust reference to its bytes is used.
     ///
     /// # Errors
     /// [`Error::Invalid`] for misaligned memory, [`Error::Refused`] with the limit that refused.
@@ -427,14 +426,16 @@ impl Controller {
         unsafe { memory::register(self.shared.bus(), at, len, file, owner) }
     }
 
-    /// Registers `len` bytes from `offset` of a file, whether this process reaches them or not: a dma-buf of another device's
-    /// memory. Offset and length are multiples of 4096.
+    /// Registers `len` bytes from `offset` of a file, even if this process cannot access them: a dma-buf of
+    /// another device's memory. Offset and length are multiples of 4096.
     ///
     /// # Safety
-    /// The file holds those bytes for as long as `owner` lives, and nobody but the owner's users counts on them.
+    /// The file holds those bytes for as long as `owner` lives, and only the owner's users rely on their
+    /// content.
     ///
     /// # Errors
-    /// [`Error::Refused`] where the bus cannot map files or the system refuses this one; as [`Controller::register`].
+    /// [`Error::Refused`] if the bus cannot map files or the system refuses this one; as
+    /// [`Controller::register`].
     #[allow(unsafe_code)]
     pub unsafe fn register_file(
         &self,
@@ -448,8 +449,8 @@ impl Controller {
         unsafe { FileMapping::new(self.shared.bus(), file, offset, len, owner) }
     }
 
-    /// Memory of at least `len` bytes, zeroed and near the device, of a kind that can be registered with it, and with others
-    /// besides. It is not registered yet.
+    /// Allocates at least `len` bytes of zeroed memory near the device, of a kind that can be registered with
+    /// this and other devices. It is not registered yet.
     ///
     /// # Errors
     /// As [`Controller::allocate`].
@@ -457,11 +458,11 @@ impl Controller {
         memory::near(self.shared.bus(), len)
     }
 
-    /// Makes an I/O queue pair for one thread to drive.
+    /// Creates an I/O queue pair for one thread to drive.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for options the controller does not take, [`Error::Device`] when
-    /// no queue is left, [`Error::Status`] when the controller refuses one.
+    /// [`Error::Invalid`] for unsupported options, [`Error::Device`] if no queue is left, [`Error::Status`]
+    /// if the controller refuses one.
     pub fn create_queue_pair<B: IoBuffer>(
         &self,
         mut options: QueuePairOptions,
@@ -474,16 +475,15 @@ impl Controller {
         QueuePair::new(self.create_rings(options.depth, placement)?, &options)
     }
 
-    /// Makes an I/O queue pair of `depth` entries for another agent to drive, such as a GPU.
-    /// The agent rings doorbell registers, which a controller with shadow doorbells does not
-    /// go by: open it without them.
+    /// Creates an I/O queue pair of `depth` entries for another agent, such as a GPU, to drive. The agent
+    /// rings doorbell registers, which a controller with shadow doorbells ignores: open it without them.
     ///
     /// # Safety
-    /// The driver does not look at what the agent writes into the rings: its commands reach only
-    /// memory it owns, as with [`crate::Command::raw`].
+    /// The driver does not examine what the agent writes into the rings: its commands must reach only memory
+    /// it owns, as with [`crate::Command::raw`].
     ///
     /// # Errors
-    /// As [`Controller::create_queue_pair`]; [`Error::Invalid`] where shadow doorbells are in use.
+    /// As [`Controller::create_queue_pair`]; [`Error::Invalid`] if shadow doorbells are in use.
     #[allow(unsafe_code)]
     pub unsafe fn create_raw_queue_pair(
         &self,
@@ -506,32 +506,32 @@ impl Controller {
         RawQueuePair::create(&self.shared, depth, placement)
     }
 
-    /// The present on the device's clock.
+    /// Returns the current time on the device's clock.
     pub fn now(&self) -> Time {
         self.shared.bus().now()
     }
 
-    /// Lets `at_most` pass, or less.
+    /// Pauses for `at_most` or less.
     pub fn pause(&self, at_most: Duration) {
         self.shared.bus().pause(at_most);
     }
 
-    /// Where the device sits.
+    /// Returns the device's location.
     pub fn locality(&self) -> Locality {
         self.shared.bus().locality()
     }
 
-    /// Whether a namespace is one of this controller's.
+    /// Returns whether a namespace belongs to this controller.
     pub fn owns(&self, namespace: &Namespace) -> bool {
         namespace.domain() == self.domain()
     }
 
-    /// The address space its buffers are mapped in.
+    /// Returns the address space its buffers are mapped in.
     pub(crate) fn domain(&self) -> memory::DomainId {
         memory::DomainId::of(self.shared.bus())
     }
 
-    /// An error once the controller was taken out of service.
+    /// Checks that the controller is in service.
     ///
     /// # Errors
     /// [`Error::Failed`] with the first failure's reason.

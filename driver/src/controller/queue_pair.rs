@@ -1,25 +1,24 @@
-//! An I/O queue pair and its one owner.
+//! An I/O queue pair and its single owner.
 //!
 //! ```text
 //! post(now, command)   writes the command into the ring; it owns its buffer now
 //! ring()               one doorbell for everything posted since the last
-//! poll(now, done)      takes in completions, hands each buffer back, minds deadlines
+//! poll(now, done)      takes completions, returns each buffer, checks deadlines
 //! ```
 //!
-//! A queue pair can be sent to another thread but not shared: there is no lock,
-//! no allocation and no system call on the path of an I/O. What goes wrong is
-//! dealt with inside `poll`:
+//! A queue pair can be sent to another thread but not shared: the path of an I/O has no lock, no allocation
+//! and no system call. `poll` handles failures:
 //!
 //! | step | when | what |
 //! |---|---|---|
-//! | 1 | a command is overdue | Abort; it ends with [`CommandError::TimedOut`] if that works |
-//! | 2 | it outlives that by [`QueuePairOptions::abort_timeout`] | the queue is deleted and created anew; what was in flight on it ends with [`CommandError::Reset`] |
-//! | 3 | that fails, or helped nobody the last time | the controller is taken out of service: disabled, or reset by ever stronger means |
+//! | 1 | a command is overdue | Abort; on success it ends with [`CommandError::TimedOut`] |
+//! | 2 | it outlives that by [`QueuePairOptions::abort_timeout`] | the queue is deleted and recreated; its commands in flight end with [`CommandError::Reset`] |
+//! | 3 | that fails, or no command completed since the last time | the controller is taken out of service: disabled, or reset by ever stronger means |
 //!
-//! Registers that read as all ones, CSTS.CFS and a completion that breaks the protocol lead to
-//! step 3 at once. After it every command ends with [`CommandError::Reset`] once the device can
-//! no longer touch its memory. When [`crate::Controller::recover`] has brought the controller
-//! back, the next poll creates the queue anew; what was posted and never rung is then sent.
+//! Registers that read as all ones, CSTS.CFS and a completion that breaks the protocol lead to step 3 at
+//! once. Every command then ends with [`CommandError::Reset`] once the device can no longer access its
+//! memory. After [`crate::Controller::recover`], the next poll recreates the queue and sends commands that
+//! were posted but never rung.
 
 use std::fmt;
 use std::os::fd::BorrowedFd;
@@ -38,23 +37,23 @@ use crate::queue_pair::{Command, CommandError, Completion, PagePool, Rejected, S
 use crate::spec::{Cid, Iova, Qid};
 use crate::transfer::{LIST_PAGES_PER_COMMAND, PAGE_BYTES};
 
-/// How a queue pair is made.
+/// Options for creating a queue pair.
 #[derive(Debug)]
 pub struct QueuePairOptions {
     /// Entries of each ring, 2 to CAP.MQES + 1; one less can be in flight. Default 256.
     pub depth: u32,
-    /// How long a command may take before it is aborted. Default 10 s.
+    /// Time limit of a command before it is aborted. Default 10 s.
     pub timeout: Duration,
-    /// How long an aborted command may take to end before its queue is created anew. Default 2 s.
+    /// Time limit of an aborted command before its queue is recreated. Default 2 s.
     pub abort_timeout: Duration,
-    /// Where the rings lie. Default host memory.
+    /// Location of the rings. Default host memory.
     pub placement: Placement,
-    /// 4 KiB pages for PRP lists and SGLs of scattered transfers. Default 8, which is also
-    /// the most that one command uses.
+    /// 4 KiB pages for PRP lists and SGLs of scattered transfers. Default 8, which is also the most that one
+    /// command uses.
     pub list_pages: usize,
     /// 4 KiB pages for data that neither PRPs nor SGLs can express. Default 4.
     pub bounce_pages: usize,
-    /// Whether to measure how long each command takes, for [`Stats::latencies_ns`]. Default false.
+    /// Whether to record command latencies, for [`Stats::latencies_ns`]. Default false.
     pub latencies: bool,
 }
 
@@ -72,16 +71,18 @@ impl Default for QueuePairOptions {
     }
 }
 
-/// A queue pair driven by one thread of this process; see the module.
+/// A queue pair driven by one thread of this process.
+///
+/// `post` and `ring` submit commands; `poll` takes completions and handles overdue commands.
 pub struct QueuePair<B: IoBuffer> {
     core: Core<B>,
     shared: Arc<Shared>,
     abort_timeout: Duration,
-    /// Commands that had ended when the queue was last created anew.
+    /// Commands that had ended when the queue was last recreated.
     recreated_at: Option<u64>,
     /// Scratch for overdue slots; keeps its capacity.
     overdue: Vec<usize>,
-    // Dropped last: the core's rings and pages lie in them.
+    // Dropped last: they hold the core's rings and pages.
     raw: RawQueuePair,
     pages: Option<Mapping>,
 }
@@ -118,19 +119,18 @@ impl<B: IoBuffer> QueuePair<B> {
         })
     }
 
-    /// Writes a command into the ring without telling the device; see [`QueuePair::ring`].
-    /// `now` starts its deadline.
+    /// Writes a command into the ring without ringing the doorbell; see [`QueuePair::ring`]. `now` starts its
+    /// deadline.
     ///
     /// # Errors
-    /// [`Rejected`] gives the buffer back with the reason; [`crate::RejectReason::Full`] is the
-    /// one to expect.
+    /// [`Rejected`] returns the buffer and the reason, usually [`crate::RejectReason::Full`].
     #[inline(always)]
     pub fn post(&mut self, now: Time, command: Command<'_, B>) -> Result<Cid, Rejected<B>> {
         self.core.post(now, command)
     }
 
-    /// Tells the device about every command posted since the last ring, with one doorbell.
-    /// Nothing while the controller does not know the queue: after a reset, the next poll sees to it.
+    /// Announces every command posted since the last ring with one doorbell. Does nothing while the
+    /// controller does not know the queue: after a reset, the next poll rings.
     #[inline(always)]
     pub fn ring(&mut self) {
         if self.shared.is_in(self.raw.life()) {
@@ -138,7 +138,7 @@ impl<B: IoBuffer> QueuePair<B> {
         }
     }
 
-    /// [`QueuePair::post`] and [`QueuePair::ring`].
+    /// Calls [`QueuePair::post`] and [`QueuePair::ring`].
     ///
     /// # Errors
     /// As [`QueuePair::post`].
@@ -149,8 +149,8 @@ impl<B: IoBuffer> QueuePair<B> {
         Ok(posted)
     }
 
-    /// [`QueuePair::submit`] for a request that failed before, counted in [`Stats::retries`]. When it
-    /// is worth it, and after how long, says [`crate::Controller::retry_delay`].
+    /// Submits a request that failed before, counted in [`Stats::retries`].
+    /// [`crate::Controller::retry_delay`] tells whether and when to do so.
     ///
     /// # Errors
     /// As [`QueuePair::post`].
@@ -160,11 +160,11 @@ impl<B: IoBuffer> QueuePair<B> {
         Ok(posted)
     }
 
-    /// Takes in all completions there are, handing each finished request to `done`, and
-    /// minds the deadlines. Returns how many requests finished.
+    /// Takes all new completions, hands each finished request to `done`, and checks deadlines. Returns the
+    /// number of finished requests.
     ///
-    /// Bounded: at most one lap of the ring. Only when a deadline passed can it
-    /// take longer, up to the controller's time to reset.
+    /// Processes at most one lap of the ring. Takes longer only after a missed deadline, up to the
+    /// controller's time to reset.
     #[inline(always)]
     pub fn poll(&mut self, now: Time, done: impl FnMut(Completion<B>)) -> usize {
         if self.core.has_news() || self.core.may_be_overdue(now) || self.is_out_of_date() {
@@ -173,17 +173,17 @@ impl<B: IoBuffer> QueuePair<B> {
         0
     }
 
-    /// Whether the controller is not any more what it was when the queue was created.
+    /// Returns whether the controller's life changed since the queue was created.
     #[inline(always)]
     fn is_out_of_date(&self) -> bool {
         !self.shared.is_in(self.raw.life())
     }
 
-    /// Out of line, so that a poll that finds nothing saves no registers for it.
+    /// Out of line, so that an empty poll saves no registers for it.
     #[inline(never)]
     fn poll_news(&mut self, now: Time, mut done: impl FnMut(Completion<B>)) -> usize {
         let mut finished = 0;
-        // Of a controller that was reset there is no news: the ring's memory is not the device's.
+        // After a reset, the ring's memory is no longer written by the device.
         if !self.is_out_of_date() {
             finished = self.core.reap(now, &mut done);
         }
@@ -193,7 +193,7 @@ impl<B: IoBuffer> QueuePair<B> {
         finished
     }
 
-    /// What `poll` does when something is wrong.
+    /// Handles violations, overdue commands and changes of the controller's life.
     #[cold]
     #[inline(never)]
     fn attend(&mut self, now: Time, done: &mut impl FnMut(Completion<B>)) -> usize {
@@ -249,13 +249,13 @@ impl<B: IoBuffer> QueuePair<B> {
                 None => outlived = true,
             }
         }
-        // Not if it was taken out of service meanwhile.
+        // Skipped if the controller was taken out of service meanwhile.
         if outlived && !self.is_out_of_date() { self.create_anew(now, done) } else { 0 }
     }
 
     fn abort(&mut self, now: Time, index: usize, cid: Cid) {
         probe::probe!(adit, abort, self.qid().0, cid.0);
-        // The controller's limit (ACL) may leave no room for it now.
+        // The controller's limit (ACL) may leave no room now.
         let sent = self.shared.try_abort(self.raw.life(), now, self.qid(), cid);
         if sent {
             let bus = self.shared.bus();
@@ -269,8 +269,8 @@ impl<B: IoBuffer> QueuePair<B> {
         self.core.abort_tried(index, now, sent);
     }
 
-    /// Deletes the queue and creates it anew, because a command outlived its abort. Other queues
-    /// go on meanwhile. Where nothing has completed since the last time, it is the controller that is ill.
+    /// Deletes and recreates the queue after a command outlived its abort; other queues keep running. If
+    /// nothing completed since the last time, the controller itself is at fault and is taken out of service.
     fn create_anew(&mut self, now: Time, done: &mut impl FnMut(Completion<B>)) -> usize {
         let (qid, bus) = (self.qid(), Arc::clone(self.shared.bus()));
         let what = format!("a command on I/O queue {qid} outlived its abort");
@@ -284,7 +284,7 @@ impl<B: IoBuffer> QueuePair<B> {
             self.fail(&format!("{what}: {error}"));
             return 0;
         }
-        // What completed before the deletion counts.
+        // Completions before the deletion count.
         let finished = self.core.reap(now, done);
         let broken = self.core.take_violation().map(|violation| violation.to_string());
         let deleted = self.raw.delete_completion().map_err(|error| error.to_string());
@@ -297,8 +297,8 @@ impl<B: IoBuffer> QueuePair<B> {
         finished + self.create_again(now, self.raw.life(), done)
     }
 
-    /// Ends what the device was told of, whose queue does not exist any more, and what is overdue
-    /// already, and creates the queue for the controller's `life`.
+    /// Recreates the queue for the controller's `life`. Ends the commands announced to the deleted queue and
+    /// those already overdue.
     fn create_again(
         &mut self,
         now: Time,
@@ -309,7 +309,7 @@ impl<B: IoBuffer> QueuePair<B> {
         let ended = self.core.end_others(&unsent, done);
         self.recreated_at = Some(self.core.stats().completed);
         let created = self.raw.create_again(life);
-        // The ring was cleared: what was never sent is in it again, whatever comes next.
+        // The ring was cleared: restore the commands that were never sent.
         self.core.restart(&unsent);
         match created {
             Ok(()) => self.core.ring(),
@@ -325,12 +325,11 @@ impl<B: IoBuffer> QueuePair<B> {
         self.shared.fail(self.raw.life(), reason);
     }
 
-    /// Runs one command to its end, waiting for it, for those who have nothing else to do.
+    /// Runs one command and waits for its end.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for what the queue does not take and when other commands are in
-    /// flight on it, whose completions would be lost here; [`Error::Status`] or
-    /// [`Error::Failed`] for how it ended.
+    /// [`Error::Invalid`] if the queue rejects the command or has others in flight, whose completions would
+    /// be lost here; [`Error::Status`], [`Error::Device`] or [`Error::Failed`] if it fails.
     pub fn execute(&mut self, command: Command<'_, B>) -> Result<(B, u32)> {
         let bus = Arc::clone(self.shared.bus());
         let device = || bus.device().to_owned();
@@ -341,7 +340,7 @@ impl<B: IoBuffer> QueuePair<B> {
                 "execute is for an idle queue: poll it until nothing is in flight",
             ));
         }
-        // A queue that has to be created anew is, before it is asked for something.
+        // Recreates the queue first, if that is due.
         self.poll(bus.now(), |_| unreachable!("nothing is in flight"));
         self.submit(bus.now(), command)
             .map_err(|rejected| Error::invalid(device(), rejected.reason))?;
@@ -367,8 +366,8 @@ impl<B: IoBuffer> QueuePair<B> {
         }
     }
 
-    /// An error once the controller was taken out of service. Buffers of a controller that
-    /// could not even be reset are not coming back.
+    /// Checks that the controller is in service. Buffers of a controller that could not even be reset are
+    /// never returned.
     ///
     /// # Errors
     /// [`Error::Failed`] with the first failure's reason.
@@ -376,43 +375,43 @@ impl<B: IoBuffer> QueuePair<B> {
         self.shared.check()
     }
 
-    /// Commands in flight; a request of several commands counts each.
+    /// Returns the commands in flight; a split request counts each.
     pub fn in_flight(&self) -> usize {
         self.core.in_flight()
     }
 
-    /// Most commands that can be in flight.
+    /// Returns the most commands that can be in flight.
     pub fn capacity(&self) -> usize {
         self.raw.entries() as usize - 1
     }
 
-    /// The queue's identifier.
+    /// Returns the queue's identifier.
     pub fn qid(&self) -> Qid {
         self.core.qid()
     }
 
-    /// What the queue has counted.
+    /// Returns the queue's counters.
     pub fn stats(&self) -> Stats {
         self.core.stats()
     }
 
-    /// No command in flight is overdue before this: with nothing else to do, poll then.
+    /// Returns a time before which no command is overdue, to poll again if there is nothing else to do;
     /// [`Time::NEVER`] with nothing in flight.
     pub fn next_deadline(&self) -> Time {
         self.core.next_deadline()
     }
 
-    /// Whether the controller is in service; cheaper than [`QueuePair::check`].
+    /// Returns whether the controller is in service; cheaper than [`QueuePair::check`].
     pub(crate) fn is_in_service(&self) -> bool {
         self.shared.life().is_running()
     }
 
-    /// Whether the controller could not be stopped: buffers in flight are not coming back.
+    /// Returns whether the controller could not be stopped: buffers in flight are withheld.
     pub(crate) fn is_stuck(&self) -> bool {
         self.shared.life().state() == State::Stuck
     }
 
-    /// The eventfd that counts this queue's interrupts, if the controller was opened with them.
+    /// Returns the eventfd that counts this queue's interrupts, if the controller was opened with interrupts.
     pub fn interrupt(&self) -> Option<BorrowedFd<'_>> {
         self.raw.interrupt()
     }
@@ -437,7 +436,7 @@ impl<B: IoBuffer> fmt::Debug for QueuePair<B> {
     }
 }
 
-/// Bytes of the list pool and the bounce pool.
+/// Returns the bytes of the list pool and the bounce pool.
 fn pool_bytes(options: &QueuePairOptions) -> Result<(usize, usize)> {
     let page = PAGE_BYTES as usize;
     let (lists, bounces) = (options.list_pages, options.bounce_pages);

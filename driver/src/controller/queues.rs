@@ -1,4 +1,4 @@
-//! Creating and deleting I/O queues, and where their rings lie.
+//! Creates and deletes I/O queues, and places their rings.
 
 use std::any::Any;
 use std::collections::BTreeSet;
@@ -16,14 +16,12 @@ use crate::spec::{DataPointer, Iova, Qid, QueueEntries, QueuePriority, Sqe};
 use crate::sys::Atomics;
 use crate::transfer::PAGE_BYTES;
 
-/// Bytes of a submission queue entry.
 const SQE_BYTES: usize = 64;
-/// Bytes of a completion queue entry.
 const CQE_BYTES: usize = 16;
-/// Where the admin completion ring lies behind the admin submission ring.
+/// Offset of the admin completion ring from the admin submission ring.
 pub(super) const ADMIN_CQ_OFFSET: u64 = PAGE_BYTES;
 
-/// I/O queue identifiers not in use.
+/// Unused I/O queue identifiers.
 #[derive(Debug)]
 pub(crate) struct QueueIds {
     free: BTreeSet<u16>,
@@ -31,7 +29,7 @@ pub(crate) struct QueueIds {
 }
 
 impl QueueIds {
-    /// Identifiers 1 to `count`, which the controller granted.
+    /// Starts with identifiers 1 to `count`, the number granted.
     pub(super) fn new(count: u16) -> QueueIds {
         QueueIds { free: (1..=count).collect(), count }
     }
@@ -44,45 +42,44 @@ impl QueueIds {
     }
 }
 
-/// Ring memory with the address the device knows it by.
+/// Ring memory and its device address.
 #[derive(Clone, Debug)]
 pub struct RingSpace {
     memory: RingMemory,
     iova: Iova,
 }
 
-/// What a ring is made of.
 #[derive(Clone, Debug)]
 enum RingMemory {
     /// Memory of this process.
     Here(Atomics),
-    /// Memory of another agent's: its bytes, and what keeps it.
+    /// Another agent's memory: its length, and its owner.
     Elsewhere(usize, #[allow(dead_code, reason = "held, not read")] Arc<dyn Any + Send + Sync>),
 }
 
 impl RingSpace {
-    /// Memory the caller brings, which is cleared when a queue is made of it, and the address
-    /// at which the device finds its first byte: 4 KiB aligned.
+    /// Wraps memory from the caller, which is cleared when a queue is created in it. `iova` is the device's
+    /// address of its first byte, 4 KiB aligned.
     ///
     /// # Safety
-    /// The device reaches this memory and no other through `iova` for the memory's length, until
-    /// the queue made of it is dropped.
+    /// The device reaches this memory and no other through `iova` for the memory's length, until the queue
+    /// made of it is dropped.
     #[allow(unsafe_code)]
     pub unsafe fn new(memory: Atomics, iova: Iova) -> RingSpace {
         RingSpace { memory: RingMemory::Here(memory), iova }
     }
 
-    /// `bytes` of memory that this process does not reach, such as a GPU's, kept by `owner`; for queues
-    /// that the agent which reaches it drives.
+    /// Wraps `bytes` of memory that this process cannot access, such as a GPU's, kept by `owner`; for queues
+    /// that another agent drives.
     ///
     /// # Safety
-    /// As [`RingSpace::new`]; and the caller has cleared it since it was last a queue's.
+    /// As [`RingSpace::new`]; and the caller has cleared it since its last use by a queue.
     #[allow(unsafe_code)]
     pub unsafe fn remote(bytes: usize, iova: Iova, owner: Arc<dyn Any + Send + Sync>) -> RingSpace {
         RingSpace { memory: RingMemory::Elsewhere(bytes, owner), iova }
     }
 
-    /// The memory, where this process reaches it.
+    /// Returns the memory, if this process can access it.
     pub fn memory(&self) -> Option<&Atomics> {
         match &self.memory {
             RingMemory::Here(memory) => Some(memory),
@@ -90,7 +87,7 @@ impl RingSpace {
         }
     }
 
-    /// Length in bytes.
+    /// Returns the length in bytes.
     pub fn bytes(&self) -> usize {
         match &self.memory {
             RingMemory::Here(memory) => memory.len(),
@@ -98,12 +95,12 @@ impl RingSpace {
         }
     }
 
-    /// Where the device finds its first byte.
+    /// Returns the device's address of the first byte.
     pub fn iova(&self) -> Iova {
         self.iova
     }
 
-    /// The memory of a queue that this process drives.
+    /// Returns the memory of a queue that this process drives.
     fn ours(&self) -> Atomics {
         self.memory().expect("a queue pair of the CPU's has rings it reaches").clone()
     }
@@ -115,7 +112,7 @@ impl RingSpace {
     }
 }
 
-/// Where the rings of a queue pair lie.
+/// Location of a queue pair's rings.
 #[derive(Debug, Default)]
 pub enum Placement {
     /// In host memory near the device.
@@ -123,41 +120,38 @@ pub enum Placement {
     Host,
     /// Submission ring in the controller memory buffer, completion ring in host memory.
     Cmb,
-    /// In memory of the caller's: another mapping, or another device's memory.
+    /// In caller-supplied memory: another mapping, or another device's memory.
     Supplied(SuppliedRings),
 }
 
 impl Placement {
-    /// Whether a ring lies where this process does not reach it.
+    /// Returns whether this process cannot access one of the rings.
     pub(super) fn is_remote(&self) -> bool {
         let Placement::Supplied(rings) = self else { return false };
         rings.submission.memory().is_none() || rings.completion.memory().is_none()
     }
 }
 
-/// Ring memory that the caller brings, and optionally other ways to the doorbells.
+/// Ring memory from the caller, and optionally other mappings of the doorbells.
 #[derive(Debug)]
 pub struct SuppliedRings {
     /// At least 64 bytes for each entry.
     pub submission: RingSpace,
     /// At least 16 bytes for each entry.
     pub completion: RingSpace,
-    /// The submission tail and completion head doorbells as the caller mapped them;
-    /// `None` uses the bus's.
+    /// The submission tail and completion head doorbells as mapped by the caller; `None` uses the bus's.
     pub doorbells: Option<(Doorbell, Doorbell)>,
 }
 
-/// A queue pair as the controller has it: created, with memory and doorbells, and
-/// nobody driving it yet.
+/// A queue pair that the controller knows, with memory and doorbells but no driver yet.
 ///
-/// [`crate::QueuePair`] drives one from the CPU. Another agent can drive it
-/// instead: it needs [`RawQueuePair::qid`], the rings and the doorbells.
-/// Dropping it deletes both queues.
+/// [`crate::QueuePair`] drives one from the CPU. Another agent needs [`RawQueuePair::qid`], the rings and the
+/// doorbells. Dropping it deletes both queues.
 #[derive(Debug)]
 pub struct RawQueuePair {
     shared: Arc<Shared>,
     qid: Qid,
-    /// The controller's when the queues were created.
+    /// The controller's life in which the queues were created.
     life: Life,
     entries: QueueEntries,
     rings: Rings,
@@ -165,7 +159,7 @@ pub struct RawQueuePair {
     closed: bool,
 }
 
-/// The memory of both rings and what keeps it.
+/// The memory of both rings and its owners.
 #[derive(Debug)]
 struct Rings {
     submission: RingSpace,
@@ -201,7 +195,7 @@ impl RawQueuePair {
         entries: QueueEntries,
         placement: Placement,
     ) -> Result<RawQueuePair> {
-        // Before memory is taken: pages of the controller memory buffer go back only with a queue.
+        // Before memory is taken: only a complete pair returns pages of the controller memory buffer.
         let registers = match &placement {
             Placement::Supplied(SuppliedRings { doorbells: Some(_), .. }) => None,
             _ => Some(shared.doorbells.registers(qid)?),
@@ -236,87 +230,86 @@ impl RawQueuePair {
         self.call("Create I/O Submission Queue", sq).inspect_err(|_| self.undo_completion())
     }
 
-    /// Runs an admin command about these queues, as long as the controller knows them.
+    /// Runs an admin command about these queues, if the controller still knows them.
     fn call(&self, name: &'static str, sqe: Sqe) -> Result<()> {
         self.shared.call_in(self.life, name, sqe, None).map(drop)
     }
 
-    /// The controller's life in which the queues exist.
+    /// Returns the controller's life in which the queues exist.
     #[inline(always)]
     pub(crate) fn life(&self) -> Life {
         self.life
     }
 
-    /// Deletes the submission queue, which has to go first (Base 2.0 sections 5.6 and 5.7):
-    /// the controller completes or forgets what is in flight.
+    /// Deletes the submission queue, which must go first (Base 2.0 sections 5.6 and 5.7): the controller
+    /// completes or drops the commands in flight.
     pub(crate) fn delete_submission(&self) -> Result<()> {
         self.call("Delete I/O Submission Queue", Sqe::delete_io_sq(self.qid))
     }
 
-    /// Deletes the completion queue.
     pub(crate) fn delete_completion(&self) -> Result<()> {
         self.call("Delete I/O Completion Queue", Sqe::delete_io_cq(self.qid))
     }
 
-    /// Creates the queues anew, after they were deleted or in a new life of the controller.
+    /// Recreates the queues after a deletion or in a new life of the controller.
     pub(crate) fn create_again(&mut self, life: Life) -> Result<()> {
         self.life = life;
         self.create_queues()
     }
 
-    /// Deletes the completion queue of a pair that has no submission queue. Where that is
-    /// refused the queue may still be written, so the controller goes out of service.
+    /// Deletes the completion queue of a pair without a submission queue. If that fails, the controller may
+    /// still write the ring, so it goes out of service.
     fn undo_completion(&self) {
         if let Err(error) = self.delete_completion() {
             self.shared.fail(self.life, &error.to_string());
         }
     }
 
-    /// The interrupt vector of this queue, if the controller was opened with interrupts.
+    /// Returns this queue's interrupt vector, if the controller was opened with interrupts.
     fn vector(&self) -> Option<u16> {
         let vectors = self.shared.vectors.len();
-        // Vector 0 belongs to the admin queue where there is another one.
+        // Vector 0 is the admin queue's unless it is the only one.
         (vectors > 0)
             .then(|| if vectors == 1 { 0 } else { 1 + (self.qid.0 - 1) % (vectors as u16 - 1) })
     }
 
-    /// The eventfd that counts this queue's interrupts, if the controller was opened with them.
+    /// Returns the eventfd that counts this queue's interrupts, if the controller was opened with interrupts.
     pub fn interrupt(&self) -> Option<BorrowedFd<'_>> {
         self.vector().map(|vector| self.shared.vectors[usize::from(vector)].as_fd())
     }
 
-    /// The identifier of both queues.
+    /// Returns the identifier of both queues.
     pub fn qid(&self) -> Qid {
         self.qid
     }
 
-    /// Entries of each ring.
+    /// Returns the entries of each ring.
     pub fn entries(&self) -> u32 {
         self.entries.get()
     }
 
-    /// The submission ring: 64 bytes for each entry.
+    /// Returns the submission ring: 64 bytes for each entry.
     pub fn submission(&self) -> &RingSpace {
         &self.rings.submission
     }
 
-    /// The completion ring: 16 bytes for each entry; the first lap's phase is 1.
+    /// Returns the completion ring: 16 bytes for each entry; the first lap's phase is 1.
     pub fn completion(&self) -> &RingSpace {
         &self.rings.completion
     }
 
-    /// The submission tail and completion head doorbells, for another agent to ring.
+    /// Returns the submission tail and completion head doorbells, for another agent to ring.
     ///
     /// # Panics
-    /// Never for a caller: only [`crate::QueuePair`] takes them away, with the pair itself.
+    /// Never for callers: only [`crate::QueuePair`] takes the doorbells, along with the pair.
     pub fn doorbells(&self) -> (&Doorbell, &Doorbell) {
         let (submission, completion) =
             self.doorbells.as_ref().expect("a queue pair of the CPU's owns its doorbells");
         (submission, completion)
     }
 
-    /// Deletes both queues, as dropping the pair does, and tells how it went: whether the controller can no longer touch
-    /// the rings or the memory that commands in them name. Where it can, all of that has to be leaked, as the rings are.
+    /// Deletes both queues, as a drop does. Returns whether the controller can no longer access the rings or
+    /// the memory that their commands name. If `false`, leak that memory; the rings are leaked here.
     #[must_use]
     pub fn delete(mut self) -> bool {
         self.close()
@@ -326,7 +319,7 @@ impl RawQueuePair {
         &self.shared
     }
 
-    /// The rings for the CPU to drive; once.
+    /// Takes the rings for the CPU to drive; once.
     pub(crate) fn take_rings(&mut self) -> (SubmissionRing, CompletionRing) {
         let registers = self.doorbells.take().expect("rings are taken once");
         let (sq_bell, cq_bell) = self.shared.doorbells.bells(self.qid, registers);
@@ -335,13 +328,13 @@ impl RawQueuePair {
         (sq, CompletionRing::new(self.rings.completion.ours(), depth, cq_bell))
     }
 
-    /// Deletes both queues. `true` once the device can no longer touch what was in flight.
+    /// Deletes both queues. Returns `true` once the device can no longer access memory in flight.
     pub(crate) fn close(&mut self) -> bool {
         if std::mem::replace(&mut self.closed, true) {
-            // Of a pair that was never whole, or whose controller failed: not before that is settled.
+            // The pair was never complete, or its controller failed: wait until that is settled.
             return self.shared.is_in(self.life) || self.shared.wait_settled(self.life);
         }
-        // A controller that was reset since does not know them.
+        // A controller that was reset since does not know the queues.
         if self.shared.is_in(self.life) {
             match self.delete_submission().and_then(|()| self.delete_completion()) {
                 Ok(()) => return true,
@@ -355,8 +348,8 @@ impl RawQueuePair {
 impl Drop for RawQueuePair {
     fn drop(&mut self) {
         if !self.close() {
-            // The device may still write them: neither their memory nor their addresses may be
-            // used again. Whether the caller's are unmapped, we cannot tell.
+            // The device may still write the rings: neither their memory nor their addresses may be reused.
+            // The driver cannot tell whether caller-supplied memory is unmapped.
             std::mem::forget((self.rings.submission.clone(), self.rings.completion.clone()));
             std::mem::forget(self.rings.host.take());
         }
@@ -377,7 +370,7 @@ fn checked_entries(shared: &Shared, depth: u32) -> Result<QueueEntries> {
     })
 }
 
-/// Finds memory for both rings.
+/// Allocates or checks the memory of both rings.
 fn place(
     shared: &Arc<Shared>,
     entries: QueueEntries,
@@ -445,7 +438,7 @@ fn check_supplied(shared: &Shared, supplied: &SuppliedRings, entries: QueueEntri
     Ok(())
 }
 
-/// The admin queue's rings at the start of `host`, and its memory's end.
+/// Returns the admin queue's rings at the start of `host`.
 pub(super) fn admin_rings(
     host: &Mapping,
     entries: u32,

@@ -6,10 +6,9 @@ use crate::bus::Bus;
 use crate::error::{Error, Result};
 use crate::spec::register::{AQA, CAP, CC, CSTS, Csts, Readable, Reg, RegValue, VS, Writable};
 
-/// How long to let pass between two looks at a register.
+/// Interval between two reads of a register.
 const LOOK_EVERY: Duration = Duration::from_micros(100);
 
-/// Reads a register.
 pub(crate) fn read<T: RegValue, A: Readable>(bus: &dyn Bus, register: Reg<T, A>) -> T {
     T::from_raw(match T::WIDTH {
         8 => bus.read64(register.offset()),
@@ -17,8 +16,8 @@ pub(crate) fn read<T: RegValue, A: Readable>(bus: &dyn Bus, register: Reg<T, A>)
     })
 }
 
-/// Writes a register. Those that steer DMA (ASQ, ACQ, CC, CMBMSC) are for bring-up and the way down alone, which name only
-/// memory that they mapped and hold.
+/// Writes a register. Those that steer DMA (ASQ, ACQ, CC, CMBMSC) are for bring-up and the way down alone,
+/// which name only memory that they mapped and hold.
 #[allow(unsafe_code)]
 pub(crate) fn write<T: RegValue, A: Writable>(bus: &dyn Bus, register: Reg<T, A>, value: T) {
     // SAFETY: the callers, all in this crate, keep to the above.
@@ -30,8 +29,8 @@ pub(crate) fn write<T: RegValue, A: Writable>(bus: &dyn Bus, register: Reg<T, A>
     }
 }
 
-/// The registers that tell what state a controller is in, for errors and the log. Those of a device that is gone say
-/// nothing, so their bits are not told.
+/// Formats the registers that show a controller's state, for errors and the log. A removed device's registers
+/// are not decoded.
 pub(crate) fn describe(bus: &dyn Bus) -> String {
     let status = read(bus, CSTS);
     if status.is_all_ones() {
@@ -42,7 +41,7 @@ pub(crate) fn describe(bus: &dyn Bus) -> String {
     format!("{cap} VS {version} {config} {status} {queues}")
 }
 
-/// Waits until `reached` holds of CSTS.
+/// Waits until CSTS satisfies `reached`.
 ///
 /// # Errors
 /// [`Error::Timeout`] after `timeout`, [`Error::Device`] if the device is gone.
@@ -73,10 +72,9 @@ pub(crate) fn wait_for(
     }
 }
 
-/// What registers say that read as all ones.
 pub(crate) const GONE: &str = "its registers read as all ones: the device was removed, its link is down, or its server does not answer";
 
-/// The device reads as all ones: it was removed, its power or link is off, or no server answers for it.
+/// Returns the error of a device that reads as all ones: removed, without power or link, or without a server.
 pub(crate) fn gone(bus: &dyn Bus) -> Error {
     Error::device(
         bus.device(),

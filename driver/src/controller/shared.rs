@@ -1,10 +1,9 @@
-//! What a controller's handle and all its queues share, and its end.
+//! State shared by a controller's handles and queues, and its shutdown.
 //!
-//! Whoever first meets a failure takes the controller out of service with
-//! [`Shared::fail`]: it is then quiesced (the device touches no memory of ours any more, so
-//! buffers may be handed back) or stuck (it may, so they are kept). [`Shared::recover`]
-//! brings it back as its next incarnation; each queue then finds that it is of the last one
-//! and creates itself anew.
+//! The first thread to meet a failure takes the controller out of service with [`Shared::fail`]: it is then
+//! quiesced (the device no longer accesses our memory, so buffers may be returned) or stuck (it may, so they
+//! are withheld). [`Shared::recover`] brings it back as its next incarnation; each queue then notices that it
+//! belongs to the last one and recreates itself.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, TryLockError};
@@ -25,7 +24,7 @@ use crate::memory::Buffer;
 use crate::spec::register::CSTS;
 use crate::spec::{Cid, Qid, Sqe};
 
-/// See the module.
+/// State shared by a controller's handles and queues.
 pub(crate) struct Shared {
     life: SharedLife,
     reason: Mutex<String>,
@@ -36,18 +35,18 @@ pub(crate) struct Shared {
     pub(super) doorbells: Doorbells,
     pub(super) cmb: Option<Mutex<Cmb>>,
     pub(super) vectors: Vec<std::os::fd::OwnedFd>,
-    /// Events found and not yet given to anybody.
+    /// Events found but not yet returned by `poll`.
     pub(super) events: Mutex<VecDeque<Event>>,
     pub(super) sizes: Mutex<Sizes>,
     pub(super) pause: Pause,
     /// Why it must not be recovered.
     given_up: OnceLock<&'static str>,
     bus: Arc<dyn Bus>,
-    /// Given back last of all, when the controller is shut down.
+    /// Released last, when the controller is shut down.
     _claim: Claim,
 }
 
-/// What bring-up hands over.
+/// The results of bring-up.
 pub(super) struct Parts {
     pub(super) admin: Admin,
     pub(super) ids: QueueIds,
@@ -60,7 +59,7 @@ pub(super) struct Parts {
     pub(super) claim: Claim,
 }
 
-/// A lock's content, also after another thread panicked with it: every holder leaves it whole.
+/// Locks a mutex even after a panic in another thread: every holder leaves the content consistent.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
@@ -95,18 +94,18 @@ impl Shared {
         self.life.get()
     }
 
-    /// Whether nothing has gone wrong since `life` was seen.
+    /// Returns whether nothing has gone wrong since `life` was read.
     #[inline(always)]
     pub(crate) fn is_in(&self, life: Life) -> bool {
         self.life.is(life)
     }
 
-    /// An error while the controller is out of service.
+    /// Returns an error while the controller is out of service.
     pub(crate) fn check(&self) -> Result<()> {
         if self.life().is_running() { Ok(()) } else { Err(self.failed()) }
     }
 
-    /// The life that the controller is in service in.
+    /// Returns the current life, in service.
     ///
     /// # Errors
     /// [`Error::Failed`] while it is out of service.
@@ -120,8 +119,8 @@ impl Shared {
         Error::Failed { device: self.bus.device().to_owned(), reason }
     }
 
-    /// Runs an admin command. One that times out, and a completion that breaks the protocol,
-    /// take the controller out of service.
+    /// Runs an admin command. A timeout, or a completion that breaks the protocol, takes the controller out
+    /// of service.
     ///
     /// # Errors
     /// As [`Admin::call`]; [`Error::Failed`] while the controller is out of service.
@@ -134,7 +133,7 @@ impl Shared {
         self.call_in(self.running_life()?, name, sqe, data)
     }
 
-    /// The same for a command that means something only as long as the controller is in `life`.
+    /// Runs an admin command that is valid only while the controller is in `life`.
     pub(super) fn call_in(
         &self,
         life: Life,
@@ -161,12 +160,12 @@ impl Shared {
         result
     }
 
-    /// Access to the admin queue beyond calls.
+    /// Gives access to the admin queue beyond calls.
     pub(super) fn with_admin<R>(&self, f: impl FnOnce(&mut Admin) -> R) -> R {
         f(&mut lock(&self.admin))
     }
 
-    /// The same without waiting; `None` while another thread has it.
+    /// Gives access without waiting; `None` while another thread holds the queue.
     pub(super) fn try_with_admin<R>(&self, f: impl FnOnce(&mut Admin) -> R) -> Option<R> {
         match self.admin.try_lock() {
             Ok(mut admin) => Some(f(&mut admin)),
@@ -175,11 +174,11 @@ impl Shared {
         }
     }
 
-    /// Asks the controller to abort a command, without waiting; `false` if that is not
-    /// possible right now. A controller that left an earlier abort unanswered goes out of service.
+    /// Requests an abort without waiting; returns `false` if that is not possible now. A controller that left
+    /// an earlier abort unanswered goes out of service.
     pub(crate) fn try_abort(&self, life: Life, now: Time, qid: Qid, cid: Cid) -> bool {
         let timeout = self.options.admin_timeout;
-        // Whoever ends the life needs the same lock to end what is in flight.
+        // The thread that ends the life needs the same lock to end what is in flight.
         let abort = self
             .try_with_admin(|admin| self.is_in(life).then(|| admin.abort(now, timeout, qid, cid)));
         let abort = abort.flatten();
@@ -189,8 +188,8 @@ impl Shared {
         abort == Some(Abort::Sent)
     }
 
-    /// Why the controller will never answer again, if its registers say so: then there is no
-    /// use in aborting commands.
+    /// Returns the reason if registers show that the controller will never answer again: aborting commands is
+    /// then useless.
     pub(crate) fn cause_of_death(&self) -> Option<String> {
         let status = read(&*self.bus, CSTS);
         if status.is_all_ones() {
@@ -204,10 +203,10 @@ impl Shared {
         }
     }
 
-    /// Takes the controller out of service if it is still in `life`, by [`quiesce`]. The first
-    /// caller does it, others return at once.
+    /// Takes the controller out of service if it is still in `life`, by [`quiesce`]. The first caller does
+    /// the work; others return at once.
     pub(crate) fn fail(&self, life: Life, reason: &str) {
-        // The reason is there before anybody can see that it is needed.
+        // Store the reason before any thread can see that it is needed.
         let mut written = lock(&self.reason);
         if !life.is_running() || !self.life.advance(life, life.with(State::Failing)) {
             return;
@@ -221,8 +220,8 @@ impl Shared {
         self.finish(life, quiesce(&*self.bus, &self.info));
     }
 
-    /// Waits until nobody is failing or recovering the controller. `true` if what was in flight
-    /// in `life` is out of the device's reach. Bounded by what the other thread is at.
+    /// Waits until no thread is failing or recovering the controller. Returns `true` if the device cannot
+    /// access what was in flight in `life`. Bounded by the other thread's work.
     pub(super) fn wait_settled(&self, life: Life) -> bool {
         loop {
             match self.life().state() {
@@ -234,7 +233,7 @@ impl Shared {
         }
     }
 
-    /// Brings a controller that is out of service back.
+    /// Returns the controller to service.
     ///
     /// # Errors
     /// As [`bring_up::bring_up_again`]; the controller is then out of service as before.
@@ -256,17 +255,18 @@ impl Shared {
         }
     }
 
-    /// Whether the device may still write memory that is in flight: it stays with the queue then.
+    /// Returns whether the device may still write memory in flight, which then stays with the queue.
     pub(super) fn may_still_write(&self) -> bool {
         self.life().state() == State::Stuck
     }
 
-    /// Whether a recovery that failed may succeed later: the device does not answer, and may be used again.
+    /// Returns whether a failed recovery may succeed later: the device does not answer, and its removal was
+    /// not requested.
     pub(super) fn may_come_back(&self) -> bool {
         self.given_up.get().is_none() && read(&*self.bus, CSTS).is_all_ones()
     }
 
-    /// From now on the controller is not to be recovered.
+    /// Forbids recovery from now on.
     pub(super) fn give_up(&self, why: &'static str) {
         self.given_up.get_or_init(|| why);
     }
@@ -282,7 +282,7 @@ impl Shared {
         let _span = tracing::info_span!("recover", device = self.bus.device()).entered();
         let begun = self.bus.now();
         if let Err(error) = bring_up::reach(self) {
-            // Nothing was handed to it, so it is what it was.
+            // Nothing was handed to the device, so restore its state.
             tracing::debug!("{}: cannot be reached: {error}", self.bus.device());
             *lock(&self.reason) = error.to_string();
             self.life.set(life);
@@ -293,7 +293,7 @@ impl Shared {
             Ok(()) => {
                 self.pause.clear();
                 self.life.set(life.next());
-                // The system may have asked for the device meanwhile, when there was nothing to fail.
+                // The system may have requested removal meanwhile, when there was nothing to fail.
                 if let Some(why) = self.given_up.get() {
                     self.fail(life.next(), why);
                     return self.check_not_given_up();
@@ -312,7 +312,7 @@ impl Shared {
         recovered
     }
 
-    /// Settles what a failed or closed controller's memory is worth.
+    /// Decides whether a stopped controller's memory is safe to reuse, and stores the state.
     fn finish(&self, life: Life, quiesced: Result<Stopped>) {
         let state = match quiesced {
             Ok(Stopped::Reset) => State::Quiesced,
@@ -337,8 +337,8 @@ impl Shared {
     }
 }
 
-/// Waiting for an answer as long as the controller is in `life`: a failure that another thread
-/// met ends the wait, and those in line.
+/// Waits as long as the controller is in `life`: a failure seen by another thread ends the wait, and those in
+/// line.
 struct InLife<'a> {
     shared: &'a Shared,
     life: Life,
@@ -369,7 +369,7 @@ impl Drop for Shared {
         if let Err(error) = shut_down(&*bus, self.info.shutdown_timeout) {
             tracing::warn!("{error}");
         }
-        // Only now may rings and buffers be unmapped: the order of law 3.
+        // Only now may rings and buffers be unmapped (law 3).
         self.finish(life, quiesce(&*bus, &self.info));
     }
 }

@@ -1,8 +1,8 @@
-//! Keeping others off a file or block device: a lock that whoever else asks for it is refused.
+//! Exclusive use of a file or block device, by a lock.
 //!
-//! The lock is advisory (`flock`) and goes with the last copy of the [`Lock`], so also with the process, however it
-//! ends. A process that was forked off meanwhile has a copy too, until it executes another program or ends. The lock
-//! holds off those who ask for it, as every exclusive open does. `/dev/nvme0n1` and `/dev/ng0n1` are two files to the
+//! The lock is advisory (`flock`) and ends with the last copy of the [`Lock`], so also with the process. A
+//! forked process has a copy too, until it executes another program or ends. The lock only excludes others
+//! that ask for it, as every exclusive open does. `/dev/nvme0n1` and `/dev/ng0n1` are two files to the
 //! kernel, and so two locks.
 
 use std::fs::{File, OpenOptions, TryLockError};
@@ -12,9 +12,9 @@ use std::sync::Arc;
 
 use crate::error::{Error, Result};
 
-/// Keeps others off for as long as it, or a copy of it, is there.
+/// Holds the lock while it or a copy exists.
 ///
-/// It has the file open a second time: the kernel lets go of what a ring has registered some time after the ring is
+/// Opens the file a second time: the kernel releases what a ring has registered some time after the ring is
 /// closed, and a lock with it.
 #[derive(Clone, Debug)]
 pub(super) struct Lock {
@@ -25,11 +25,11 @@ impl Lock {
     /// Takes the lock of the file or device at `path`.
     ///
     /// # Errors
-    /// [`Error::Refused`] where somebody else has it, in this process or another; where the kernel itself uses the block
-    /// device, as for a mounted file system; and where the file system has no locks.
+    /// [`Error::Refused`] if another handle holds it, in this process or another; if the kernel itself uses
+    /// the block device, for example for a mounted file system; or if the file system has no locks.
     pub(super) fn take(path: &Path, device: &str) -> Result<Lock> {
         let what = "open it for itself alone";
-        // Of a block device: not while the kernel itself uses it. Means nothing for a file.
+        // On a block device: fail while the kernel itself uses it. No effect on a file.
         let file = OpenOptions::new().read(true).custom_flags(libc::O_EXCL).open(path);
         let file = file.map_err(|why| {
             let fix = match why.raw_os_error() {

@@ -1,4 +1,4 @@
-//! Which requests fit what a kernel path addresses.
+//! Checks requests against the size and limits of a kernel path.
 
 use super::Operation;
 use crate::memory::IoBuffer;
@@ -7,7 +7,7 @@ use crate::spec::Lba;
 use crate::sys::file_io::PIECES_MAX;
 use crate::transfer::Unplannable;
 
-/// The kernel cuts longer transfers short (`MAX_RW_COUNT`: 2 GiB less a page).
+/// The kernel truncates longer transfers (`MAX_RW_COUNT`: 2 GiB less a page).
 pub(super) const TRANSFER_BYTES_MAX: u64 = 0x7fff_f000;
 
 /// The size of a file or device in LBAs.
@@ -15,7 +15,7 @@ pub(super) const TRANSFER_BYTES_MAX: u64 = 0x7fff_f000;
 pub(super) struct Extent {
     lbas: u64,
     lba_shift: u32,
-    /// A request has at most so many bytes, and so many segments.
+    /// Most bytes and segments of a request.
     bytes_max: u64,
     segments_max: usize,
 }
@@ -23,14 +23,14 @@ pub(super) struct Extent {
 /// A run of bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Run {
-    /// Of the first.
+    /// Offset of the first byte.
     pub offset: u64,
-    /// How many.
+    /// Length in bytes.
     pub bytes: u64,
 }
 
 impl Extent {
-    /// What `bytes` hold of LBAs of `lba_bytes`, a power of two.
+    /// Creates the extent of `bytes` in LBAs of `lba_bytes`, a power of two.
     pub(super) fn new(bytes: u64, lba_bytes: u32) -> Extent {
         assert!(lba_bytes.is_power_of_two(), "LBAs are a power of two of bytes");
         let lba_shift = lba_bytes.trailing_zeros();
@@ -38,10 +38,10 @@ impl Extent {
         Extent { lbas: bytes >> lba_shift, lba_shift, bytes_max, segments_max }
     }
 
-    /// The bytes that a request is about; none for a flush.
+    /// Returns the bytes that a request covers; none for a flush.
     ///
     /// # Errors
-    /// Why no queue takes it.
+    /// The reason why no queue takes it.
     #[inline]
     pub(super) fn run<B: IoBuffer>(
         &self,

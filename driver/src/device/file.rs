@@ -1,4 +1,4 @@
-//! The regular file or block device at the end of a kernel path: opened, sized, made longer where asked.
+//! The regular file or block device of a kernel path: opened, sized, extended on request.
 
 use std::fs::{File, Metadata, OpenOptions};
 use std::io;
@@ -17,14 +17,14 @@ use crate::queue_pair::{CommandError, Errno};
 use crate::sys::{file_io, punch_hole};
 use crate::target::KernelTarget;
 
-/// What offsets are multiples of where nothing else says so: a sector.
+/// Default alignment of offsets: a sector.
 const SECTOR: u32 = 512;
-/// Bytes of a polled command where the kernel does not say.
+/// Bytes of a polled command if the kernel reports no limit.
 const POLLED_BYTES: u64 = 128 << 10;
-/// What direct I/O asks for at most, of the file systems there are.
+/// Largest alignment that any file system requires for direct I/O.
 const DIRECT_MAX: u32 = 4096;
 
-/// An open file, shared by the queues on it.
+/// An open file, shared by its queues.
 #[derive(Clone, Debug)]
 pub(super) struct OpenFile {
     file: Arc<File>,
@@ -39,22 +39,22 @@ pub(super) struct OpenFile {
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Kind {
     Regular,
-    /// With where the kernel describes its queue, if it does.
+    /// With the sysfs directory of its queue, if any.
     Block(Option<PathBuf>),
 }
 
-/// Opens what `target` names.
+/// Opens the file of `target`.
 ///
 /// # Errors
-/// [`Error::Refused`] with what the system said; [`Error::Invalid`] for what is neither a file nor a block device, and
-/// for an empty file.
+/// [`Error::Refused`] with the system's error; [`Error::Invalid`] for an empty file, and for anything but a
+/// file or block device.
 pub(super) fn open(target: &KernelTarget, options: &DeviceOptions) -> Result<OpenFile> {
     let device = target.device();
     if let Some(bytes) = options.file_bytes {
         lay_out(target, bytes)?;
     }
     let no_file = || Error::invalid(&device, "neither a regular file nor a block device");
-    // Opening some of the others would wait for somebody at the other end.
+    // Opening some other kinds would wait for a peer.
     let is_other = |about: Metadata| !(about.is_file() || about.file_type().is_block_device());
     if target.file.metadata().is_ok_and(is_other) {
         return Err(no_file());
@@ -105,7 +105,7 @@ impl OpenFile {
         Extent::new(self.bytes, self.lba_bytes)
     }
 
-    /// What it is as a device whose queues take `queue_depth_max` requests.
+    /// Describes it as a device whose queues take `queue_depth_max` requests.
     pub(super) fn info(&self, target: &KernelTarget, queue_depth_max: u32) -> DeviceInfo {
         DeviceInfo {
             device: target.device(),
@@ -122,10 +122,10 @@ impl OpenFile {
         }
     }
 
-    /// Has the device forget a range, or the file system make a hole of it.
+    /// Discards a range of a block device, or punches a hole in a file.
     ///
     /// # Errors
-    /// What the system says.
+    /// The system's error.
     pub(super) fn deallocate(&self, run: Run) -> io::Result<()> {
         match self.kind {
             Kind::Block(_) => file_io::discard(&self.file, run.offset, run.bytes),
@@ -133,15 +133,16 @@ impl OpenFile {
         }
     }
 
-    /// Punches a hole, which zeroes a range of a block device and gives it back where the device does both at once.
+    /// Punches a hole. On a block device this zeroes a range and deallocates it if the device does both at
+    /// once.
     ///
     /// # Errors
-    /// What the system says.
+    /// The system's error.
     pub(super) fn punch(&self, run: Run) -> io::Result<()> {
         punch_hole(&self.file, run.offset, run.bytes)
     }
 
-    /// Whether [`OpenFile::punch`] works.
+    /// Returns whether [`OpenFile::punch`] works.
     pub(super) fn punches(&self) -> bool {
         match &self.kind {
             Kind::Regular => self.deallocates,
@@ -152,7 +153,7 @@ impl OpenFile {
         }
     }
 
-    /// What a failure of a request comes from: of a block device that was removed, whose size is 0 then, reads end
+    /// Finds the cause of a request's failure: on a removed block device, whose size is then 0, reads end
     /// short and writes find no space.
     #[cold]
     pub(super) fn explain(&self, error: CommandError) -> CommandError {
@@ -162,12 +163,12 @@ impl OpenFile {
         if was_removed { CommandError::System(Errno(libc::ENODEV)) } else { error }
     }
 
-    /// How requests are cut where completions are polled for: what the kernel itself would split never ends there (seen
-    /// with 6.1, by fio as well).
+    /// Returns how to split polled requests: those that the kernel itself would split never end (seen with
+    /// 6.1, by fio as well).
     pub(super) fn polled_cutter(&self) -> Cutter {
         let Kind::Block(queue) = &self.kind else { unreachable!("only block devices are polled") };
         let by_queue = attribute(queue, "max_sectors_kb").map(|kib| kib << 10);
-        // A page that nothing is known of may be a segment of its own.
+        // A page may be a segment of its own.
         let by_segments =
             attribute(queue, "max_segments").map(|count| count.saturating_sub(1) * 4096);
         let told = [by_queue, by_segments].into_iter().flatten().min();
@@ -176,7 +177,7 @@ impl OpenFile {
         Cutter { lba_bytes: self.lba_bytes, command_bytes_max }
     }
 
-    /// Why completions cannot be polled for, or nothing.
+    /// Returns why completions cannot be polled for, if they cannot.
     pub(super) fn cannot_poll(&self, direct: bool) -> Option<&'static str> {
         match &self.kind {
             _ if !direct => Some("only direct I/O can be polled for: leave direct=on"),
@@ -202,8 +203,8 @@ fn open_as(target: &KernelTarget, writes: bool) -> io::Result<File> {
     OpenOptions::new().read(true).write(writes).custom_flags(flags).open(&target.file)
 }
 
-/// Creates a regular file, or makes it longer, with the space set aside where the file system can: a full disk shall
-/// show now.
+/// Creates or extends a regular file, with its space allocated if the file system can, so that a full disk
+/// shows now.
 fn lay_out(target: &KernelTarget, bytes: u64) -> Result<()> {
     let refused = |what: &str, why: io::Error| {
         let fix = match why.kind() {
@@ -225,7 +226,7 @@ fn lay_out(target: &KernelTarget, bytes: u64) -> Result<()> {
     let file = file.map_err(|why| refused("create it", why))?;
     let len = file.metadata().map_err(|why| refused("look at it", why))?.len();
     let Some(missing) = bytes.checked_sub(len).filter(|missing| *missing > 0) else {
-        // Somebody else made it longer meanwhile.
+        // Another process extended it meanwhile.
         return Ok(());
     };
     let laid_out = match file_io::set_aside(&file, len, missing) {
@@ -233,7 +234,7 @@ fn lay_out(target: &KernelTarget, bytes: u64) -> Result<()> {
         other => other,
     };
     laid_out.map_err(|why| {
-        // What there was room for would be left behind, and the disk full.
+        // Otherwise the partial allocation would stay and fill the disk.
         let taken_back = match before {
             Err(_) if len == 0 => std::fs::remove_file(&target.file),
             _ => file.set_len(len),
@@ -263,8 +264,8 @@ fn refusal(target: &KernelTarget, options: &DeviceOptions, error: io::Error) -> 
     Error::refused(target.device(), what, error, fix)
 }
 
-/// What offsets and lengths must be multiples of. Through the page cache anything goes; a sector keeps addresses what
-/// they are on a drive.
+/// Returns the alignment of offsets and lengths. The page cache needs none; a sector keeps addresses as on a
+/// drive.
 fn lba_bytes(file: &File, kind: &Kind, direct: bool) -> u32 {
     if matches!(kind, Kind::Block(_)) {
         return usable(file_io::block_lba_bytes(file).unwrap_or(SECTOR));
@@ -283,14 +284,15 @@ fn usable(bytes: u32) -> u32 {
     if bytes.is_power_of_two() { bytes.max(SECTOR) } else { DIRECT_MAX }
 }
 
-/// Whether direct I/O of one sector works, asked by trying.
+/// Tries whether direct I/O of one sector works.
 fn reads_a_sector(file: &File) -> bool {
     use std::os::unix::fs::FileExt;
     let Ok(mut buffer) = allocate_for_host(DIRECT_MAX as usize) else { return false };
     file.read_at(&mut buffer[..SECTOR as usize], 0).is_ok()
 }
 
-/// Whether ranges can be given back: asked of the block device's queue, and of a file by a hole behind its end.
+/// Returns whether ranges can be deallocated: by a block device's queue attributes, or by punching a hole
+/// behind a file's end.
 fn deallocates(file: &File, kind: &Kind, bytes: u64) -> bool {
     match kind {
         Kind::Block(queue) => attribute(queue, "discard_max_bytes").is_some_and(|most| most > 0),
@@ -301,7 +303,7 @@ fn deallocates(file: &File, kind: &Kind, bytes: u64) -> bool {
     }
 }
 
-/// Where the kernel describes the queue of a block device; a partition shares its disk's.
+/// Returns the sysfs directory of a block device's queue; a partition shares its disk's.
 fn queue_of(rdev: u64) -> Option<PathBuf> {
     let (major, minor) = (libc::major(rdev), libc::minor(rdev));
     let disk = PathBuf::from(format!("/sys/dev/block/{major}:{minor}")).canonicalize().ok()?;

@@ -1,12 +1,11 @@
-//! An io_uring with one file and memory registered: what `uring:` and `uring-cmd:` have in common.
+//! An io_uring with one file and memory registered, shared by `uring:` and `uring-cmd:`.
 //!
-//! Where it is asked for, and the kernel has a table with empty slots (5.19), memory that is allocated later is
-//! registered when it was used some times ([`LateMemory`]), and forgotten when it is gone.
+//! If requested, and if the kernel supports a table with empty slots (5.19), memory allocated later is
+//! registered after some uses ([`LateMemory`]) and forgotten when it is freed.
 //!
-//! The ring is enabled by the first call that enters the kernel, and belongs to that call's thread from then on: the
-//! kernel then needs no lock and no interrupt of ours to complete a request. Where the kernel is too old for that, the
-//! ring is a plainer one. Entries are at most as many as the ring has room for, which the queues above see to. Nothing
-//! waits in the kernel but [`Ring::wait`], which is told for how long at most.
+//! The first call that enters the kernel enables the ring, which from then on belongs to that thread: the
+//! kernel then completes requests without locks and interrupts. Older kernels get a plainer ring. The queues
+//! above must not exceed the ring's entries. Only [`Ring::wait`] waits in the kernel, for a limited time.
 #![allow(unsafe_code)]
 
 use std::fmt;
@@ -23,65 +22,62 @@ use crate::error::{Error, Result};
 use crate::memory::{Buffer, IoBuffer, Region};
 use crate::queue_pair::Errno;
 
-/// Most entries of a ring.
 pub(super) const DEPTH_MAX: u32 = 32_768;
-/// Entries of a ring for each request in flight, where some may become several commands.
+/// Entries of a ring for each request in flight, if requests may become several commands.
 pub(super) const COMMANDS_PER_REQUEST: u32 = 4;
-/// Entries of such a ring at least.
+/// Least entries of such a ring.
 pub(super) const COMMANDS_MIN: u32 = 64;
 /// The registered file.
 pub(super) const FILE: io_uring::types::Fixed = io_uring::types::Fixed(0);
 /// `IORING_ENTER_GETEVENTS`.
 const GETEVENTS: u32 = 1;
-/// Most bytes of one registered piece of memory.
 const PIECE_BYTES_MAX: usize = 1 << 30;
 /// Most slots of the kernel's table of memory.
 const SLOTS_MAX: u32 = 16_384;
-/// How long what is in flight when a queue is dropped may take to end.
+/// Time limit for requests in flight to end when a queue is dropped.
 const DRAIN: Duration = Duration::from_secs(10);
-/// How long to sleep between looks meanwhile.
+/// Interval between looks meanwhile.
 const NAP: Duration = Duration::from_micros(100);
 
-/// How a ring is made.
+/// Options for creating a ring.
 pub(super) struct Shape<'a> {
     /// The target, for messages.
     pub(super) device: &'a str,
     pub(super) fd: RawFd,
     /// Most entries in flight.
     pub(super) depth: u32,
-    /// Completions are looked for on the device instead of awaited by interrupt.
+    /// Poll the device for completions instead of waiting for interrupts.
     pub(super) polled: bool,
-    /// What is registered.
     pub(super) memory: &'a [&'a Buffer],
-    /// Whether each buffer is registered for itself, in pieces of so many bytes, instead of with its neighbours.
+    /// Register each buffer by itself, in pieces of this many bytes, instead of with its neighbours.
     pub(super) piece_bytes: Option<u64>,
-    /// Whether memory that is used later is registered then.
+    /// Register memory that is used later.
     pub(super) learns: bool,
 }
 
 pub(super) struct Ring<S: squeue::EntryMarker, C: cqueue::EntryMarker> {
     uring: IoUring<S, C>,
     registered: Registered,
-    /// None where the kernel cannot, or nobody asked for it.
+    /// `None` if unsupported or not requested.
     late: Option<LateMemory>,
     polled: bool,
-    /// Whether a wait of the kernel's can be given an end (5.11): without one, nobody waits there.
+    /// Whether the kernel supports a time limit for waits (5.11); without one, this ring does not wait.
     sleeps: bool,
     is_enabled: bool,
-    /// Entries that the kernel has not taken yet.
+    /// Entries the kernel has not taken yet.
     pushed: u32,
     /// Whether `submit` left some of them.
     owes: bool,
-    /// Entries that the kernel took and has not completed.
+    /// Entries the kernel took and has not completed.
     in_kernel: u32,
     broken: Option<Errno>,
 }
 
 impl<S: squeue::EntryMarker, C: cqueue::EntryMarker> Ring<S, C> {
-    /// Makes a ring and registers its file and memory.
+    /// Creates a ring and registers its file and memory.
     ///
     /// # Errors
-    /// [`Error::Refused`] with what to do about it.
+    /// [`Error::Refused`] with a remedy.
     pub(super) fn new(shape: &Shape<'_>) -> Result<Ring<S, C>> {
         let refused = |error| refusal(shape.device, error);
         let (uring, is_enabled) = build::<S, C>(shape).map_err(refused)?;
@@ -106,13 +102,13 @@ impl<S: squeue::EntryMarker, C: cqueue::EntryMarker> Ring<S, C> {
         })
     }
 
-    /// Where registered memory has all of `len` bytes at `at`: its index.
+    /// Returns the index of the registered memory that contains `len` bytes at `at`.
     #[inline]
     pub(super) fn fixed(&self, at: *const u8, len: u64) -> Option<u16> {
         self.registered.find(at.addr(), len as usize)
     }
 
-    /// The same for memory of `region`, which is registered if it is worth it and can be.
+    /// Like `fixed`, for memory of `region`, which it registers if that is possible and worthwhile.
     #[inline]
     pub(super) fn fixed_in(
         &mut self,
@@ -131,7 +127,7 @@ impl<S: squeue::EntryMarker, C: cqueue::EntryMarker> Ring<S, C> {
         found
     }
 
-    /// Registers a region, whose slot is given; none if the kernel will not or there is no slot.
+    /// Registers a region and returns its slot; `None` if there is no slot or the kernel refuses.
     #[cold]
     fn learn(&mut self, region: &Arc<Region>) -> Option<u16> {
         self.forget_gone();
@@ -139,8 +135,8 @@ impl<S: squeue::EntryMarker, C: cqueue::EntryMarker> Ring<S, C> {
         let slot = late.take_slot()?;
         let (start, bytes) = (region.start().as_ptr(), region.bytes());
         let vector = libc::iovec { iov_base: start.cast(), iov_len: bytes };
-        // SAFETY: the region is alive. When it is gone its slot is named by no request any more: it is found only
-        // together with the region, and requests own their buffers.
+        // SAFETY: the region is alive. When it is gone its slot is named by no request any more: it is found
+        // only together with the region, and requests own their buffers.
         match unsafe {
             self.uring.submitter().register_buffers_update(slot.into(), &[vector], None)
         } {
@@ -158,7 +154,6 @@ impl<S: squeue::EntryMarker, C: cqueue::EntryMarker> Ring<S, C> {
         }
     }
 
-    /// Empties the slots of regions that are gone: the kernel lets go of their pages.
     #[cold]
     fn forget_gone(&mut self) {
         let Some(late) = &mut self.late else { return };
@@ -170,21 +165,21 @@ impl<S: squeue::EntryMarker, C: cqueue::EntryMarker> Ring<S, C> {
             };
             match emptied {
                 Ok(()) => late.give_slot(slot),
-                // It is never used again, and its pages are given back when the ring is closed.
+                // The slot is never reused, and its pages are released when the ring is closed.
                 Err(error) => tracing::debug!("memory stays registered with io_uring: {error}"),
             }
         }
     }
 
-    /// Entries that the kernel has not taken yet: what they point to must stay where it is.
+    /// Returns the entries the kernel has not taken yet: memory they point to must not move.
     pub(super) fn pushed(&self) -> u32 {
         self.pushed
     }
 
-    /// Puts an entry in the ring.
+    /// Adds an entry to the ring.
     ///
     /// # Safety
-    /// The memory that the entry names stays mapped and is nobody else's until its completion.
+    /// The memory that the entry names stays mapped and has no other user until its completion.
     #[inline]
     pub(super) unsafe fn push(&mut self, entry: &S) {
         // SAFETY: passed on to our caller.
@@ -193,7 +188,7 @@ impl<S: squeue::EntryMarker, C: cqueue::EntryMarker> Ring<S, C> {
         self.pushed += 1;
     }
 
-    /// Tells the kernel of all entries. What it does not take now it is told of again by `reap`.
+    /// Submits all entries. `reap` resubmits those that the kernel does not take now.
     #[inline]
     pub(super) fn submit(&mut self) {
         if self.pushed == 0 || !self.is_usable() {
@@ -209,8 +204,8 @@ impl<S: squeue::EntryMarker, C: cqueue::EntryMarker> Ring<S, C> {
         self.owes = self.pushed > 0;
     }
 
-    /// Gives the user data and result of each completed entry to `done`; enters the kernel only if there is none and
-    /// entering may bring some.
+    /// Passes the user data and result of each completed entry to `done`. Enters the kernel only if there is
+    /// none and entering may bring some.
     #[inline]
     pub(super) fn reap(&mut self, mut done: impl FnMut(u64, i32)) {
         if self.owes {
@@ -224,11 +219,11 @@ impl<S: squeue::EntryMarker, C: cqueue::EntryMarker> Ring<S, C> {
         }
     }
 
-    /// Has the kernel add to an eventfd whenever an entry completes. False where completions are looked for on the
-    /// device, of which the kernel learns nothing by itself.
+    /// Makes the kernel signal an eventfd whenever an entry completes. Returns `false` if completions are
+    /// polled on the device: the kernel then does not notice them by itself.
     ///
     /// # Errors
-    /// [`Error::Refused`] with what the system said.
+    /// [`Error::Refused`] with the system's error.
     pub(super) fn notify(&self, event: BorrowedFd<'_>, device: &str) -> Result<bool> {
         if self.polled {
             return Ok(false);
@@ -237,9 +232,9 @@ impl<S: squeue::EntryMarker, C: cqueue::EntryMarker> Ring<S, C> {
         registered.map(|()| true).map_err(|error| refusal(device, error))
     }
 
-    /// Sleeps in the kernel until an entry completes, or `at_most`. False, and no sleep, where there is nothing to wait
-    /// for or no time to, where completions are looked for on the device (nothing wakes whoever sleeps then), and
-    /// where the kernel is too old to end a sleep by itself.
+    /// Sleeps in the kernel until an entry completes, at most `at_most`. Returns `false` without sleeping if
+    /// there is nothing to wait for or no time, completions are polled on the device (nothing would wake the
+    /// thread), or the kernel cannot limit the wait.
     pub(super) fn wait(&mut self, at_most: Duration) -> bool {
         let is_due = self.in_kernel > 0 && self.pushed == 0 && !at_most.is_zero();
         if !self.sleeps || !is_due || !self.is_usable() {
@@ -253,7 +248,7 @@ impl<S: squeue::EntryMarker, C: cqueue::EntryMarker> Ring<S, C> {
         self.broken.is_none()
     }
 
-    /// Lets go of memory that is gone, which is looked for piece by piece.
+    /// Releases freed memory, checking one piece per call.
     #[inline]
     fn forget_one(&mut self) {
         if self.late.as_mut().is_some_and(LateMemory::has_gone) {
@@ -286,7 +281,7 @@ impl<S: squeue::EntryMarker, C: cqueue::EntryMarker> Ring<S, C> {
         }
     }
 
-    /// Has the kernel do what it put off, and look at the device where completions are polled for.
+    /// Runs the kernel's deferred work; with polled completions, also polls the device.
     fn enter(&mut self) {
         if !self.is_usable() {
             return;
@@ -310,10 +305,10 @@ impl<S: squeue::EntryMarker, C: cqueue::EntryMarker> Ring<S, C> {
         self.broken.is_none()
     }
 
-    /// Whether the kernel still takes requests.
+    /// Checks that the kernel still takes requests.
     ///
     /// # Errors
-    /// [`Error::Failed`].
+    /// [`Error::Failed`] if it does not.
     pub(super) fn check(&self, device: &str) -> Result<()> {
         let reason = match self.broken {
             None => return Ok(()),
@@ -325,14 +320,14 @@ impl<S: squeue::EntryMarker, C: cqueue::EntryMarker> Ring<S, C> {
         Err(Error::Failed { device: device.to_owned(), reason })
     }
 
-    /// Ends what the kernel still has, so that its memory can be freed: cancels what can be, and waits for the rest.
-    /// Returns how many entries it still has at the end.
+    /// Ends the entries in the kernel, so that their memory can be freed: cancels what it can and waits for
+    /// the rest. Returns the number of entries left.
     pub(super) fn drain(&mut self) -> u32 {
         if self.in_kernel == 0 || !self.is_enabled {
             return self.in_kernel;
         }
         let at_once = Timespec::new();
-        // Refused by kernels before 6.0, and where there is nothing that can be cancelled.
+        // Refused before kernel 6.0, and if nothing can be cancelled.
         let _ = self.uring.submitter().register_sync_cancel(Some(at_once), CancelBuilder::any());
         let start = Instant::now();
         loop {
@@ -346,18 +341,19 @@ impl<S: squeue::EntryMarker, C: cqueue::EntryMarker> Ring<S, C> {
         self.in_kernel
     }
 
-    /// Never frees the registered memory.
+    /// Forgets the registered memory, which is then never freed.
     pub(super) fn leak_memory(&mut self) {
         std::mem::forget(std::mem::take(&mut self.registered.keep));
     }
 }
 
-/// Closing a ring frees its memory some time later; the next ring may need the user's share of locked memory now.
+/// Closing a ring releases its memory some time later; the next ring may need the user's share of locked
+/// memory now.
 impl<S: squeue::EntryMarker, C: cqueue::EntryMarker> Drop for Ring<S, C> {
     fn drop(&mut self) {
         let is_late = self.late.as_ref().is_some_and(|late| !late.is_empty());
         if self.in_kernel == 0 && (is_late || !self.registered.pieces.is_empty()) {
-            // Refused to another thread than the ring's, for which closing has to do.
+            // Refused on threads other than the ring's, where closing must suffice.
             let _ = self.uring.submitter().unregister_buffers();
         }
     }
@@ -369,7 +365,7 @@ impl<S: squeue::EntryMarker, C: cqueue::EntryMarker> fmt::Debug for Ring<S, C> {
     }
 }
 
-/// The best ring that the kernel has, and whether it is enabled already.
+/// Builds the best ring the kernel supports; also returns whether it is already enabled.
 fn build<S, C>(shape: &Shape<'_>) -> io::Result<(IoUring<S, C>, bool)>
 where
     S: squeue::EntryMarker,
@@ -384,7 +380,7 @@ where
         builder
     };
     let single = |builder: &mut Builder<S, C>| {
-        // Kernel 6.1. Disabled, so that the thread that uses it becomes its owner and not the one that makes it.
+        // Kernel 6.1. Disabled, so that the first user's thread becomes its owner, not the creating one.
         builder.setup_single_issuer().setup_defer_taskrun().setup_taskrun_flag();
         builder.setup_submit_all().setup_r_disabled();
     };
@@ -407,7 +403,7 @@ where
     }
 }
 
-/// Registers memory, and makes room in the kernel's table for what comes later where it `learns`.
+/// Registers memory; if it `learns`, also reserves table slots for later memory.
 fn register<S, C>(
     uring: &IoUring<S, C>,
     registered: &Registered,
@@ -424,11 +420,12 @@ where
     if pieces.is_empty() {
         return Ok(is_sparse.then(|| LateMemory::new(0)));
     }
-    // SAFETY: the memory is a buffer's, whose region `registered` keeps for as long as the ring; it is written only by
-    // requests, which own their buffers.
+    // SAFETY: the memory is a buffer's, whose region `registered` keeps for as long as the ring; it is
+    // written only by requests, which own their buffers.
     unsafe {
         if is_sparse {
-            // One by one: of several the kernel may take some, and says so by a number that the crate drops.
+            // One by one: of several the kernel may take only some, and the crate drops the number it
+            // returns.
             for (slot, piece) in (0..).zip(&pieces) {
                 uring.submitter().register_buffers_update(slot, &[*piece], None)?;
             }
@@ -457,7 +454,7 @@ fn refusal(device: &str, error: io::Error) -> Error {
 fn memory_refusal(device: &str, registered: &Registered, error: io::Error) -> Error {
     let bytes: usize = registered.pieces.iter().map(|piece| piece.end - piece.start).sum();
     let fix = match error.raw_os_error() {
-        // A part of it would be registered and a part not, and what is measured neither.
+        // Partly registered memory would distort measurements.
         Some(libc::EINVAL) => {
             "these are more pieces than the kernel takes (16384, before 5.13 1024): ask for less depth or shorter \
              requests, or do without (fixed=off)"
@@ -471,12 +468,12 @@ fn memory_refusal(device: &str, registered: &Registered, error: io::Error) -> Er
     Error::refused(device, what, error, fix)
 }
 
-/// Memory that the kernel keeps pinned for a ring.
+/// Memory the kernel keeps pinned for a ring.
 #[derive(Default)]
 struct Registered {
-    /// In order of their addresses.
+    /// Sorted by address.
     pieces: Vec<Piece>,
-    /// An address of it is not used for other memory while the kernel knows it as this.
+    /// Prevents reuse of the addresses while the kernel maps them to this memory.
     keep: Vec<Arc<Region>>,
 }
 
@@ -494,7 +491,7 @@ impl Piece {
 }
 
 impl Registered {
-    /// The memory of `buffers`: neighbours together, or each for itself in pieces of `piece_bytes`.
+    /// Collects the memory of `buffers`: neighbours merged, or each by itself in pieces of `piece_bytes`.
     fn of(buffers: &[&Buffer], piece_bytes: Option<u64>) -> Registered {
         let place = |buffer: &&Buffer| {
             let start = buffer.pointer(0).as_ptr().expose_provenance();
@@ -518,7 +515,7 @@ impl Registered {
     }
 }
 
-/// Neighbours together; they come in order.
+/// Merges neighbours in sorted pieces.
 fn merged(pieces: Vec<Piece>) -> Vec<Piece> {
     let mut merged: Vec<Piece> = Vec::with_capacity(pieces.len());
     for piece in pieces {
@@ -530,7 +527,6 @@ fn merged(pieces: Vec<Piece>) -> Vec<Piece> {
     merged
 }
 
-/// Pieces of at most `bytes`.
 fn cut(pieces: Vec<Piece>, bytes: usize) -> impl Iterator<Item = Piece> {
     pieces.into_iter().flat_map(move |piece| {
         let starts = (piece.start..piece.end).step_by(bytes);
@@ -538,7 +534,7 @@ fn cut(pieces: Vec<Piece>, bytes: usize) -> impl Iterator<Item = Piece> {
     })
 }
 
-/// Each region once.
+/// Returns each region once.
 fn regions(buffers: &[&Buffer]) -> Vec<Arc<Region>> {
     let mut regions: Vec<Arc<Region>> = buffers.iter().map(|buffer| buffer.region()).collect();
     regions.sort_by_key(|region| Arc::as_ptr(region).addr());

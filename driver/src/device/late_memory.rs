@@ -1,27 +1,25 @@
-//! Memory that a ring learns of while it works: which regions its kernel has pinned, and in which slots of its table.
+//! Tracks memory registered with a ring after its creation: which regions are pinned, in which table slots.
 //!
-//! Memory that was there when a queue was made is registered with it. What is allocated later is registered when a
-//! queue has used it some times: pinning it costs about as much as one transfer does without. A region is not kept
-//! alive by this. Once it is gone, nothing in flight uses it, since requests own their buffers; its slot is then
-//! emptied and used again.
+//! A queue registers the memory known at its creation. A region allocated later is registered after some
+//! uses: pinning it costs about as much as one unpinned transfer. This does not keep the region alive. Once
+//! it is freed, nothing in flight uses it, since requests own their buffers; its slot is then emptied and
+//! reused.
 //!
-//! Invariants: an address is looked up together with the region that it is in, so that memory which came to lie where
-//! another region was is never taken for that; pieces are in order of their addresses, and none that is alive overlaps
-//! another. What it does not do: call the kernel (`kernel_ring`).
+//! Invariants: an address is looked up together with its region, so that new memory at an old region's
+//! address is never mistaken for it; pieces are sorted by address, and live ones do not overlap. It does not
+//! call the kernel (`kernel_ring` does).
 
 use std::sync::{Arc, Weak};
 
 use crate::memory::Region;
 
-/// Slots of a ring for memory that comes later.
 pub(super) const LATE_SLOTS: u32 = 1024;
 const SLOTS: usize = LATE_SLOTS as usize;
-/// Transfers of a region before it is worth being pinned.
+/// Transfers of a region before it is pinned.
 const USES: u32 = 4;
-/// The largest region that is registered: the most that the kernel takes as one piece.
+/// Largest region to register: the kernel's limit for one piece.
 const REGION_BYTES_MAX: usize = 1 << 30;
 
-/// A region in a slot.
 #[derive(Debug)]
 struct Piece {
     start: usize,
@@ -30,34 +28,34 @@ struct Piece {
     region: Weak<Region>,
 }
 
-/// A region that is in none, and how often it was used.
+/// A region without a slot, and its number of uses.
 #[derive(Debug)]
 struct Candidate {
     region: Weak<Region>,
     uses: u32,
 }
 
-/// See the module.
+/// The regions registered later, and candidates for registration.
 #[derive(Debug)]
 pub(super) struct LateMemory {
     pieces: Vec<Piece>,
     free: Vec<u16>,
-    /// In order of the regions' own addresses.
+    /// Sorted by the address of the region's `Arc`.
     candidates: Vec<Candidate>,
-    /// The piece that is looked at next, whether its region is gone.
+    /// The next piece to check for a freed region.
     next: usize,
 }
 
 impl LateMemory {
-    /// Nothing, and free slots from `first` on.
+    /// Starts empty, with free slots from `first`.
     pub(super) fn new(first: u16) -> LateMemory {
         let free = (first..first + LATE_SLOTS as u16).rev().collect();
-        // Nothing is allocated on the way later.
+        // Allocates nothing later, on the I/O path.
         let (pieces, candidates) = (Vec::with_capacity(SLOTS), Vec::with_capacity(SLOTS));
         LateMemory { pieces, free, candidates, next: 0 }
     }
 
-    /// The slot of `region`, if it has one and all of `len` bytes at `at` lie in it.
+    /// Returns the slot of `region`, if it has one that contains `len` bytes at `at`.
     #[inline]
     pub(super) fn find(&self, at: usize, len: usize, region: &Arc<Region>) -> Option<u16> {
         let behind = self.pieces.partition_point(|piece| piece.start <= at);
@@ -66,7 +64,7 @@ impl LateMemory {
         (is_it && at + len <= piece.end).then_some(piece.slot)
     }
 
-    /// Counts a transfer of a region that has no slot; whether it is now to have one.
+    /// Counts a transfer of a region without a slot; returns whether to register it now.
     pub(super) fn is_worth_it(&mut self, region: &Arc<Region>) -> bool {
         if region.bytes() > REGION_BYTES_MAX {
             return false;
@@ -84,24 +82,23 @@ impl LateMemory {
                 false
             }
             Err(_) => {
-                // Those that were refused, or for which there was no slot, may have their turn again, too.
+                // Restart the count of regions that were refused or found no slot, too.
                 self.candidates.retain(|one| one.region.strong_count() > 0 && one.uses < USES);
                 false
             }
         }
     }
 
-    /// A slot that is empty.
     pub(super) fn take_slot(&mut self) -> Option<u16> {
         self.free.pop()
     }
 
-    /// A slot is empty: it was never filled, or is not any more.
+    /// Takes back an emptied or unused slot.
     pub(super) fn give_slot(&mut self, slot: u16) {
         self.free.push(slot);
     }
 
-    /// The kernel has a region in a slot. Regions that are gone were removed before.
+    /// Records a region in a slot. Freed regions must have been removed before.
     pub(super) fn add(&mut self, region: &Arc<Region>, slot: u16) {
         let start = region.start().as_ptr().addr();
         let end = start + region.bytes();
@@ -112,7 +109,7 @@ impl LateMemory {
         self.candidates.retain(|one| !std::ptr::eq(one.region.as_ptr(), Arc::as_ptr(region)));
     }
 
-    /// Whether a region is gone whose slot is to be emptied; looks at one at a time, each in its turn.
+    /// Returns whether a region is freed whose slot is to be emptied; checks one region per call.
     #[inline]
     pub(super) fn has_gone(&mut self) -> bool {
         self.next += 1;
@@ -122,13 +119,12 @@ impl LateMemory {
         self.pieces.get(self.next).is_some_and(|piece| piece.region.strong_count() == 0)
     }
 
-    /// Removes the regions that are gone, and gives their slots, which are to be emptied.
+    /// Removes freed regions and returns their slots, which are to be emptied.
     pub(super) fn remove_gone(&mut self) -> Vec<u16> {
         let gone = |piece: &mut Piece| piece.region.strong_count() == 0;
         self.pieces.extract_if(.., gone).map(|piece| piece.slot).collect()
     }
 
-    /// Whether the kernel has any.
     pub(super) fn is_empty(&self) -> bool {
         self.pieces.is_empty()
     }

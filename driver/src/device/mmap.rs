@@ -1,7 +1,7 @@
 //! Copies to and from a mapping of the file, one at a time, as a baseline.
 //!
-//! A file that is cut short while it is mapped, and a disk that fails or is full where the file has a hole, show as a
-//! bus error (SIGBUS) at the copy. `sys/bus_error.rs` makes an error of the request of it.
+//! A file truncated while mapped, and a failing or full disk under a hole of the file, raise a bus error
+//! (SIGBUS) in the copy. `sys/bus_error.rs` turns it into an error of the request.
 #![allow(unsafe_code)]
 
 use std::fmt;
@@ -19,15 +19,16 @@ use crate::memory::IoBuffer;
 use crate::queue_pair::{CommandError, Errno};
 use crate::sys::bus_error;
 
-/// A queue of `mmap:`. Deallocating is a hole in the file (BLKDISCARD of a block device); a flush is msync of all.
+/// A queue of `mmap:`. Deallocation punches a hole in the file (BLKDISCARD on a block device); a flush is an
+/// msync of the whole mapping.
 pub type MmapQueue<B> = SynchronousQueue<B, Mapped>;
 
-/// A file and its mapping, which is as long as the file was when it was opened.
+/// A file and its mapping, as long as the file was when opened.
 #[derive(Clone)]
 pub struct Mapped {
     file: OpenFile,
     map: Arc<MmapRaw>,
-    /// Whether each write is followed by an msync of what it wrote.
+    /// Whether each write is followed by an msync of its range.
     syncs: bool,
 }
 
@@ -40,7 +41,7 @@ impl fmt::Debug for Mapped {
 /// Maps the whole of `file`.
 ///
 /// # Errors
-/// [`Error::Refused`] where the system does not.
+/// [`Error::Refused`] if the system refuses.
 pub(super) fn map(file: OpenFile, device: &str) -> Result<Mapped> {
     let refused = |why: std::io::Error| {
         Error::refused(device, "map it", why, "use 'psync:', or a smaller file")
@@ -64,7 +65,7 @@ impl Mapped {
         self.syncs = durability != Durability::Cached;
     }
 
-    /// The bytes of `run`, which lies in the mapping.
+    /// Returns the address of `run`, which must be inside the mapping.
     fn at(&self, run: Run) -> NonNull<u8> {
         let end = run.offset.checked_add(run.bytes);
         assert!(end.is_some_and(|end| end <= self.map.len() as u64), "a run lies in the file");
@@ -116,7 +117,7 @@ impl Carry for Mapped {
                 };
                 synced.map(|()| moved).map_err(|error| CommandError::System(Errno::of(&error)))
             }
-            // What pwrite says of a file that is open for reading only.
+            // The error of pwrite on a file opened for reading only.
             Operation::Write(_) => Err(CommandError::System(Errno(libc::EBADF))),
             Operation::Flush => self.flush(),
             Operation::Deallocate(..) => {

@@ -1,20 +1,20 @@
-//! A target opened by whatever path leads to it: the driver's own queue pairs, or the kernel.
+//! Devices by any path: the driver's own queue pairs, or the kernel.
 //!
-//! A [`Device`] is what a benchmark or a store needs of a drive: its size, memory for its data, and queues.
-//! A [`DeviceQueue`] of it takes [`Request`]s and gives [`Completion`]s, by the same few calls as a [`QueuePair`]
+//! A [`Device`] gives a benchmark or store its drive's size, memory for data, and queues. A [`DeviceQueue`]
+//! takes [`Request`]s and returns [`Completion`]s by the same few calls as a [`crate::QueuePair`]
 //! ([`CommandQueue`]), so that the same loop runs on any path:
 //!
 //! | target | module | requests become |
 //! |---|---|---|
-//! | `vfio:`, `vfio-user:`, `soft:` | `nvme` | commands on a queue pair of the driver's |
+//! | `vfio:`, `vfio-user:`, `soft:` | `nvme` | commands on a queue pair of the driver |
 //! | `uring:PATH` | `uring` | reads and writes of a file or block device through io_uring |
 //! | `uring-cmd:/dev/ng0n1` | `uring_cmd` | NVMe commands through io_uring and the kernel's passthrough device |
 //! | `psync:PATH` | `psync` | pread and pwrite, one at a time |
 //! | `mmap:PATH` | `mmap` | copies to and from a mapping, one at a time |
 //! | `null:` | `null` | nothing: each completes at once, with no data moved |
 //!
-//! The kernel's paths need no privileges beyond those of the file. They are what the driver is compared with, and
-//! what is left where VFIO is not allowed.
+//! The kernel's paths need only the file's permissions. They serve as a comparison for the driver, and as the
+//! fallback if VFIO is not allowed.
 
 mod exclusive;
 mod extent;
@@ -52,92 +52,92 @@ use crate::spec::Lba;
 use crate::target::{KernelPath, Target};
 use crate::{Controller, Namespace, Protection};
 
-/// What to do with a range of LBAs, and the memory it is done with.
+/// An operation on a range of LBAs, with its memory.
 #[derive(Debug)]
 pub struct Request<B> {
-    /// What to do.
+    /// The operation.
     pub operation: Operation,
-    /// The data of a read or write, and how long it is. A [`Operation::Deallocate`] uses its first
-    /// segment for its own purposes, 16 bytes for each range that the run is cut into where the controller takes no longer
-    /// one (4 KiB do for all); a [`Operation::Flush`] does not touch it.
+    /// The data of a read or write, which sets its length. [`Operation::Deallocate`] uses its first segment
+    /// as scratch: 16 bytes for each range that the controller's limits require (4 KiB always suffice).
+    /// [`Operation::Flush`] does not touch it.
     pub buffer: B,
 }
 
-/// What a [`Request`] does.
+/// The operation of a [`Request`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {
-    /// Fills the buffer with the LBAs from this one on.
+    /// Fills the buffer with the LBAs from this one.
     Read(Lba),
-    /// Writes the buffer to the LBAs from this one on.
+    /// Writes the buffer to the LBAs from this one.
     Write(Lba),
-    /// Makes everything that completed before durable.
+    /// Makes all completed writes durable.
     Flush,
-    /// Tells the device that so many LBAs from this one on hold nothing of value.
+    /// Deallocates this many LBAs from this one.
     Deallocate(Lba, u32),
 }
 
-/// What executes requests: a queue pair with its namespace, or a path through the kernel.
+/// Executes requests: a queue pair with its namespace, or a path through the kernel.
 ///
-/// `post` takes a request, `ring` tells the device of everything posted since the last, `poll` gives back what
-/// finished. One thread owns a queue. Nothing on the way allocates or locks; a kernel path makes the system calls
-/// it is made of, at most one for each `ring` and each empty `poll` where it is io_uring. Who finds nothing may poll
-/// again at once, or `wait` and leave the processor to others.
+/// `post` takes a request, `ring` submits everything posted, `poll` returns finished requests. One thread
+/// owns a queue. The I/O path neither allocates nor locks; a kernel path makes its system calls, with
+/// io_uring at most one for each `ring` and each empty `poll`. After an empty poll, poll again or call `wait`
+/// to yield the CPU.
 pub trait CommandQueue<B: IoBuffer>: Send {
-    /// Takes a request, which the device learns of at the next `ring`.
+    /// Takes a request; the device sees it after the next `ring`.
     ///
     /// # Errors
-    /// The request back with the reason, [`crate::RejectReason::Full`] where polling helps.
+    /// Returns the request with the reason; [`crate::RejectReason::Full`] if polling helps.
     fn post(&mut self, now: Time, request: Request<B>) -> Result<(), Rejected<B>>;
 
-    /// The same for a request that failed before; it is counted in [`Stats::retries`].
+    /// Posts a request that failed before, counted in [`Stats::retries`].
     ///
     /// # Errors
     /// As [`CommandQueue::post`].
     fn post_again(&mut self, now: Time, request: Request<B>) -> Result<(), Rejected<B>>;
 
-    /// Tells the device of everything posted.
+    /// Submits everything posted.
     fn ring(&mut self);
 
-    /// Gives each request that finished to `done`, without waiting; returns how many there were.
+    /// Passes each finished request to `done`, without waiting; returns their number.
     fn poll(&mut self, now: Time, done: impl FnMut(Completion<B>)) -> usize;
 
-    /// Lets time pass until something finished, or `at_most`, and some microseconds more as sleeps do. True if it
-    /// slept, in the kernel, as io_uring's queues do with something in flight that was rung. All others return
-    /// false at once and are to be polled: a queue pair of the driver's, io_uring whose completions are polled for,
-    /// and the paths where what was posted is done already.
+    /// Waits until a request finishes, at most `at_most` plus some microseconds. Returns `true` if it slept
+    /// in the kernel, as io_uring's queues do with submitted requests in flight. All others return `false` at
+    /// once and must be polled: queue pairs of the driver, io_uring with polled completions, and the paths
+    /// that finish a request in `post`.
     fn wait(&mut self, at_most: Duration) -> bool {
         let _ = at_most;
         false
     }
 
-    /// Whether the path still works.
+    /// Checks that the path still works.
     ///
     /// # Errors
-    /// [`Error::Failed`] with the first failure's reason.
+    /// [`crate::Error::Failed`] with the first failure's reason.
     fn check(&self) -> Result<()>;
 
-    /// What the queue counted.
+    /// Returns the queue's counters.
     fn stats(&self) -> Stats;
 }
 
-/// How a device is opened.
+/// Options for opening a device.
 #[derive(Clone, Debug)]
 pub struct DeviceOptions {
-    /// I/O queues to ask for. Default 1.
+    /// I/O queues to request. Default 1.
     pub queue_count: u16,
-    /// Whether anything will be written. A file is opened for reading only where not. Default true.
+    /// Whether there will be writes; if not, a file is opened for reading only. Default true.
     pub writes: bool,
-    /// A regular file is created where there is none, and extended to so many bytes where it is shorter. Block
-    /// devices and controllers are as large as they are. Default none: the file must be there.
+    /// Create a missing regular file, and extend a shorter one, to this many bytes. Block devices and
+    /// controllers keep their size. Default none: the file must exist.
     pub file_bytes: Option<u64>,
-    /// Whether it is opened for this handle alone: refused where another process or handle has opened it so, and of a
-    /// block device where the kernel uses it, as for a mounted file system. A controller reached through VFIO has one
-    /// user in any case, one behind a vfio-user socket as its server says. Default false.
+    /// Open for this handle alone: refused if another process or handle has opened it so, or if the kernel
+    /// uses the block device, for example for a mounted file system. A controller reached through VFIO always
+    /// has one user; one behind a vfio-user socket, as its server decides. Default false.
     pub exclusive: bool,
-    /// Whether the queues of a controller use shadow doorbells where it has them. Off where another agent drives queues
-    /// of the same controller, as a GPU does: see [`Controller::create_raw_queue_pair`]. Default true.
+    /// Whether a controller's queues use shadow doorbells if available. Turn off if another agent, such as a
+    /// GPU, drives queues of the same controller: see [`Controller::create_raw_queue_pair`]. Default true.
     pub shadow_doorbells: bool,
-    /// How long a vfio-user server may take for each answer ([`ControllerOptions::server_timeout`]). Default 5 s.
+    /// Time limit of each answer of a vfio-user server ([`ControllerOptions::server_timeout`]). Default 5 s.
     ///
     /// [`ControllerOptions::server_timeout`]: crate::ControllerOptions::server_timeout
     pub server_timeout: Duration,
@@ -156,60 +156,60 @@ impl Default for DeviceOptions {
     }
 }
 
-/// What a device is, for whoever plans requests to it.
+/// A device's properties, for planning requests.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceInfo {
     /// The target without its settings, for messages.
     pub device: String,
-    /// Size of what can be addressed, in bytes.
+    /// Addressable size in bytes.
     pub bytes: u64,
-    /// Bytes of an LBA: offsets and lengths are multiples of it. Of a file, what direct I/O asks for.
+    /// Bytes of an LBA: the alignment of offsets and lengths. For a file, what direct I/O requires.
     pub lba_bytes: u32,
-    /// A request longer than this becomes several commands.
+    /// A longer request becomes several commands.
     pub command_bytes_max: u64,
-    /// A request that crosses a multiple of this becomes several commands (NOIOB); 0 where there is none.
+    /// A request that crosses a multiple of this becomes several commands (NOIOB); 0 for no boundary.
     pub boundary_bytes: u64,
-    /// Most commands in flight on a queue. 1 where each is carried out by the call that posts it.
+    /// Most commands in flight on a queue; 1 if `post` carries each out.
     pub queue_depth_max: u32,
-    /// How many queues there can be.
+    /// Most queues.
     pub queue_count_max: u16,
     /// Whether [`Operation::Deallocate`] works.
     pub deallocates: bool,
-    /// Most LBAs of one of them; the largest number for no limit.
+    /// Most LBAs of one deallocation; the largest number for no limit.
     pub deallocate_lbas_max: u64,
     /// Whether data passes through the page cache.
     pub is_cached: bool,
-    /// How the device checks each read by itself, if it does ([`Namespace::protection`]). The kernel's own
-    /// protection of a block device is not told.
+    /// The device's own check of each read, if any ([`Namespace::protection`]). Does not cover the kernel's
+    /// own protection of a block device.
     pub protection: Option<Protection>,
 }
 
-/// How a queue of a device is made.
+/// Options for creating a device's queue.
 #[derive(Clone, Debug)]
 pub struct QueueOptions {
-    /// Commands in flight at most, 1 to [`DeviceInfo::queue_depth_max`].
+    /// Most commands in flight, 1 to [`DeviceInfo::queue_depth_max`].
     pub depth: u32,
-    /// How long a command may take before it is aborted, where the path can.
+    /// Time limit of a command before it is aborted, if the path can abort.
     pub timeout: Duration,
-    /// How long an aborted command may take to end before its queue is created anew.
+    /// Time limit of an aborted command before its queue is recreated.
     pub abort_timeout: Duration,
 }
 
-/// What a write that completed survives.
+/// The losses that a completed write survives.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Durability {
-    /// What the device grants by itself; a loss of power may cost what lies in a volatile cache.
+    /// The device's own guarantee; a power loss may lose data in a volatile cache.
     #[default]
     Cached,
-    /// A loss of power does not cost its data: Force Unit Access of an NVMe write, RWF_DSYNC of a file's, msync of a
-    /// mapping.
+    /// A power loss does not lose its data: Force Unit Access of an NVMe write, RWF_DSYNC of a file's, msync
+    /// of a mapping.
     Data,
-    /// Nor the file's metadata: RWF_SYNC; to a controller the same as [`Durability::Data`].
+    /// Nor the file's metadata: RWF_SYNC; on a controller the same as [`Durability::Data`].
     All,
 }
 
 impl Durability {
-    /// What a file's write says for it (`pwritev2(2)`).
+    /// Returns the flags of a file's write (`pwritev2(2)`).
     #[inline]
     fn write_flags(self) -> i32 {
         match self {
@@ -220,7 +220,7 @@ impl Durability {
     }
 }
 
-/// A target that was opened.
+/// An open target.
 #[derive(Clone, Debug)]
 pub struct Device {
     info: DeviceInfo,
@@ -228,7 +228,6 @@ pub struct Device {
     path: Path,
 }
 
-/// What is behind a [`Device`].
 #[derive(Clone, Debug)]
 enum Path {
     Nvme(nvme::NvmeDevice),
@@ -247,7 +246,7 @@ impl Device {
     /// Opens `target`.
     ///
     /// # Errors
-    /// As [`Controller::open`]; for the kernel's paths what the system refused, with what to do about it.
+    /// As [`Controller::open`]; on the kernel's paths the system's error, with a remedy.
     pub fn open(target: &Target, options: &DeviceOptions) -> Result<Device> {
         let Target::Kernel(kernel) = target else { return nvme::open(target, options) };
         match kernel.path {
@@ -272,17 +271,17 @@ impl Device {
         }
     }
 
-    /// A namespace of a controller that is open.
+    /// Wraps a namespace of an open controller.
     pub fn of_namespace(controller: Controller, namespace: Namespace, target: &Target) -> Device {
         nvme::device(controller, namespace, target, None)
     }
 
-    /// What it is.
+    /// Returns its properties.
     pub fn info(&self) -> &DeviceInfo {
         &self.info
     }
 
-    /// The controller, where it is the driver's own.
+    /// Returns the controller, if the path is the driver's own.
     pub fn controller(&self) -> Option<&Controller> {
         match &self.path {
             Path::Nvme(nvme) => Some(&nvme.controller),
@@ -290,7 +289,7 @@ impl Device {
         }
     }
 
-    /// Whether `buffer` is memory that its queues can use: other controllers' is not.
+    /// Returns whether its queues can use `buffer`; memory of other controllers cannot be used.
     pub fn accepts<B: IoBuffer>(&self, buffer: &B) -> bool {
         match &self.path {
             Path::Nvme(nvme) => buffer.is_in(nvme.domain()),
@@ -298,7 +297,7 @@ impl Device {
         }
     }
 
-    /// Memory of at least `len` bytes for its requests, as [`Controller::allocate`] gives it.
+    /// Allocates at least `len` bytes for its requests, like [`Controller::allocate`].
     ///
     /// # Errors
     /// As [`Controller::allocate`].
@@ -309,11 +308,11 @@ impl Device {
         }
     }
 
-    /// Makes a queue for one thread to drive. `memory` is what its requests will use, all or most of it: a kernel
-    /// path has it pinned once instead of for each request.
+    /// Creates a queue for one thread to drive. `memory` is all or most of what its requests will use: a
+    /// kernel path pins it once instead of for each request.
     ///
     /// # Errors
-    /// As [`Controller::create_queue_pair`]; for the kernel's paths what the system refused.
+    /// As [`Controller::create_queue_pair`]; on the kernel's paths the system's error.
     pub fn create_queue<B: IoBuffer>(
         &self,
         options: &QueueOptions,
@@ -334,7 +333,7 @@ impl Device {
         }
     }
 
-    /// The present on the device's clock, which `post` and `poll` go by.
+    /// Returns the current time on the device's clock, which `post` and `poll` use.
     pub fn now(&self) -> Time {
         match &self.path {
             Path::Nvme(nvme) => nvme.controller.now(),
@@ -342,7 +341,7 @@ impl Device {
         }
     }
 
-    /// When a request that failed may be sent again, if that may help.
+    /// Returns the delay before resending a failed request, if that may help.
     pub fn retry_delay(&self, error: &CommandError) -> Option<Duration> {
         match &self.path {
             Path::Nvme(nvme) => nvme.controller.retry_delay(error),

@@ -1,4 +1,4 @@
-//! Nothing: what a benchmark costs by itself.
+//! The `null:` path, which does no I/O: measures a benchmark's own cost.
 
 use super::{CommandQueue, Device, DeviceInfo, Path, QueueOptions, Request};
 use crate::Time;
@@ -7,10 +7,10 @@ use crate::memory::IoBuffer;
 use crate::queue_pair::{Completion, RejectReason, Rejected, Stats};
 use crate::target::KernelTarget;
 
-/// Most requests in flight; it is only memory.
+/// Most requests in flight, limited only by memory.
 const DEPTH_MAX: u32 = 65_535;
 
-/// Nothing to keep.
+/// The `null:` device; it has no state.
 #[derive(Clone, Debug)]
 pub(super) struct NullDevice;
 
@@ -43,7 +43,7 @@ impl NullDevice {
     }
 }
 
-/// A queue whose requests complete at the first poll after the ring, with their buffers as they were.
+/// A queue whose requests complete at the first poll after the ring, with unchanged buffers.
 #[derive(Debug)]
 pub struct NullQueue<B> {
     posted: Vec<B>,

@@ -1,4 +1,4 @@
-//! The driver's own queue pairs as a path like the others.
+//! The driver's own queue pairs as a path.
 #![allow(unsafe_code)]
 
 use zerocopy::IntoBytes;
@@ -25,7 +25,7 @@ pub(super) struct NvmeDevice {
     pub(super) controller: Controller,
     namespace: Namespace,
     queues: QueueMemory,
-    /// Keeps others off a software controller's file.
+    /// Excludes other users of a software controller's file.
     lock: Option<Lock>,
 }
 
@@ -42,7 +42,7 @@ pub(super) fn open(target: &Target, options: &DeviceOptions) -> crate::Result<De
     Ok(device(controller, namespace, target, lock))
 }
 
-/// The lock of the file that a software controller keeps its data in; nothing for any other.
+/// Locks a software controller's data file; no lock for other targets.
 fn lock(target: &Target) -> crate::Result<Option<Lock>> {
     let Target::Soft { options, .. } = target else { return Ok(None) };
     let Storage::File { path, .. } = options.parse::<soft::Options>()?.storage else {
@@ -103,11 +103,11 @@ impl NvmeDevice {
     }
 }
 
-/// A queue pair, and the namespace that its requests go to.
+/// A queue pair, and the namespace of its requests.
 #[derive(Debug)]
 pub struct NvmeQueue<B: IoBuffer> {
     queue: QueuePair<B>,
-    /// The namespace for reads and all else, and for writes, which may have to say more.
+    /// The namespace for reads and all else, and for writes, which may set more bits.
     reads: Namespace,
     writes: Namespace,
     _lock: Option<Lock>,

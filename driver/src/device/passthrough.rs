@@ -1,4 +1,4 @@
-//! NVMe commands through the kernel's driver: what `linux/nvme_ioctl.h` says of them.
+//! NVMe commands through the kernel's driver, as defined in `linux/nvme_ioctl.h`.
 #![allow(unsafe_code)]
 
 use std::fs::File;
@@ -16,7 +16,8 @@ const IOCTL_ADMIN: libc::Ioctl = 0xc048_4e41;
 /// `NVME_URING_CMD_IO`: `_IOWR('N', 0x80, struct nvme_uring_cmd)`.
 pub(super) const URING_CMD_IO: u32 = 0xc048_4e80;
 
-/// `struct nvme_uring_cmd` and `struct nvme_passthru_cmd`, which differ only in whether the last word is an answer.
+/// `struct nvme_uring_cmd` and `struct nvme_passthru_cmd`, which differ only in whether the last word is a
+/// result.
 #[derive(Clone, Copy, Debug, Default, IntoBytes, Immutable)]
 #[repr(C)]
 pub(super) struct Passthrough {
@@ -38,8 +39,8 @@ pub(super) struct Passthrough {
 const _: () = assert!(size_of::<Passthrough>() == 72);
 
 impl Passthrough {
-    /// `sqe` with its data, which the kernel finds at `at` in this process; at most `timeout_ms`, or 0 for the
-    /// kernel's usual.
+    /// Builds the command for `sqe` with its data at `at` in this process and `timeout_ms`, or 0 for the
+    /// kernel's default.
     #[inline]
     pub(super) fn new(sqe: &Sqe, at: *const u8, bytes: u32, timeout_ms: u32) -> Passthrough {
         let words = [sqe.cdw10, sqe.cdw11, sqe.cdw12, sqe.cdw13, sqe.cdw14, sqe.cdw15];
@@ -56,7 +57,7 @@ impl Passthrough {
         }
     }
 
-    /// What a big submission queue entry of io_uring carries.
+    /// Returns the payload of io_uring's big submission queue entry.
     #[inline]
     pub(super) fn to_bytes(self) -> [u8; 80] {
         let mut bytes = [0; 80];
@@ -65,24 +66,24 @@ impl Passthrough {
     }
 }
 
-/// The namespace that a character or block device of the NVMe driver is.
+/// Returns the namespace of a character or block device of the NVMe driver.
 ///
 /// # Errors
-/// What the system says, as when it is no such device.
+/// The system's error, for example if it is no such device.
 pub(super) fn nsid(file: &File) -> io::Result<Nsid> {
     // SAFETY: the request takes no argument.
     let nsid = unsafe { libc::ioctl(file.as_raw_fd(), IOCTL_ID) };
     u32::try_from(nsid).map(Nsid).map_err(|_| io::Error::last_os_error())
 }
 
-/// Has the controller carry out an Identify command, whose data goes to `data`.
+/// Runs an Identify command, whose data goes to `data`.
 ///
 /// # Errors
-/// What the system says; as text the status, where the controller refused.
+/// The system's error; the status as text if the controller refused.
 pub(super) fn identify(file: &File, sqe: &Sqe, data: &mut [u8; 4096]) -> io::Result<()> {
     let mut command = Passthrough::new(sqe, data.as_mut_ptr(), 4096, 0);
-    // SAFETY: the request reads and writes the 72 bytes of its argument and, for an Identify, the 4096 of `data`,
-    // which is borrowed mutably until it returns.
+    // SAFETY: the request reads and writes the 72 bytes of its argument and, for an Identify, the 4096 of
+    // `data`, which is borrowed mutably until it returns.
     let result = unsafe { libc::ioctl(file.as_raw_fd(), IOCTL_ADMIN, &raw mut command) };
     match result {
         0 => Ok(()),

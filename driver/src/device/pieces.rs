@@ -1,10 +1,10 @@
-//! Requests that are longer than a command may be: cut into several, whose ends are joined.
+//! Splits requests longer than a command, and joins their completions.
 
 use crate::memory::IoBuffer;
 use crate::queue_pair::{CommandError, RejectReason};
 use crate::transfer::Unplannable;
 
-/// How long a command may be.
+/// The limits of a command.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Cutter {
     pub(super) lba_bytes: u32,
@@ -12,25 +12,24 @@ pub(super) struct Cutter {
     pub(super) command_bytes_max: u64,
 }
 
-/// One command of a request: a run of bytes on the device, and where its data lies.
+/// One command of a request: a run of bytes on the device, and its data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Piece {
-    /// On the device.
+    /// Byte offset on the device.
     pub(super) at: u64,
     pub(super) bytes: u64,
     segment: usize,
-    /// In its segment.
+    /// Byte offset in its segment.
     offset: u64,
 }
 
 impl Piece {
-    /// Which of the buffer's segments it lies in.
     #[inline]
     pub(super) fn segment(&self) -> usize {
         self.segment
     }
 
-    /// Where its data lies in `buffer`, of which it was cut.
+    /// Returns the address of its data in `buffer`, which it was split from.
     #[inline]
     pub(super) fn data<B: IoBuffer>(&self, buffer: &B) -> *mut u8 {
         let start = buffer.pointer(self.segment).as_ptr();
@@ -39,10 +38,10 @@ impl Piece {
 }
 
 impl Cutter {
-    /// Commands that a transfer becomes.
+    /// Returns the number of commands of a transfer.
     ///
     /// # Errors
-    /// Where a segment ends inside an LBA.
+    /// If a segment ends inside an LBA.
     pub(super) fn count<B: IoBuffer>(&self, buffer: &B) -> Result<usize, RejectReason> {
         let lba_bytes = u64::from(self.lba_bytes);
         let mut count = 0;
@@ -56,7 +55,7 @@ impl Cutter {
         Ok(count)
     }
 
-    /// The commands of a transfer that begins `at` bytes into the device, in order.
+    /// Iterates over the commands of a transfer that starts `at` bytes into the device, in order.
     pub(super) fn pieces<B: IoBuffer>(
         self,
         at: u64,
@@ -77,7 +76,7 @@ impl Cutter {
 /// The commands of one request.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Join {
-    /// Those that have not completed.
+    /// Commands not yet completed.
     left: u32,
     moved: u64,
     /// The first failure.
@@ -89,7 +88,7 @@ impl Join {
         Join { left: commands as u32, moved: 0, failed: None }
     }
 
-    /// Takes in a command's end, with the bytes it moved; after the last, what became of the request.
+    /// Records a command's end and the bytes it moved; after the last, returns the request's result.
     #[inline]
     pub(super) fn end(
         &mut self,

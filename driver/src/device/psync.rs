@@ -1,4 +1,4 @@
-//! pread and pwrite, one at a time: the plainest way through the kernel, as a baseline.
+//! pread and pwrite, one at a time: the plainest path through the kernel, as a baseline.
 #![allow(unsafe_code)]
 
 use super::extent::Run;
@@ -9,10 +9,11 @@ use crate::memory::IoBuffer;
 use crate::queue_pair::{CommandError, Errno};
 use crate::sys::file_io::{self, PIECES_MAX, Pieces};
 
-/// A queue of `psync:`. Deallocating is a BLKDISCARD of a block device and a hole in a file; a flush is fdatasync.
+/// A queue of `psync:`. Deallocation is BLKDISCARD on a block device and a hole in a file; a flush is
+/// fdatasync.
 pub type PsyncQueue<B> = SynchronousQueue<B, Psync>;
 
-/// Carries a request out by one system call.
+/// Carries out each request with one system call.
 #[derive(Debug)]
 pub struct Psync {
     file: OpenFile,

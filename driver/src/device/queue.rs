@@ -1,4 +1,4 @@
-//! A queue of any path, for those who do not want to be generic over it.
+//! A queue of any path, for code that is not generic over paths.
 
 use std::os::fd::BorrowedFd;
 
@@ -12,16 +12,16 @@ use crate::error::Result;
 use crate::memory::IoBuffer;
 use crate::queue_pair::{Completion, Rejected, Stats};
 
-/// A queue of a [`super::Device`]. A loop that counts instructions takes out what is inside.
+/// A queue of a [`super::Device`]. The hottest loops should match on the queue inside.
 #[derive(Debug)]
 #[allow(
     clippy::large_enum_variant,
     reason = "one for each thread, and a box would cost each call a load"
 )]
 pub enum DeviceQueue<B: IoBuffer> {
-    /// A queue pair of the driver's.
+    /// A queue pair of the driver.
     Nvme(NvmeQueue<B>),
-    /// Nothing.
+    /// No I/O.
     Null(NullQueue<B>),
     /// io_uring on a file or block device.
     Uring(UringQueue<B>),
@@ -33,7 +33,7 @@ pub enum DeviceQueue<B: IoBuffer> {
     Mmap(MmapQueue<B>),
 }
 
-/// Passes a call on to whichever queue it is.
+/// Forwards a call to the queue inside.
 macro_rules! each {
     ($self:ident, $queue:ident => $call:expr) => {
         match $self {
@@ -48,7 +48,7 @@ macro_rules! each {
 }
 
 impl<B: IoBuffer> DeviceQueue<B> {
-    /// Makes writes that are posted from now on survive a loss of power once they complete. `null:` ignores it.
+    /// Makes writes posted from now on survive a power loss once they complete. `null:` ignores it.
     pub fn set_durability(&mut self, durability: Durability) {
         match self {
             DeviceQueue::Nvme(queue) => queue.set_durability(durability),
@@ -60,8 +60,8 @@ impl<B: IoBuffer> DeviceQueue<B> {
         }
     }
 
-    /// Has reads and writes that are posted from now on ask for these checks of the namespace's protection information.
-    /// Without effect where [`super::DeviceInfo::protection`] says of none.
+    /// Makes reads and writes posted from now on request these checks of the namespace's protection
+    /// information. No effect if [`super::DeviceInfo::protection`] is `None`.
     pub fn set_protection_checks(&mut self, checks: ProtectionChecks) {
         match self {
             DeviceQueue::Nvme(queue) => queue.set_protection_checks(checks),
@@ -70,11 +70,12 @@ impl<B: IoBuffer> DeviceQueue<B> {
         }
     }
 
-    /// Has the kernel add to `event`, an eventfd, whenever something finishes, so that one thread can sleep on several
-    /// queues at once. False where [`CommandQueue::wait`] would not sleep: such a queue is polled.
+    /// Makes the kernel signal `event`, an eventfd, whenever a request finishes, so that one thread can sleep
+    /// on several queues. Returns `false` if [`CommandQueue::wait`] would not sleep: such a queue must be
+    /// polled.
     ///
     /// # Errors
-    /// [`crate::Error::Refused`] with what the system said.
+    /// [`crate::Error::Refused`] with the system's error.
     pub fn notify(&self, event: BorrowedFd<'_>) -> Result<bool> {
         match self {
             DeviceQueue::Uring(queue) => queue.notify(event),

@@ -1,4 +1,4 @@
-//! Paths where the call that posts a request also carries it out: one in flight, done before `ring`.
+//! Paths that carry out a request in `post`: one in flight, finished before `ring`.
 
 use std::fmt;
 
@@ -9,12 +9,12 @@ use crate::error::{Error, Result};
 use crate::memory::IoBuffer;
 use crate::queue_pair::{CommandError, Completion, RejectReason, Rejected, Stats};
 
-/// How a request is carried out.
+/// Carries out requests.
 pub trait Carry: fmt::Debug + Send {
-    /// Does what is asked of it; returns how many bytes were moved.
+    /// Carries out a request; returns the number of bytes moved.
     ///
     /// # Errors
-    /// What the system said.
+    /// The system's error.
     fn carry_out<B: IoBuffer>(
         &mut self,
         operation: Operation,
@@ -22,11 +22,11 @@ pub trait Carry: fmt::Debug + Send {
         buffer: &B,
     ) -> Result<u64, CommandError>;
 
-    /// What a failure comes from.
+    /// Returns the cause of a failure.
     fn explain(&self, error: CommandError) -> CommandError;
 }
 
-/// A queue of one request, which is over when `post` returns and given back by the next `poll`.
+/// A queue of one request, which is finished when `post` returns and returned by the next `poll`.
 #[derive(Debug)]
 pub struct SynchronousQueue<B, C> {
     carrier: C,

@@ -1,12 +1,13 @@
 //! Reads and writes of a file or block device through io_uring.
 //!
-//! A request in registered memory (`create_queue`'s, or what was used some times since) is a READ_FIXED or WRITE_FIXED, one in other memory a READ or
-//! WRITE, one of several segments a READV or WRITEV. A flush is an fdatasync; a deallocation punches a hole, which on a
-//! block device zeroes the range and gives it back where the device can do both at once. Where completions are polled
-//! for the ring carries nothing but reads and writes, so that `post` itself carries these two out; and a request longer
-//! than a command may be becomes several, as the kernel cannot poll for what it splits itself.
+//! A request in registered memory (`create_queue`'s, or memory used some times since) is a READ_FIXED or
+//! WRITE_FIXED, in other memory a READ or WRITE, with several segments a READV or WRITEV. A flush is an
+//! fdatasync; a deallocation punches a hole, which on a block device zeroes the range and deallocates it if
+//! the device can do both at once. A polled ring carries only reads and writes: `post` itself then carries
+//! out flushes and deallocations, and splits requests longer than a command, because the kernel cannot poll
+//! for those it splits.
 //!
-//! Deadlines of commands are the kernel driver's ([`QueueOptions::timeout`] has no effect).
+//! The kernel driver sets command deadlines ([`QueueOptions::timeout`] has no effect).
 #![allow(unsafe_code)]
 
 use io_uring::types::FsyncFlags;
@@ -30,19 +31,19 @@ use crate::spec::Cid;
 use crate::sys::file_io::{PIECES_MAX, Pieces};
 use crate::target::KernelTarget;
 
-/// A file and how its queues are made.
+/// A file and the options of its queues.
 #[derive(Clone, Debug)]
 pub(super) struct UringDevice {
     file: OpenFile,
-    /// How requests are cut where completions are polled for.
+    /// Splits requests if completions are polled.
     polled: Option<Cutter>,
     fixed: bool,
 }
 
-/// Opens the file and decides whether completions are polled for.
+/// Opens the file and decides whether to poll for completions.
 ///
 /// # Errors
-/// As [`file::open`]; [`Error::Refused`] where polling was asked for and cannot be.
+/// As [`file::open`]; [`Error::Refused`] if polling was requested but is impossible.
 pub(super) fn open(target: &KernelTarget, options: &DeviceOptions) -> Result<UringDevice> {
     let file = file::open(target, options)?;
     let cannot = file.cannot_poll(target.direct);
@@ -59,7 +60,6 @@ pub(super) fn open(target: &KernelTarget, options: &DeviceOptions) -> Result<Uri
 }
 
 impl UringDevice {
-    /// What it is as a device.
     pub(super) fn info(&self, target: &KernelTarget) -> DeviceInfo {
         let info = self.file.info(target, DEPTH_MAX);
         let deallocates = self.file.punches();
@@ -72,10 +72,10 @@ impl UringDevice {
         }
     }
 
-    /// Makes a queue with `memory` registered.
+    /// Creates a queue with `memory` registered.
     ///
     /// # Errors
-    /// [`Error::Refused`] with what the system said.
+    /// [`Error::Refused`] with the system's error.
     pub(super) fn create_queue<B: IoBuffer>(
         &self,
         options: &QueueOptions,
@@ -125,17 +125,17 @@ impl UringDevice {
 #[derive(Debug)]
 pub struct UringQueue<B: IoBuffer> {
     ring: Ring<squeue::Entry, cqueue::Entry>,
-    /// What requests own; there until drop.
+    /// The requests' buffers; present until drop.
     slots: Option<Slots<B>>,
-    /// By slot: bytes to be moved, 0 for what moves none.
+    /// By slot: bytes to move, 0 for operations without data.
     asked: Box<[u64]>,
     /// By slot.
     joins: Box<[Join]>,
-    /// Entries that the ring has room for, at most and now.
+    /// Entries of the ring, in all and free.
     commands: usize,
     free_commands: usize,
     cutter: Option<Cutter>,
-    /// What entries that the kernel has not taken yet name.
+    /// Segment lists of entries the kernel has not taken yet.
     pieces: Pieces,
     /// Requests that `post` carried out.
     done_at_once: Vec<Completion<B>>,
@@ -153,7 +153,6 @@ impl<B: IoBuffer> UringQueue<B> {
         self.durability = durability;
     }
 
-    /// As [`super::DeviceQueue::notify`].
     pub(super) fn notify(&self, event: BorrowedFd<'_>) -> Result<bool> {
         self.ring.notify(event, &self.device)
     }
@@ -163,10 +162,10 @@ impl<B: IoBuffer> UringQueue<B> {
         self.slots.as_mut().expect("slots are there until drop")
     }
 
-    /// How many entries a request is.
+    /// Returns the number of entries of a request.
     ///
     /// # Errors
-    /// Why it is not taken, now or ever.
+    /// The reason for rejecting it, for now or for good.
     #[inline]
     fn admit(&mut self, moves: bool, buffer: &B) -> Result<usize, RejectReason> {
         let needs = match &self.cutter {
@@ -185,7 +184,7 @@ impl<B: IoBuffer> UringQueue<B> {
         Ok(needs)
     }
 
-    /// Has room for so many segments, if need be by telling the kernel of what was posted before.
+    /// Makes room for `segments`, submitting earlier entries if necessary.
     #[cold]
     fn make_room(&mut self, segments: usize) -> bool {
         if self.pieces.len() + segments > PIECES_MAX {
@@ -197,7 +196,6 @@ impl<B: IoBuffer> UringQueue<B> {
         self.pieces.len() + segments <= PIECES_MAX
     }
 
-    /// Puts the entries of the request in a slot into the ring.
     #[inline]
     fn push(&mut self, operation: Operation, run: Run, slot: usize, cid: Cid) {
         if self.cutter.is_some() {
@@ -211,7 +209,7 @@ impl<B: IoBuffer> UringQueue<B> {
         unsafe { self.ring.push(&entry) };
     }
 
-    /// The same for a read or write whose completion is polled for.
+    /// Adds the entries of a read or write with polled completion.
     fn push_cut(&mut self, run: Run, slot: usize, reads: bool, cid: Cid) {
         let cutter = self.cutter.expect("only where completions are polled for");
         let slots = self.slots.as_ref().expect("slots are there until drop");
@@ -228,7 +226,6 @@ impl<B: IoBuffer> UringQueue<B> {
         }
     }
 
-    /// The entry for the request in a slot.
     fn entry(&mut self, operation: Operation, run: Run, slot: usize) -> squeue::Entry {
         match operation {
             Operation::Read(_) | Operation::Write(_) => {
@@ -254,7 +251,7 @@ impl<B: IoBuffer> UringQueue<B> {
         transfer(at, run, fixed, reads, self.durability)
     }
 
-    /// Carries out what a polled ring cannot.
+    /// Carries out an operation that a polled ring cannot.
     #[cold]
     fn do_at_once(&mut self, operation: Operation, run: Run, buffer: B) {
         let done = match operation {
@@ -267,7 +264,7 @@ impl<B: IoBuffer> UringQueue<B> {
     }
 }
 
-/// An entry for one piece of memory, registered as number `fixed` if it is.
+/// Builds an entry for one piece of memory, registered as number `fixed` if any.
 #[inline]
 fn transfer(
     at: *mut u8,
@@ -287,7 +284,7 @@ fn transfer(
     }
 }
 
-/// An entry for several segments, which `pieces` has room for.
+/// Builds an entry for several segments, which `pieces` has room for.
 #[cold]
 fn scattered<B: IoBuffer>(
     pieces: &mut Pieces,
@@ -310,13 +307,13 @@ fn scattered<B: IoBuffer>(
     }
 }
 
-/// What the kernel's result means: how many bytes were moved, or an error number.
+/// Translates the kernel's result: bytes moved, or an error number.
 #[inline]
 fn outcome(result: i32) -> Result<u64, CommandError> {
     u64::try_from(result).map_err(|_| CommandError::System(Errno(result.saturating_neg())))
 }
 
-/// What became of a request of `asked` bytes.
+/// Returns the result of a request of `asked` bytes.
 #[inline]
 fn whole(result: Result<u64, CommandError>, asked: u64) -> Result<u32, CommandError> {
     match result {

@@ -1,10 +1,10 @@
-//! NVMe commands through io_uring to a namespace's character device (`/dev/ng0n1`): the kernel's driver without its
-//! block layer.
+//! NVMe commands through io_uring to a namespace's character device (`/dev/ng0n1`): the kernel's driver
+//! without its block layer.
 //!
-//! A request becomes as many commands as the controller's and the kernel's limits ask for, cut where its segments end;
-//! it is over with the last of them, and failed if one did. Entries are of 128 bytes, completions of 32, as the kernel
-//! asks. Protection information is left to the controller, and other metadata refused, as by the driver's own queue
-//! pairs; the kernel passes such commands on as they are.
+//! A request becomes as many commands as the limits of controller and kernel require, split where its
+//! segments end; it finishes with the last of them, and fails if one does. The kernel requires entries of 128
+//! bytes and completions of 32. Protection information is left to the controller and other metadata refused,
+//! as by the driver's own queue pairs; the kernel passes such commands on unchanged.
 #![allow(unsafe_code)]
 
 use std::fs::{File, OpenOptions};
@@ -40,14 +40,13 @@ use crate::spec::{Cid, Cns, Lba, LbaCount, Nsid, Sqe, Status};
 use crate::Time;
 use crate::target::KernelTarget;
 
-/// What the smallest page of any controller is: MDTS counts in pages of a size that only its registers tell.
+/// Smallest page of any controller: MDTS counts in pages whose size only its registers tell.
 const PAGE: u64 = 4096;
-/// Bytes of one command where neither the controller nor the kernel says.
+/// Bytes of one command if neither controller nor kernel reports a limit.
 const COMMAND_BYTES: u64 = 128 << 10;
-/// What a command can say: 65536 LBAs.
+/// Most LBAs a command can express.
 const COMMAND_LBAS_MAX: u64 = 1 << 16;
 
-/// A namespace behind the kernel's driver.
 #[derive(Clone, Debug)]
 pub(super) struct UringCmdDevice {
     file: Arc<File>,
@@ -57,7 +56,7 @@ pub(super) struct UringCmdDevice {
     lock: Option<Lock>,
 }
 
-/// What commands need to know of it.
+/// The namespace's properties that commands need.
 #[derive(Clone, Copy, Debug)]
 struct Namespace {
     nsid: Nsid,
@@ -71,10 +70,10 @@ struct Namespace {
     protection: Option<Protection>,
 }
 
-/// Opens a namespace's character device and asks its controller what it is.
+/// Opens a namespace's character device and identifies its controller.
 ///
 /// # Errors
-/// [`Error::Refused`] with what to do about it, [`Error::Device`] for a format that is not read or written.
+/// [`Error::Refused`] with a remedy, [`Error::Device`] for an unsupported format.
 pub(super) fn open(target: &KernelTarget, options: &DeviceOptions) -> Result<UringCmdDevice> {
     let device = target.device();
     let opened = OpenOptions::new().read(true).write(options.writes).open(&target.file);
@@ -103,7 +102,7 @@ pub(super) fn open(target: &KernelTarget, options: &DeviceOptions) -> Result<Uri
     Ok(UringCmdDevice { file: Arc::new(file), namespace, polled, fixed: target.fixed, lock })
 }
 
-/// Asks the controller for the namespace's size and format, and both for their limits.
+/// Queries the namespace's size and format, and the limits of controller and kernel.
 fn identify(file: &File, device: &str, queue: Option<&Path>, writes: bool) -> Result<Namespace> {
     let refused = |error: std::io::Error| {
         let fix =
@@ -138,7 +137,7 @@ fn identify(file: &File, device: &str, queue: Option<&Path>, writes: bool) -> Re
             IdentifyNvmController::ref_from_bytes(&data).expect("4096 bytes of any kind"),
             PAGE,
         ),
-        // An older controller has no such page.
+        // Older controllers have no such page.
         Err(_) => CommandLimits::NONE,
     };
     Ok(Namespace {
@@ -154,25 +153,25 @@ fn identify(file: &File, device: &str, queue: Option<&Path>, writes: bool) -> Re
     })
 }
 
-/// The most bytes of one command: the least of what the controller, the kernel and a command's count of LBAs allow.
+/// Returns the most bytes of one command, by the limits of controller, kernel and LBA count.
 fn command_bytes_max(mdts: u8, queue: Option<&Path>, lba_bytes: u32) -> u64 {
     let by_controller = (1..32).contains(&mdts).then(|| PAGE << mdts);
     let by_queue = attribute(queue, "max_hw_sectors_kb").map(|kib| kib << 10);
-    // A page that nothing is known of may be a segment of its own, and so may the last of a run that starts inside one.
+    // A page may be a segment of its own, and so may the last of a run that starts inside one.
     let by_segments = attribute(queue, "max_segments").map(|count| count.saturating_sub(1) * PAGE);
     let told = [by_controller, by_queue, by_segments].into_iter().flatten().min();
     let most = told.unwrap_or(COMMAND_BYTES).min(u64::from(lba_bytes) * COMMAND_LBAS_MAX);
     (most & !u64::from(lba_bytes - 1)).max(u64::from(lba_bytes))
 }
 
-/// Where the kernel describes the queue of the block device beside a character device, whose node may have any name.
+/// Returns the queue directory of the block device beside a character device, whose node may have any name.
 fn queue_of(file: &File) -> Option<PathBuf> {
     let number = file.metadata().ok()?.rdev();
     let (major, minor) = (libc::major(number), libc::minor(number));
     queue_beside(Path::new(&format!("/sys/dev/char/{major}:{minor}")))
 }
 
-/// The same for where the kernel describes the character device, which it calls `ng0n1` beside `nvme0n1`.
+/// Returns it by the character device's directory, which the kernel calls `ng0n1` beside `nvme0n1`.
 fn queue_beside(character: &Path) -> Option<PathBuf> {
     let path = character.canonicalize().ok()?;
     let numbers = path.file_name()?.to_str()?.strip_prefix("ng")?;
@@ -184,7 +183,6 @@ fn attribute(queue: Option<&Path>, name: &str) -> Option<u64> {
 }
 
 impl UringCmdDevice {
-    /// What it is as a device.
     pub(super) fn info(&self, target: &KernelTarget) -> DeviceInfo {
         DeviceInfo {
             device: target.device(),
@@ -201,10 +199,10 @@ impl UringCmdDevice {
         }
     }
 
-    /// Makes a queue with `memory` registered.
+    /// Creates a queue with `memory` registered.
     ///
     /// # Errors
-    /// [`Error::Refused`] with what the system said.
+    /// [`Error::Refused`] with the system's error.
     pub(super) fn create_queue<B: IoBuffer>(
         &self,
         options: &QueueOptions,
@@ -215,8 +213,8 @@ impl UringCmdDevice {
         let entries = (depth * COMMANDS_PER_REQUEST).max(COMMANDS_MIN);
         let memory = if self.fixed { memory } else { &[] };
         let (fd, polled) = (self.file.as_raw_fd(), self.polled);
-        // Kernels of old (6.1) count all pages of a registered piece behind a command's first, and refuse those that
-        // could not be one command's.
+        // Old kernels (6.1) count all pages of a registered piece behind a command's first, and refuse more
+        // than one command could have.
         let piece_bytes = Some(self.namespace.command_bytes_max);
         let shape =
             Shape { device, fd, depth: entries, polled, memory, piece_bytes, learns: false };
@@ -240,12 +238,12 @@ impl UringCmdDevice {
     }
 }
 
-/// Rounded up; 0 would be the kernel's usual.
+/// Converts to milliseconds, rounded up; 0 would mean the kernel's default.
 fn milliseconds(timeout: Duration) -> u32 {
     u32::try_from(timeout.as_nanos().div_ceil(1_000_000)).unwrap_or(u32::MAX).max(1)
 }
 
-/// What the kernel's result means: a status where the controller answered, else an error number.
+/// Translates the kernel's result: a status if the controller answered, else an error number.
 #[inline]
 fn outcome(result: i32) -> Result<u64, CommandError> {
     match result {
@@ -259,35 +257,33 @@ fn outcome(result: i32) -> Result<u64, CommandError> {
 #[derive(Debug)]
 pub struct UringCmdQueue<B: IoBuffer> {
     ring: Ring<squeue::Entry128, cqueue::Entry32>,
-    /// What requests own; there until drop.
+    /// The requests' buffers; present until drop.
     slots: Option<Slots<B>>,
     /// By slot.
     joins: Box<[Join]>,
-    /// Commands that the ring has room for, now and at most.
+    /// Entries of the ring, free and in all.
     free_commands: usize,
     commands: usize,
     namespace: Namespace,
     timeout_ms: u32,
-    /// Writes say Force Unit Access.
+    /// Whether writes set Force Unit Access.
     fua: bool,
     prinfo: Prinfo,
-    /// Keeps the descriptor from being closed before the ring.
+    /// Keeps the descriptor open at least as long as the ring.
     _file: Arc<File>,
     lock: Option<Lock>,
     device: String,
-    /// Requests that change what was opened for reading: the kernel would carry them out for root.
+    /// Requests that would change a device opened for reading: the kernel would carry them out for root.
     denied: Vec<Completion<B>>,
     gone: Option<CommandError>,
     stats: Stats,
 }
 
 impl Namespace {
-    /// How its requests are cut.
     fn cutter(&self) -> Cutter {
         Cutter { lba_bytes: self.lba_bytes, command_bytes_max: self.command_bytes_max }
     }
 
-    /// The command for a piece.
     #[inline]
     fn sqe(&self, piece: Piece, reads: bool, fua: bool, prinfo: Prinfo) -> Sqe {
         let count = LbaCount::new((piece.bytes / u64::from(self.lba_bytes)) as u32)
@@ -312,15 +308,14 @@ impl<B: IoBuffer> UringCmdQueue<B> {
         }
     }
 
-    /// As [`super::DeviceQueue::notify`].
     pub(super) fn notify(&self, event: BorrowedFd<'_>) -> Result<bool> {
         self.ring.notify(event, &self.device)
     }
 
-    /// How many commands a request is.
+    /// Returns the number of commands of a request.
     ///
     /// # Errors
-    /// Why it is not taken, now or ever.
+    /// The reason for rejecting it, for now or for good.
     fn admit(&mut self, operation: Operation, buffer: &B) -> Result<(Run, usize), RejectReason> {
         let run = self.namespace.extent.run(operation, buffer)?;
         let needs = match operation {
@@ -342,7 +337,6 @@ impl<B: IoBuffer> UringCmdQueue<B> {
         Ok((run, needs))
     }
 
-    /// Puts the commands of the request in a slot into the ring.
     fn push(&mut self, operation: Operation, slot: usize, cid: Cid) {
         let slots = self.slots.as_ref().expect("slots are there until drop");
         let buffer = slots.get(slot).buffer.as_ref().expect("a request owns its buffer");
@@ -375,7 +369,6 @@ impl<B: IoBuffer> UringCmdQueue<B> {
     }
 }
 
-/// Where a command's data lies.
 #[derive(Clone, Copy)]
 struct Data {
     at: *const u8,
@@ -386,7 +379,7 @@ impl Data {
     const NONE: Data = Data { at: std::ptr::null(), bytes: 0 };
 }
 
-/// Puts one command into the ring.
+/// Adds one command to the ring.
 ///
 /// # Safety
 /// As [`Ring::push`], for the command's data.

@@ -1,4 +1,4 @@
-//! Commands as a caller builds them, and what comes back.
+//! Commands as a caller builds them, and their completions.
 
 use std::fmt;
 
@@ -9,10 +9,10 @@ use crate::spec::{
 };
 use crate::transfer::Unplannable;
 
-/// A command with the buffer it will own.
+/// A command and the buffer it will own.
 ///
-/// Made by [`Namespace`]'s methods (`read`, `write`, `flush`, ...) or by
-/// [`Command::raw`]; nothing happens until a queue takes it.
+/// [`Namespace`]'s methods (`read`, `write`, `flush`, ...) and [`Command::raw`] build commands; nothing
+/// happens until a queue takes one.
 #[derive(Debug)]
 #[must_use = "a command does nothing until it is submitted"]
 pub struct Command<'n, B> {
@@ -20,27 +20,27 @@ pub struct Command<'n, B> {
     pub(crate) buffer: B,
 }
 
-/// What a command is, apart from its buffer.
+/// A command without its buffer.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Body<'n> {
-    /// LBAs to or from the buffer; becomes as many commands as the limits ask for.
+    /// LBAs to or from the buffer; split into as many commands as the limits require.
     Transfer(Transfer<'n>),
-    /// One command as it stands; the buffer, if any, is its data.
+    /// One command, sent unchanged; the buffer, if any, is its data.
     Raw { sqe: Sqe, bounds: Option<Bounds> },
-    /// None, for this reason, which is told when it is submitted.
+    /// An invalid command, rejected with this reason on submission.
     Refused(RejectReason),
 }
 
-/// What the driver knows of a command that stands as it is.
+/// Known limits of a raw command.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bounds {
-    /// The controller of the namespace it was made for, if any.
+    /// The controller of the namespace it was built for, if any.
     pub(crate) domain: Option<DomainId>,
-    /// Its data is this much of the buffer, which may be larger.
+    /// Data bytes, at most the buffer's length.
     pub(crate) bytes: u64,
 }
 
-/// A run of LBAs, as long as the buffer.
+/// A transfer of LBAs, as long as the buffer.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Transfer<'n> {
     pub(crate) namespace: &'n Namespace,
@@ -51,9 +51,9 @@ pub(crate) struct Transfer<'n> {
 }
 
 impl Transfer<'_> {
-    /// The command for `count` (1 to 65536) of the transfer's LBAs, as the 64-bit words of its entry (NVM Command
-    /// Set 1.0 section 3.2), without an identifier. An [`Sqe`] of the same is 16 fields, which the compiler does
-    /// not put together again.
+    /// Encodes the command for `count` (1 to 65536) of the transfer's LBAs as the 64-bit words of its entry
+    /// (NVM Command Set 1.0 section 3.2), without an identifier. The compiler would not recombine the 16
+    /// fields of an [`Sqe`].
     #[inline(always)]
     pub(crate) fn qwords(&self, lba: Lba, count: u64, pointer: Pointer) -> [u64; 8] {
         debug_assert!((1..=65536).contains(&count), "limits keep a command to what NLB can say");
@@ -66,9 +66,8 @@ impl Transfer<'_> {
     }
 }
 
-/// A data pointer as it goes into a command: PSDT's bits and two words. A
-/// [`crate::spec::DataPointer`] says the same with an enum, which costs a round trip through
-/// the stack where every instruction counts.
+/// A command's data pointer: PSDT's bits and two words. [`crate::spec::DataPointer`] expresses the same as an
+/// enum, which costs a round trip through the stack on the hot path.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Pointer {
     psdt: u32,
@@ -76,19 +75,16 @@ pub(crate) struct Pointer {
 }
 
 impl Pointer {
-    /// PRP1 and PRP2.
     #[inline(always)]
     pub(crate) fn prps(prp1: Iova, prp2: Iova) -> Pointer {
         Pointer { psdt: 0, words: [prp1.0, prp2.0] }
     }
 
-    /// One SGL data block.
     #[inline(always)]
     pub(crate) fn data_block(iova: Iova, len_bytes: u32) -> Pointer {
         Pointer::sgl(SglDescriptor::data_block(iova, len_bytes))
     }
 
-    /// Any SGL descriptor.
     #[inline(always)]
     pub(crate) fn sgl(descriptor: SglDescriptor) -> Pointer {
         Pointer { psdt: PSDT_SGL, words: descriptor.to_words().map(|word| word.get()) }
@@ -112,30 +108,29 @@ impl<'n, B: IoBuffer> Command<'n, B> {
         Command { body: Body::Transfer(Transfer { namespace, opcode, lba, control }), buffer }
     }
 
-    /// A command as the 64 bytes it is sent as, with `buffer` as its data: the
-    /// identifier and the data pointer are filled in on submission. The data must be expressible
-    /// as PRPs (contiguous, or pieces of whole pages).
+    /// Builds a command from its 64-byte entry, with `buffer` as its data. Submission fills in the identifier
+    /// and the data pointer. The data must be expressible as PRPs (contiguous, or pieces of whole pages).
     ///
     /// # Safety
-    /// The driver does not look at what the command does. It must transfer as many bytes as
-    /// `buffer` holds, no more and no less: whether PRP2 is a page or a list of pages depends on that, and
-    /// a controller told another length takes one for the other. Its other pointers, such
-    /// as the metadata pointer, must name memory the caller owns. What it says of a protected namespace's metadata
-    /// ([`Namespace::protection`]) is the caller's as well: without PRACT they are transferred, too.
+    /// The driver does not examine what the command does. It must transfer exactly as many bytes as `buffer`
+    /// holds: that length decides whether PRP2 is a page or a list of pages, and a controller told another
+    /// length mistakes one for the other. Its other pointers, such as the metadata pointer, must name memory
+    /// the caller owns. On a protected namespace ([`Namespace::protection`]) the caller also answers for the
+    /// metadata: without PRACT they are transferred too.
     #[allow(unsafe_code)]
     pub unsafe fn raw(sqe: Sqe, buffer: B) -> Command<'static, B> {
-        // Measured now: whatever the buffer is exchanged for must hold as much.
+        // Measured now: any replacement of the buffer must hold as much.
         let bytes = (0..buffer.segment_count()).map(|index| buffer.segment(index).len).sum();
         let bounds = Some(Bounds { domain: None, bytes });
         Command { body: Body::Raw { sqe, bounds }, buffer }
     }
 
-    /// A command that stands as it is, whose data is all of `buffer`.
+    /// A raw command whose data is all of `buffer`.
     pub(crate) fn whole(sqe: Sqe, buffer: B) -> Command<'static, B> {
         Command { body: Body::Raw { sqe, bounds: None }, buffer }
     }
 
-    /// The command as it is, or one that is refused when it is submitted.
+    /// Turns the command into one that is rejected on submission if the check failed.
     pub(crate) fn unless_refused(self, checked: Result<(), RejectReason>) -> Self {
         match checked {
             Ok(()) => self,
@@ -143,19 +138,18 @@ impl<'n, B: IoBuffer> Command<'n, B> {
         }
     }
 
-    /// Force Unit Access: a write completes only once it is on the medium, a read
-    /// comes from there (NVM Command Set 1.0, Read and Write, CDW12 bit 30). Without effect on commands
-    /// other than reads, writes and compares.
+    /// Sets Force Unit Access: a write completes only once it is on the medium, a read comes from there (NVM
+    /// Command Set 1.0, Read and Write, CDW12 bit 30). Affects only reads, writes and compares.
     pub fn fua(mut self) -> Self {
         match &mut self.body {
             Body::Transfer(transfer) => transfer.control |= FUA,
-            // What the bit would mean to another command, the driver does not know.
+            // The driver does not know what this bit means to another command.
             Body::Raw { .. } | Body::Refused(_) => {}
         }
         self
     }
 
-    /// The same command owning something else, such as the buffer with a tag.
+    /// Replaces the buffer, for example by the buffer with a tag.
     pub fn map_buffer<C: IoBuffer>(self, f: impl FnOnce(B) -> C) -> Command<'n, C> {
         Command { body: self.body, buffer: f(self.buffer) }
     }
@@ -168,21 +162,21 @@ impl Namespace {
         Command { body: Body::Raw { sqe, bounds }, buffer }
     }
 
-    /// Reads as many LBAs from `lba` on as fill `buffer`.
+    /// Reads as many LBAs from `lba` as fill `buffer`.
     #[inline(always)]
     pub fn read<B: IoBuffer>(&self, lba: Lba, buffer: B) -> Command<'_, B> {
         Command::transfer(self, IoOpcode::READ, lba, buffer)
     }
 
-    /// Writes `buffer` from `lba` on.
+    /// Writes `buffer` to the LBAs from `lba`.
     #[inline(always)]
     pub fn write<B: IoBuffer>(&self, lba: Lba, buffer: B) -> Command<'_, B> {
         Command::transfer(self, IoOpcode::WRITE, lba, buffer)
     }
 
-    /// Compares the medium from `lba` on with `buffer`; a difference is status Compare Failure. Of a protected
-    /// namespace the controller would compare the protection information as well, which the host does not have: such a
-    /// command is refused when it is submitted.
+    /// Compares the medium from `lba` with `buffer`; a difference ends with status Compare Failure. A
+    /// protected namespace is rejected on submission: the controller would also compare the protection
+    /// information, which the host does not have.
     pub fn compare<B: IoBuffer>(&self, lba: Lba, buffer: B) -> Command<'_, B> {
         if self.protection().is_some() {
             return Command { body: Body::Refused(RejectReason::Protected), buffer };
@@ -190,14 +184,13 @@ impl Namespace {
         Command::transfer(self, IoOpcode::COMPARE, lba, buffer)
     }
 
-    /// Makes everything written before durable.
+    /// Makes all earlier writes durable.
     pub fn flush(&self) -> Command<'static, ()> {
         self.fixed(Sqe::flush(self.nsid()), 0, ())
     }
 
-    /// Sets `count` LBAs from `lba` on to zero without a transfer; with
-    /// `deallocate` the controller may release them as well (DEAC). One that is longer than the controller takes (WZSL) is
-    /// refused when it is submitted.
+    /// Zeroes `count` LBAs from `lba` without a transfer; with `deallocate` the controller may also release
+    /// them (DEAC). A length above the controller's limit (WZSL) is rejected on submission.
     pub fn write_zeroes(
         &self,
         lba: Lba,
@@ -209,8 +202,8 @@ impl Namespace {
         self.fixed(self.prinfo().on_zeroes(sqe), 0, ()).unless_refused(checked)
     }
 
-    /// Has the controller read `count` LBAs from `lba` on, and check what protects them, without a transfer. One that
-    /// is longer than the controller takes (VSL) is refused when it is submitted.
+    /// Makes the controller read `count` LBAs from `lba` and check their protection, without a transfer. A
+    /// length above the controller's limit (VSL) is rejected on submission.
     pub fn verify(&self, lba: Lba, count: LbaCount) -> Command<'static, ()> {
         let sqe = self.prinfo().on_verify(Sqe::verify(self.nsid(), lba, count));
         let checked = self.command_limits().check_verify(self.bytes_of(count));
@@ -221,12 +214,11 @@ impl Namespace {
         u64::from(count.get()) << self.limits().lba_shift
     }
 
-    /// Tells the controller that the LBAs of `ranges` (1 to 256 of them) hold nothing
-    /// of value. `buffer` carries the ranges and must hold 16 bytes for each. What is more than the controller takes in one
-    /// command (DMRL, DMRSL, DMSL) is refused when it is submitted.
+    /// Deallocates the LBAs of `ranges` (1 to 256). `buffer` carries the ranges and must hold 16 bytes for
+    /// each. More than the controller takes in one command (DMRL, DMRSL, DMSL) is rejected on submission.
     ///
     /// # Errors
-    /// [`Unplannable::Ranges`] when there are none, too many, or more than fit in `buffer`.
+    /// [`Unplannable::Ranges`] if there are none, too many, or more than fit in `buffer`.
     pub fn deallocate(
         &self,
         ranges: &[DsmRange],
@@ -242,11 +234,11 @@ impl Namespace {
         Ok(self.fixed(sqe, size_of_val(ranges), buffer).unless_refused(checked))
     }
 
-    /// Copies the LBAs of `sources` (1 to 256 of them), one after another, to
-    /// `destination` on. `buffer` carries the sources and must hold 32 bytes for each.
+    /// Copies the LBAs of `sources` (1 to 256), in order, to the LBAs from `destination`. `buffer` carries
+    /// the sources and must hold 32 bytes for each.
     ///
     /// # Errors
-    /// [`Unplannable::Ranges`] when there are none, too many, or more than fit in `buffer`.
+    /// [`Unplannable::Ranges`] if there are none, too many, or more than fit in `buffer`.
     pub fn copy(
         &self,
         destination: Lba,
@@ -264,75 +256,75 @@ impl Namespace {
     }
 }
 
-/// Checks a number of ranges against the specification's 256 and the buffer's room.
+/// Checks a number of ranges against the specification's 256 and the buffer's size.
 fn range_count(ranges: usize, room: usize) -> Result<RangeCount, Unplannable> {
     let count = u32::try_from(ranges).ok().and_then(RangeCount::new).filter(|_| ranges <= room);
     count.ok_or(Unplannable::Ranges { ranges, room: room.min(256) })
 }
 
-/// A command that is over: its buffer is the caller's again.
+/// A completed command, whose buffer is the caller's again.
 #[derive(Debug)]
 pub struct Completion<B> {
-    /// What the command owned.
+    /// The command's buffer.
     pub buffer: B,
-    /// Command-specific result (completion queue entry DW0), or why it failed.
+    /// Command-specific result (completion queue entry DW0), or the failure.
     pub result: Result<u32, CommandError>,
 }
 
 /// Why a command failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CommandError {
-    /// The controller says so. A request that became several commands has the
-    /// first failure's status; the others may have been carried out.
+    /// The controller reports a failure. A request of several commands has the first failure's status; its
+    /// other commands may have been carried out.
     #[error("{0}")]
     Status(Status),
-    /// It missed its deadline, and an Abort command ended it.
+    /// It missed its deadline and an Abort command ended it.
     #[error("it missed its deadline and was aborted; {}", written(*.may_have_written))]
     TimedOut {
-        /// Whether data may have reached the medium, all of it or a part.
+        /// Whether some or all data may have reached the medium.
         may_have_written: bool,
     },
-    /// Its queue was created anew, or the controller reset, before it completed. The device can no
-    /// longer reach its memory.
+    /// Its queue was recreated or the controller reset before it completed. The device can no longer access
+    /// its memory.
     #[error("the controller was reset before it completed the command; {}", written(*.may_have_written))]
     Reset {
-        /// Whether data may have reached the medium, all of it or a part. False for
-        /// commands that write nothing and for those that the device was never told of.
+        /// Whether some or all data may have reached the medium. False for commands that write nothing or
+        /// were never announced to the device.
         may_have_written: bool,
     },
-    /// The system refused it or gave up on it; only on the kernel's paths ([`crate::device`]). Of a write, a
-    /// part may have been written.
+    /// The system refused or abandoned it; only on the kernel's paths ([`crate::device`]). A write may have
+    /// been carried out in part.
     #[error("{0}")]
     System(Errno),
-    /// The system moved less than it was asked for: a file that ends there, or a disk that is full. Only on the
+    /// The system transferred less than requested: the file ends there, or the disk is full. Only on the
     /// kernel's paths.
     #[error(
         "only {moved} of {asked} bytes were transferred: does the file end there, or is the disk full?"
     )]
     Short {
-        /// Bytes that were read or written.
+        /// Bytes read or written.
         moved: u64,
-        /// Bytes of the request.
+        /// Bytes requested.
         asked: u64,
     },
 }
 
-/// An error number of the system's; prints as the system's words for it.
+/// A system error number; prints as the system's description.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Errno(pub i32);
 
 impl Errno {
-    /// The number that an error of the standard library carries, EIO where it has none.
+    /// Returns the number in a standard library error, or EIO.
     pub(crate) fn of(error: &std::io::Error) -> Errno {
         Errno(error.raw_os_error().unwrap_or(libc::EIO))
     }
 
-    /// The system's words, as `No space left on device`.
+    /// Returns the system's description, for example `No space left on device`.
     pub fn name(self) -> &'static str {
         nix::errno::Errno::from_raw(self.0).desc()
     }
 
-    /// Whether the device is gone and nothing more will work.
+    /// Whether the device is gone for good.
     fn is_gone(self) -> bool {
         matches!(self.0, libc::ENODEV | libc::ENXIO)
     }
@@ -349,13 +341,12 @@ impl fmt::Display for Errno {
 }
 
 impl CommandError {
-    /// Whether the system says that the device is gone, so that nothing more will work.
+    /// Whether the system reports that the device is gone for good.
     pub(crate) fn is_gone(self) -> bool {
         matches!(self, CommandError::System(errno) if errno.is_gone())
     }
 
-    /// Whether there is no room for more data: the disk is full, or the user's share of it, or the namespace's
-    /// capacity is used up.
+    /// Returns whether space ran out: the disk is full, or the user's quota, or the namespace's capacity.
     pub fn is_no_space(&self) -> bool {
         match self {
             CommandError::Status(status) => *status == Status::CAPACITY_EXCEEDED,
@@ -365,9 +356,9 @@ impl CommandError {
         }
     }
 
-    /// Whether the same request may succeed when it is sent again: at once after
-    /// [`CommandError::TimedOut`], after [`crate::Controller::recover`] where the controller is out of
-    /// service, as [`Status::is_retryable`] says for a status, and where the system was only short of something.
+    /// Returns whether the same request may succeed if sent again: at once after [`CommandError::TimedOut`],
+    /// after [`crate::Controller::recover`] if the controller is out of service, per [`Status::is_retryable`]
+    /// for a status, and after a temporary shortage in the system.
     pub fn is_retryable(&self) -> bool {
         match self {
             CommandError::Status(status) => status.is_retryable(),
@@ -382,13 +373,13 @@ fn written(may_have_written: bool) -> &'static str {
     if may_have_written { "data may have been written" } else { "nothing was written" }
 }
 
-/// A request that a queue did not take, given back whole.
+/// A request that a queue did not take, returned whole.
 #[derive(Debug, thiserror::Error)]
 #[error("{reason}")]
 pub struct Rejected<B> {
-    /// What the command would have owned.
+    /// The request's buffer.
     pub buffer: B,
-    /// Why.
+    /// The reason.
     pub reason: RejectReason,
 }
 
@@ -405,9 +396,9 @@ pub enum RejectReason {
     TooLarge {
         /// Commands, list pages or bounce pages.
         what: &'static str,
-        /// How many it needs.
+        /// Number needed.
         needs: usize,
-        /// How many there are.
+        /// Number in the queue.
         has: usize,
     },
     /// The LBAs do not exist.
@@ -426,7 +417,7 @@ pub enum RejectReason {
     /// A buffer belongs to another controller.
     #[error("the buffer or namespace belongs to another controller: use this one's")]
     Foreign,
-    /// The buffer holds less than the command's data.
+    /// The buffer is shorter than the command's data.
     #[error("the command's data is {needs} bytes and its buffer holds {has}")]
     ShortBuffer {
         /// Bytes of the command's data.
@@ -434,17 +425,17 @@ pub enum RejectReason {
         /// Bytes of the buffer.
         has: u64,
     },
-    /// A Compare to a protected namespace, whose protection information the host does not have.
+    /// A Compare on a protected namespace, whose protection information the host does not have.
     #[error("the namespace is protected, which leaves nothing to compare with: read it instead")]
     Protected,
-    /// The command covers more than the controller takes at once, though it transfers nothing or little.
+    /// The command covers more than the controller takes at once, though it transfers little or nothing.
     #[error("{asks} {what}, and the controller takes {takes} ({limit}): send several commands")]
     OverLimit {
-        /// The events that count.
+        /// The quantity that exceeds it.
         what: &'static str,
         /// The limit's name in Identify.
         limit: &'static str,
-        /// How much the command asks for.
+        /// The amount requested.
         asks: u64,
         /// The limit.
         takes: u64,

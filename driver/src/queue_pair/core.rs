@@ -1,8 +1,6 @@
 //! One queue pair's engine: rings, slots and pages, without a controller.
 //!
-//! Everything on the per-I/O path is in this file; what is rare (splitting,
-//! lists, bouncing, faults) is in [`super::slow`]. The core knows no clock and
-//! no other queue. The admin queue is one of these, too.
+//! The whole per-I/O path is in this file; splitting, lists, bouncing and faults are in [`super::slow`].
 
 use std::time::Duration;
 
@@ -19,25 +17,25 @@ use crate::slots::Slots;
 use crate::spec::{Cid, Cqe, Iova, Qid, Sqe};
 use crate::transfer::{PAGE_BYTES, Segment};
 
-/// What a queue counted since it was made. All counters only grow.
+/// A queue's counters since its creation. They only grow.
 #[derive(Clone, Debug, Default, PartialEq)]
 #[non_exhaustive]
 pub struct Stats {
     /// Commands posted.
     pub submitted: u64,
-    /// Commands that ended, however they did; what is missing to [`Stats::submitted`] is in flight.
+    /// Commands that ended in any way; the difference to [`Stats::submitted`] is in flight.
     pub completed: u64,
-    /// Bytes of data of the commands posted.
+    /// Data bytes of the commands posted.
     pub bytes: u64,
     /// Requests sent again with [`crate::QueuePair::resubmit`].
     pub retries: u64,
-    /// Commands whose data the controller found through SGLs.
+    /// Commands that used SGLs.
     pub sgl_commands: u64,
-    /// PRP lists used that were built when their region was registered.
+    /// Uses of PRP lists built when their region was registered.
     pub prebuilt_lists: u64,
-    /// Commands for which a PRP list or SGL was built.
+    /// Commands that needed a newly built PRP list or SGL.
     pub built_lists: u64,
-    /// Commands that went through a bounce buffer.
+    /// Commands that used a bounce buffer.
     pub bounced_commands: u64,
     /// Bytes copied to or from bounce buffers.
     pub bounced_bytes: u64,
@@ -51,33 +49,33 @@ pub struct Stats {
     pub wrong_sqids: u64,
     /// Completions with a submission queue head outside the ring.
     pub bad_sqheads: u64,
-    /// Completions with a submission queue head that is in the ring and not plausible.
+    /// Completions with a submission queue head inside the ring but implausible.
     pub stale_sqheads: u64,
     /// Commands that missed their deadline and were aborted.
     pub aborts: u64,
-    /// Times the queue was deleted and created anew because an abort did not help.
+    /// Times the queue was recreated because an abort failed.
     pub recreations: u64,
-    /// Commands that were in flight when their queue was created anew or the controller was reset.
+    /// Commands in flight when their queue was recreated or the controller reset.
     pub resets: u64,
-    /// Nanoseconds from post to poll of the commands that completed in time, where
-    /// [`crate::QueuePairOptions::latencies`] asks for it.
+    /// Nanoseconds from post to poll of the commands that completed in time, if
+    /// [`crate::QueuePairOptions::latencies`] is set.
     pub latencies_ns: Option<Latencies>,
 }
 
 /// A histogram of nanoseconds, exact to 2 significant digits, up to an hour.
 pub type Latencies = hdrhistogram::Histogram<u64>;
 
-/// An hour, beyond which latencies are counted as one.
+/// One hour: the cap for recorded latencies.
 const LATENCY_MAX_NS: u64 = 3600 * 1_000_000_000;
 
 impl Stats {
-    /// Completions that break the protocol. Any takes the controller out of service.
+    /// Counts completions that break the protocol. Any of them takes the controller out of service.
     pub fn violations(&self) -> u64 {
         self.unknown_cids + self.wrong_sqids + self.bad_sqheads
     }
 }
 
-/// How a completion broke the protocol (NVMe Base 2.0 section 3.3.3.2).
+/// A completion's violation of the protocol (NVMe Base 2.0 section 3.3.3.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Violation {
     #[error("a completion named command {0}, which is not in flight")]
@@ -88,10 +86,9 @@ pub(crate) enum Violation {
     BadSqhd(u16),
 }
 
-/// A hundred years: a deadline is then a plain sum, on any clock that starts near zero.
+/// A hundred years: deadlines on any clock that starts near zero cannot overflow.
 const TIMEOUT_MAX_NS: u64 = 100 * 365 * 86_400 * 1_000_000_000;
 
-/// What a core is made of.
 pub(crate) struct Parts {
     pub(crate) qid: Qid,
     pub(crate) domain: DomainId,
@@ -101,25 +98,23 @@ pub(crate) struct Parts {
     pub(crate) slots: usize,
     pub(crate) lists: PagePool,
     pub(crate) bounces: PagePool,
-    /// How long a command may take.
     pub(crate) timeout: Duration,
-    /// Whether to measure how long each takes.
     pub(crate) latencies: bool,
 }
 
-/// See the module.
+/// The engine of one queue pair.
 pub(crate) struct Core<B> {
     pub(super) sq: SubmissionRing,
     pub(super) cq: CompletionRing,
     pub(super) slots: Slots<B>,
     pub(super) extras: Box<[Extra]>,
-    /// No command in flight is overdue before this; a lower bound.
+    /// Lower bound of all deadlines in flight.
     next_deadline: Time,
     timeout_ns: u64,
     domain: DomainId,
     qid: Qid,
     pub(super) stats: Stats,
-    /// The first one nobody has been told of.
+    /// The first violation not yet reported.
     violation: Option<Violation>,
     pub(super) lists: PagePool,
     pub(super) bounces: PagePool,
@@ -151,7 +146,7 @@ impl<B: IoBuffer> Core<B> {
         }
     }
 
-    /// Writes a command into the ring without telling the device.
+    /// Writes a command into the ring without ringing the doorbell.
     #[inline(always)]
     pub(crate) fn post(&mut self, now: Time, command: Command<'_, B>) -> Result<Cid, Rejected<B>> {
         let Command { body, buffer } = command;
@@ -163,8 +158,9 @@ impl<B: IoBuffer> Core<B> {
         }
     }
 
-    /// Nothing here may panic before the buffer is in its slot: the compiler would keep it in memory for unwinding,
-    /// and loading it from there waits for the stores of the last entries, whose lines the device is reading.
+    /// Must not panic before the buffer is in its slot: the compiler would keep the buffer in memory for
+    /// unwinding, and loading it from there waits for the stores to the last entries, whose lines the device
+    /// is reading.
     #[inline(always)]
     fn post_transfer(
         &mut self,
@@ -185,14 +181,14 @@ impl<B: IoBuffer> Core<B> {
         }
     }
 
-    /// Puts a command with nothing attached but its buffer into the ring.
+    /// Posts a command with nothing attached but its buffer.
     pub(super) fn launch(&mut self, sqe: Sqe, buffer: B, deadline: Time) -> Cid {
         let (_, cid) = self.slots.occupy(Some(buffer), deadline, sqe.opcode(), false);
         self.push(sqe.with_cid(Cid(0)).to_qwords(), cid, deadline);
         cid
     }
 
-    /// Writes a command, given without an identifier, into the ring.
+    /// Writes an encoded command into the ring and adds its identifier.
     #[inline(always)]
     pub(super) fn push(&mut self, mut command: [u64; 8], cid: Cid, deadline: Time) {
         if deadline < self.next_deadline {
@@ -202,21 +198,21 @@ impl<B: IoBuffer> Core<B> {
         self.sq.push(command);
     }
 
-    /// Tells the device about every command posted since the last ring.
+    /// Announces every command posted since the last ring.
     #[inline(always)]
     pub(crate) fn ring(&mut self) {
         self.stats.submission_rings += u64::from(self.sq.ring());
         probe::probe!(adit, ring, self.qid.0, self.sq.tail());
     }
 
-    /// Whether the device has written a completion.
+    /// Returns whether the device has written a completion.
     #[inline(always)]
     pub(crate) fn has_news(&self) -> bool {
         self.cq.has_news()
     }
 
-    /// Takes in all completions there are and hands each finished request to `done`.
-    /// Returns how many requests finished.
+    /// Processes all new completions and hands each finished request to `done`. Returns the number of
+    /// finished requests.
     #[inline(always)]
     pub(crate) fn reap(&mut self, now: Time, done: &mut impl FnMut(Completion<B>)) -> usize {
         if self.stats.latencies_ns.is_some() {
@@ -225,7 +221,7 @@ impl<B: IoBuffer> Core<B> {
         self.reap_lap::<false>(now, done)
     }
 
-    /// Another copy of the loop, so that not measuring costs nothing.
+    /// A separate copy of the loop, so that not measuring costs nothing.
     #[inline(never)]
     fn reap_timed(&mut self, now: Time, done: &mut impl FnMut(Completion<B>)) -> usize {
         self.reap_lap::<true>(now, done)
@@ -239,7 +235,7 @@ impl<B: IoBuffer> Core<B> {
     ) -> usize {
         let mut unfinished = 0;
         let mut reports = self.sq.reports(self.qid);
-        // One lap at most: a device that never stops writing does not keep us here.
+        // At most one lap: a device that never stops writing cannot hold the CPU here.
         let lap = self.cq.depth();
         let mut left = lap;
         while left > 0
@@ -262,8 +258,8 @@ impl<B: IoBuffer> Core<B> {
         (lap - left - unfinished) as usize
     }
 
-    /// Notes how long the command took that is about to end; nothing of one that is being aborted,
-    /// whose deadline says nothing of its beginning.
+    /// Records the latency of the command about to end, unless it is being aborted: its deadline no longer
+    /// tells when it began.
     fn measure(&mut self, now: Time, cid: Cid) {
         let Some(index) = self.slots.find(cid) else { return };
         if self.is_ending(index) {
@@ -277,7 +273,7 @@ impl<B: IoBuffer> Core<B> {
         }
     }
 
-    /// Checks a completion and ends the command it names. Returns whether a request finished.
+    /// Checks a completion and ends its command. Returns whether a request finished.
     #[inline(always)]
     fn accept(
         &mut self,
@@ -297,7 +293,7 @@ impl<B: IoBuffer> Core<B> {
         }
     }
 
-    /// A completion that names no plain command: a special one, or none.
+    /// Handles a completion that names no plain command.
     #[cold]
     #[inline(never)]
     fn accept_special(
@@ -313,9 +309,9 @@ impl<B: IoBuffer> Core<B> {
         self.finish_special(index, result).map(done).is_some()
     }
 
-    /// A report that does not follow the last one: a position that wrapped around, or what cannot be. A head outside
-    /// the ring is a violation; inside, the controller's firmware may have put completions into the queue out of
-    /// their order, and the head is not used. Returns whether the completion is of this queue.
+    /// Handles a report that does not follow the last one: the position wrapped, or is implausible. A head
+    /// outside the ring is a violation. An implausible one inside is ignored: firmware may have queued
+    /// completions out of order. Returns whether the completion is of this queue.
     #[cold]
     #[inline(never)]
     fn accept_report(&mut self, entry: &Cqe, reports: &mut Reports) -> bool {
@@ -334,7 +330,7 @@ impl<B: IoBuffer> Core<B> {
         true
     }
 
-    /// Counts a violation and has the next poll attend to it.
+    /// Counts a violation and makes the next poll handle it.
     #[cold]
     #[inline(never)]
     fn violated(&mut self, violation: Violation) {
@@ -355,18 +351,17 @@ impl<B: IoBuffer> Core<B> {
         self.stats.recreations += 1;
     }
 
-    /// The first violation since the last call.
     pub(crate) fn take_violation(&mut self) -> Option<Violation> {
         self.violation.take()
     }
 
-    /// Starts anew over cleared rings, and posts again what the device had not been told of before.
+    /// Restarts over cleared rings and reposts commands that were never announced to the device.
     pub(crate) fn restart(&mut self, unsent: &[Sqe]) {
         self.sq.restart();
         self.cq.restart();
         self.violation = None;
         unsent.iter().for_each(|sqe| self.sq.push(sqe.to_qwords()));
-        // To be found anew.
+        // Makes the next check recompute it.
         self.next_deadline = Time::ZERO;
     }
 
@@ -376,18 +371,18 @@ impl<B: IoBuffer> Core<B> {
         self.cq.set_shadow(completion);
     }
 
-    /// Whether a deadline may have passed.
+    /// Returns whether a deadline may have passed.
     #[inline(always)]
     pub(crate) fn may_be_overdue(&self, now: Time) -> bool {
         now >= self.next_deadline
     }
 
-    /// No command in flight is overdue before this.
+    /// Returns a time before which no command in flight is overdue.
     pub(crate) fn next_deadline(&self) -> Time {
         if self.slots.in_flight() == 0 { Time::NEVER } else { self.next_deadline }
     }
 
-    /// Appends the slots of all overdue commands to `overdue` and finds the next deadline.
+    /// Appends the slots of all overdue commands to `overdue` and updates the next deadline.
     pub(crate) fn take_overdue(&mut self, now: Time, overdue: &mut Vec<usize>) {
         let mut next = Time::NEVER;
         for index in self.slots.occupied() {
@@ -401,18 +396,16 @@ impl<B: IoBuffer> Core<B> {
         self.next_deadline = next;
     }
 
-    /// Gives a command until `deadline` more.
     pub(crate) fn extend(&mut self, index: usize, deadline: Time) {
         self.slots.get_mut(index).deadline = deadline;
         self.next_deadline = self.next_deadline.min(deadline);
     }
 
-    /// Requests in flight, counting each command of a split one.
+    /// Returns the commands in flight, counting each command of a split request.
     pub(crate) fn in_flight(&self) -> usize {
         self.slots.in_flight()
     }
 
-    /// What has been counted.
     pub(crate) fn stats(&self) -> Stats {
         Stats {
             submitted: self.slots.taken(),
@@ -421,19 +414,18 @@ impl<B: IoBuffer> Core<B> {
         }
     }
 
-    /// The queue's identifier.
     pub(crate) fn qid(&self) -> Qid {
         self.qid
     }
 
-    /// The address space its buffers are mapped in.
+    /// Returns the address space its buffers are mapped in.
     pub(crate) fn domain(&self) -> DomainId {
         self.domain
     }
 }
 
-/// The command for a transfer that is one segment, one command and builds no list.
-/// `None` leaves it to the planner, which also finds out what is wrong with it.
+/// Encodes a transfer of one segment that fits one command and needs no new list. Returns `None` otherwise;
+/// the planner then handles or rejects it.
 #[inline(always)]
 fn in_one<B: IoBuffer>(
     domain: DomainId,
@@ -447,7 +439,7 @@ fn in_one<B: IoBuffer>(
     }
     let segment = buffer.segment(0);
     let limits = namespace.limits();
-    // Bytes beyond whole LBAs come out as the highest bits, and 0 wraps around: both are too many.
+    // The rotation turns a partial LBA into high bits, and the subtraction wraps 0: both exceed the limit.
     let count = segment.len.rotate_right(limits.lba_shift);
     if count.wrapping_sub(1) >= namespace.max_lbas() {
         return None;
@@ -463,7 +455,7 @@ fn in_one<B: IoBuffer>(
     Some(transfer.qwords(transfer.lba, count, pointer))
 }
 
-/// A data pointer that needs no list built.
+/// Returns a data pointer if it needs no new list.
 #[inline(always)]
 fn direct_pointer<B: IoBuffer>(
     stats: &mut Stats,
@@ -480,7 +472,7 @@ fn direct_pointer<B: IoBuffer>(
         return None;
     }
     let offset = iova.0 % PAGE_BYTES;
-    // Bytes from the start of the first page on.
+    // Counted from the start of the first page.
     let end = offset + len;
     if end <= PAGE_BYTES {
         return Some(Pointer::prps(iova, Iova(0)));
@@ -494,7 +486,6 @@ fn direct_pointer<B: IoBuffer>(
     Some(Pointer::prps(iova, list))
 }
 
-/// A completion's result by its status.
 #[inline(always)]
 fn outcome(entry: Arrival) -> Result<u32, CommandError> {
     let status = entry.status();

@@ -1,8 +1,7 @@
 //! The list and bounce pages of one queue.
 //!
-//! Commands that point at more than two pages outside a prebuilt list, or at
-//! scattered data, borrow pages here and give them back on completion. All are
-//! mapped when the queue is made; borrowing moves an index.
+//! Commands that touch more than two pages outside a prebuilt list, or scattered data, borrow pages here and
+//! return them on completion. All pages are mapped when the queue is created; borrowing only moves an index.
 
 use std::sync::atomic::Ordering;
 
@@ -20,40 +19,34 @@ pub(crate) struct PagePool {
 }
 
 impl PagePool {
-    /// A pool over whole pages at `iova`.
     pub(crate) fn new(memory: Atomics, iova: Iova) -> PagePool {
         let count = memory.len() / PAGE_BYTES as usize;
         let free = (0..u16::try_from(count).expect("a queue has few pages")).rev().collect();
         PagePool { memory, iova, count, free }
     }
 
-    /// Pages free.
     pub(crate) fn free(&self) -> usize {
         self.free.len()
     }
 
-    /// Pages altogether.
     pub(crate) fn count(&self) -> usize {
         self.count
     }
 
-    /// Borrows a page; the caller made sure that there is one.
+    /// Borrows a page; the caller has checked that one is free.
     pub(crate) fn take(&mut self) -> u16 {
         self.free.pop().expect("the pages were counted before the first was taken")
     }
 
-    /// Takes a page back.
     pub(crate) fn give_back(&mut self, page: u16) {
         debug_assert!(!self.free.contains(&page), "a page is given back once");
         self.free.push(page);
     }
 
-    /// Where the device finds a page.
     pub(crate) fn iova_of(&self, page: u16) -> Iova {
         Iova(self.iova.0 + u64::from(page) * PAGE_BYTES)
     }
 
-    /// A page's memory.
     pub(crate) fn memory_of(&self, page: u16) -> Atomics {
         self.memory.slice(usize::from(page) * PAGE_BYTES as usize, PAGE_BYTES as usize)
     }
@@ -67,7 +60,6 @@ pub(crate) struct Borrowed {
 }
 
 impl Borrowed {
-    /// Borrows `count` pages.
     pub(crate) fn take(pool: &mut PagePool, count: usize) -> Borrowed {
         assert!(count <= LIST_PAGES_PER_COMMAND, "the planner knows the limit");
         let mut borrowed = Borrowed { count: count as u8, ..Borrowed::default() };
@@ -75,24 +67,20 @@ impl Borrowed {
         borrowed
     }
 
-    /// Whether there are none.
     pub(crate) fn is_empty(&self) -> bool {
         self.count == 0
     }
 
-    /// Gives all of them back.
     pub(crate) fn give_back(&mut self, pool: &mut PagePool) {
         let count = usize::from(std::mem::take(&mut self.count));
         self.pages[..count].iter().for_each(|&page| pool.give_back(page));
     }
 
-    /// As the planner's list memory.
     pub(crate) fn memory<'a>(&'a self, pool: &'a PagePool) -> BorrowedLists<'a> {
         BorrowedLists { borrowed: self, pool }
     }
 }
 
-/// Borrowed pages as list memory.
 pub(crate) struct BorrowedLists<'a> {
     borrowed: &'a Borrowed,
     pool: &'a PagePool,

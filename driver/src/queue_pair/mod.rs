@@ -1,15 +1,15 @@
-//! The engine of a queue pair, below any controller: what is in flight, what it
-//! owns, and how requests become commands.
+//! The engine of a queue pair: the commands in flight, the buffers they own, and how requests become
+//! commands.
 //!
 //! | file | job |
 //! |---|---|
-//! | `command` | commands as a caller builds them, and what comes back |
+//! | `command` | commands as a caller builds them, and their completions |
 //! | `core` | the path of an I/O: post, ring, reap |
-//! | `slow` | what is rare: splitting, lists, bouncing, ending what was in flight |
+//! | `slow` | the rare: splitting, lists, bouncing, ending commands in flight |
 //! | `lists` | the pages that lists and bounced data borrow |
 //!
-//! Nothing here knows a controller, a clock or another queue. The admin queue is
-//! such an engine, and [`crate::QueuePair`] is one with its controller.
+//! It must not know a controller, a clock or another queue. The admin queue is such an engine;
+//! [`crate::QueuePair`] is one with its controller.
 
 mod command;
 pub(crate) mod core;

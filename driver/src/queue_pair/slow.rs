@@ -1,11 +1,9 @@
-//! What is rare on a queue: requests of several commands, built lists, bounce
-//! copies, aborts, and giving everything back after a reset.
+//! The rare work of a queue: requests of several commands, built lists, bounce copies, aborts, and returning
+//! every buffer after a reset.
 //!
-//! A request that becomes several commands keeps its buffer in the slot of the
-//! first, the *lead*; the others refer to it. The lead's slot stays taken until
-//! all are done. Everything a request needs (slots, list pages, bounce pages) is
-//! counted before the first command is posted, so a request is taken whole or
-//! given back whole.
+//! A request of several commands keeps its buffer in the slot of the first, the *lead*; the others refer to
+//! it. The lead's slot stays taken until all are done. A request's needs (slots, list pages, bounce pages)
+//! are counted before its first command is posted, so it is taken whole or returned whole.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -21,10 +19,10 @@ use crate::transfer::{
     Form, LIST_PAGES_PER_COMMAND, PAGE_BYTES, Piece, Plan, Position, prp, sgl, whole_as_prp,
 };
 
-/// What a special command has attached. Meaningless for a plain one.
+/// Attachments of a special command. Meaningless for a plain one.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Extra {
-    /// The slot that holds the request's buffer; this one for the first command.
+    /// The slot that holds the request's buffer; for the first command, its own.
     lead: u16,
     /// Lead only: commands of the request not yet completed.
     remaining: u16,
@@ -32,27 +30,26 @@ pub(super) struct Extra {
     error: Option<CommandError>,
     lists: Borrowed,
     bounce: Option<Bounced>,
-    /// Lead only: a command of the request that writes was sent to its end.
+    /// Lead only: a command of the request that may write reached the device.
     wrote: bool,
-    /// Until when it is waited for although it is overdue, because the controller pauses.
+    /// The limit of waiting for an overdue command while the controller pauses.
     patience: Option<Time>,
     ending: Ending,
 }
 
-/// When an abort is tried again that the controller had no room for.
+/// Delay before retrying an abort that the controller had no room for.
 const ABORT_AGAIN: Duration = Duration::from_millis(1);
 
-/// Whether the driver is about to end a command.
+/// Whether the driver is ending a command.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Ending {
-    /// It is not.
     #[default]
     Not,
     /// It missed its deadline and is to be aborted.
     Overdue {
-        /// When it has outlived that.
+        /// When to give up on the abort.
         until: Time,
-        /// Whether the abort is on its way; before that there was no room for it.
+        /// Whether the abort was sent, rather than postponed for lack of room.
         sent: bool,
     },
     /// Its queue is being deleted.
@@ -65,11 +62,11 @@ struct Bounced {
     page: u16,
     start: Position,
     bytes: u64,
-    /// The device writes the page and the data must be copied back.
+    /// The device writes the page; copy the data back afterwards.
     inbound: bool,
 }
 
-/// What a request takes from its queue.
+/// Resources a request takes from its queue.
 #[derive(Clone, Copy, Debug, Default)]
 struct Needs {
     commands: usize,
@@ -112,7 +109,7 @@ impl<B: IoBuffer> Core<B> {
         Ok(lead.cid())
     }
 
-    /// Checks that a request is valid and that the queue has all it needs.
+    /// Checks that a request is valid and that the queue has room for it.
     fn admit(&self, transfer: &Transfer<'_>, buffer: &B) -> Result<(), RejectReason> {
         if !buffer.is_in(self.domain()) || transfer.namespace.domain() != self.domain() {
             return Err(RejectReason::Foreign);
@@ -142,7 +139,7 @@ impl<B: IoBuffer> Core<B> {
         if full { Err(RejectReason::Full) } else { Ok(()) }
     }
 
-    /// Posts one command of a request; the first one's slot is the lead.
+    /// Posts one command of a request; the first one's slot becomes the lead.
     fn post_piece(
         &mut self,
         deadline: Time,
@@ -215,8 +212,7 @@ impl<B: IoBuffer> Core<B> {
         Pointer::prps(self.bounces.iova_of(page), Iova(0))
     }
 
-    /// Posts one command as it stands, with the buffer as its data as far as the bounds say, or
-    /// all of it.
+    /// Posts one command unchanged. Its data is the buffer, or as much of it as the bounds state.
     #[cold]
     #[inline(never)]
     pub(crate) fn post_raw(
@@ -241,7 +237,7 @@ impl<B: IoBuffer> Core<B> {
         }
     }
 
-    /// Bytes and pages of a raw command's data, if the queue can carry it now.
+    /// Returns bytes and pages of a raw command's data, if the queue has room for it now.
     fn raw_pages(&self, buffer: &B, needs: Option<u64>) -> Result<(u64, u64), RejectReason> {
         if !buffer.is_in(self.domain()) {
             return Err(RejectReason::Foreign);
@@ -284,7 +280,7 @@ impl<B: IoBuffer> Core<B> {
         cid
     }
 
-    /// Ends a command that has something attached; returns its request if that was the last of it.
+    /// Ends a command with attachments; returns its request if this was its last command.
     #[cold]
     #[inline(never)]
     pub(super) fn finish_special(
@@ -314,7 +310,7 @@ impl<B: IoBuffer> Core<B> {
         })
     }
 
-    /// Copies bounced data back and returns the pages a command borrowed.
+    /// Copies bounced data back and frees the pages a command borrowed.
     fn release(&mut self, index: usize, lead: usize, ok: bool) {
         let mut extra = self.extras[index];
         extra.lists.give_back(&mut self.lists);
@@ -334,8 +330,8 @@ impl<B: IoBuffer> Core<B> {
         self.extras[index] = extra;
     }
 
-    /// Marks an overdue command as to be aborted, `until` then. Returns its identifier, or
-    /// `None` if it has outlived that.
+    /// Marks an overdue command for abort, with `until` as the abort's own deadline. Returns its identifier,
+    /// or `None` if an abort was sent, its deadline has passed or the queue is being deleted.
     pub(crate) fn begin_abort(&mut self, index: usize, now: Time, until: Time) -> Option<Cid> {
         if !self.slots.is_special(index) {
             self.make_special(index);
@@ -349,8 +345,8 @@ impl<B: IoBuffer> Core<B> {
         Some(self.slots.get(index).cid())
     }
 
-    /// Whether the abort was `sent` decides when the command is looked at again: at its end, or
-    /// soon, when the controller may take another abort.
+    /// Records whether the abort was `sent`, and schedules the next look at the command: at the abort's
+    /// deadline, or soon, when the controller may take another abort.
     pub(crate) fn abort_tried(&mut self, index: usize, now: Time, sent: bool) {
         let Ending::Overdue { until, .. } = self.extras[index].ending else {
             unreachable!("only an overdue command is aborted")
@@ -360,7 +356,6 @@ impl<B: IoBuffer> Core<B> {
         self.extend(index, if sent { until } else { until.min(now + ABORT_AGAIN) });
     }
 
-    /// Whether the driver is about to end a command.
     pub(super) fn is_ending(&self, index: usize) -> bool {
         self.ending(index) != Ending::Not
     }
@@ -369,8 +364,8 @@ impl<B: IoBuffer> Core<B> {
         if self.slots.is_special(index) { self.extras[index].ending } else { Ending::Not }
     }
 
-    /// Gives an overdue command time until a pause of the controller is over, altogether no more than
-    /// `longest`: one that announces pause after pause gains nothing. `false` if that is used up.
+    /// Extends an overdue command's deadline to the end of a controller's pause, by at most `longest` in
+    /// total: announcing pause after pause gains nothing. Returns `false` once that is used up.
     pub(crate) fn wait_for_pause(
         &mut self,
         index: usize,
@@ -389,7 +384,7 @@ impl<B: IoBuffer> Core<B> {
         waits
     }
 
-    /// Marks every command as about to be ended by the deletion of its queue.
+    /// Marks every command as ending with the deletion of its queue.
     pub(crate) fn begin_deletion(&mut self) {
         let occupied: Vec<usize> = self.slots.occupied().collect();
         for index in occupied {
@@ -412,8 +407,8 @@ impl<B: IoBuffer> Core<B> {
         IoOpcode(self.slots.get(index).opcode()).may_write()
     }
 
-    /// Forgets every buffer in flight, so that memory the device may still write is never
-    /// freed or handed out.
+    /// Forgets every buffer in flight, so that memory the device may still write is never freed or handed
+    /// out.
     pub(crate) fn leak_all(&mut self) {
         let occupied: Vec<usize> = self.slots.occupied().collect();
         for index in occupied {
@@ -421,8 +416,8 @@ impl<B: IoBuffer> Core<B> {
         }
     }
 
-    /// The commands that the device was never told of. The entries lie in its reach: what does not
-    /// name a command in flight, or one twice, is left out.
+    /// Returns the commands never announced to the device. It can still access the entries, so entries that
+    /// name no command in flight, or one twice, are dropped.
     fn unsent(&self) -> Vec<Sqe> {
         let mut seen = BTreeSet::new();
         let mut unsent = self.sq.unsent();
@@ -430,8 +425,8 @@ impl<B: IoBuffer> Core<B> {
         unsent
     }
 
-    /// Those that are still in time, and so worth sending to a new queue. The commands of a request
-    /// were posted together, with one deadline: they are worth it together.
+    /// Returns the unannounced commands whose deadline has not passed, to be sent to a new queue. A request's
+    /// commands share one deadline, so they stay together.
     pub(crate) fn unsent_in_time(&mut self, now: Time) -> Vec<Sqe> {
         let mut unsent = self.unsent();
         unsent.retain(|sqe| {
@@ -449,8 +444,7 @@ impl<B: IoBuffer> Core<B> {
         unsent
     }
 
-    /// Leaves out the commands of requests of which some are missing: a device that changed an entry
-    /// does not tear a request apart.
+    /// Drops the commands of incomplete requests: a device that changed an entry cannot tear a request apart.
     fn retain_whole(&self, commands: &mut Vec<Sqe>) {
         let slots = self.slots_of(commands);
         let is_whole = |index: usize| {
@@ -467,8 +461,8 @@ impl<B: IoBuffer> Core<B> {
         commands.retain(|sqe| self.slots.find(sqe.cid()).is_some_and(is_whole));
     }
 
-    /// Ends every request with [`CommandError::Reset`]. Only once the device can no
-    /// longer touch their memory.
+    /// Ends every request with [`CommandError::Reset`]. Call only once the device can no longer access their
+    /// memory.
     pub(crate) fn end_all(&mut self, done: &mut impl FnMut(Completion<B>)) -> usize {
         let unsent = self.slots_of(&self.unsent());
         self.sq.rewind();
@@ -476,7 +470,7 @@ impl<B: IoBuffer> Core<B> {
         self.end(&occupied, &unsent, done)
     }
 
-    /// The same for all requests but those of the commands `kept`, which stay in flight.
+    /// Ends all requests but those of the commands `kept`, which stay in flight.
     pub(crate) fn end_others(
         &mut self,
         kept: &[Sqe],
@@ -505,7 +499,7 @@ impl<B: IoBuffer> Core<B> {
             }
             let lead = usize::from(self.extras[index].lead);
             self.release(index, lead, false);
-            // What became of a request is known once all its commands were looked at.
+            // Known only once all commands of the request were examined.
             self.extras[lead].wrote |= !unsent.contains(&index) && self.may_write(index);
         }
         self.stats.resets += ending.len() as u64;
@@ -521,7 +515,7 @@ impl<B: IoBuffer> Core<B> {
     }
 }
 
-/// What the status of a command that the driver was about to end comes from.
+/// Translates the status of a command that the driver was ending.
 fn explain(error: CommandError, ending: Ending, may_have_written: bool) -> CommandError {
     let CommandError::Status(status) = error else { return error };
     let is_aborted = status.is(Status::COMMAND_ABORT_REQUESTED)
@@ -534,14 +528,14 @@ fn explain(error: CommandError, ending: Ending, may_have_written: bool) -> Comma
     }
 }
 
-/// The prebuilt PRP lists that cover a whole piece: those of its one segment.
+/// Returns the prebuilt PRP lists of a piece that lies in one segment.
 fn prebuilt_for<'a, B: IoBuffer>(piece: &Piece, buffer: &'a B) -> Option<&'a PrebuiltPrps> {
     let Position { segment, offset } = piece.start;
     let inside = offset + piece.bytes <= buffer.segment(segment).len;
     if inside { buffer.prebuilt(segment) } else { None }
 }
 
-/// List pages to borrow for a piece.
+/// Returns the number of list pages to borrow for a piece.
 fn lists_of<B: IoBuffer>(piece: &Piece, buffer: &B) -> usize {
     match piece.form {
         Form::Prp { .. } if prebuilt_for(piece, buffer).is_some() => 0,

@@ -1,11 +1,9 @@
-//! Putting a poller's thread to sleep, and waking it when a request comes.
+//! Puts a poller's thread to sleep, and wakes it when a request comes.
 //!
-//! No wake-up is lost, by the usual argument with two flags. The sleeper says
-//! that it is asleep, *then* looks for work; a sender leaves its work, *then* looks
-//! whether somebody sleeps. A SeqCst fence stands between the two steps on
-//! both sides, so at least one of them sees the other: either the sleeper finds the work
-//! and does not sleep, or the sender finds the sleeper and writes its eventfd, which
-//! stays readable until it is read.
+//! Two flags prevent lost wake-ups. The sleeper marks itself asleep, *then* looks for work; a sender leaves
+//! its work, *then* checks for a sleeper. A SeqCst fence separates the two steps on both sides, so at least
+//! one sees the other: either the sleeper finds the work and does not sleep, or the sender finds the sleeper
+//! and writes its eventfd, which stays readable until it is read.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
@@ -18,7 +16,7 @@ use nix::sys::time::TimeSpec;
 
 use crate::error::{Error, Result};
 
-/// See the module.
+/// One thread's sleep flag and eventfd.
 #[derive(Debug)]
 pub(super) struct Alarm {
     asleep: AtomicBool,
@@ -28,10 +26,10 @@ pub(super) struct Alarm {
 }
 
 impl Alarm {
-    /// An alarm for one thread.
+    /// Creates an alarm for one thread.
     ///
     /// # Errors
-    /// [`Error::Refused`] where no more files may be open.
+    /// [`Error::Refused`] if no more files may be open.
     pub(super) fn new() -> Result<Alarm> {
         let flags = EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC;
         let eventfd = EventFd::from_flags(flags).map_err(|why| {
@@ -42,8 +40,7 @@ impl Alarm {
         Ok(Alarm { asleep, eventfd, sleeps, wakes })
     }
 
-    /// Wakes the thread if it sleeps. Call it after leaving work where [`Alarm::sleep`]'s
-    /// `has_work` looks.
+    /// Wakes the thread if it sleeps. Call it after leaving work that [`Alarm::sleep`]'s `has_work` detects.
     #[inline]
     pub(super) fn wake(&self) {
         if self.is_asleep() {
@@ -67,17 +64,16 @@ impl Alarm {
 
     #[cold]
     fn ring(&self) {
-        // The first of several senders makes the system call.
+        // Only the first of several senders makes the system call.
         if self.asleep.swap(false, Ordering::Relaxed) {
             self.wakes.fetch_add(1, Ordering::Relaxed);
-            // Fails only when the counter is full: then the sleeper has been woken already.
+            // Fails only if the counter is full: then the sleeper has been woken already.
             let _ = self.eventfd.write(1);
         }
     }
 
-    /// Sleeps until somebody calls [`Alarm::wake`], one of `interrupts` is raised or `at_most`
-    /// passes; not at all if there is work. Interrupts that were raised are cleared: look for
-    /// completions afterwards.
+    /// Sleeps until [`Alarm::wake`] is called, an interrupt of `interrupts` is raised or `at_most` passes;
+    /// does not sleep if there is work. Clears raised interrupts: look for completions afterwards.
     pub(super) fn sleep(
         &self,
         at_most: Duration,
@@ -107,12 +103,12 @@ impl Alarm {
             }
         }
         for file in files.iter().filter(|file| file.any() == Some(true)) {
-            // Non-blocking, as all eventfds here; what it counted does not matter.
+            // Non-blocking, as all eventfds here; the count does not matter.
             let _ = nix::unistd::read(file, &mut [0; 8]);
         }
     }
 
-    /// How often the thread slept, and was woken by a sender.
+    /// Returns how often the thread slept, and how often a sender woke it.
     pub(super) fn counts(&self) -> (u64, u64) {
         (self.sleeps.load(Ordering::Relaxed), self.wakes.load(Ordering::Relaxed))
     }
@@ -144,8 +140,8 @@ mod tests {
         assert_eq!(interrupt.read(), Err(Errno::EAGAIN), "it was read");
     }
 
-    /// Both halves at the same moment, over and over: at least one sees the other. Without one of the
-    /// fences, a processor's store buffer is enough for neither to.
+    /// Runs both halves at the same moment, repeatedly: at least one must see the other. Without either
+    /// fence, a CPU's store buffer could hide both.
     #[test]
     fn the_sleeper_or_the_sender_sees_the_other() {
         const ROUNDS: usize = 50_000;
@@ -164,7 +160,7 @@ mod tests {
                 }
             }
         };
-        // One learns later than the other that both are there: every delay is tried.
+        // One thread notices the other's arrival late; try every delay.
         let delay = |round: usize| (0..round).for_each(|_| std::hint::spin_loop());
         let sender_sees = |rounds: usize| -> Vec<bool> {
             let round = |round: usize| {
@@ -195,8 +191,8 @@ mod tests {
         });
     }
 
-    /// One thread hands over a number at a time and waits until it was seen; the other sleeps,
-    /// in principle for ever, whenever there is no new one. A lost wake-up stops both.
+    /// One thread hands over a number at a time and waits until it is seen; the other sleeps, in principle
+    /// for ever, while there is no new one. A lost wake-up stops both.
     #[test]
     fn no_wake_up_is_lost() {
         const ROUNDS: u64 = 20_000;
@@ -221,7 +217,7 @@ mod tests {
             given.store(round, Ordering::Release);
             alarm.wake();
             while seen.load(Ordering::Acquire) < round && !sleeper.is_finished() {
-                // Every other round the sleeper is met while it goes to sleep, not after.
+                // Every other round meets the sleeper while it goes to sleep, not after.
                 if round % 2 == 0 { std::hint::spin_loop() } else { std::thread::yield_now() }
             }
         }

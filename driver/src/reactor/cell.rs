@@ -1,8 +1,8 @@
-//! Where a request's end is put by the poller and found by whoever waits for it.
+//! Passes a request's end from the poller to the waiting sender.
 //!
-//! A cell belongs to one request at a time and to two parties, each with a reference: the poller
-//! ends it once, the [`super::Pending`] takes that end once. The buffer of a request whose
-//! pending was dropped is dropped with the poller's reference: after the end, not before.
+//! A cell belongs to one request at a time and to two parties, each with a reference: the poller ends it
+//! once, the [`super::Pending`] takes that end once. If the pending was dropped, the buffer is dropped with
+//! the poller's reference, after the end.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex};
@@ -14,7 +14,7 @@ use crossbeam_queue::ArrayQueue;
 use super::outcome::End;
 use crate::controller::shared::lock;
 
-/// See the module.
+/// The end of one request, and its waiter.
 #[derive(Debug, Default)]
 pub(super) struct Cell {
     state: Mutex<State>,
@@ -23,28 +23,26 @@ pub(super) struct Cell {
 
 #[derive(Debug, Default)]
 enum State {
-    /// Not in use, or in use and nobody waits yet.
+    /// Unused, or in use without a waiter.
     #[default]
     Open,
-    /// A task waits.
     Task(Waker),
     /// A thread waits on the condition variable.
     Thread,
-    /// The request ended.
     Ended(End),
 }
 
 impl Cell {
-    /// Ends the request and wakes whoever waits. Never panics: what foreign code does in a
-    /// waker, or in the drop of memory it registered, is caught and logged.
+    /// Ends the request and wakes the waiter. Never panics: panics of foreign code, in a waker or in the drop
+    /// of memory it registered, are caught and logged.
     pub(super) fn end(self: Arc<Self>, end: End) {
         let waiter = std::mem::replace(&mut *lock(&self.state), State::Ended(end));
         self.wake(waiter);
-        // Where nobody waits any more, this was the last reference, and the buffer goes.
+        // Without a waiter, this was the last reference, and the buffer is dropped.
         shielded("dropping the buffer of a request that nobody waits for", || drop(self));
     }
 
-    /// Outside the lock: a waker may be anything.
+    /// Call it outside the lock: a waker may run any code.
     fn wake(&self, waiter: State) {
         match waiter {
             State::Task(waker) => shielded("waking a task", || waker.wake()),
@@ -54,7 +52,7 @@ impl Cell {
         }
     }
 
-    /// The end, if it came; `waker` is called when it does.
+    /// Returns the end, or registers `waker` for it.
     pub(super) fn poll(&self, waker: &Waker) -> Poll<End> {
         let mut state = lock(&self.state);
         match std::mem::take(&mut *state) {
@@ -70,7 +68,6 @@ impl Cell {
         }
     }
 
-    /// The end, if it came.
     pub(super) fn take(&self) -> Option<End> {
         let mut state = lock(&self.state);
         match std::mem::take(&mut *state) {
@@ -82,7 +79,7 @@ impl Cell {
         }
     }
 
-    /// Blocks until the end comes or `deadline` passes; without one, until the end.
+    /// Blocks until the end comes or `deadline`, if any, passes.
     pub(super) fn wait(&self, deadline: Option<Instant>) -> Option<End> {
         let mut state = lock(&self.state);
         loop {
@@ -94,45 +91,44 @@ impl Cell {
                 return None;
             }
             *state = State::Thread;
-            // Without a deadline a long wait is repeated, so that there is one way to wait.
+            // Without a deadline, repeat a long wait, so that there is one way to wait.
             let left = left.unwrap_or(Duration::from_secs(3600));
             let waited = self.ended.wait_timeout(state, left);
             state = waited.unwrap_or_else(std::sync::PoisonError::into_inner).0;
         }
     }
 
-    /// Gives up on the answer: nobody is woken any more. `true` if it had come, so that the cell
-    /// is free.
+    /// Abandons the answer: no waiter is woken any more. Returns `true` if it had come, so that the cell is
+    /// free.
     pub(super) fn forget(&self) -> bool {
         matches!(std::mem::take(&mut *lock(&self.state)), State::Ended(_))
     }
 }
 
-/// Runs foreign code on a poller's thread, which has to survive it.
+/// Runs foreign code on a poller's thread, which must survive its panics.
 fn shielded(what: &str, f: impl FnOnce()) {
     if catch_unwind(AssertUnwindSafe(f)).is_err() {
         tracing::error!("a reactor's thread caught a panic while {what}");
     }
 }
 
-/// Cells that are not in use: a client's requests take theirs here, so that they allocate nothing.
+/// Unused cells of a client, so that its requests allocate nothing.
 #[derive(Debug)]
 pub(super) struct Pool(ArrayQueue<Arc<Cell>>);
 
 impl Pool {
-    /// A pool that keeps up to `count` cells, none of which is made before it is needed.
+    /// Creates a pool that keeps up to `count` cells, allocated on demand.
     pub(super) fn new(count: usize) -> Pool {
         Pool(ArrayQueue::new(count))
     }
 
-    /// A cell for a request.
     pub(super) fn take(&self) -> Arc<Cell> {
         self.0.pop().unwrap_or_default()
     }
 
     /// Takes back the cell of a request whose end was taken.
     pub(super) fn give_back(&self, cell: Arc<Cell>) {
-        // A full pool lets it go.
+        // A full pool drops it.
         let _ = self.0.push(cell);
     }
 }

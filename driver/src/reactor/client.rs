@@ -1,4 +1,4 @@
-//! The handle by which any thread sends requests.
+//! The handle with which any thread sends requests.
 
 use std::fmt;
 use std::future::Future;
@@ -25,23 +25,23 @@ use crate::namespace::Namespace;
 use crate::queue_pair::{Body, Command, CommandError, Completion, RejectReason};
 use crate::spec::Lba;
 
-/// Events kept for clients; the oldest go first.
+/// Most events kept for clients; the oldest are dropped first.
 const EVENTS: usize = 64;
 
-/// What the lanes and clients of one controller share.
+/// State shared by the lanes and clients of one controller.
 #[derive(Debug)]
 pub(super) struct Device {
     domain: DomainId,
-    /// By the number that a request's action has. Only grows.
+    /// Indexed by the number in a request's action. Only grows.
     namespaces: Mutex<Vec<Arc<Namespace>>>,
     events: ArrayQueue<Event>,
-    /// Cells that a client keeps.
+    /// Most cells a client keeps.
     cells: usize,
-    /// A controller out of service is brought back, and the last time that worked.
+    /// Recovery is enabled, and the last attempt, if any, succeeded.
     hopes: AtomicBool,
 }
 
-/// What the clients of one controller share; the last one tells the lanes that it goes.
+/// State shared by the clients of one controller; the last drop tells the lanes.
 #[derive(Debug)]
 struct Senders {
     device: Arc<Device>,
@@ -82,7 +82,7 @@ impl Device {
         Ok((device, client))
     }
 
-    /// The number of a namespace, which is entered unless it is there.
+    /// Returns the number of a namespace, adding it if new.
     fn enter(&self, namespace: &Namespace) -> Result<(usize, Arc<Namespace>)> {
         if namespace.domain() != self.domain {
             return Err(Error::invalid(
@@ -103,41 +103,40 @@ impl Device {
         lock(&self.namespaces).clone()
     }
 
-    /// Looks after the controller and keeps what it and its bus report.
+    /// Polls the controller and stores its events.
     pub(super) fn tend(&self, controller: &Controller, now: Time) {
         for event in std::iter::from_fn(|| controller.poll(now)).take(EVENTS) {
             self.events.force_push(event);
         }
     }
 
-    /// Whether requests may wait for a controller that is out of service.
+    /// Returns whether requests may wait for an out-of-service controller.
     pub(super) fn has_hope(&self) -> bool {
         self.hopes.load(Ordering::Acquire)
     }
 
-    /// Nobody brings the controller back any more.
+    /// Records that the controller will not be recovered any more.
     pub(super) fn give_up_hope(&self) {
         self.hopes.store(false, Ordering::Release);
     }
 
-    /// The controller is in service, whoever brought it back.
+    /// Records that the controller is in service.
     pub(super) fn restore_hope(&self) {
         if !self.has_hope() {
             self.hopes.store(true, Ordering::Release);
         }
     }
 
-    /// Brings a controller that is out of service back. Until that worked, nobody waits for it
-    /// after the first try.
+    /// Recovers the controller. After a failed attempt, requests no longer wait until one succeeds.
     pub(super) fn recover(&self, controller: &Controller) -> bool {
         let recovered = controller.recover();
-        // What went wrong is in the log and in `check`.
+        // The error is in the log and in `check`.
         self.hopes.store(recovered.is_ok(), Ordering::Release);
         recovered.is_ok()
     }
 }
 
-/// Whether commands for both are the same bytes.
+/// Returns whether both namespaces yield identical commands.
 fn is_same(one: &Namespace, other: &Namespace) -> bool {
     std::ptr::eq(one, other)
         || (one.nsid() == other.nsid()
@@ -145,17 +144,16 @@ fn is_same(one: &Namespace, other: &Namespace) -> bool {
             && one.limits() == other.limits())
 }
 
-/// A way for any thread to send requests to one controller, through one of the reactor's threads.
+/// Sends requests from any thread to one controller, through one of the reactor's threads.
 ///
-/// Each handle sends to one thread of the reactor, the same one always. A clone
-/// sends to the next thread in turn, so that giving each of your threads a clone spreads
-/// them; [`Client::on`] chooses. Clone once per thread or task, not per request.
+/// Each handle always sends to the same thread of the reactor. A clone sends to the next thread in turn, so
+/// one clone per thread spreads the load; [`Client::on`] chooses a thread. Clone once per thread or task, not
+/// per request.
 ///
 /// # Order
-/// Requests that one thread sends through one handle are *posted* to the device in that
-/// order: same mailbox, same queue. What a device does with commands in flight at the same time is in no
-/// order (NVMe Base 2.0 section 3.3), so a read does not see a write that was not waited for;
-/// and a request that is tried again goes behind those that were posted meanwhile.
+/// Requests that one thread sends through one handle are *posted* to the device in that order: same mailbox,
+/// same queue. A device carries out commands in flight in any order (NVMe Base 2.0 section 3.3), so a read
+/// does not see a write that has not completed, and a retried request goes behind those posted meanwhile.
 pub struct Client {
     senders: Arc<Senders>,
     core: usize,
@@ -173,10 +171,10 @@ impl Clone for Client {
 }
 
 impl Client {
-    /// A client that sends to the reactor's thread `core`, counted from 0.
+    /// Returns a client that sends to the reactor's thread `core`, counted from 0.
     ///
     /// # Panics
-    /// If there is no such thread: there are [`Client::cores`].
+    /// If `core` is not below [`Client::cores`].
     pub fn on(&self, core: usize) -> Client {
         assert!(core < self.cores(), "the reactor has {} cores and no core {core}", self.cores());
         Client {
@@ -189,7 +187,7 @@ impl Client {
         }
     }
 
-    /// A client on the same thread for another namespace of the controller.
+    /// Returns a client on the same thread for another namespace of the controller.
     ///
     /// # Errors
     /// [`Error::Invalid`] for another controller's namespace.
@@ -198,32 +196,32 @@ impl Client {
         Ok(Client { number, namespace, ..self.on(self.core) })
     }
 
-    /// A client on the same thread whose requests are retried in another way.
+    /// Returns a client on the same thread with other retries.
     pub fn with_retry(&self, retry: Retry) -> Client {
         Client { retry, ..self.on(self.core) }
     }
 
-    /// Threads of the reactor.
+    /// Returns the number of the reactor's threads.
     pub fn cores(&self) -> usize {
         self.senders.mailboxes.len()
     }
 
-    /// Which of them this client sends to.
+    /// Returns the thread this client sends to.
     pub fn core(&self) -> usize {
         self.core
     }
 
-    /// The namespace, whose methods make the commands for [`Client::submit`].
+    /// Returns the namespace, which builds the commands for [`Client::submit`].
     pub fn namespace(&self) -> &Namespace {
         &self.namespace
     }
 
-    /// The controller, for memory ([`Controller::allocate`]) and what is known of it.
+    /// Returns the controller, to allocate memory ([`Controller::allocate`]) and read its properties.
     pub fn controller(&self) -> &Controller {
         &self.senders.controller
     }
 
-    /// Reads as many LBAs from `lba` on as fill `buffer`.
+    /// Reads as many LBAs from `lba` as fill `buffer`.
     ///
     /// # Errors
     /// As [`Client::submit`].
@@ -231,7 +229,7 @@ impl Client {
         self.submit(self.namespace.read(lba, buffer))
     }
 
-    /// Writes `buffer` from `lba` on.
+    /// Writes `buffer` to the LBAs from `lba`.
     ///
     /// # Errors
     /// As [`Client::submit`].
@@ -239,7 +237,7 @@ impl Client {
         self.submit(self.namespace.write(lba, buffer))
     }
 
-    /// Makes every write that completed before durable, whoever sent it.
+    /// Makes all completed writes durable, from any sender.
     ///
     /// # Errors
     /// As [`Client::submit`].
@@ -247,17 +245,16 @@ impl Client {
         self.submit(self.namespace.flush())
     }
 
-    /// Sends any command that [`Client::namespace`] makes, without waiting for anything.
+    /// Sends any command built by [`Client::namespace`], without waiting.
     ///
     /// # Errors
-    /// [`Refused`] gives the buffer back with the reason; [`RefuseReason::Full`] is the one to
-    /// expect. That a queue would not take the request ([`RefuseReason::Rejected`]) is mostly
-    /// found only when it is posted, and then said by the [`Pending`].
+    /// [`Refused`] returns the buffer and the reason, usually [`RefuseReason::Full`]. A rejection by the
+    /// queue ([`RefuseReason::Rejected`]) is mostly detected on posting and then reported by the [`Pending`].
     pub fn submit<D: Data>(&self, command: Command<'_, D>) -> Result<Pending<D>, Refused<D>> {
         self.submit_with(command, self.retry)
     }
 
-    /// [`Client::submit`] with this request's own way to be retried.
+    /// Like [`Client::submit`], with this request's own retries.
     ///
     /// # Errors
     /// As [`Client::submit`].
@@ -272,16 +269,16 @@ impl Client {
         }
     }
 
-    /// [`Client::submit`] that waits for room in the mailbox, for at most `at_most`.
+    /// Like [`Client::submit`], but waits for room in the mailbox, for at most `at_most`.
     ///
     /// # Errors
-    /// As [`Client::submit`]; [`RefuseReason::Full`] when there was none in time.
+    /// As [`Client::submit`]; [`RefuseReason::Full`] if there was none in time.
     pub fn submit_wait<D: Data>(
         &self,
         command: Command<'_, D>,
         at_most: Duration,
     ) -> Result<Pending<D>, Refused<D>> {
-        // Without one where the clock does not reach that far.
+        // No deadline if the clock cannot represent it.
         let deadline = Instant::now().checked_add(at_most);
         let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
         let mut submitting = self.submit_async(command);
@@ -298,18 +295,17 @@ impl Client {
         }
     }
 
-    /// [`Client::submit`] as a future that waits for room in the mailbox. Dropping it sends nothing.
+    /// Like [`Client::submit`], as a future that waits for room in the mailbox. Dropping it sends nothing.
     pub fn submit_async<D: Data>(&self, command: Command<'_, D>) -> Submitting<'_, D> {
         let action = self.action(command.body);
         Submitting { client: self, action, buffer: Some(command.buffer), retry: self.retry }
     }
 
-    /// Sends a command and blocks until it ended, waiting for room in the mailbox first. Returns
-    /// the buffer and the command's result (DW0).
+    /// Sends a command, waiting for room in the mailbox, and blocks until it ends. Returns the buffer and the
+    /// command's result (DW0).
     ///
     /// # Errors
-    /// [`Error::Invalid`] for what no queue takes, [`Error::Status`] and [`Error::Failed`] for how
-    /// it ended.
+    /// [`Error::Invalid`] if no queue takes it, [`Error::Status`] or [`Error::Failed`] if it fails.
     pub fn execute<D: Data>(&self, command: Command<'_, D>) -> Result<(D, u32)> {
         let Completion { buffer, result } = self.submit_wait(command, Duration::MAX)?.wait()?;
         let device = || self.controller().info().device.clone();
@@ -322,18 +318,18 @@ impl Client {
         }
     }
 
-    /// The oldest event of the controller that no client has taken. The last 64 are kept.
+    /// Takes the controller's oldest event, for all clients. The last 64 are kept.
     pub fn take_event(&self) -> Option<Event> {
         self.senders.device.events.pop()
     }
 
-    /// What the thread this client sends to did for the controller, for all its clients.
+    /// Returns the counters of this client's thread for the controller, over all clients.
     pub fn stats(&self) -> Stats {
         self.senders.mailboxes[self.core].stats()
     }
 
-    /// What the queue pair that this client's requests go through had counted a moment ago: up
-    /// to 100 ms, or more while the thread sleeps longer.
+    /// Returns the counters of this client's queue pair, up to 100 ms old, or more while the thread sleeps
+    /// longer.
     pub fn queue_stats(&self) -> crate::Stats {
         self.senders.mailboxes[self.core].queue_stats()
     }
@@ -342,7 +338,7 @@ impl Client {
         &self.senders.mailboxes
     }
 
-    /// A command's body without a reference.
+    /// Converts a command's body to one without references.
     fn action(&self, body: Body<'_>) -> Result<Action, RefuseReason> {
         match body {
             Body::Raw { sqe, bounds } => Ok(Action::Raw { sqe, bounds }),
@@ -381,7 +377,7 @@ impl Client {
         }
     }
 
-    /// Sends, or has `waker` called once that may work.
+    /// Sends, or registers `waker` to be called once sending may work.
     fn send_or_wait<D: Data>(
         &self,
         action: Action,
@@ -414,7 +410,7 @@ impl fmt::Debug for Client {
 pub struct Submitting<'c, D: Data> {
     client: &'c Client,
     action: Result<Action, RefuseReason>,
-    /// There until it was sent.
+    /// Present until sent.
     buffer: Option<D>,
     retry: Retry,
 }
@@ -453,7 +449,6 @@ impl<D: Data> fmt::Debug for Submitting<'_, D> {
     }
 }
 
-/// Wakes a thread that waits for room.
 struct Unpark(std::thread::Thread);
 
 impl Wake for Unpark {

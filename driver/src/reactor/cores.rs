@@ -1,4 +1,4 @@
-//! Which cores the pollers run on, and pinning them there.
+//! Chooses the cores of pollers, and pins threads to them.
 
 use core_affinity::CoreId;
 
@@ -9,7 +9,7 @@ use crate::locality::cores_of_node;
 /// The cores that a reactor's threads are pinned to, one thread each.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Cores {
-    /// This many of those the thread that starts the reactor may use: near the device first
+    /// This many of those allowed to the thread that starts the reactor: first those near the device
     /// ([`super::ReactorOptions::near`]), and whole cores before second hyperthreads.
     Count(usize),
     /// These, by the number that the kernel gives them; the thread that starts the reactor has to
@@ -18,11 +18,11 @@ pub enum Cores {
 }
 
 impl Cores {
-    /// Picks the cores, by the number that the kernel gives them.
+    /// Picks the cores, in the kernel's numbering.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for more cores than there are, for one that the calling thread may not use, for
-    /// one that is named twice, and for none.
+    /// [`Error::Invalid`] for more cores than available, a core forbidden to the calling thread, a core named
+    /// twice, and none.
     pub fn choose(&self, near: &Locality) -> Result<Vec<usize>> {
         let allowed: Vec<usize> =
             core_affinity::get_core_ids().unwrap_or_default().iter().map(|core| core.id).collect();
@@ -68,14 +68,14 @@ fn pick(
     }
 }
 
-/// Whether a core is a hyperthread of one with a lower number; not, where the kernel does not say.
+/// Returns whether a core is a hyperthread of one with a lower number; `false` if unknown.
 fn is_second_thread(core: usize) -> bool {
     let path = format!("/sys/devices/system/cpu/cpu{core}/topology/thread_siblings_list");
     let siblings = std::fs::read_to_string(path).ok();
     siblings.is_some_and(|list| crate::locality::core_list(&list).iter().any(|other| *other < core))
 }
 
-/// Pins the calling thread. A wish: a machine that refuses is told of in the log.
+/// Pins the calling thread, or logs a warning if the system refuses.
 pub fn pin(core: usize) {
     if !core_affinity::set_for_current(CoreId { id: core }) {
         tracing::warn!(

@@ -1,8 +1,8 @@
-//! What a poller does when there is nothing to do: spin, then pause, then sleep.
+//! A poller's behaviour when idle: spin, then pause, then sleep.
 //!
-//! Spinning finds new work soonest and costs a core; sleeping costs nothing and
-//! then a wake-up. Having spun for as long as a wake-up takes, a poller has at most doubled what the
-//! best choice would have cost, whatever comes; the defaults are set by that rule.
+//! Spinning finds new work soonest and costs a core; sleeping costs nothing until the wake-up. A poller that
+//! spins for as long as a wake-up takes at most doubles the cost of the best choice; the defaults follow that
+//! rule.
 
 use std::time::Duration;
 
@@ -11,14 +11,13 @@ use crate::Time;
 /// When an idle poller goes from spinning to pausing to sleeping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Idle {
-    /// How long it polls without a break after the last thing that happened. Default 50 us.
+    /// Time to poll without a break after the last activity. Default 50 us.
     pub spin: Duration,
-    /// How long after that it polls and yields the processor in turns, for others on the same
-    /// core. Default 50 us.
+    /// Time after that to alternate polling with yielding the CPU. Default 50 us.
     pub pause: Duration,
-    /// Then it sleeps until a request or an interrupt comes. With commands in flight on a
-    /// controller without interrupts nothing would wake it: there it naps, an eighth of the time
-    /// it has been idle so far and at most this long. Default 2 ms.
+    /// After that it sleeps until a request or an interrupt comes. With commands in flight on a controller
+    /// without interrupts it naps instead, for an eighth of its idle time so far and at most this long.
+    /// Default 2 ms.
     pub sleep_max: Duration,
 }
 
@@ -32,21 +31,21 @@ impl Default for Idle {
     }
 }
 
-/// What to do before the next round.
+/// The action before the next round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rest {
-    /// Go on at once.
+    /// Poll again at once.
     Spin,
-    /// Give the processor to whoever wants it.
+    /// Yield the CPU.
     Pause,
-    /// Sleep; where nothing would wake the thread, for no longer than this.
+    /// Sleep; if nothing would wake the thread, at most this long.
     Sleep(Duration),
 }
 
-/// The shortest nap: below it, the system call is what it costs.
+/// The shortest nap: below it, the system call dominates.
 const NAP_MIN: Duration = Duration::from_micros(10);
 
-/// How long a poller has been idle. For loops beside the reactor's that rest as it does.
+/// Tracks how long a poller has been idle. Also for loops outside the reactor that rest the same way.
 #[derive(Debug)]
 pub struct Idling {
     options: Idle,
@@ -54,18 +53,18 @@ pub struct Idling {
 }
 
 impl Idling {
-    /// One that has just been busy.
+    /// Starts as busy.
     pub fn new(options: Idle) -> Idling {
         Idling { options, since: None }
     }
 
-    /// Something happened.
+    /// Records activity.
     #[inline]
     pub fn busy(&mut self) {
         self.since = None;
     }
 
-    /// Nothing happened in the round that ends `now`: what to do before the next.
+    /// Records an idle round that ends `now`; returns the action before the next.
     pub fn rest(&mut self, now: Time) -> Rest {
         let idle = now.since(*self.since.get_or_insert(now));
         let Idle { spin, pause, sleep_max } = self.options;

@@ -1,8 +1,7 @@
-//! One controller's queue pair with the mailbox before it: what a poller does, turn by turn.
+//! One controller's queue pair and its mailbox: a poller's work, turn by turn.
 //!
-//! A lane has no thread and reads no clock. [`super::Reactor`] gives each of its
-//! threads a lane for each controller; whoever has a loop of their own, such as a
-//! simulation, calls [`Lane::turn`] instead.
+//! A lane has no thread and reads no clock. Each thread of a [`super::Reactor`] has a lane for each
+//! controller; a program with its own loop, such as a simulation, calls [`Lane::turn`] instead.
 
 use std::fmt;
 use std::os::fd::BorrowedFd;
@@ -25,30 +24,29 @@ use crate::queue_pair::{
     Body, Command, CommandError, Completion, RejectReason, Rejected, Transfer,
 };
 
-/// Most requests posted before the doorbell is rung: the first should not wait for the last.
+/// Most requests posted before ringing the doorbell, so that the first does not wait for the last.
 const BATCH: usize = 32;
-/// How often a lane looks after its controller.
+/// Interval between looks at the controller.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
-/// From one try to bring a controller back to the next; doubles.
+/// Delay between recovery attempts; doubles.
 const RECOVERY_WAIT: Duration = Duration::from_secs(1);
 const RECOVERY_WAIT_MAX: Duration = Duration::from_secs(64);
 
-/// What a buffer takes along into the queue: the number of its request's note.
+/// A buffer in the queue, with the number of its request's note.
 type Tagged = (AnyBuffer, u32);
 
-/// What a turn did and what is to come.
+/// The result of a turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Turn {
     /// Requests posted, ended or refused: 0 is an idle turn.
     pub moved: usize,
-    /// Requests that the device has.
+    /// Requests in flight on the device.
     pub in_flight: usize,
-    /// When the next turn is due although nothing comes in: a deadline, a retry or a look at
-    /// the controller.
+    /// When the next turn is due if nothing arrives: a deadline, a retry or a look at the controller.
     pub next: Time,
 }
 
-/// See the module.
+/// One controller's queue pair on one core, and its mailbox.
 pub struct Lane {
     controller: Controller,
     device: Arc<Device>,
@@ -60,17 +58,17 @@ pub struct Lane {
     head: Option<Request>,
     namespaces: Vec<Arc<Namespace>>,
     next_look: Time,
-    /// It looks after the controller, for all lanes of the controller.
+    /// Polls the controller on behalf of all its lanes.
     is_keeper: bool,
-    /// The keeper brings a failed controller back.
+    /// The keeper recovers a failed controller.
     recovers: bool,
     next_recovery: Time,
     recovery_wait: Duration,
 }
 
 impl Lane {
-    /// A lane for `controller` without a thread, and a client of it that makes its commands for
-    /// `namespace`. Of the options it heeds those that are not about threads.
+    /// Creates a lane for `controller` without a thread, and a client for `namespace`. Ignores the options
+    /// about threads.
     ///
     /// # Errors
     /// As [`Controller::create_queue_pair`] and [`super::Reactor::attach`].
@@ -85,11 +83,10 @@ impl Lane {
         Ok((lanes.remove(0), client))
     }
 
-    /// One turn: takes completions in and wakes those who wait for them, posts what is due and
-    /// what is in the mailbox, and rings the doorbell once. `now` is [`Lane::now`], or a
-    /// simulation's time.
+    /// Runs one turn: takes completions and wakes their waiters, posts due requests and the mailbox's, and
+    /// rings the doorbell once. `now` is [`Lane::now`], or a simulation's time.
     ///
-    /// Bounded as [`QueuePair::poll`] is.
+    /// Bounded like [`QueuePair::poll`].
     pub fn turn(&mut self, now: Time) -> Turn {
         let mut moved = self.reap(now);
         if now >= self.next_look || !self.queue.is_in_service() {
@@ -103,13 +100,13 @@ impl Lane {
         Turn { moved, in_flight: self.flights.live(), next: self.next_turn() }
     }
 
-    /// The present on the controller's clock.
+    /// Returns the current time on the controller's clock.
     pub fn now(&self) -> Time {
         self.controller.now()
     }
 
-    /// Whether the lane has nothing to do and never will: its clients are gone, or it was told to
-    /// stop, and all is done.
+    /// Returns whether the lane will never have work again: its clients are gone or it was told to stop, and
+    /// all requests have ended.
     pub fn is_over(&self) -> bool {
         self.mailbox.is_ending()
             && self.mailbox.is_empty()
@@ -118,22 +115,19 @@ impl Lane {
             && self.flights.live() == 0
     }
 
-    /// What the lane has counted.
+    /// Returns the lane's counters.
     pub fn stats(&self) -> Stats {
         self.mailbox.stats()
     }
 
-    /// Whether somebody left a request.
     pub(super) fn has_mail(&self) -> bool {
         !self.mailbox.is_empty()
     }
 
-    /// Takes no new requests from now on.
     pub(super) fn stop(&self) {
         self.mailbox.stop();
     }
 
-    /// The eventfd of the queue's interrupts, where the controller has them.
     pub(super) fn interrupt(&self) -> Option<BorrowedFd<'_>> {
         self.queue.interrupt()
     }
@@ -142,11 +136,10 @@ impl Lane {
         self.next_look.min(self.queue.next_deadline()).min(self.later.next_due())
     }
 
-    /// Takes completions in.
     fn reap(&mut self, now: Time) -> usize {
         let Lane { queue, flights, later, controller, device, mailbox, .. } = self;
         queue.poll(now, |Completion { buffer: (buffer, number), result }| {
-            // Of a request that was given up as lost, there is only the buffer to drop.
+            // A lost request only leaves its buffer to drop.
             let Some(note) = flights.remove(number) else { return };
             match fate(note, buffer, result, controller, device, now) {
                 Fate::Again(due, request) => {
@@ -161,7 +154,7 @@ impl Lane {
         })
     }
 
-    /// Posts what is due: what did not fit before, then retries, then new requests in their order.
+    /// Posts what is due: first the request that did not fit, then retries, then new requests in order.
     fn start(&mut self, now: Time) -> usize {
         let mut started = 0;
         let mut from_mailbox = 0;
@@ -184,7 +177,7 @@ impl Lane {
         started
     }
 
-    /// Posts a request, or ends one that no queue would take. Returns it if the queue is full.
+    /// Posts a request, or ends one that no queue takes. Returns it if the queue is full.
     fn post(&mut self, now: Time, request: Request) -> Option<Request> {
         let Request { note, buffer } = request;
         self.know_namespace(&note.action);
@@ -217,7 +210,7 @@ impl Lane {
         }
     }
 
-    /// Learns of namespaces that clients opened since the last look.
+    /// Fetches namespaces opened by clients since the last look.
     fn know_namespace(&mut self, action: &Action) {
         if let Action::Transfer { namespace, .. } = action
             && *namespace >= self.namespaces.len()
@@ -226,7 +219,7 @@ impl Lane {
         }
     }
 
-    /// Looks after the controller.
+    /// Looks after the controller: polls it, publishes counters, recovers it or returns requests.
     fn look(&mut self, now: Time) -> usize {
         if now >= self.next_look {
             self.next_look = now + LOOK_EVERY;
@@ -248,8 +241,8 @@ impl Lane {
         if self.device.has_hope() { 0 } else { self.give_back(&RefuseReason::Failed(error)) }
     }
 
-    /// Brings the controller back, or waits longer before the next try. Counts as something
-    /// that moved: the next turn has something to do either way.
+    /// Recovers the controller, or lengthens the delay before the next attempt. Counts as activity: the next
+    /// turn has work either way.
     fn recover(&mut self) -> usize {
         if !self.device.recover(&self.controller) {
             self.next_recovery = self.now() + self.recovery_wait;
@@ -258,11 +251,11 @@ impl Lane {
         1
     }
 
-    /// Ends what waits for a controller that is out of service, and what is lost with it.
+    /// Ends requests that wait for an out-of-service controller, and those lost with it.
     fn give_back(&mut self, reason: &RefuseReason) -> usize {
         let waiting = self.head.take().into_iter().chain(self.later.take_all());
         let mut ended = 0;
-        // One mailbox at most: those who go on sending do not keep us here.
+        // At most one mailbox: senders that continue cannot keep the lane here.
         let mail = std::iter::from_fn(|| self.mailbox.take()).take(self.mailbox.depth());
         for request in waiting.chain(mail) {
             request.end(reason.clone());
@@ -279,9 +272,9 @@ impl Lane {
     }
 }
 
-/// What becomes of a request that the queue is done with.
+/// The next step of a request that left the queue.
 enum Fate {
-    /// It is tried again at this time.
+    /// Retry at this time.
     Again(Time, Request),
     Over(Note, End),
 }
@@ -306,8 +299,8 @@ fn fate(
 }
 
 impl Drop for Lane {
-    /// Ends everything there is; then the queue pair goes, which takes its commands back from
-    /// the device before their buffers are freed.
+    /// Ends all requests; the queue pair then takes its commands back from the device before their buffers
+    /// are freed.
     fn drop(&mut self) {
         if self.is_keeper {
             self.device.give_up_hope();
@@ -329,7 +322,7 @@ impl fmt::Debug for Lane {
     }
 }
 
-/// A lane for each alarm, all of one controller, and their first client.
+/// Creates a lane of one controller for each alarm, and their first client.
 pub(super) fn attach(
     controller: &Controller,
     namespace: &Namespace,
@@ -376,7 +369,7 @@ mod tests {
     use crate::controller::ControllerOptions;
     use crate::spec::{Lba, Nsid};
 
-    /// Lanes of two cores on a controller that is brought back by the first.
+    /// Returns lanes of two cores on a controller that the first recovers.
     fn two_lanes(tail: &str) -> (Arc<SoftBus>, Vec<Lane>, Client) {
         let bus = SoftBus::new(tail.parse().expect("options"), Drive::Manual).expect("bus");
         let controller =
@@ -389,7 +382,6 @@ mod tests {
         (bus, lanes, client)
     }
 
-    /// Turns the last lane for a second.
     fn turn_last(bus: &SoftBus, lanes: &mut [Lane]) {
         for _ in 0..1000 {
             let lane = lanes.last_mut().expect("a lane");

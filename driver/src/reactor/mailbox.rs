@@ -1,4 +1,4 @@
-//! How requests reach a poller: one bounded queue for each controller on each core.
+//! Carries requests to a poller: one bounded queue for each controller on each core.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
@@ -16,28 +16,26 @@ use crate::memory::AnyBuffer;
 use crate::queue_pair::{Bounds, CommandError};
 use crate::spec::{IoOpcode, Lba, Sqe};
 
-/// What a request asks for, without its buffer and without a reference to its namespace.
+/// A request without its buffer and without a reference to its namespace.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Action {
     /// LBAs to or from the buffer.
     Transfer { namespace: usize, opcode: IoOpcode, lba: Lba, control: u32 },
-    /// One command as it stands.
+    /// One command, sent unchanged.
     Raw { sqe: Sqe, bounds: Option<Bounds> },
 }
 
-/// What the poller knows of a request besides its buffer, which the queue has while it is
-/// in flight.
+/// A poller's record of a request; the queue holds its buffer in flight.
 #[derive(Debug)]
 pub(super) struct Note {
     pub(super) action: Action,
     pub(super) cell: Arc<Cell>,
     pub(super) retry: Retry,
-    /// Times it was tried and failed, and how the last time.
+    /// Failed attempts, and the last failure.
     pub(super) failures: u8,
     pub(super) last_error: Option<CommandError>,
 }
 
-/// A request on its way to a queue.
 #[derive(Debug)]
 pub(super) struct Request {
     pub(super) note: Note,
@@ -55,19 +53,19 @@ impl Request {
     }
 }
 
-/// What a thread of a reactor did for one controller. All counters only grow.
+/// Counters of a reactor's thread for one controller. They only grow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Stats {
-    /// Requests that ended, however they did.
+    /// Requests that ended in any way.
     pub ended: u64,
     /// Retries scheduled.
     pub retries: u64,
-    /// Looks at the mailbox and the queue.
+    /// Turns: looks at the mailbox and the queue.
     pub turns: u64,
     /// Times the thread went to sleep, for this or another controller.
     pub sleeps: u64,
-    /// Times a request had to wake it.
+    /// Times a request woke it.
     pub wakes: u64,
 }
 
@@ -78,7 +76,7 @@ pub(super) struct Counter(AtomicU64);
 impl Counter {
     #[inline]
     pub(super) fn add(&self, count: usize) {
-        // One writer: no atomic addition is needed.
+        // With one writer, no atomic addition is needed.
         self.0.store(self.0.load(Ordering::Relaxed) + count as u64, Ordering::Relaxed);
     }
 
@@ -87,35 +85,35 @@ impl Counter {
     }
 }
 
-/// What the lane counts, where clients can read it.
+/// A lane's counters, readable by clients.
 #[derive(Debug, Default)]
 pub(super) struct Counters {
     pub(super) ended: Counter,
     pub(super) retries: Counter,
     pub(super) turns: Counter,
-    /// What the queue had counted at the lane's last look.
+    /// The queue's counters at the lane's last look.
     pub(super) queue: Mutex<crate::Stats>,
 }
 
-/// See the module.
+/// A bounded queue of requests, with the flags of its two ends.
 #[derive(Debug)]
 pub(super) struct Mailbox {
     requests: ArrayQueue<Request>,
     alarm: Arc<Alarm>,
-    /// No new requests are taken.
+    /// No new requests are accepted.
     stops: AtomicBool,
-    /// Nobody looks into it any more.
+    /// The poller has stopped reading.
     closed: AtomicBool,
     /// The last client is gone.
     deserted: AtomicBool,
-    /// Somebody waits for room.
+    /// A sender waits for room.
     wanted: AtomicBool,
     waiters: Mutex<Vec<Waker>>,
     pub(super) counters: Counters,
 }
 
 impl Mailbox {
-    /// A mailbox for `depth` requests, read by the thread that `alarm` wakes.
+    /// Creates a mailbox for `depth` requests, read by the thread that `alarm` wakes.
     pub(super) fn new(depth: usize, alarm: Arc<Alarm>) -> Mailbox {
         let (stops, closed, deserted, wanted) = Default::default();
         let (requests, waiters) = (ArrayQueue::new(depth), Mutex::default());
@@ -133,7 +131,7 @@ impl Mailbox {
         lock(&self.counters.queue).clone()
     }
 
-    /// Leaves a request and wakes the poller if it sleeps. Returns what it does not take.
+    /// Enqueues a request and wakes a sleeping poller. Returns the request if it is not accepted.
     #[inline]
     pub(super) fn send(&self, request: Request) -> Option<(Request, RefuseReason)> {
         if self.stops.load(Ordering::Acquire) {
@@ -142,7 +140,7 @@ impl Mailbox {
         if let Err(request) = self.requests.push(request) {
             return Some((request, RefuseReason::Full));
         }
-        // Has the fence that the next line needs as well.
+        // Contains the fence that the next line needs as well.
         self.alarm.wake();
         if self.closed.load(Ordering::Relaxed) {
             self.refuse_all();
@@ -150,13 +148,11 @@ impl Mailbox {
         None
     }
 
-    /// The next request.
     #[inline]
     pub(super) fn take(&self) -> Option<Request> {
         self.requests.pop()
     }
 
-    /// Requests that it holds at most.
     pub(super) fn depth(&self) -> usize {
         self.requests.capacity()
     }
@@ -165,8 +161,7 @@ impl Mailbox {
         self.requests.is_empty()
     }
 
-    /// Has `waker` called once there is room. Try to send again after this: room that was made
-    /// before it calls nobody.
+    /// Calls `waker` once there is room. Retry sending after this call: room made earlier wakes no one.
     pub(super) fn want_room(&self, waker: &Waker) {
         let mut waiters = lock(&self.waiters);
         if !waiters.iter().any(|waiting| waiting.will_wake(waker)) {
@@ -174,11 +169,11 @@ impl Mailbox {
         }
         self.wanted.store(true, Ordering::Relaxed);
         drop(waiters);
-        // Before the sender looks for room again; the pair of the one in `made_room`.
+        // Orders `wanted` before the sender's retry; pairs with the fence in `made_room`.
         fence(Ordering::SeqCst);
     }
 
-    /// After requests were taken: wakes those who wait for room.
+    /// Wakes the senders that wait for room, after requests were taken.
     #[inline]
     pub(super) fn made_room(&self) {
         fence(Ordering::SeqCst);
@@ -201,26 +196,24 @@ impl Mailbox {
         }
     }
 
-    /// Takes no new requests from now on; those in it are still carried out.
+    /// Accepts no new requests; carries out those already queued.
     pub(super) fn stop(&self) {
         self.stops.store(true, Ordering::Release);
         self.alarm.wake();
     }
 
-    /// Nobody is left who could send.
     pub(super) fn desert(&self) {
         self.deserted.store(true, Ordering::Release);
         self.alarm.wake();
     }
 
-    /// Whether no more requests are to come, but for those in it.
+    /// Returns whether no new requests can arrive.
     pub(super) fn is_ending(&self) -> bool {
         self.deserted.load(Ordering::Acquire) || self.stops.load(Ordering::Acquire)
     }
 
-    /// The poller looks no more. What is in it, and what a sender that did not know puts in it
-    /// just now, is given back: as in [`super::alarm`], either we find it or the sender finds
-    /// it closed.
+    /// Ends reading. Gives back all queued requests, including those of a concurrent sender: as in
+    /// [`super::alarm`], either this side finds the request or the sender finds the mailbox closed.
     pub(super) fn close(&self) {
         self.stops.store(true, Ordering::Release);
         self.closed.store(true, Ordering::Relaxed);

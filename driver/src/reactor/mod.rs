@@ -1,9 +1,8 @@
-//! Poller threads, pinned to cores, that do other threads' I/O.
+//! Poller threads, pinned to cores, that do I/O for other threads.
 //!
-//! A [`crate::QueuePair`] has one owner. A program whose threads each drive their own needs
-//! nothing of this module: that is the fastest way there is. A [`Reactor`] is for
-//! everybody else: requests from any thread, on any async runtime or none, through a
-//! few queue pairs.
+//! A [`crate::QueuePair`] has one owner. Threads that each drive their own do not need this module: that is
+//! the fastest way. A [`Reactor`] takes requests from any thread, on any async runtime or none, and sends
+//! them through a few queue pairs.
 //!
 //! ```text
 //!  any thread, any runtime              one thread a core
@@ -28,7 +27,7 @@
 //!         scope.spawn(move || -> adit_driver::Result<()> {
 //!             let (lba, mut buffer) = (Lba(8 * u64::from(number)), controller.allocate(4096)?);
 //!             buffer.fill(number);
-//!             // `.await` does as well as `.wait()`, on any runtime.
+//!             // `.await` works like `.wait()`, on any runtime.
 //!             let Completion { buffer, result } = client.write(lba, buffer)?.wait()?;
 //!             assert!(result.is_ok());
 //!             let Completion { buffer, .. } = client.read(lba, buffer)?.wait()?;
@@ -40,26 +39,26 @@
 //! # Ok::<(), adit_driver::Error>(())
 //! ```
 //!
-//! What is promised:
+//! Guarantees:
 //!
-//! - **Nothing is lost.** Each request ends once, with its buffer; the exceptions
-//!   ([`Unfinished::Lost`]) say why. Dropping a [`Pending`] does not free what the device may still
-//!   write: the buffer stays with the reactor until the command is over.
-//! - **Nothing is unbounded.** Mailboxes are of fixed size and give the request back when full;
-//!   commands have the deadlines of their queue pair.
+//! - **Nothing is lost.** Each request ends once, with its buffer; [`Unfinished::Lost`] explains the
+//!   exceptions. Dropping a [`Pending`] does not free what the device may still write: the reactor keeps the
+//!   buffer until the command ends.
+//! - **Nothing is unbounded.** Mailboxes have a fixed size and return the request when full; commands have
+//!   the deadlines of their queue pair.
 //! - **Order** of posting, for each handle and thread: see [`Client`].
-//! - **Retries** as the status and the controller ask ([`Retry`]).
-//! - **No allocation for a request** once a client has as many cells as it has requests on
-//!   their way, unless a [`Pending`] is dropped unanswered.
-//! - **An idle thread sleeps** ([`Idle`]). Open the controller with
-//!   [`crate::ControllerOptions::interrupts`] to have it sleep while commands are in flight, too.
+//! - **Retries** as the status and the controller allow ([`Retry`]).
+//! - **No allocation for a request** once a client has as many cells as requests in flight, unless a
+//!   [`Pending`] is dropped unanswered.
+//! - **An idle thread sleeps** ([`Idle`]). Open the controller with [`crate::ControllerOptions::interrupts`]
+//!   to let it sleep while commands are in flight, too.
 //!
 //! | file | job |
 //! |---|---|
 //! | `client`, `pending`, `outcome` | what callers hold |
-//! | `mailbox`, `cell` | there and back between threads |
+//! | `mailbox`, `cell` | exchange between threads |
 //! | `lane`, `flights`, `retry` | one controller's requests on one core; no thread, no clock |
-//! | `poller`, `idle`, `alarm`, `cores` | the thread around it |
+//! | `poller`, `idle`, `alarm`, `cores` | the thread that turns the lanes |
 
 mod alarm;
 mod cell;
@@ -93,34 +92,33 @@ use crate::error::{Error, Result};
 use crate::namespace::Namespace;
 use poller::{Inbox, Poller};
 
-/// How a reactor is made.
+/// Options for starting a reactor.
 #[derive(Clone, Debug)]
 pub struct ReactorOptions {
-    /// The cores, with one thread each. Default one, of the reactor's choice.
+    /// The cores, with one thread each. Default one, chosen by the reactor.
     pub cores: Cores,
-    /// Where the device sits that [`Cores::Count`] looks for cores near to. Default unknown.
+    /// The device's location, which [`Cores::Count`] prefers. Default unknown.
     pub near: Locality,
-    /// Entries of each queue: one less is in flight for each controller on each core. Default 256.
+    /// Entries of each queue: one less can be in flight for each controller on each core. Default 256.
     pub queue_depth: u32,
-    /// Requests that may wait to be posted, for each controller on each core; 1 to 65536. Default 256.
+    /// Most requests waiting to be posted, for each controller on each core; 1 to 65536. Default 256.
     pub mailbox_depth: usize,
-    /// How long a command may take, from when it is posted, before it is aborted. Default 10 s.
+    /// Time limit of a command from its posting, before it is aborted. Default 10 s.
     pub timeout: Duration,
-    /// How long an aborted command may take to end before its queue is created anew. Default 2 s.
+    /// Time limit of an aborted command before its queue is recreated. Default 2 s.
     pub abort_timeout: Duration,
-    /// Keep a histogram of how long commands take, in [`Client::queue_stats`]. Default false.
+    /// Record command latencies, in [`Client::queue_stats`]. Default false.
     pub latencies: bool,
-    /// What becomes of requests that fail, unless the client says otherwise.
+    /// Retries of failed requests, unless the client sets its own.
     pub retry: Retry,
-    /// Whether a controller that is out of service is brought back with
-    /// [`Controller::recover`] by the first thread, which serves nobody else meanwhile. Requests
-    /// wait for that, and are sent again as `retry` says. Where it does not work, they are refused,
-    /// and it is tried again after a second, two, four, up to a minute. Default false: they are refused
-    /// until somebody recovers it.
+    /// Whether the first thread returns an out-of-service controller to service with [`Controller::recover`];
+    /// that thread serves nothing else meanwhile. Requests wait for it and are sent again as `retry` allows.
+    /// If it fails, they are refused, and it is tried again after 1 s, 2 s, 4 s and so on, up to a minute.
+    /// Default false: they are refused until the program recovers the controller.
     pub auto_recover: bool,
     /// When an idle thread pauses and sleeps.
     pub idle: Idle,
-    /// How long a reactor that is dropped lets requests finish. Default 15 s.
+    /// Time that a dropped reactor waits for its requests. Default 15 s.
     pub drain_timeout: Duration,
 }
 
@@ -143,7 +141,7 @@ impl Default for ReactorOptions {
 }
 
 impl ReactorOptions {
-    /// The defaults, on a core near `controller`.
+    /// Returns the defaults, on a core near `controller`.
     pub fn near(controller: &Controller) -> ReactorOptions {
         ReactorOptions { near: controller.locality(), ..ReactorOptions::default() }
     }
@@ -157,10 +155,10 @@ impl ReactorOptions {
     }
 }
 
-/// Poller threads; see the module.
+/// Poller threads that drive queue pairs for clients.
 ///
-/// Dropping it refuses new requests, lets those on their way finish for at most
-/// [`ReactorOptions::drain_timeout`], deletes the queue pairs and joins the threads.
+/// Dropping it refuses new requests, waits for those in flight at most [`ReactorOptions::drain_timeout`],
+/// deletes the queue pairs and joins the threads.
 #[derive(Debug)]
 pub struct Reactor {
     options: ReactorOptions,
@@ -172,15 +170,15 @@ impl Reactor {
     /// Starts the threads, which sleep until a controller is attached.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for cores that there are not and other impossible options,
-    /// [`Error::Refused`] when the system gives no thread or eventfd.
+    /// [`Error::Invalid`] for cores that do not exist and other invalid options, [`Error::Refused`] if the
+    /// system grants no thread or eventfd.
     pub fn start(options: ReactorOptions) -> Result<Reactor> {
         options.check()?;
         let cores = options.cores.choose(&options.near)?;
         let threads = Vec::with_capacity(cores.len());
         let mut reactor = Reactor { options, cores, threads };
         for core in reactor.cores.clone() {
-            // What was started goes with the reactor if the next one cannot be.
+            // If a later thread fails to start, the drop of the reactor ends the earlier ones.
             let thread = reactor.spawn(core)?;
             reactor.threads.push(thread);
         }
@@ -202,9 +200,9 @@ impl Reactor {
         Ok((inbox, thread))
     }
 
-    /// Gives each thread a queue pair of `controller` and returns a client that makes its
-    /// commands for `namespace`; [`Client::with_namespace`] has clients for others. The queue pairs
-    /// are deleted when the last client and what it sent is gone.
+    /// Creates a queue pair of `controller` for each thread and returns a client for `namespace`;
+    /// [`Client::with_namespace`] returns clients for others. The queue pairs are deleted once the last
+    /// client is dropped and its requests have ended.
     ///
     /// # Errors
     /// As [`Controller::create_queue_pair`]; [`Error::Invalid`] for another controller's namespace.
@@ -218,7 +216,7 @@ impl Reactor {
         Ok(client)
     }
 
-    /// The cores of its threads, by the numbers that the kernel gives them.
+    /// Returns the cores of its threads, in the kernel's numbering.
     pub fn cores(&self) -> &[usize] {
         &self.cores
     }
@@ -231,9 +229,9 @@ impl Drop for Reactor {
         }
         let this = std::thread::current().id();
         for (_, thread) in self.threads.drain(..) {
-            // Dropped inside a waker, it runs on one of its own threads, which ends by itself.
+            // If dropped inside a waker, this is one of its own threads, which ends by itself.
             if thread.thread().id() != this {
-                // A panic of the thread's was caught and logged there.
+                // A panic was caught and logged in the thread.
                 let _ = thread.join();
             }
         }

@@ -1,11 +1,11 @@
-//! How a request through a reactor can end, and what a client can send.
+//! The data of a reactor's requests, and the ways they end.
 
 use crate::error::Error;
 use crate::memory::{AnyBuffer, Buffer, IoBuffer};
 use crate::queue_pair::{CommandError, Completion, RejectReason};
 
-/// What a request through a reactor owns: nothing (`()`), a [`Buffer`], or several. It comes
-/// back as the type it was sent as.
+/// Data that a reactor's request can own: none (`()`), a [`Buffer`], or several. It returns as the type it
+/// was sent as.
 pub trait Data: IoBuffer + Unpin + sealed::Sealed {}
 
 impl Data for () {}
@@ -15,7 +15,7 @@ impl Data for Vec<Buffer> {}
 pub(super) mod sealed {
     use super::*;
 
-    /// To and from the one type that a poller's queues carry.
+    /// Conversion to and from the single type that a poller's queues carry.
     pub trait Sealed: Sized {
         fn into_any(self) -> AnyBuffer;
         fn from_any(any: AnyBuffer) -> Self;
@@ -54,36 +54,36 @@ pub(super) mod sealed {
     }
 }
 
-/// A request that was not sent to the device, given back whole.
+/// A request that was not sent to the device, returned whole.
 #[derive(Debug, thiserror::Error)]
 #[error("{reason}")]
 pub struct Refused<D> {
-    /// What the command would have owned.
+    /// The request's buffer.
     pub buffer: D,
-    /// Why.
+    /// The reason.
     pub reason: RefuseReason,
 }
 
-/// Why a reactor did not take a request, or took it and could not send it.
+/// Why a reactor refused a request, or could not send it.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RefuseReason {
-    /// As many requests as the mailbox holds are waiting to be posted.
+    /// The mailbox is full of requests waiting to be posted.
     #[error(
         "the reactor's mailbox is full: wait for requests in flight, use submit_wait or \
          submit_async, or give it a larger mailbox_depth"
     )]
     Full,
-    /// The command was made by another namespace than the client's.
+    /// The command was built by a namespace other than the client's.
     #[error("the command is for another namespace: use Client::with_namespace")]
     OtherNamespace,
-    /// The reactor was dropped, or the thread of this core ended.
+    /// The reactor was dropped, or this core's thread ended.
     #[error("the reactor has stopped: start another one")]
     Stopped,
     /// The controller is out of service.
     #[error("{0}")]
     Failed(Error),
-    /// No queue of this controller would take it.
+    /// No queue of this controller takes it.
     #[error("{0}")]
     Rejected(#[from] RejectReason),
 }
@@ -94,17 +94,17 @@ pub enum Unfinished<D> {
     /// It was not sent: the buffer is here, and nothing was read or written.
     #[error("{0}")]
     Refused(#[from] Refused<D>),
-    /// It was sent and its buffer is not coming back.
+    /// It was sent, and its buffer will not return.
     #[error("{0}")]
     Lost(Lost),
 }
 
-/// Why a buffer is not coming back.
+/// Why a buffer will not return.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Lost {
-    /// The controller could be neither disabled nor reset, so it may still write the buffer,
-    /// which is therefore kept from everybody.
+    /// The controller could be neither disabled nor reset. It may still write the buffer, which is therefore
+    /// withheld.
     #[error(
         "{device}: the controller cannot be stopped and may still write the buffer, which is kept from use; reset or remove the device"
     )]
@@ -112,8 +112,8 @@ pub enum Lost {
         /// The target.
         device: String,
     },
-    /// The reactor stopped before the command completed, and freed the buffer once the
-    /// device could no longer reach it.
+    /// The reactor stopped before the command completed, and freed the buffer once the device could no longer
+    /// access it.
     #[error(
         "the reactor stopped before the command completed; drop it only when nothing is in flight, or raise drain_timeout"
     )]
@@ -142,19 +142,19 @@ impl<D> From<Unfinished<D>> for Error {
     }
 }
 
-/// How a request ended, as the poller says it.
+/// A request's end, as the poller reports it.
 #[derive(Debug)]
 pub(super) enum End {
     /// The device completed it, or it was ended with an error.
     Completed(AnyBuffer, Result<u32, CommandError>),
     /// It was never sent.
     Refused(AnyBuffer, RefuseReason),
-    /// The buffer is not coming back.
+    /// The buffer will not return.
     Lost(Lost),
 }
 
 impl End {
-    /// The same as the client sees it, with its buffer as the type it was sent as.
+    /// Converts to the client's view, with the buffer as the type it was sent as.
     pub(super) fn typed<D: Data>(self) -> Result<Completion<D>, Unfinished<D>> {
         match self {
             End::Completed(any, result) => Ok(Completion { buffer: D::from_any(any), result }),

@@ -1,4 +1,4 @@
-//! A request on its way, as its sender holds it.
+//! A request in flight, as its sender holds it.
 
 use std::fmt;
 use std::future::Future;
@@ -12,18 +12,16 @@ use super::cell::{Cell, Pool};
 use super::outcome::{Data, End, Unfinished};
 use crate::queue_pair::Completion;
 
-/// A request that a reactor has taken: a future for any runtime, or a blocking
-/// [`Pending::wait`].
+/// A request that a reactor has taken: a future for any runtime, or a blocking [`Pending::wait`].
 ///
-/// It ends within the command's deadline and what the driver then does about it
-/// (abort, reset), for each time it is tried; the time in the mailbox comes on top, until those
-/// before it have made room.
+/// Each attempt ends within the command's deadline plus the driver's reaction (abort, reset); the time in the
+/// mailbox is extra.
 ///
-/// Dropping it gives up on the answer, not on the request: the command is carried
-/// out, and its buffer is dropped by the reactor once the device is done with it.
+/// Dropping it abandons the answer, not the request: the command is carried out, and the reactor drops its
+/// buffer once the device is done with it.
 #[must_use = "dropping it gives up the buffer with the answer"]
 pub struct Pending<D: Data> {
-    /// Taken with the answer.
+    /// `None` once the answer was taken.
     cell: Option<Arc<Cell>>,
     pool: Arc<Pool>,
     data: PhantomData<fn() -> D>,
@@ -34,12 +32,12 @@ impl<D: Data> Pending<D> {
         Pending { cell: Some(cell), pool, data: PhantomData }
     }
 
-    /// Blocks until the request ends. Not for use inside a waker, which runs on the thread
-    /// that would end it.
+    /// Blocks until the request ends. Do not call it inside a waker, which runs on the thread that would end
+    /// the request.
     ///
     /// # Errors
-    /// [`Unfinished`] when the request was not sent, or its buffer is lost. What the device
-    /// says of a command it carried out is in the completion.
+    /// [`Unfinished`] if the request was not sent, or its buffer is lost. The completion holds the device's
+    /// result.
     pub fn wait(mut self) -> Result<Completion<D>, Unfinished<D>> {
         let end = self.cell().wait(None).expect("without a deadline only an end ends the wait");
         self.ended(end)
@@ -48,7 +46,7 @@ impl<D: Data> Pending<D> {
     /// Blocks for at most `at_most`; the inner result is [`Pending::wait`]'s.
     ///
     /// # Errors
-    /// Itself, to be waited for again, when the request has not ended by then.
+    /// Returns itself if the request has not ended by then.
     pub fn wait_timeout(
         mut self,
         at_most: Duration,
@@ -59,10 +57,10 @@ impl<D: Data> Pending<D> {
         }
     }
 
-    /// The answer if it is there, without waiting.
+    /// Returns the answer without waiting.
     ///
     /// # Errors
-    /// Itself while it is not.
+    /// Returns itself if the request has not ended.
     pub fn try_wait(mut self) -> Result<Result<Completion<D>, Unfinished<D>>, Pending<D>> {
         match self.cell().take() {
             Some(end) => Ok(self.ended(end)),

@@ -1,4 +1,4 @@
-//! A reactor's thread: turns its lanes round, and rests when nothing moves.
+//! A reactor's thread: turns its lanes in rounds, and rests when idle.
 
 use std::os::fd::BorrowedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -14,11 +14,11 @@ use crate::Time;
 use crate::controller::shared::lock;
 use crate::error::{Error, Result};
 
-/// How the rest of the reactor talks to one of its threads.
+/// The reactor's channel to one of its threads.
 #[derive(Debug)]
 pub(super) struct Inbox {
     pub(super) alarm: Arc<Alarm>,
-    /// New lanes; `None` once the thread takes no more.
+    /// New lanes; `None` once the thread accepts no more.
     lanes: Mutex<Option<Vec<Lane>>>,
     has_lanes: AtomicBool,
     stops: AtomicBool,
@@ -34,7 +34,7 @@ impl Inbox {
     /// Hands a lane to the thread.
     ///
     /// # Errors
-    /// [`Error::Invalid`] when the thread has ended. The lane is dropped.
+    /// [`Error::Invalid`] if the thread has ended. The lane is dropped.
     pub(super) fn give(&self, lane: Lane) -> Result<()> {
         let mut lanes = lock(&self.lanes);
         let Some(waiting) = lanes.as_mut() else {
@@ -51,7 +51,7 @@ impl Inbox {
         Ok(())
     }
 
-    /// Has the thread finish what it has, and end.
+    /// Tells the thread to finish its requests and end.
     pub(super) fn stop(&self) {
         self.stops.store(true, Ordering::Release);
         self.alarm.wake();
@@ -65,12 +65,11 @@ impl Inbox {
 
     fn close(&self) {
         let left = lock(&self.lanes).take();
-        // Outside the lock: this talks to the device.
+        // Outside the lock: dropping a lane talks to the device.
         drop(left);
     }
 }
 
-/// What a thread is made of.
 pub(super) struct Poller {
     pub(super) inbox: Arc<Inbox>,
     pub(super) core: usize,
@@ -79,7 +78,6 @@ pub(super) struct Poller {
 }
 
 impl Poller {
-    /// The thread's life.
     pub(super) fn run(self) {
         cores::pin(self.core);
         let (inbox, core) = (Arc::clone(&self.inbox), self.core);
@@ -89,7 +87,7 @@ impl Poller {
                 "the reactor's thread on core {core} panicked, which is a bug of the driver's; its requests end unfinished"
             );
         }
-        // Also what was handed over meanwhile; and queues go before the thread does.
+        // Closes lanes handed over meanwhile; queues are dropped before the thread ends.
         inbox.close();
         if catch_unwind(AssertUnwindSafe(|| drop(rounds))).is_err() {
             tracing::error!("the reactor's thread on core {core} panicked while it ended");
@@ -97,12 +95,12 @@ impl Poller {
     }
 }
 
-/// What became of one turn of each lane.
+/// Result of one turn of each lane.
 struct Round {
     moved: usize,
-    /// The next thing that is due without being announced.
+    /// Time until the next deadline, retry or look.
     due_in: Duration,
-    /// Commands are in flight whose completion wakes nobody.
+    /// Commands are in flight without an interrupt.
     is_unheard: bool,
 }
 
@@ -111,7 +109,7 @@ struct Rounds {
     lanes: Vec<Lane>,
     idling: Idling,
     origin: Instant,
-    /// When to give up on what is not finished; set once it is to stop.
+    /// Limit for unfinished requests; set once the thread is told to stop.
     drain_until: Option<Time>,
 }
 
@@ -127,7 +125,7 @@ impl Rounds {
                 self.lanes.append(&mut self.poller.inbox.take());
             }
             let round = self.round();
-            // Also while requests go on coming in: that is what it is told to end.
+            // Checked even while requests keep coming: stopping must end them.
             if self.poller.inbox.stops.load(Ordering::Acquire) && self.is_done() {
                 return;
             }
@@ -145,7 +143,6 @@ impl Rounds {
         }
     }
 
-    /// One turn of each lane.
     fn round(&mut self) -> Round {
         let mut round = Round { moved: 0, due_in: Duration::MAX, is_unheard: false };
         for lane in &mut self.lanes {
@@ -161,12 +158,12 @@ impl Rounds {
         round
     }
 
-    /// The thread's own clock, for resting and draining; lanes go by their controllers'.
+    /// Returns the thread's own clock, for resting and draining; lanes use their controllers'.
     fn now(&self) -> Time {
         Time::ZERO + self.origin.elapsed()
     }
 
-    /// Whether a thread that is told to stop has finished, or may wait no longer.
+    /// Returns whether a stopping thread has finished or must wait no longer.
     fn is_done(&mut self) -> bool {
         let now = self.now();
         self.lanes.iter().for_each(Lane::stop);

@@ -1,10 +1,9 @@
-//! When a request that failed is tried again.
+//! Decides whether and when a failed request is retried.
 //!
-//! A status with DNR set, or of a kind that fails the same way again, ends the
-//! request at once. Otherwise the controller may say how long to wait (CRD and CRDT, NVMe Base 2.0
-//! sections 3.3.3.2.1 and 5.17.2.1); where it does not, the first retry comes at
-//! once and the next ones after a delay that doubles. What was caught in a reset is sent again
-//! once the controller is in service.
+//! A status with DNR set, or of a kind that fails again, ends the request at once. Otherwise the controller
+//! may state a delay (CRD and CRDT, NVMe Base 2.0 sections 3.3.3.2.1 and 5.17.2.1); if it does not, the first
+//! retry is immediate and later delays double. Requests caught in a reset are sent again once the controller
+//! is in service.
 
 use std::time::Duration;
 
@@ -13,25 +12,24 @@ use crate::queue_pair::{Bounds, CommandError};
 
 use super::mailbox::Action;
 
-/// The second retry's delay, which doubles from there.
+/// Delay of the second retry; doubles from there.
 const BACKOFF: Duration = Duration::from_millis(1);
 const BACKOFF_MAX: Duration = Duration::from_millis(100);
 
-/// How often a request is tried again, and whether it may be written twice.
+/// The number of retries, and whether a request may be written twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Retry {
-    /// Tries after the first; 0 hands every error to the caller. Default 4.
+    /// Attempts after the first; 0 returns every error to the caller. Default 4.
     pub times: u8,
-    /// Whether a request that may have written without completing (`may_have_written` of
-    /// [`CommandError`]) is sent again. What a [`crate::Namespace`] makes leaves the same data
-    /// behind when it is carried out twice, so the default is true; set it to false where another
-    /// writer may come between the two. [`crate::Command::raw`] is not sent again then,
-    /// whatever this says.
+    /// Whether to resend a request that may have written without completing (`may_have_written` of
+    /// [`CommandError`]). Commands built by a [`crate::Namespace`] leave the same data when carried out
+    /// twice, so the default is true; set it to false if another writer may come between the two.
+    /// [`crate::Command::raw`] is never resent in this case.
     pub repeat: bool,
 }
 
 impl Retry {
-    /// Every error goes to the caller.
+    /// Returns every error to the caller.
     pub const NEVER: Retry = Retry { times: 0, repeat: false };
 }
 
@@ -42,8 +40,8 @@ impl Default for Retry {
 }
 
 impl Retry {
-    /// How long to wait before a request that ended with `error` is sent again after `failures`
-    /// failures, this one included; `None` gives the error to the caller.
+    /// Returns the delay before resending a request that ended with `error` after `failures` failures, this
+    /// one included; `None` returns the error to the caller.
     pub(super) fn delay(
         self,
         error: &CommandError,
@@ -58,13 +56,13 @@ impl Retry {
     }
 
     fn may_repeat(self, error: &CommandError, action: &Action) -> bool {
-        // What a raw command does, the driver does not know.
+        // The driver does not know what a raw command does.
         let is_known =
             !matches!(action, Action::Raw { bounds: None | Some(Bounds { domain: None, .. }), .. });
         let may_have_written = match error {
             CommandError::TimedOut { may_have_written }
             | CommandError::Reset { may_have_written } => *may_have_written,
-            // The controller says that it failed, and so that nobody saw it succeed.
+            // The controller reports a failure, so no one saw it succeed.
             CommandError::Status(_) => false,
             CommandError::System(_) | CommandError::Short { .. } => true,
         };
@@ -72,7 +70,7 @@ impl Retry {
     }
 }
 
-/// Nothing before the first retry; then more and more.
+/// Zero before the first retry; then doubling up to the maximum.
 fn backoff(failures: u8) -> Duration {
     match failures {
         0 | 1 => Duration::ZERO,

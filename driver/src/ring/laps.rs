@@ -1,4 +1,4 @@
-//! What a ring tells the device and takes from it, lap after lap, word for word.
+//! Checks what rings publish to and read from the device, over several laps.
 
 use std::sync::Arc;
 
@@ -6,7 +6,7 @@ use super::*;
 use crate::spec::Cid;
 use crate::sys::{Backing, HostMemory, SharedPages, Window};
 
-/// Where shadows lie in their pages.
+/// Index of the shadows in their pages.
 const INDEX: usize = 3;
 
 fn memory() -> Atomics {
@@ -14,7 +14,7 @@ fn memory() -> Atomics {
     Arc::new(memory).atomics()
 }
 
-/// A bell, and the page that has its register at 0.
+/// Returns a bell, and the page with its register at offset 0.
 fn bell() -> (Bell, Window) {
     let pages = SharedPages::allocate(4096).expect("memory");
     let window = Window::map(pages.file(), 0, pages.len()).expect("mapped");
@@ -32,7 +32,7 @@ fn shadow_value(page: &Atomics) -> u32 {
     u32::from_le(page.dwords()[INDEX].load(Ordering::Relaxed))
 }
 
-/// An entry in which no two dwords are alike.
+/// Returns an entry whose dwords all differ.
 fn entry(number: u32) -> Sqe {
     Sqe::from_dwords(std::array::from_fn(|dword| (number << 16) | (dword as u32 + 1)))
 }
@@ -47,7 +47,7 @@ fn completion(depth: u32) -> (CompletionRing, Atomics, Window) {
     (CompletionRing::new(memory.clone(), depth, bell), memory, window)
 }
 
-/// As the device writes it: the word with the phase last.
+/// Writes an entry as the device does: the word with the phase last.
 fn complete(memory: &Atomics, index: usize, dwords: [u32; 4]) {
     let [low, high] = [0, 2].map(|at| u64::from(dwords[at]) | u64::from(dwords[at + 1]) << 32);
     memory.words()[index * CQE_WORDS].store(low.to_le(), Ordering::Relaxed);

@@ -1,8 +1,8 @@
-//! What each state of a slot answers.
+//! Checks lookups and counts in each state of a slot.
 
 use super::*;
 
-/// Slots of which 0 is idle for the second time, 1 plain, 2 special, 3 waiting and 4 idle.
+/// Returns slots of which 0 is idle for the second time, 1 plain, 2 special, 3 waiting and 4 idle.
 fn one_of_each() -> (Slots<u32>, [Cid; 4]) {
     let mut slots = Slots::new(5);
     let cids = [0u8, 1, 2, 3].map(|at| {

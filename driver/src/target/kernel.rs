@@ -1,4 +1,4 @@
-//! Targets that are reached through the kernel, and `null:`.
+//! Targets reached through the kernel, and `null:`.
 //!
 //! | target | options |
 //! |---|---|
@@ -14,20 +14,19 @@ use std::path::PathBuf;
 use super::{Parsed, switch};
 use crate::soft::words::{self, nearest};
 
-/// A path through the kernel, or none at all, and what is at its end.
+/// A path through the kernel (or none at all) and its file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KernelTarget {
-    /// How it is reached.
+    /// The path.
     pub path: KernelPath,
     /// The file or device; empty for `null:`.
     pub file: PathBuf,
-    /// Whether the page cache is passed by (`direct=on|off`); for `uring:` and `psync:`, and on unless given.
-    /// Never for `mmap:`.
+    /// Bypass the page cache (`direct=on|off`); for `uring:` and `psync:`, on by default. Never for `mmap:`.
     pub direct: bool,
-    /// Whether memory is registered with io_uring (`fixed=on|off`); on unless given.
+    /// Register memory with io_uring (`fixed=on|off`); on by default.
     pub fixed: bool,
-    /// Whether completions are polled for (`polled=on|off`) instead of awaited by interrupt; where not given, if the
-    /// device's queues are set up for it.
+    /// Poll for completions (`polled=on|off`) instead of waiting for interrupts; by default, if the device's
+    /// queues are set up for it.
     pub polled: Option<bool>,
     /// Size of `null:` in bytes (`size=1T`).
     pub bytes: u64,
@@ -46,7 +45,7 @@ pub enum KernelPath {
     Psync,
     /// A mapping of the file.
     Mmap,
-    /// Nothing at all.
+    /// No I/O at all.
     Null,
 }
 
@@ -59,7 +58,7 @@ const PATHS: [KernelPath; 5] = [
 ];
 
 impl KernelPath {
-    /// The target's kind: what comes before its colon.
+    /// Returns the target's kind, the part before the colon.
     pub fn kind(self) -> &'static str {
         match self {
             KernelPath::Uring => "uring",
@@ -74,7 +73,7 @@ impl KernelPath {
         PATHS.into_iter().find(|path| path.kind() == kind)
     }
 
-    /// The options it has.
+    /// Returns the option names it accepts.
     fn options(self) -> &'static [&'static str] {
         match self {
             KernelPath::Uring => &["direct", "fixed", "polled"],
@@ -85,7 +84,7 @@ impl KernelPath {
         }
     }
 
-    /// An example of what follows the colon.
+    /// Returns an example target.
     fn example(self) -> &'static str {
         match self {
             KernelPath::Uring => "uring:/dev/nvme0n1",
@@ -98,7 +97,7 @@ impl KernelPath {
 }
 
 impl KernelTarget {
-    /// The usual options for `file`.
+    /// Creates a target for `file` with default options.
     pub fn new(path: KernelPath, file: impl Into<PathBuf>) -> KernelTarget {
         KernelTarget {
             path,
@@ -111,12 +110,12 @@ impl KernelTarget {
         }
     }
 
-    /// The target without its options.
+    /// Returns the target without its options.
     pub fn device(&self) -> String {
         format!("{}:{}", self.path.kind(), self.file.display())
     }
 
-    /// What follows the kind and its colon.
+    /// Parses the text after the kind and its colon.
     pub(super) fn parse(path: KernelPath, tail: &str) -> Parsed<KernelTarget> {
         let mut words = tail.split(',');
         let file = if path == KernelPath::Null { "" } else { words.next().unwrap_or_default() };
@@ -138,7 +137,7 @@ impl KernelTarget {
         Ok(target)
     }
 
-    /// Sets what `word` says; returns the option's name.
+    /// Applies one option; returns its name.
     fn option<'a>(&mut self, word: &'a str) -> Parsed<&'a str> {
         let (name, value) = word.split_once('=').ok_or_else(|| not_an_option(self.path, word))?;
         if !self.path.options().contains(&name) {

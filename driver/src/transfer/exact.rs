@@ -1,4 +1,4 @@
-//! The figures that the planner goes by, one by one; that its plans are right is `tests/planner.rs`'s to show.
+//! Tests of the planner's single figures; `tests/planner.rs` tests whole plans.
 
 use super::*;
 use crate::spec::{Lba, SglDescriptor};
@@ -98,7 +98,7 @@ fn a_plan_ends_where_its_last_lba_does() {
     assert_eq!((plan.end_lba(), plan.next()), (10, None));
 }
 
-/// List pages far apart, as words.
+/// List pages far apart, stored as words.
 #[derive(Default)]
 struct Pages(std::collections::BTreeMap<(usize, usize), u64>);
 
@@ -121,7 +121,7 @@ impl Pages {
     }
 }
 
-/// Builds the SGL of `count` pages that are no neighbours.
+/// Builds the SGL of `count` pages that do not adjoin.
 fn sgl_of(count: u64) -> (SglDescriptor, Pages) {
     let segments: Vec<Segment> = (0..count).map(|at| segment(at << 13, PAGE_BYTES)).collect();
     let (mut pages, start) = (Pages::default(), Position::default());

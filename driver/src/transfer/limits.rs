@@ -1,4 +1,4 @@
-//! What a controller and namespace allow of one command.
+//! Limits that a controller and namespace set for one command.
 
 use super::{PAGE_BYTES, PRPS_PER_PAGE};
 
@@ -13,14 +13,14 @@ pub enum SglSupport {
     Dword,
 }
 
-/// The bounds of one command. All of them are constants of an open namespace.
+/// The limits of one command, constant while a namespace is open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Log2 of the LBA's data size in bytes.
     pub lba_shift: u32,
-    /// Most data bytes of one command: MDTS, and what NLB can count; a multiple of the LBA size.
+    /// Most data bytes of one command, by MDTS and NLB; a multiple of the LBA size.
     pub max_bytes: u64,
-    /// A command should not cross a multiple of this many LBAs (NOIOB); 0 for no such boundary.
+    /// Commands should not cross a multiple of this many LBAs (NOIOB); 0 for no boundary.
     pub boundary_lbas: u32,
     /// Whether SGLs may be used.
     pub sgl: SglSupport,
@@ -31,13 +31,14 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// Bytes of one LBA.
+    /// Returns the bytes of one LBA.
     #[inline]
     pub fn lba_bytes(&self) -> u64 {
         1 << self.lba_shift
     }
 
-    /// Most entries a PRP list of `list_pages` holds: every page but the last gives one to its chain pointer.
+    /// Returns the most entries of a PRP list of `list_pages`: each page but the last ends with a chain
+    /// pointer.
     pub fn max_prp_entries(&self) -> u64 {
         match self.list_pages as u64 {
             0 => 1,
@@ -45,7 +46,7 @@ impl Limits {
         }
     }
 
-    /// Most data descriptors an SGL of `list_pages` holds, one inline where there is no list.
+    /// Returns the most data descriptors of an SGL of `list_pages`; one, inline, without a list.
     pub fn max_sgl_descriptors(&self) -> u64 {
         let per_page = PAGE_BYTES / 16;
         match self.list_pages as u64 {
@@ -54,7 +55,7 @@ impl Limits {
         }
     }
 
-    /// Bytes from `lba` to the next boundary, or `u64::MAX` without one.
+    /// Returns the bytes from `lba` to the next boundary, or `u64::MAX` without one.
     pub fn to_boundary_bytes(&self, lba: u64) -> u64 {
         match u64::from(self.boundary_lbas) {
             0 => u64::MAX,
@@ -62,10 +63,10 @@ impl Limits {
         }
     }
 
-    /// Checks what every constructor must establish.
+    /// Checks the invariants of a constructed value.
     ///
     /// # Panics
-    /// When a limit contradicts itself: our own bug in reading Identify data.
+    /// If a limit contradicts itself: a bug of this crate in reading Identify data.
     pub(crate) fn assert_sound(&self) {
         assert!((9..=16).contains(&self.lba_shift), "LBA size was checked at open");
         assert!(self.max_bytes >= self.lba_bytes(), "a command holds at least one LBA");

@@ -1,8 +1,8 @@
 //! From byte ranges to commands: the pure planner.
 //!
-//! A request is a run of LBAs and a list of [`Segment`]s of device-visible
-//! memory. [`Plan`] cuts it into [`Piece`]s, one command each, under the
-//! controller's [`Limits`], and says how each piece points at its data:
+//! A request is a run of LBAs and a list of [`Segment`]s of device-visible memory. [`Plan`] splits it into
+//! [`Piece`]s, one command each, within the controller's [`Limits`], and chooses how each piece points at its
+//! data:
 //!
 //! | form | when | built by |
 //! |---|---|---|
@@ -10,10 +10,9 @@
 //! | [`Form::Prp`] | every inner edge falls on a page edge | [`prp`], or [`prebuilt`] for one segment |
 //! | [`Form::Bounce`] | neither: an LBA whose bytes are scattered within a page | a copy |
 //!
-//! Nothing here touches memory or a device: list entries go to a [`ListMemory`].
-//! The software controller's walker of the same lists lives in [`crate::soft`]
-//! and shares no code with this module, so that the two can be held against
-//! each other.
+//! Nothing here touches memory or a device: list entries go to a [`ListMemory`]. The software controller's
+//! walker of these lists is in [`crate::soft`] and shares no code with this module, so that each checks the
+//! other.
 
 #[cfg(test)]
 mod exact;
@@ -28,11 +27,10 @@ pub use plan::{Form, Piece, Plan, Position, Unplannable, whole_as_prp};
 
 use crate::spec::Iova;
 
-/// Bytes of a controller page: CC.MPS is 0 in this driver, and PRP arithmetic
-/// is against this size (ADR 0001).
+/// Bytes of a controller page: this driver sets CC.MPS to 0, and PRP arithmetic uses this size (ADR 0001).
 pub const PAGE_BYTES: u64 = 4096;
 
-/// Most list pages of one command: PRP lists of 16 MiB.
+/// Most list pages of one command: PRP lists for 16 MiB.
 pub const LIST_PAGES_PER_COMMAND: usize = 8;
 
 /// Entries of 8 bytes in one PRP list page.
@@ -49,9 +47,9 @@ pub struct Segment {
 
 /// The segments of one request, in order of the LBAs they hold.
 pub trait SegmentList {
-    /// How many segments there are.
+    /// Returns the number of segments.
     fn segment_count(&self) -> usize;
-    /// Segment `index`, which is below the count.
+    /// Returns segment `index`, which is below the count.
     fn segment(&self, index: usize) -> Segment;
 }
 
@@ -67,16 +65,15 @@ impl SegmentList for [Segment] {
 
 /// Pages that hold PRP and SGL lists while a command is in flight.
 ///
-/// Pages are numbered from 0 for each command; they need not be neighbours.
+/// Each command numbers its pages from 0; they need not be contiguous.
 pub trait ListMemory {
-    /// Where the device finds page `page`.
+    /// Returns the device's address of page `page`.
     fn page_iova(&self, page: usize) -> Iova;
     /// Writes the 64-bit word `index` (below 512) of page `page`.
     fn write(&mut self, page: usize, index: usize, value: u64);
 }
 
-/// The bytes of a request from a [`Position`] on, as runs that do not cross a
-/// segment's end; neighbours in device memory are merged.
+/// The bytes of a request from a [`Position`] on, as runs; segments that adjoin in device memory are merged.
 pub(crate) struct Runs<'a, L: ?Sized> {
     segments: &'a L,
     position: Position,

@@ -1,20 +1,19 @@
-//! Cutting a request into commands.
+//! Splits a request into commands.
 //!
-//! Every piece is whole LBAs, at most [`Limits::max_bytes`], and inside one
-//! boundary interval; pieces follow each other without gap or overlap and end
-//! where the request ends. A piece takes the first form that can express at
-//! least one LBA from its position: SGL, PRP, bounce. A bounced piece is as
-//! short as it can be: it ends at the first LBA that needs no bouncing.
+//! Every piece is whole LBAs, at most [`Limits::max_bytes`], and inside one boundary interval; pieces follow
+//! each other without gap or overlap up to the end of the request. A piece takes the first form that can
+//! express at least one LBA from its position: SGL, PRP, bounce. A bounced piece is as short as possible: it
+//! ends at the first LBA that needs no bouncing.
 
 use super::{Limits, PAGE_BYTES, Runs, SegmentList, SglSupport};
 use crate::spec::Lba;
 
-/// A byte of a request, by segment and offset in it.
+/// A byte of a request, by segment and offset.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Position {
     /// Index of the segment.
     pub segment: usize,
-    /// Bytes into it.
+    /// Byte offset into the segment.
     pub offset: u64,
 }
 
@@ -36,7 +35,7 @@ impl Position {
     }
 }
 
-/// How a command points at its data.
+/// The form of a command's data pointer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
     /// Physical region pages; `entries` counts the pages touched, PRP1's included.
@@ -60,14 +59,14 @@ pub struct Piece {
     pub lba: Lba,
     /// Data bytes, a positive multiple of the LBA size.
     pub bytes: u64,
-    /// Where its data starts.
+    /// The start of its data.
     pub start: Position,
-    /// How it points at it.
+    /// The form of its data pointer.
     pub form: Form,
 }
 
 impl Piece {
-    /// List pages the piece needs.
+    /// Returns the number of list pages the piece needs.
     pub fn list_pages(&self) -> usize {
         match self.form {
             Form::Prp { entries } => super::prp::list_pages(entries),
@@ -77,10 +76,10 @@ impl Piece {
     }
 }
 
-/// Why a request cannot be planned at all.
+/// Why a request cannot be planned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unplannable {
-    /// There is nothing to transfer.
+    /// The request is empty.
     #[error("the request has no bytes")]
     Empty,
     /// The segments do not hold whole LBAs.
@@ -98,10 +97,10 @@ pub enum Unplannable {
     Ranges {
         /// Ranges given.
         ranges: usize,
-        /// Most that can be given.
+        /// Most ranges allowed.
         room: usize,
     },
-    /// The request ends beyond the last LBA there is a number for.
+    /// The request ends beyond the highest possible LBA.
     #[error("the request ends beyond the highest LBA")]
     PastEnd,
 }
@@ -116,10 +115,10 @@ pub struct Plan<'a, L: ?Sized> {
 }
 
 impl<'a, L: SegmentList + ?Sized> Plan<'a, L> {
-    /// Plans the transfer of all `segments` from `lba` on.
+    /// Plans the transfer of all `segments` from `lba`.
     ///
     /// # Errors
-    /// [`Unplannable`] when the request is empty, not whole LBAs or runs past 2^64 LBAs.
+    /// [`Unplannable`] if the request is empty, not whole LBAs or runs past 2^64 LBAs.
     pub fn new(limits: &'a Limits, lba: Lba, segments: &'a L) -> Result<Self, Unplannable> {
         limits.assert_sound();
         let total = (0..segments.segment_count())
@@ -135,12 +134,12 @@ impl<'a, L: SegmentList + ?Sized> Plan<'a, L> {
         Ok(Plan { limits, segments, lba: lba.0, position: Position::default(), remaining: bytes })
     }
 
-    /// One past the last LBA of what is still to be planned.
+    /// Returns the LBA after the last one still to be planned.
     pub fn end_lba(&self) -> u64 {
         self.lba + (self.remaining >> self.limits.lba_shift)
     }
 
-    /// Most bytes the next piece may have.
+    /// Returns the most bytes of the next piece.
     fn room(&self) -> u64 {
         self.remaining.min(self.limits.max_bytes).min(self.limits.to_boundary_bytes(self.lba))
     }
@@ -152,7 +151,7 @@ impl<'a, L: SegmentList + ?Sized> Plan<'a, L> {
         Piece { lba: Lba(self.lba), bytes, start: self.position, form }
     }
 
-    /// The longest run of whole LBAs from `position` that needs no bouncing.
+    /// Returns the longest run of whole LBAs from `position` that needs no bouncing.
     fn direct(&self, position: Position, room: u64) -> Option<(u64, Form)> {
         self.as_sgl(position, room).or_else(|| self.as_prp(position, room))
     }
@@ -206,7 +205,7 @@ impl<'a, L: SegmentList + ?Sized> Plan<'a, L> {
     }
 }
 
-/// Pages that the first `bytes` of `segments` touch if PRPs can express them as one transfer.
+/// Returns the pages that the first `bytes` of `segments` touch, if PRPs can express them as one transfer.
 ///
 /// For commands whose data is not counted in LBAs (passthrough, ranges).
 pub fn whole_as_prp<L: SegmentList + ?Sized>(segments: &L, bytes: u64) -> Option<u64> {
@@ -216,7 +215,7 @@ pub fn whole_as_prp<L: SegmentList + ?Sized>(segments: &L, bytes: u64) -> Option
     fits.then(|| (start % PAGE_BYTES + bytes).div_ceil(PAGE_BYTES))
 }
 
-/// Bytes from the start up to the first inner edge that is not a page edge.
+/// Returns the bytes before the first inner edge that is not a page edge.
 fn prp_prefix(runs: impl Iterator<Item = super::Segment>) -> u64 {
     let mut bytes = 0;
     let mut at_page_edge = true;

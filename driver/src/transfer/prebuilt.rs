@@ -1,20 +1,17 @@
 //! PRP lists built once for a registered region.
 //!
-//! The pages of a region are neighbours in device memory, so the PRP list of
-//! any transfer inside it is a run of one long list of all its pages. That long
-//! list is written once; a transfer's PRP2 then points *into* it and no list is
+//! A region's pages are contiguous in device memory, so the PRP list of any transfer inside it is part of one
+//! long list of all its pages. That list is written once; a transfer's PRP2 points *into* it and no list is
 //! built per command.
 //!
-//! The catch is the chain pointer. A controller takes the last word of a list
-//! page for data if the list ends there, and for the address of the next list
-//! page otherwise. The long list always holds a chain pointer there, so a
-//! transfer that ends exactly on a page's last word would be misread. Hence two
-//! phases of the same list, the second shifted by 256 entries: a transfer that
-//! ends on a last word in one does not in the other, because the two differ by
-//! 256 modulo 511.
+//! The catch is the chain pointer. A controller reads a list page's last word as data if the list ends there,
+//! and as the address of the next list page otherwise. The long list always holds a chain pointer there, so a
+//! transfer that ends exactly on a last word would be misread. Hence two phases of the same list, the second
+//! shifted by 256 entries: a transfer that ends on a last word in one does not in the other, because the two
+//! differ by 256 modulo 511.
 //!
-//! Up to [`UNCHAINED`] entries fit whole into a page of one phase or the other, so such a list never meets a chain
-//! pointer: some controllers (SPDK's vfio-user target) do not follow them.
+//! Up to [`UNCHAINED`] entries fit whole into a page of one phase or the other, so such a list never meets a
+//! chain pointer: some controllers (SPDK's vfio-user target) do not follow them.
 //!
 //! Costs 16 bytes per 4 KiB page (0.4 %).
 
@@ -23,16 +20,16 @@ use crate::spec::Iova;
 
 /// Data entries of a list page; the last word is the chain pointer.
 const DATA_PER_PAGE: u64 = PRPS_PER_PAGE - 1;
-/// Entries by which each phase is shifted.
+/// Shift of each phase, in entries.
 const SHIFTS: [u64; 2] = [0, 256];
 
-/// Most entries of a list that is sure to have no chain pointer: 1 MiB of whole pages.
+/// Most entries of a list that never has a chain pointer: 1 MiB of whole pages.
 pub const UNCHAINED: u64 = 256;
-/// How much later a page's word comes in the second phase, if it lies in the second half of a list page in the first:
-/// 256 entries and one more chain pointer.
+/// Distance in words from a page's entry in the first phase to that in the second, if it is in the second
+/// half of a list page in the first: 256 entries and one more chain pointer.
 const LATER: u64 = 257;
 
-/// Where the prebuilt lists of one region lie.
+/// The prebuilt lists of one region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PrebuiltPrps {
     region: Iova,
@@ -44,14 +41,13 @@ fn table_bytes(pages: u64, phase: usize) -> u64 {
 }
 
 impl PrebuiltPrps {
-    /// Bytes of list memory for a region of `pages` pages.
+    /// Returns the bytes of list memory for a region of `pages` pages.
     pub fn bytes_for(pages: u64) -> u64 {
         table_bytes(pages, 0) + table_bytes(pages, 1)
     }
 
-    /// Lays out and writes the lists of the `pages` pages at `region` into
-    /// [`PrebuiltPrps::bytes_for`] bytes at `lists`; `write(word, value)` stores
-    /// 64-bit words by index.
+    /// Writes the lists of the `pages` pages at `region` into [`PrebuiltPrps::bytes_for`] bytes at `lists`;
+    /// `write(word, value)` stores 64-bit words by index.
     pub fn build(
         region: Iova,
         pages: u64,
@@ -77,14 +73,14 @@ impl PrebuiltPrps {
         PrebuiltPrps { region, tables }
     }
 
-    /// Where the two lists of all pages start, for an agent that points its own commands into them: the second is shifted by 256
-    /// entries, and [`PrebuiltPrps::list`] says which of them a transfer needs.
+    /// Returns the start of the two lists of all pages, for an agent that builds its own commands. The second
+    /// is shifted by 256 entries; [`PrebuiltPrps::list`] chooses the one for a transfer.
     pub fn tables(&self) -> [Iova; 2] {
         self.tables
     }
 
-    /// The list of the pages that hold `bytes` from `second` on, the page after the
-    /// transfer's first: the value for PRP2.
+    /// Returns the list of the pages that hold `bytes` from `second`, the page after the transfer's first:
+    /// the value for PRP2.
     #[inline(always)]
     pub fn list(&self, second: Iova, bytes: u64) -> Iova {
         debug_assert!(
@@ -92,8 +88,8 @@ impl PrebuiltPrps {
             "a page of the region"
         );
         let word = word_of((second.0 - self.region.0) / PAGE_BYTES, 0);
-        // In the first half of a list page there is room for a short list, and what lies in the
-        // second half of one lies in the first half in the other phase.
+        // The first half of a list page leaves room for a short list, and the second half of one page is in
+        // the first half of a page in the other phase.
         let phase = word / (PRPS_PER_PAGE / 2) % 2;
         if bytes > UNCHAINED * PAGE_BYTES {
             return self.chained(word, bytes.div_ceil(PAGE_BYTES));
@@ -101,7 +97,8 @@ impl PrebuiltPrps {
         Iova(self.tables[phase as usize].0 + (word + phase * LATER) * 8)
     }
 
-    /// A list that crosses pages in both phases: in one of them it does not end on a last word.
+    /// Returns a list that crosses pages in both phases, from the phase in which it does not end on a last
+    /// word.
     #[cold]
     fn chained(&self, word: u64, entries: u64) -> Iova {
         let available = PRPS_PER_PAGE - word % PRPS_PER_PAGE;
@@ -113,11 +110,11 @@ impl PrebuiltPrps {
     }
 }
 
-/// The word of a region's page in a phase.
+/// Returns the word index of a region's page in a phase.
 #[inline]
 fn word_of(page: u64, phase: usize) -> u64 {
     let entry = page + SHIFTS[phase];
-    // Every 511 entries one word more has gone to a chain pointer.
+    // Every 511 entries, one more word is a chain pointer.
     entry + entry / DATA_PER_PAGE
 }
 
@@ -138,7 +135,7 @@ mod tests {
         (prps, memory)
     }
 
-    /// Reads a list as a controller does: the last word of a page is data only if it is the last of all.
+    /// Reads a list as a controller does: a page's last word is data only if the list ends there.
     fn walk(memory: &BTreeMap<u64, u64>, mut at: u64, mut entries: u64) -> Vec<u64> {
         let mut pages = Vec::new();
         while entries > 0 {

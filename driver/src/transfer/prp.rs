@@ -1,26 +1,24 @@
 //! Building PRP lists (NVMe Base 2.0 section 4.1.1).
 //!
-//! PRP1 points at the first byte. With two pages PRP2 is the second page; with
-//! more it points at a list of 8-byte entries. A list page whose entries do not
-//! suffice gives its last entry to the address of the next list page.
+//! PRP1 points at the first byte. With two pages, PRP2 is the second page; with more, it points at a list of
+//! 8-byte entries. The last entry of a full list page holds the address of the next list page.
 
 use super::{ListMemory, PAGE_BYTES, PRPS_PER_PAGE, Position, Runs, SegmentList};
 use crate::spec::Iova;
 
-/// List pages for a transfer that touches `entries` pages.
+/// Returns the list pages for a transfer that touches `entries` pages.
 pub fn list_pages(entries: u64) -> usize {
     if entries <= 2 {
         return 0;
     }
-    // The last page holds up to 512 entries, each one before it 511 and a chain pointer.
+    // The last page holds up to 512 entries, each earlier page 511 and a chain pointer.
     let listed = entries - 1;
     (listed - 1).div_ceil(PRPS_PER_PAGE - 1) as usize
 }
 
-/// Writes the lists of a transfer of `bytes` from `start` and returns PRP1 and
-/// PRP2 (`Iova(0)` where it is unused).
+/// Writes the lists of a transfer of `bytes` from `start` and returns PRP1 and PRP2 (`Iova(0)` if unused).
 ///
-/// The segments were found expressible by the planner.
+/// The planner has checked that PRPs can express the segments.
 pub fn build<L: SegmentList + ?Sized>(
     segments: &L,
     start: Position,
@@ -40,8 +38,8 @@ pub fn build<L: SegmentList + ?Sized>(
     (first, lists.page_iova(0))
 }
 
-/// Writes entries, chaining pages. One entry of lookahead decides whether the
-/// last word of a page is data or a chain pointer.
+/// Writes entries, chaining pages. One entry of lookahead decides whether a page's last word is data or a
+/// chain pointer.
 fn write_list(entries: impl Iterator<Item = Iova>, lists: &mut impl ListMemory) {
     let mut entries = entries.peekable();
     let (mut page, mut index) = (0, 0);
@@ -57,7 +55,7 @@ fn write_list(entries: impl Iterator<Item = Iova>, lists: &mut impl ListMemory) 
     }
 }
 
-/// The addresses of the pages a transfer touches, the first with its offset.
+/// The addresses of the pages a transfer touches; the first includes its offset.
 struct Pages<'a, L: ?Sized> {
     runs: Runs<'a, L>,
     current: Option<(u64, u64)>,

@@ -1,9 +1,8 @@
 //! Building scatter-gather lists (NVMe Base 2.0 section 4.1.2).
 //!
-//! One data block fits in the command. More go to a chain of segments, one list
-//! page each: the command points at the first, and the last descriptor of each
-//! page that does not suffice points at the next. Whoever points at the final
-//! segment says so (Last Segment), and every pointer carries the segment's length.
+//! A single data block fits in the command. More form a chain of segments, one list page each: the command
+//! points at the first, and the last descriptor of each full page points at the next. The pointer to the
+//! final segment is a Last Segment descriptor; every pointer carries its segment's length.
 
 use super::{ListMemory, PAGE_BYTES, Position, Runs, SegmentList};
 use crate::spec::{Iova, SglDescriptor};
@@ -13,7 +12,7 @@ const DESCRIPTOR_BYTES: u64 = 16;
 /// Descriptors in one list page.
 const PER_PAGE: u64 = PAGE_BYTES / DESCRIPTOR_BYTES;
 
-/// List pages for `descriptors` data blocks.
+/// Returns the list pages for `descriptors` data blocks.
 pub fn list_pages(descriptors: u64) -> usize {
     if descriptors <= 1 {
         return 0;
@@ -21,8 +20,8 @@ pub fn list_pages(descriptors: u64) -> usize {
     (descriptors - 1).div_ceil(PER_PAGE - 1) as usize
 }
 
-/// Writes the lists of a transfer of `bytes` from `start`, which has
-/// `descriptors` data blocks, and returns the descriptor for the command.
+/// Writes the lists of a transfer of `bytes` from `start`, which has `descriptors` data blocks, and returns
+/// the command's descriptor.
 pub fn build<L: SegmentList + ?Sized>(
     segments: &L,
     start: Position,
@@ -52,12 +51,12 @@ pub fn build<L: SegmentList + ?Sized>(
     pointer(lists.page_iova(0), descriptors)
 }
 
-/// Data blocks that the page holds whose segment and successors have `left` to hold.
+/// Returns the data blocks in a page, when it and its successors hold `left` in all.
 fn in_page(left: u64) -> u64 {
     if left <= PER_PAGE { left } else { PER_PAGE - 1 }
 }
 
-/// A pointer to the segment at `at` that starts a chain of `left` data blocks.
+/// Returns a pointer to the segment at `at`, which starts a chain of `left` data blocks.
 fn pointer(at: Iova, left: u64) -> SglDescriptor {
     if left <= PER_PAGE {
         SglDescriptor::last_segment(at, (left * DESCRIPTOR_BYTES) as u32)

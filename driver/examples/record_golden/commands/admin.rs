@@ -7,11 +7,11 @@ use adit_driver::spec::{
 
 use super::{Arena, Case, DataPointer, LISTS, PAGE};
 
-/// A queue pair that is created and deleted here.
+/// A queue pair created and deleted here.
 const SPARE: Qid = Qid(5);
-/// The queue pair that I/O commands go through.
+/// The queue pair that I/O commands use.
 const USED: Qid = Qid(1);
-/// Beyond what the controller grants.
+/// Beyond the queues the controller grants.
 const BEYOND: Qid = Qid(300);
 
 /// Identify, with the data it returns.
@@ -51,7 +51,6 @@ fn log(arena: Arena, name: &'static str, lid: Lid, bytes: u32, offset: u64) -> C
     Case::admin(name, sqe).data(arena, bytes as usize).showing(bytes as usize)
 }
 
-/// Log pages.
 pub(super) fn logs(arena: Arena) -> Vec<Case> {
     vec![
         log(arena, "log smart", Lid::SMART_HEALTH, 512, 0),
@@ -65,7 +64,7 @@ pub(super) fn logs(arena: Arena) -> Vec<Case> {
     ]
 }
 
-/// Logs that tell of the commands before.
+/// Logs that show effects of the earlier commands.
 pub(super) fn logs_at_the_end(arena: Arena) -> Vec<Case> {
     vec![
         log(arena, "log errors at the end", Lid::ERROR_INFORMATION, 64, 0),
@@ -73,7 +72,6 @@ pub(super) fn logs_at_the_end(arena: Arena) -> Vec<Case> {
     ]
 }
 
-/// Get and Set Features.
 pub(super) fn features(arena: Arena) -> Vec<Case> {
     let get = |name, fid, select| {
         Case::admin(name, Sqe::get_features(fid, Nsid::NONE, 0, select)).data(arena, PAGE)
@@ -130,12 +128,11 @@ fn create_sq(arena: Arena, name: &'static str, qid: Qid, cqid: Qid) -> Case {
     Case::admin(name, sqe).at(at(arena.at(LISTS + PAGE)))
 }
 
-/// Replaces the size of a queue as it is on the wire.
+/// Replaces a queue's size as encoded on the wire.
 fn sized(case: Case, size_z: u32) -> Case {
     case.bent(|dwords| dwords[10] = size_z << 16 | dwords[10] & 0xffff)
 }
 
-/// Creating and deleting queues.
 pub(super) fn queues(arena: Arena) -> Vec<Case> {
     let cq = |name, qid| create_cq(arena, name, qid, None);
     let sq = |name, qid, cqid| create_sq(arena, name, qid, cqid);
@@ -174,7 +171,7 @@ pub(super) fn queues(arena: Arena) -> Vec<Case> {
     ]
 }
 
-/// Everything else.
+/// All other commands.
 pub(super) fn others(arena: Arena) -> Vec<Case> {
     let identify =
         |name| Case::admin(name, Sqe::identify(Cns::CONTROLLER, Nsid::NONE, 0)).data(arena, PAGE);

@@ -9,7 +9,7 @@ use super::{Arena, Case, DATA, LISTS, PAGE, lbas, pattern, qwords};
 pub(super) const SMALL: Nsid = Nsid(1);
 /// Namespace with 4096-byte LBAs.
 const LARGE: Nsid = Nsid(2);
-/// LBAs that no namespace has.
+/// An LBA beyond every namespace.
 const FAR: Lba = Lba(1 << 40);
 
 fn write(arena: Arena, name: &'static str, lba: u64, seed: u8, bytes: usize) -> Case {
@@ -22,7 +22,7 @@ fn read(arena: Arena, name: &'static str, lba: u64, bytes: usize) -> Case {
     Case::io(name, sqe).data(arena, bytes).showing(bytes)
 }
 
-/// Data there and back.
+/// Writes and reads of data.
 pub(super) fn transfers(arena: Arena) -> Vec<Case> {
     let mut fua = write(arena, "write lba 64 with fua", 64, 0x21, 512);
     fua.sqe = fua.sqe.with_fua(true).with_limited_retry(true);
@@ -47,7 +47,7 @@ pub(super) fn transfers(arena: Arena) -> Vec<Case> {
     ]
 }
 
-/// PRPs at their edges. The data is what `transfers` wrote from LBA 128 on.
+/// Edge cases of PRPs. They expect the data that `transfers` wrote from LBA 128.
 pub(super) fn prps(arena: Arena) -> Vec<Case> {
     let at = |case: Case, prp1, prp2| case.at(DataPointer::Prp { prp1, prp2 });
     let four_pages = |name| {
@@ -56,7 +56,7 @@ pub(super) fn prps(arena: Arena) -> Vec<Case> {
     };
     let pages =
         |first: usize, count: usize| (first..first + count).map(|page| arena.at(page * PAGE).0);
-    // Two entries to the end of the page: one of data, one that leads to the next list.
+    // Two entries before the end of the page: one of data, one that leads to the next list.
     let late = LISTS + PAGE - 16;
     let chain = [arena.at(PAGE).0, arena.at(LISTS + 2 * PAGE).0];
     let two_pages = |name| read(arena, name, 128, 2 * PAGE).showing(0);
@@ -81,7 +81,7 @@ pub(super) fn prps(arena: Arena) -> Vec<Case> {
     ]
 }
 
-/// Commands out of bounds, and fields that are no good.
+/// Commands out of bounds, and invalid fields.
 pub(super) fn bounds(arena: Arena) -> Vec<Case> {
     let one = |name, nsid, lba| Case::io(name, Sqe::read(nsid, lba, lbas(1))).data(arena, 512);
     let too_long = |name, sqe: Sqe| Case::io(name, sqe).data(arena, 129 * PAGE);
@@ -110,7 +110,6 @@ pub(super) fn bounds(arena: Arena) -> Vec<Case> {
     ]
 }
 
-/// Commands that move no data.
 pub(super) fn without_data(arena: Arena) -> Vec<Case> {
     let zeroes = Sqe::write_zeroes(SMALL, Lba(18), lbas(2));
     vec![

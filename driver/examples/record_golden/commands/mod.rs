@@ -1,9 +1,9 @@
-//! The commands that are recorded, good and bad: the same list for every controller.
+//! The recorded commands, valid and invalid: the same list for every controller.
 //!
-//! All memory a command names lies in one arena, so that its entry depends on nothing but the
-//! arena's address. The commands are run in order and some rely on those before them.
-//! They expect namespace 1 with 512-byte LBAs and namespace 2 with 4096-byte LBAs, of at
-//! least 16 MiB each, no namespace 7, an MDTS of 512 KiB, and queue pair 1 in use.
+//! All memory a command names is in one arena, so that its entry depends only on the arena's address. The
+//! commands run in order and some rely on earlier ones. They expect namespace 1 with 512-byte LBAs and
+//! namespace 2 with 4096-byte LBAs, of at least 16 MiB each, no namespace 7, an MDTS of 512 KiB, and queue
+//! pair 1 in use.
 
 mod admin;
 mod io;
@@ -11,15 +11,13 @@ mod sgl;
 
 use adit_driver::spec::{DataPointer, Iova, LbaCount, Sqe};
 
-/// Bytes of the arena.
 pub(crate) const ARENA_BYTES: usize = (1 << 20) + (64 << 10);
-/// Where data lies in the arena: its first MiB.
+/// Offset of data in the arena: its first MiB.
 const DATA: usize = 0;
-/// Where PRP lists, SGL segments, ranges and queues lie.
+/// Offset of PRP lists, SGL segments, ranges and queues.
 const LISTS: usize = 1 << 20;
 const PAGE: usize = 4096;
 
-/// Which queue a command goes to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Queue {
     /// The admin queue.
@@ -28,22 +26,20 @@ pub(crate) enum Queue {
     Io,
 }
 
-/// A command, the memory it expects, and how much of the data it leaves is worth recording.
+/// A command, the memory it expects, and how many bytes of its data to record.
 #[derive(Clone, Debug)]
 pub(crate) struct Case {
-    /// Unique in the list.
+    /// Its name, unique in the list.
     pub(crate) name: &'static str,
-    /// Where it goes.
     pub(crate) queue: Queue,
     /// Its entry, with identifier 0.
     pub(crate) sqe: Sqe,
-    /// What to write into the arena before, by offset.
+    /// Bytes to write into the arena first, by offset.
     pub(crate) memory: Vec<(usize, Vec<u8>)>,
     /// Bytes from the arena's start to record after success.
     pub(crate) shows_bytes: usize,
 }
 
-/// The list for an arena at this address.
 pub(crate) fn all(arena: Iova) -> Vec<Case> {
     let arena = Arena(arena);
     let mut cases = admin::identify(arena);
@@ -62,7 +58,7 @@ pub(crate) fn all(arena: Iova) -> Vec<Case> {
     cases
 }
 
-/// Where the memory of all commands lies for the device.
+/// The device address of the arena.
 #[derive(Clone, Copy)]
 struct Arena(Iova);
 
@@ -81,13 +77,12 @@ impl Case {
         Case { queue: Queue::Io, ..Case::admin(name, sqe) }
     }
 
-    /// Sets the data pointer.
     fn at(mut self, pointer: DataPointer) -> Case {
         self.sqe = self.sqe.with_dptr(pointer);
         self
     }
 
-    /// Points at `bytes` of data at the arena's start, with a PRP list if they need one.
+    /// Points at `bytes` of data at the arena's start, with a PRP list if needed.
     fn data(self, arena: Arena, bytes: usize) -> Case {
         let prp1 = arena.at(DATA);
         match bytes.div_ceil(PAGE) {
@@ -101,7 +96,7 @@ impl Case {
         }
     }
 
-    /// Writes `bytes` at `offset` of the arena before.
+    /// Writes `bytes` at `offset` of the arena first.
     fn holding(mut self, offset: usize, bytes: Vec<u8>) -> Case {
         self.memory.push((offset, bytes));
         self
@@ -113,7 +108,7 @@ impl Case {
         self
     }
 
-    /// Changes dwords of the entry past what the builders allow.
+    /// Changes dwords of the entry beyond what the builders allow.
     fn bent(mut self, bend: impl FnOnce(&mut [u32; 16])) -> Case {
         let mut dwords = self.sqe.to_dwords();
         bend(&mut dwords);
@@ -126,8 +121,7 @@ fn qwords(words: impl Iterator<Item = u64>) -> Vec<u8> {
     words.flat_map(u64::to_le_bytes).collect()
 }
 
-/// `bytes` of data that differ from 64 bytes to the next, which keeps the recording small,
-/// and by `seed`.
+/// Returns `bytes` of data that change every 64 bytes, which keeps the recording small, and depend on `seed`.
 fn pattern(seed: u8, bytes: usize) -> Vec<u8> {
     (0..bytes).map(|index| seed ^ (index >> 6) as u8 ^ (index >> 14) as u8).collect()
 }

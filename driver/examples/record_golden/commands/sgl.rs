@@ -1,4 +1,4 @@
-//! Reads with SGLs. The data is what was written from LBA 128 on.
+//! Reads with SGLs. They expect the data written from LBA 128.
 
 use adit_driver::spec::{DataPointer, Lba, SglDescriptor, Sqe};
 use zerocopy::IntoBytes;
@@ -21,7 +21,6 @@ fn of_type(descriptor: SglDescriptor, identifier: u8) -> SglDescriptor {
     SglDescriptor { identifier, ..descriptor }
 }
 
-/// SGLs that describe the data well.
 pub(super) fn good(arena: Arena) -> Vec<Case> {
     let block = |offset: usize, len| SglDescriptor::data_block(arena.at(DATA + offset), len);
     let last = |descriptors: u32| SglDescriptor::last_segment(arena.at(LISTS), descriptors * 16);
@@ -53,7 +52,6 @@ pub(super) fn good(arena: Arena) -> Vec<Case> {
     ]
 }
 
-/// SGLs with something wrong.
 pub(super) fn bad(arena: Arena) -> Vec<Case> {
     let block = |offset: usize, len| SglDescriptor::data_block(arena.at(DATA + offset), len);
     let last = |bytes: u32| SglDescriptor::last_segment(arena.at(LISTS), bytes);

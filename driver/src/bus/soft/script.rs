@@ -1,12 +1,12 @@
-//! What a test or a simulation may have the controller of a bus do.
+//! Lets a test or simulation control a bus's controller.
 
 use std::time::Duration;
 
 use crate::soft::{Controller, FaultPlan, Result, Verdict};
 use crate::spec::{Qid, Sqe};
 
-/// The controller of a bus without its registers, doorbells and memory buffer. The memory that it reaches is this
-/// process's, so that writing those is unsafe, as it is through [`crate::bus::Bus`].
+/// The controller of a bus without its registers, doorbells and memory buffer. It accesses this process's
+/// memory, so writing those is unsafe, as it is through [`crate::bus::Bus`].
 #[derive(Debug)]
 pub struct Script<'a>(pub(super) &'a mut Controller);
 

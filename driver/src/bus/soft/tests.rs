@@ -1,4 +1,4 @@
-//! The bus by itself: registers, mappings, time, interrupts, power.
+//! Tests of the bus alone: registers, mappings, time, interrupts, power.
 #![allow(unsafe_code)]
 
 use super::*;
@@ -99,7 +99,7 @@ fn a_completion_raises_its_vector_and_a_stray_address_is_a_counted_fault() {
     let memory = Arc::new(Memory::allocate(8192, Backing::Any, &|_, _| ()).expect("memory"));
     enable(&*bus, &memory);
     let vectors = bus.enable_vectors(1).expect("vectors");
-    // Identify Controller into memory nobody mapped.
+    // Identify Controller into unmapped memory.
     let words = memory.atomics();
     words.dwords()[0].store(0x0005_0006, Ordering::Relaxed);
     words.dwords()[6].store(0x5000, Ordering::Relaxed);

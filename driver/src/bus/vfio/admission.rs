@@ -1,8 +1,8 @@
-//! May this process drive this function? Answered before anything is touched.
+//! Checks whether this process may drive a function, before anything is changed.
 //!
-//! Each refusal is one sentence with what to do next. Only sysfs and the
-//! presence of device files are read here, so a refused device keeps its state.
-//! What only opening can tell (permissions, other users) is in `explain`.
+//! Each refusal is one sentence with its remedy. Only sysfs and the presence of device files are read here,
+//! so a refused device keeps its state. `explain` covers failures that only opening reveals (permissions,
+//! other users).
 
 use std::path::{Path, PathBuf};
 
@@ -12,7 +12,7 @@ use crate::error::{Error, Result};
 /// BAR0 holds the registers up to 1000h and at least the admin doorbells (NVMe PCIe Transport 1.0, 2.1.10).
 const BAR0_LEN_MIN: u64 = 0x1008;
 
-/// Where the machine keeps its device descriptions and device files.
+/// Locations of device descriptions and device files.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Machine<'a> {
     /// `/sys`.
@@ -21,7 +21,7 @@ pub(super) struct Machine<'a> {
     pub(super) vfio: &'a Path,
 }
 
-/// A function that passed.
+/// A function that passed all checks.
 #[derive(Debug)]
 pub(super) struct Admitted {
     pub(super) function: PciFunction,
@@ -29,7 +29,7 @@ pub(super) struct Admitted {
     pub(super) group_file: PathBuf,
 }
 
-/// Checks everything that can be known about `bdf` without opening it.
+/// Checks everything about `bdf` that can be known without opening it.
 pub(super) fn admit(machine: Machine<'_>, bdf: &str) -> Result<Admitted> {
     let address: PciAddress = bdf.parse()?;
     let function = PciFunction::find(machine.sysfs, address).ok_or_else(|| {
@@ -148,7 +148,7 @@ mod tests {
 
     const OURS: &str = "0000:01:00.0";
 
-    /// A machine on which everything is in order.
+    /// Returns a machine that passes all checks.
     fn good() -> Tree {
         let tree = Tree::new();
         tree.function(OURS, "0x010802");

@@ -1,8 +1,7 @@
-//! The function's configuration space, as far as the driver needs it.
+//! The parts of the function's configuration space that the driver needs.
 //!
-//! Command register bits and the place of the MSI-X table (PCI Local Bus 3.0,
-//! sections 6.2.2 and 6.8.2). The bytes come from the device, so the
-//! capability list is followed for a bounded number of steps.
+//! Command register bits and the location of the MSI-X table (PCI Local Bus 3.0, sections 6.2.2 and 6.8.2).
+//! The bytes come from the device, so only a bounded number of capabilities is followed.
 
 use super::region::Region;
 use crate::bus::pci::command;
@@ -11,12 +10,11 @@ const STATUS: usize = 0x06;
 const STATUS_CAPABILITIES: u16 = 1 << 4;
 const CAPABILITIES: usize = 0x34;
 const CAPABILITY_MSIX: u8 = 0x11;
-/// As many 4-byte aligned capabilities as fit behind the header.
+/// Most 4-byte aligned capabilities that fit behind the header.
 const CAPABILITIES_MAX: usize = (256 - 64) / 4;
-/// Conventional configuration space.
+/// Bytes of conventional configuration space.
 pub(super) const LEN: usize = 256;
 
-/// Where the MSI-X table lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct MsixTable {
     pub(super) bar: u8,
@@ -24,23 +22,20 @@ pub(super) struct MsixTable {
     pub(super) len: u64,
 }
 
-/// Lets the function answer memory accesses and start DMA, and keeps it off the
-/// INTx line, which nobody serves.
+/// Enables memory accesses and DMA, and disables the INTx line, which has no handler.
 pub(super) fn enable(config: &Region) {
     let bits = command::MEMORY | command::BUS_MASTER | command::INTX_DISABLE;
     config.write16(command::OFFSET, config.read16(command::OFFSET) | bits);
 }
 
-/// Takes the right to start DMA away.
 pub(super) fn disable_bus_master(config: &Region) {
     let now = config.read16(command::OFFSET);
-    // A function that is gone reads as all ones; there is nothing to take from it.
+    // A removed function reads as all ones; there is nothing to disable.
     if now != u16::MAX {
         config.write16(command::OFFSET, now & !command::BUS_MASTER);
     }
 }
 
-/// Finds the MSI-X capability.
 pub(super) fn msix_table(config: &[u8; LEN]) -> Option<MsixTable> {
     let u16_at = |at: usize| Some(u16::from_le_bytes([*config.get(at)?, *config.get(at + 1)?]));
     if u16_at(STATUS)? & STATUS_CAPABILITIES == 0 {

@@ -1,8 +1,7 @@
-//! The device's view of host memory: an IOMMU, its free addresses, what is mapped.
+//! The device's view of host memory: an IOMMU, its free addresses, its mappings.
 //!
-//! One mapping per region, however large: the container's number of mappings is
-//! limited. Addresses come from the ranges that the IOMMU reports, never from
-//! virtual addresses, so a 39-bit IOMMU needs nothing special.
+//! One mapping per region, however large: the container limits the number of mappings. Addresses come from
+//! the ranges that the IOMMU reports, never from virtual addresses, so a 39-bit IOMMU needs nothing special.
 #![allow(unsafe_code)]
 
 use std::collections::BTreeMap;
@@ -18,13 +17,12 @@ use crate::bus::iova::IovaSpace;
 use crate::error::{Error, Result};
 use crate::sys::HostRange;
 
-/// Where the kernel does not report its ranges (before 5.4): above every
-/// platform's interrupt window, and within the smallest VT-d address width.
+/// Range for kernels that report none (before 5.4): above every platform's interrupt window, and within the
+/// smallest VT-d address width.
 const FALLBACK: RangeInclusive<u64> = 1 << 32..=(1 << 39) - 1;
-/// The least page a bus hands out.
+/// Smallest page a bus maps.
 const PAGE: u64 = 4096;
 
-/// Mappings of one device.
 pub(super) struct Dma {
     device: String,
     iommu: Arc<dyn VfioOps>,
@@ -35,14 +33,13 @@ pub(super) struct Dma {
 
 struct State {
     space: IovaSpace,
-    /// Address -> length of what is mapped.
+    /// Address -> length of each mapping.
     live: BTreeMap<u64, u64>,
-    /// Nothing is mapped any more, nor will be.
+    /// Nothing is mapped any more, nor can be.
     is_cut_off: bool,
 }
 
 impl Dma {
-    /// Nothing mapped yet.
     pub(super) fn new(device: &str, iommu: Arc<dyn VfioOps>, info: &IommuInfo) -> Dma {
         let fallback = [FALLBACK];
         let ranges = if info.ranges.is_empty() { &fallback } else { info.ranges.as_slice() };
@@ -66,8 +63,8 @@ impl Dma {
         self.check_shape(memory)?;
         let mut state = self.connected()?;
         let iova = self.take(&mut state, len)?;
-        // SAFETY: a host range is DMA memory that its owner keeps mapped and reaches only
-        // as shared memory until `unmap` succeeded, which is the contract of `Bus::map`.
+        // SAFETY: a host range is DMA memory that its owner keeps mapped and reaches only as shared memory
+        // until `unmap` succeeded, which is the contract of `Bus::map`.
         let result = unsafe { ioctl::map(&*self.iommu, iova, memory) };
         if let Err(error) = result {
             state.space.free(iova, len);
@@ -91,7 +88,7 @@ impl Dma {
         Ok(iova)
     }
 
-    /// Takes a mapping back; the address may be given out again only if that worked.
+    /// Removes a mapping; its address may be reused only on success.
     pub(super) fn unmap(&self, iova: u64, len: u64) -> Result<()> {
         let mut state = self.state();
         if state.is_cut_off {
@@ -109,7 +106,7 @@ impl Dma {
         Ok(())
     }
 
-    /// Sets addresses aside; see [`crate::bus::Bus::reserve`].
+    /// Reserves addresses; see [`crate::bus::Bus::reserve`].
     pub(super) fn reserve(&self, len: u64) -> Result<u64> {
         self.take(&mut self.state(), len)
     }
@@ -125,8 +122,8 @@ impl Dma {
         Ok(())
     }
 
-    /// Unmaps whatever is left. What cannot be unmapped stays with the
-    /// container, which ends with the device file.
+    /// Unmaps everything left. A mapping that cannot be removed stays with the container, which ends with the
+    /// device file.
     pub(super) fn unmap_all(&self) {
         for (iova, len) in std::mem::take(&mut self.state().live) {
             let _ = self.unmap_now(iova, len);
@@ -174,7 +171,7 @@ impl Dma {
         ))
     }
 
-    /// The state of a device that still may be given memory.
+    /// Returns the state, unless the device was cut off.
     fn connected(&self) -> Result<MutexGuard<'_, State>> {
         let state = self.state();
         if state.is_cut_off {
@@ -191,12 +188,12 @@ impl Dma {
     }
 }
 
-/// The smallest piece of address space that can be mapped.
+/// Returns the smallest unit of address space that can be mapped.
 fn granule(page_sizes: u64) -> u64 {
     (1u64 << page_sizes.trailing_zeros().min(63)).max(PAGE)
 }
 
-/// The largest IOMMU page that a mapping of `len` bytes could fill, so that it can use it.
+/// Returns the largest IOMMU page that fits in `len` bytes, so that the mapping can use it.
 fn alignment(page_sizes: u64, len: u64) -> u64 {
     let fitting = (12..=30).rev().map(|bit| 1u64 << bit);
     fitting.into_iter().find(|size| page_sizes & size != 0 && *size <= len).unwrap_or(PAGE)
@@ -213,7 +210,7 @@ mod tests {
 
     const SIZES: u64 = 1 << 12 | 1 << 21 | 1 << 30;
 
-    /// An IOMMU that remembers, or refuses with an error number.
+    /// An IOMMU that records mappings, or refuses with an error number.
     #[derive(Default)]
     struct Fake {
         mapped: Mutex<Vec<(u64, usize)>>,

@@ -1,7 +1,7 @@
-//! What VFIO's refusals mean and what to do about them.
+//! Explains VFIO's refusals and their remedies.
 //!
-//! The system gives an error number; people need the limit's name, its value
-//! and the command that raises it.
+//! The system returns an error number; people need the limit's name, its value and the command that raises
+//! it.
 
 use std::fs;
 use std::io;
@@ -12,13 +12,12 @@ use vfio_ioctls::VfioError;
 use super::ioctl::memlock_limit;
 use crate::error::Error;
 
-/// The container's limit on mappings, a parameter of the kernel's module.
+/// The container's limit on mappings, a parameter of the kernel module.
 const ENTRY_LIMIT: &str = "/sys/module/vfio_iommu_type1/parameters/dma_entry_limit";
 
-/// The file of VFIO itself, the same for all devices.
+/// The VFIO container file, shared by all devices.
 const CONTAINER: &str = "/dev/vfio/vfio";
 
-/// Why opening the device failed.
 pub(super) fn open_failed(device: &str, group_file: &Path, error: &VfioError) -> Error {
     let file = group_file.display();
     match error {
@@ -67,7 +66,7 @@ fn file_refused(device: &str, path: &Path, why: &io::Error) -> Error {
             device,
             "cannot open",
             format!("{file}: permission denied"),
-            // That file is the same for all devices, and normally open to everybody.
+            // All devices share the container file, which is normally open to every user.
             if path == Path::new(CONTAINER) {
                 doctor(device)
             } else {
@@ -78,12 +77,12 @@ fn file_refused(device: &str, path: &Path, why: &io::Error) -> Error {
     }
 }
 
-/// What `adit setup` calls the device of the target `vfio:0000:01:00.0`.
+/// Returns the name that `adit setup` uses for the target `vfio:0000:01:00.0`.
 fn bdf(device: &str) -> &str {
     device.strip_prefix("vfio:").unwrap_or(device)
 }
 
-/// Who looks further.
+/// Returns the advice to run `adit setup doctor`.
 fn doctor(device: &str) -> String {
     format!("'adit setup doctor {}' finds what is wrong", bdf(device))
 }
@@ -97,7 +96,7 @@ fn users_in_words(file: &Path) -> String {
     }
 }
 
-/// Which processes have `file` open, as far as we may see: `name (pid 1234)`.
+/// Lists the visible processes that have `file` open: `name (pid 1234)`.
 fn users_of(proc: &Path, file: &Path) -> Vec<String> {
     let Ok(processes) = fs::read_dir(proc) else { return Vec::new() };
     processes
@@ -116,7 +115,7 @@ fn holds(descriptors: &Path, file: &Path) -> bool {
     entries.flatten().any(|entry| fs::read_link(entry.path()).is_ok_and(|target| target == file))
 }
 
-/// Why a mapping of `len` bytes failed, with `mapped` bytes mapped already.
+/// Explains why a mapping of `len` bytes failed, with `mapped` bytes mapped already.
 pub(super) fn map_failed(device: &str, len: u64, mapped: u64, error: &VfioError) -> Error {
     let what = format!("cannot map {len} bytes for DMA");
     match errno(error) {
@@ -154,7 +153,7 @@ pub(super) fn map_failed(device: &str, len: u64, mapped: u64, error: &VfioError)
     }
 }
 
-/// Why `len` bytes of a file could not be mapped.
+/// Explains why `len` bytes of a file could not be mapped.
 pub(super) fn map_file_failed(device: &str, len: u64, why: &io::Error) -> Error {
     let what = format!("cannot map {len} bytes of a file for DMA");
     match why.raw_os_error() {

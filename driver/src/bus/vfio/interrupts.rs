@@ -1,4 +1,4 @@
-//! Eventfds of the function: its MSI-X vectors, its errors, requests to give it back.
+//! The function's eventfds: MSI-X vectors, errors, removal requests.
 
 use std::os::fd::OwnedFd;
 
@@ -11,7 +11,7 @@ use vmm_sys_util::eventfd::EventFd;
 use crate::bus::notices::{Notices, into_owned, new_eventfd};
 use crate::error::{Error, Result};
 
-/// Registers with the kernel for the notices that the function can give.
+/// Registers with the kernel for the events the function can report.
 pub(super) fn listen_for_notices(name: &str, device: &VfioDevice) -> Result<Notices> {
     let errors = listen(name, device, VFIO_PCI_ERR_IRQ_INDEX)?;
     let requests = listen(name, device, VFIO_PCI_REQ_IRQ_INDEX)?;
@@ -27,12 +27,11 @@ fn listen(name: &str, device: &VfioDevice, index: u32) -> Result<Option<EventFd>
     Ok(Some(eventfd))
 }
 
-/// How many MSI-X vectors the function has.
 pub(super) fn vector_count(device: &VfioDevice) -> u16 {
     u16::try_from(count(device, VFIO_PCI_MSIX_IRQ_INDEX)).unwrap_or(u16::MAX)
 }
 
-/// Enables the first vectors and returns their eventfds; earlier ones stop.
+/// Enables the first `wanted` vectors and returns their eventfds; earlier ones stop.
 pub(super) fn enable_vectors(name: &str, device: &VfioDevice, wanted: u16) -> Result<Vec<OwnedFd>> {
     if wanted > vector_count(device) {
         return Err(Error::invalid(
@@ -40,7 +39,7 @@ pub(super) fn enable_vectors(name: &str, device: &VfioDevice, wanted: u16) -> Re
             format!("the function has {}", vector_count(device)),
         ));
     }
-    // The kernel takes a new number of vectors only while none is enabled.
+    // The kernel changes the number of vectors only while none is enabled.
     let _ = device.disable_irq(VFIO_PCI_MSIX_IRQ_INDEX);
     if wanted == 0 {
         return Ok(Vec::new());
@@ -50,7 +49,7 @@ pub(super) fn enable_vectors(name: &str, device: &VfioDevice, wanted: u16) -> Re
     Ok(eventfds.into_iter().map(into_owned).collect())
 }
 
-/// Disables every kind of interrupt that may be enabled; before the device is closed.
+/// Disables all interrupts, before the device is closed.
 pub(super) fn disable_all(device: &VfioDevice) {
     for index in [VFIO_PCI_MSIX_IRQ_INDEX, VFIO_PCI_ERR_IRQ_INDEX, VFIO_PCI_REQ_IRQ_INDEX] {
         if count(device, index) != 0 {

@@ -1,8 +1,6 @@
-//! The VFIO calls that vfio-ioctls does not make.
+//! VFIO calls that vfio-ioctls lacks: the container's address ranges, and whether a reset worked.
 //!
-//! It neither asks the container for its address ranges nor tells whether a
-//! reset worked. The answers are parsed from bytes with every offset checked.
-//! Linux `include/uapi/linux/vfio.h`.
+//! Answers are parsed from bytes with every offset checked. Linux `include/uapi/linux/vfio.h`.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -27,16 +25,16 @@ const INFO_LEN: usize = 24;
 const INFO_LEN_MAX: usize = 64 << 10;
 const SMALL_PAGE: u64 = 4096;
 
-/// What an IOMMU accepts as device addresses.
+/// The device addresses an IOMMU accepts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct IommuInfo {
     /// Page sizes as a bitmap: bit 12 for 4 KiB.
     pub(super) page_sizes: u64,
-    /// The usable address ranges; empty where the kernel does not say.
+    /// The usable address ranges; empty if the kernel reports none.
     pub(super) ranges: Vec<RangeInclusive<u64>>,
 }
 
-/// Asks a type 1 container what its IOMMU accepts.
+/// Queries a type 1 container's IOMMU.
 pub(super) fn iommu_info(container: BorrowedFd<'_>) -> io::Result<IommuInfo> {
     let mut answer = vec![0u8; INFO_LEN];
     ask(container, &mut answer)?;
@@ -95,14 +93,13 @@ fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
     Some(u64::from_ne_bytes(bytes.get(at..at.checked_add(8)?)?.try_into().ok()?))
 }
 
-/// Resets the function and says whether that worked.
 pub(super) fn reset(device: BorrowedFd<'_>) -> io::Result<()> {
     // SAFETY: the call takes no argument and touches no memory of this process.
     let result = unsafe { libc::ioctl(device.as_raw_fd(), DEVICE_RESET.into()) };
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// The soft limit on locked memory in bytes; `None` where there is none.
+/// Returns the soft limit on locked memory in bytes; `None` if unlimited.
 pub(super) fn memlock_limit() -> Option<u64> {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: the kernel fills the structure it is given.
@@ -110,12 +107,12 @@ pub(super) fn memlock_limit() -> Option<u64> {
     (result == 0 && limit.rlim_cur != libc::RLIM_INFINITY).then_some(limit.rlim_cur)
 }
 
-/// Maps memory of this process at `iova`. A type 1 container keeps the device from writing memory that it only needs to
-/// read; vfio-ioctls has no call for that.
+/// Maps this process's memory at `iova`. A type 1 container prevents the device from writing memory it only
+/// needs to read; vfio-ioctls has no call for that.
 ///
 /// # Safety
-/// The memory stays mapped until [`VfioOps::vfio_dma_unmap`] succeeded for it, and is meanwhile
-/// reached only as atomics or raw memory.
+/// The memory stays mapped until [`VfioOps::vfio_dma_unmap`] succeeded for it, and is meanwhile reached only
+/// as atomics or raw memory.
 pub(super) unsafe fn map(
     iommu: &dyn VfioOps,
     iova: u64,
@@ -123,7 +120,7 @@ pub(super) unsafe fn map(
 ) -> vfio_ioctls::Result<()> {
     let container = iommu.as_any().downcast_ref::<VfioContainer>();
     match container.filter(|_| !memory.is_writable) {
-        // SAFETY: the caller promises what the call asks for.
+        // SAFETY: the caller promises what the call requires.
         None => unsafe { iommu.vfio_dma_map(iova, memory.len, memory.at.as_ptr()) },
         Some(container) => map_read_only(container, iova, memory),
     }
@@ -147,12 +144,11 @@ fn map_read_only(
     if result < 0 { Err(VfioError::IommuDmaMap(Errno::last())) } else { Ok(()) }
 }
 
-/// A second descriptor of an open device.
 pub(super) fn duplicate(device: &impl AsRawFd) -> io::Result<OwnedFd> {
     borrow(device).try_clone_to_owned()
 }
 
-/// The descriptor of something that owns one but does not say so in its type.
+/// Borrows the descriptor of an owner whose type lacks `AsFd`.
 pub(super) fn borrow(owner: &impl AsRawFd) -> BorrowedFd<'_> {
     // SAFETY: the owner keeps its descriptor open for as long as it is borrowed.
     unsafe { BorrowedFd::borrow_raw(owner.as_raw_fd()) }
@@ -162,7 +158,7 @@ pub(super) fn borrow(owner: &impl AsRawFd) -> BorrowedFd<'_> {
 mod tests {
     use super::*;
 
-    /// An answer as kernel 6.1 gives it behind a 39-bit VT-d: ranges around the MSI window.
+    /// An answer of kernel 6.1 behind a 39-bit VT-d: ranges around the MSI window.
     fn recorded() -> Vec<u8> {
         let mut answer = Vec::new();
         for word in [24 + 48 + 12u32, 3] {

@@ -1,8 +1,7 @@
-//! The IOMMU behind a device: the way to open both.
+//! Opens a device and its IOMMU.
 //!
-//! Through a container and the device's group (type 1 version 2), which every
-//! kernel has; through iommufd and the device's own file where this was built
-//! with the feature `iommufd` and the kernel offers both.
+//! Through a container and the device's group (type 1 version 2), which every kernel has, or through iommufd
+//! and the device's own file if this build has the feature `iommufd` and the kernel offers both.
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -16,14 +15,12 @@ use super::explain;
 use super::ioctl::{self, IommuInfo};
 use crate::error::{Error, Result};
 
-/// An open device and its IOMMU.
 pub(super) struct Opened {
     pub(super) device: VfioDevice,
     pub(super) iommu: Arc<dyn VfioOps>,
     pub(super) info: IommuInfo,
 }
 
-/// Opens an admitted function.
 pub(super) fn open(name: &str, admitted: &Admitted) -> Result<Opened> {
     let sysfs = admitted.function.directory();
     #[cfg(feature = "iommufd")]
@@ -40,10 +37,10 @@ pub(super) fn open(name: &str, admitted: &Admitted) -> Result<Opened> {
     Ok(Opened { device, iommu, info })
 }
 
-/// Maps `len` bytes from `offset` of `file` at `iova`: iommufd alone can.
+/// Maps `len` bytes from `offset` of `file` at `iova`; only iommufd can.
 ///
 /// # Errors
-/// What the kernel says; [`io::ErrorKind::Unsupported`] without iommufd.
+/// The kernel's error; [`io::ErrorKind::Unsupported`] without iommufd.
 pub(super) fn map_file(
     iommu: &dyn VfioOps,
     file: BorrowedFd<'_>,

@@ -1,9 +1,8 @@
-//! The newer way to an IOMMU: iommufd and the device's own file.
+//! Access to an IOMMU through iommufd and the device's own file.
 //!
-//! Offered where the kernel has `/dev/iommu` and the function a directory
-//! `vfio-dev` in sysfs (Linux 6.6, `CONFIG_VFIO_DEVICE_CDEV`). It has no limit
-//! on the number of mappings. vfio-ioctls does not ask for the usable ranges,
-//! so that call is made here (Linux `include/uapi/linux/iommufd.h`).
+//! Offered if the kernel has `/dev/iommu` and the function a directory `vfio-dev` in sysfs (Linux 6.6,
+//! `CONFIG_VFIO_DEVICE_CDEV`). It has no limit on the number of mappings. vfio-ioctls does not query the
+//! usable ranges, so this module does (Linux `include/uapi/linux/iommufd.h`).
 #![allow(unsafe_code)]
 
 use std::io;
@@ -24,7 +23,7 @@ const DEVICE: &str = "/dev/iommu";
 const IOAS_IOVA_RANGES: u32 = 0x3b84;
 /// More ranges than any platform leaves between its reserved ones.
 const RANGES_MAX: usize = 256;
-/// iommufd picks the IOMMU's page sizes itself; placing memory on these helps it.
+/// iommufd picks the IOMMU's page sizes itself; alignment to these helps it.
 const LARGE_PAGES: u64 = 1 << 21 | 1 << 30;
 
 /// `struct iommu_ioas_iova_ranges`.
@@ -40,12 +39,12 @@ struct IovaRanges {
 
 const _: () = assert!(size_of::<IovaRanges>() == 32);
 
-/// Whether this kernel offers iommufd for the function described at `sysfs`.
+/// Returns whether this kernel offers iommufd for the function described at `sysfs`.
 pub(super) fn is_offered(sysfs: &Path) -> bool {
     Path::new(DEVICE).exists() && sysfs.join("vfio-dev").is_dir()
 }
 
-/// Opens the device, bound and attached to an address space of its own.
+/// Opens the device, bound and attached to its own address space.
 pub(super) fn open(name: &str, sysfs: &Path) -> Result<Opened> {
     let refused = |error: VfioError| explain::open_failed(name, Path::new(DEVICE), &error);
     let iommufd = Arc::new(IommuFd::new().map_err(|why| refused(VfioError::NewVfioIommufd(why)))?);
@@ -58,7 +57,7 @@ pub(super) fn open(name: &str, sysfs: &Path) -> Result<Opened> {
     Ok(Opened { device, iommu, info })
 }
 
-/// Maps a file (`IOMMU_IOAS_MAP_FILE`, Linux 6.13); `None` where `iommu` is not an iommufd.
+/// Maps a file (`IOMMU_IOAS_MAP_FILE`, Linux 6.13); `None` if `iommu` is not an iommufd.
 pub(super) fn map_file(
     iommu: &dyn VfioOps,
     file: BorrowedFd<'_>,

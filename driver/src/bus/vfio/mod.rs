@@ -1,11 +1,9 @@
 //! A real PCIe function, bound to vfio-pci and fenced by the IOMMU.
 //!
-//! Opening checks everything that can be known first (`admission`), so a
-//! refused device is left as it was. Then: open, allow memory and bus
-//! mastering, map BAR0 where that is allowed, listen for errors and removal
-//! requests. Closing goes backwards: interrupts off, bus mastering off, memory
-//! unmapped, device closed. A [`Window`] or doorbell that outlives the bus keeps
-//! the device file open.
+//! Opening first checks everything it can (`admission`), so a refused device keeps its state. Then it opens
+//! the device, maps BAR0 as far as allowed, listens for errors and removal requests, and enables memory
+//! accesses and bus mastering. Closing reverses this: interrupts off, bus mastering off, memory unmapped,
+//! device closed. A [`Window`] or doorbell that outlives the bus keeps the device file open.
 
 mod admission;
 mod config;
@@ -40,9 +38,8 @@ use crate::error::{Error, Result};
 use crate::spec::Iova;
 use crate::sys::{HostRange, Window};
 
-/// Whether this was built with the feature `iommufd`, without which functions are opened through a VFIO container.
+/// Whether this build has the feature `iommufd`; without it, functions are opened through a VFIO container.
 pub const HAS_IOMMUFD: bool = cfg!(feature = "iommufd");
-/// Base address registers of a function.
 const BAR_COUNT: u8 = 6;
 
 /// An NVMe controller on PCIe, driven through VFIO.
@@ -56,8 +53,8 @@ pub struct Vfio {
     notices: Notices,
     device: Arc<VfioDevice>,
     dma: Dma,
-    /// Keeps the device open, and so its place in sysfs, until vfio-ioctls has
-    /// looked its group up for the last time: that look-up would panic after an unplug.
+    /// Keeps the device open, and so its sysfs directory, until vfio-ioctls has looked its group up for the
+    /// last time: that look-up would panic after an unplug.
     _last: OwnedFd,
 }
 
@@ -65,9 +62,8 @@ impl Vfio {
     /// Opens the function at `bdf` (`0000:01:00.0` or `01:00.0`).
     ///
     /// # Errors
-    /// [`Error::Target`] for what is no PCI address; [`Error::Refused`] with the
-    /// reason and the remedy for everything that stands in the way. Nothing about the
-    /// device has changed then.
+    /// [`Error::Target`] for an invalid PCI address; [`Error::Refused`] with reason and remedy for any
+    /// obstacle. The device is then unchanged.
     pub fn open(bdf: &str) -> Result<Arc<Vfio>> {
         let machine = Machine { sysfs: Path::new("/sys"), vfio: Path::new("/dev/vfio") };
         let admitted = admission::admit(machine, bdf)?;
@@ -95,7 +91,7 @@ impl Vfio {
         let bar0 = Region::mapped(&device, VFIO_PCI_BAR0_REGION_INDEX, msix)
             .map_err(|why| refused("cannot map its registers", why))?;
         let notices = interrupts::listen_for_notices(&name, &device)?;
-        // The last step that can change the device, after everything that can fail.
+        // The last step, after everything that can fail: it alone changes the device.
         config::enable(&config);
         let clock = Clock::start();
         Ok(Arc::new(Vfio {
@@ -187,9 +183,8 @@ unsafe impl Bus for Vfio {
                 "close it and unbind it from vfio-pci, or power-cycle the slot",
             )
         })?;
-        // A link that went down takes the command register with it, and the BARs, which the
-        // kernel restores when memory is enabled. After a reset that did not work the function
-        // gets no right to DMA that it has lost.
+        // A link that went down resets the command register, and the BARs, which the kernel restores when
+        // memory is enabled. After a failed reset, the function does not regain the DMA it lost.
         config::enable(&self.config);
         Ok(())
     }

@@ -1,7 +1,7 @@
 //! One region of the device (a BAR or its configuration space).
 //!
-//! What may be mapped is mapped; the rest is reached by reads and writes of the
-//! device file. A failing access reads as all ones, as on PCIe.
+//! Mapped as far as allowed; the rest is read and written through the device file. A failing access reads as
+//! all ones, as on PCIe.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use crate::sys::Window;
 
 const PAGE: u64 = 4096;
 
-/// A region by its number; BARs come first.
+/// A region by its index; BARs come first.
 pub(super) struct Region {
     device: Arc<VfioDevice>,
     index: u32,
@@ -25,13 +25,13 @@ pub(super) struct Region {
 }
 
 impl Region {
-    /// The region, reached by the device file alone.
+    /// Returns the region, accessed through the device file alone.
     pub(super) fn unmapped(device: &Arc<VfioDevice>, index: u32) -> Region {
         let len = device.get_region_size(index);
         Region { device: Arc::clone(device), index, len, mapped: MappedRuns::default() }
     }
 
-    /// The region with everything mapped that may be.
+    /// Returns the region with all its mappable runs mapped.
     pub(super) fn mapped(
         device: &Arc<VfioDevice>,
         index: u32,
@@ -45,14 +45,13 @@ impl Region {
         Ok(region)
     }
 
-    /// Maps one run of the region, which must be mappable.
+    /// Maps a run of the region, which must be mappable.
     pub(super) fn map(&self, offset: u64, len: u64) -> std::io::Result<Window> {
         let at = self.device.get_region_offset(self.index) + offset;
         let len = usize::try_from(len).map_err(std::io::Error::other)?;
         Window::map(ioctl::borrow(&*self.device), at, len)
     }
 
-    /// Which runs of the region may be mapped.
     pub(super) fn mappable(&self, msix: Option<MsixTable>) -> Vec<Range<u64>> {
         let flags = self.device.get_region_flags(self.index);
         let both = VFIO_REGION_INFO_FLAG_MMAP | VFIO_REGION_INFO_FLAG_WRITE;
@@ -63,12 +62,12 @@ impl Region {
         mappable(self.len, &self.device.get_region_caps(self.index), table)
     }
 
-    /// Length in bytes; 0 for a region that is absent.
+    /// Returns the length in bytes; 0 for an absent region.
     pub(super) fn len(&self) -> u64 {
         self.len
     }
 
-    /// The window that holds `width` bytes at `offset`, and the offset in it.
+    /// Returns the window that holds `width` bytes at `offset`, and their offset in it.
     pub(super) fn window(&self, offset: u64, width: u64) -> Option<(&Window, usize)> {
         self.mapped.find(offset, width)
     }
@@ -109,7 +108,7 @@ impl Region {
         }
     }
 
-    /// Reads through the device file. vfio-ioctls leaves the buffer as it is when that fails.
+    /// Reads through the device file. On failure, vfio-ioctls leaves the buffer unchanged.
     pub(super) fn read<const N: usize>(&self, offset: u64) -> [u8; N] {
         let mut bytes = [u8::MAX; N];
         self.device.region_read(self.index, &mut bytes, offset);
@@ -121,10 +120,10 @@ impl Region {
     }
 }
 
-/// The page-aligned runs that may be mapped in a region of `len` bytes.
+/// Returns the page-aligned runs that may be mapped in a region of `len` bytes.
 ///
-/// A sparse-mmap capability lists them; a kernel that can map around or over
-/// the MSI-X table says so; an older one cannot map the pages the table is in.
+/// A sparse-mmap capability lists them; a kernel that can map the MSI-X table says so; an older one cannot
+/// map the table's pages.
 fn mappable(len: u64, caps: &[VfioRegionInfoCap], table: Option<MsixTable>) -> Vec<Range<u64>> {
     let sparse = caps.iter().find_map(|cap| match cap {
         VfioRegionInfoCap::SparseMmap(sparse) => Some(&sparse.areas),

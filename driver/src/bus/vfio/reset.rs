@@ -1,19 +1,18 @@
-//! Resetting the function, also while the kernel is at it itself.
+//! Resets the function, even if the kernel is resetting it too.
 
 use std::io;
 use std::time::Duration;
 
 use crate::bus::clock::Clock;
 
-/// How long the kernel may be at a reset of its own: after a fatal error it resets the link and
-/// waits for the function, a second or more.
+/// Time limit for a reset by the kernel: after a fatal error it resets the link and waits for the function, a
+/// second or more.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Makes `attempt` until the kernel does not say any more that it is at the function itself
-/// (EAGAIN), or for [`PATIENCE`].
+/// Repeats `attempt` while the kernel is resetting the function itself (EAGAIN), for at most [`PATIENCE`].
 ///
 /// # Errors
-/// The last attempt's.
+/// The last attempt's error.
 pub(super) fn when_free(
     clock: &Clock,
     mut attempt: impl FnMut() -> io::Result<()>,

@@ -1,8 +1,8 @@
-//! Mapping parts of the server's regions into this process.
+//! Maps parts of the server's regions into this process.
 //!
-//! The server names a file and areas in it; both are checked against the
-//! region and the file before anything is mapped. Only memory files are: a store to any other could wait for the
-//! process or the disk behind its file system, without a deadline.
+//! The server names a file and areas in it; both are checked against the region and the file before anything
+//! is mapped. Only memory files are mapped: a store to any other could wait without a deadline for the
+//! process or disk behind its file system.
 
 use std::fs::File;
 use std::io;
@@ -16,7 +16,7 @@ const PAGE: u64 = 4096;
 /// Doorbells start here (NVMe over PCIe Transport 1.0, section 3.1.2).
 const DOORBELLS: u64 = 0x1000;
 
-/// The mappable whole pages of BAR0 that hold doorbells; none where their file is no memory file.
+/// Returns the mappable whole pages of BAR0 that hold doorbells; none unless their file is a memory file.
 pub(super) fn doorbell_areas(bar0: &Region) -> Vec<Range<u64>> {
     let clipped = bar0.areas.iter().filter_map(|area| {
         let start = area.start.max(DOORBELLS).checked_next_multiple_of(PAGE)?;
@@ -33,14 +33,14 @@ pub(super) fn map_area(region: &Region, area: Range<u64>) -> io::Result<Window> 
     Window::map(file.as_fd(), at, len)
 }
 
-/// Maps the part of a region that starts at `start` where `window` is now.
+/// Replaces `window`'s mapping by the part of a region that starts at `start`.
 pub(super) fn map_again(region: &Region, start: u64, window: &Window) -> io::Result<()> {
     let end = start.saturating_add(window.len() as u64);
     let (file, at, _) = locate(region, start..end)?;
     window.replace(file, at)
 }
 
-/// Where an area is in the server's file: whole pages that the file has.
+/// Locates an area in the server's file: whole pages that the file has.
 fn locate(region: &Region, area: Range<u64>) -> io::Result<(&File, u64, usize)> {
     let missing = || io::Error::other("the server sent no file for it");
     let (file, start) = region.file.as_ref().ok_or_else(missing)?;
@@ -55,7 +55,7 @@ fn locate(region: &Region, area: Range<u64>) -> io::Result<(&File, u64, usize)> 
     Ok((file, at, usize::try_from(len).map_err(io::Error::other)?))
 }
 
-/// A page beyond the file's end could be mapped but not touched.
+/// Checks the file's kind and length: a page beyond its end could be mapped but not accessed.
 fn check_file(file: &File, at: u64, len: u64) -> io::Result<()> {
     if memory_file::page_bytes(file).is_none() {
         return Err(io::Error::other("the server's file for it is no memory file"));

@@ -1,7 +1,7 @@
 //! The command register of the function's configuration space (PCI Local Bus 3.0 section 6.2.2).
 //!
-//! A server may heed it though no bus is there: SPDK's target signals INTx on admin completions unless that is disabled,
-//! and fails the controller where the interrupt has no file. A reset may clear it.
+//! A server may use it although there is no bus: SPDK's target signals INTx on admin completions unless that
+//! is disabled, and fails the controller if the interrupt has no file. A reset may clear it.
 
 use zerocopy::IntoBytes;
 
@@ -9,11 +9,10 @@ use super::connection::{Answer, Connection, Failure};
 use super::wire::{self, Command, RegionAccess};
 use crate::bus::pci::command::{BUS_MASTER, INTX_DISABLE, OFFSET};
 
-/// Configuration space, as vfio-pci numbers the regions.
+/// Index of configuration space in vfio-pci's numbering.
 const CONFIG_REGION: u32 = 7;
 
-/// Lets the function start DMA and keeps it off the INTx line, which nothing listens to. A server without this register
-/// goes without.
+/// Enables DMA and disables the INTx line, which has no handler. A server without this register is accepted.
 pub(super) fn enable(connection: &mut Connection) -> Answer<()> {
     match set(connection, BUS_MASTER | INTX_DISABLE) {
         Err(Failure::Refused(errno)) => {

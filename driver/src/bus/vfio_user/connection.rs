@@ -1,10 +1,9 @@
 //! Requests and their replies, one at a time.
 //!
-//! The server is not trusted: a reply is used only if its type, message id,
-//! command and size are right, and it must be complete within the deadline.
-//! The first reply that is not, or a broken socket, ends the connection for
-//! good ([`Failure::Broken`]): what comes after it could belong to anything. An
-//! error that the server reports properly ([`Failure::Refused`]) does not.
+//! The server is not trusted: a reply is used only if its type, message id, command and size are right and it
+//! is complete within the deadline. The first wrong reply or a broken socket ends the connection for good
+//! ([`Failure::Broken`]): later bytes could belong to anything. An error that the server reports properly
+//! ([`Failure::Refused`]) does not.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -20,38 +19,37 @@ use zerocopy::{FromZeros, IntoBytes};
 use super::socket;
 use super::wire::{Command, FLAG_ERROR, FLAG_TYPE_MASK, FLAG_TYPE_REPLY, HEADER_LEN, Header};
 
-/// The longest reply that is read; the longest real ones (version, region
-/// capabilities) have a few hundred bytes.
+/// Longest reply accepted; the longest real ones (version, region capabilities) have a few hundred bytes.
 const REPLY_LEN_MAX: usize = 64 << 10;
 
-/// Why a request has no answer.
+/// Why a request failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Failure {
-    /// The server says no, with an errno (0 if it gives none).
+    /// The server refused, with an errno (0 if it gives none).
     Refused(i32),
-    /// The connection is over, since this happened.
+    /// The connection has ended, for this reason.
     Broken(String),
 }
 
 pub(super) type Answer<T> = std::result::Result<T, Failure>;
 
-/// A connected socket and the state of the conversation.
+/// A connected socket and the state of the exchange.
 #[derive(Debug)]
 pub(super) struct Connection {
     stream: UnixStream,
     deadline: Duration,
-    /// When everything that is asked must be answered, however long each answer may take.
+    /// Common limit for all requests, whatever their own deadlines.
     limit: Option<Instant>,
     next_id: u16,
     broken: Option<String>,
-    /// The message that is sent; kept to be reused.
+    /// The outgoing message; kept for reuse.
     outgoing: Vec<u8>,
-    /// The body of the last reply; kept to be reused.
+    /// The body of the last reply; kept for reuse.
     body: Vec<u8>,
 }
 
 impl Connection {
-    /// Connects; each later request gets `deadline`.
+    /// Connects; each later request has `deadline`.
     pub(super) fn connect(path: &Path, deadline: Duration) -> io::Result<Connection> {
         Ok(Connection::over(socket::connect(path, deadline)?, deadline))
     }
@@ -62,12 +60,12 @@ impl Connection {
         Connection { stream, deadline, limit, next_id, broken, outgoing, body }
     }
 
-    /// Sends a request of some parts and waits for the body of its reply.
+    /// Sends a request in parts and returns the body of its reply.
     pub(super) fn request(&mut self, command: Command, parts: &[&[u8]]) -> Answer<&[u8]> {
         self.request_with_files(command, parts, &[]).map(|(body, _)| body)
     }
 
-    /// The same with files to send, and the file that came with the reply.
+    /// Sends a request with files; also returns the file in the reply.
     pub(super) fn request_with_files(
         &mut self,
         command: Command,
@@ -84,7 +82,7 @@ impl Connection {
         }
     }
 
-    /// Whether the conversation is over; notices a server that went away.
+    /// Returns whether the connection has ended; detects a closed server.
     pub(super) fn is_gone(&mut self) -> bool {
         if self.broken.is_none() && socket::is_hung_up(&self.stream) {
             self.give_up("the server closed the connection".to_owned());
@@ -92,7 +90,7 @@ impl Connection {
         self.broken.is_some()
     }
 
-    /// Has all requests from now on share one limit of time, or none.
+    /// Sets or clears a common time limit for all further requests.
     pub(super) fn limit_to(&mut self, limit: Option<Instant>) {
         self.limit = limit;
     }
@@ -104,8 +102,8 @@ impl Connection {
         reason
     }
 
-    /// One request and its reply: a file if one came, an errno if it was refused,
-    /// or what ends the connection.
+    /// Exchanges one request and reply: a file if one came, an errno if refused, or the reason that ends the
+    /// connection.
     fn exchange(
         &mut self,
         command: Command,
@@ -155,7 +153,7 @@ impl Connection {
         (&self.stream).write_all(&self.outgoing[sent..])
     }
 
-    /// Reads the first bytes of a reply, which a file may come with.
+    /// Reads the first bytes of a reply, and a file that comes with them.
     fn receive_first(&self, into: &mut [u8], end: Instant) -> io::Result<Option<File>> {
         loop {
             match self.stream.recv_with_fd(into).map_err(io::Error::from) {
@@ -183,8 +181,8 @@ impl Connection {
     }
 }
 
-/// Fills `into` or fails. A server that sends byte by byte does not stretch the
-/// deadline: past `end`, whatever is missing is late.
+/// Fills `into` or fails. Sending byte by byte does not extend the deadline: bytes missing after `end` are
+/// late.
 fn receive(mut stream: &UnixStream, into: &mut [u8], end: Instant) -> io::Result<()> {
     let mut filled = 0;
     while filled < into.len() {
@@ -201,7 +199,7 @@ fn receive(mut stream: &UnixStream, into: &mut [u8], end: Instant) -> io::Result
     Ok(())
 }
 
-/// The length of the body that follows, if this is the reply to what was asked.
+/// Returns the length of the body, if this is the reply to the request.
 fn check_header(header: &Header, id: u16, command: Command) -> Result<usize, String> {
     if header.flags & FLAG_TYPE_MASK != FLAG_TYPE_REPLY {
         return Err(format!("not a reply but flags {:#x}", header.flags));
@@ -223,12 +221,12 @@ mod tests {
     use std::sync::mpsc::channel;
     use std::thread;
 
-    /// The deadline where no reply comes in time.
+    /// The deadline for tests without a timely reply.
     const SOON: Duration = Duration::from_millis(50);
-    /// The deadline where one comes, however busy the machine is.
+    /// The deadline for tests with a reply, however busy the machine is.
     const LATE: Duration = Duration::from_secs(60);
 
-    /// A client whose one request is answered with `reply`, and what came of it.
+    /// Answers a client's request with `reply`; returns the client and its result.
     fn answered(
         deadline: Duration,
         reply: impl FnOnce(Header, &mut UnixStream) + Send,
@@ -242,7 +240,8 @@ mod tests {
                 let mut request = Header::new_zeroed();
                 theirs.read_exact(request.as_mut_bytes()).expect("request");
                 reply(request, &mut theirs);
-                // Held open until the client has its answer, so that only a reply's content counts.
+                // Keep the socket open until the client has its answer, so that only the reply's content
+                // counts.
                 is_over.recv().expect_err("nothing is sent");
             });
             let answer = connection.request(Command::DeviceReset, &[]).map(<[u8]>::to_vec);

@@ -1,8 +1,8 @@
-//! What a server says about itself and its device, asked once.
+//! Queries the server and its device, once.
 //!
-//! Sections "Version negotiation", "Device info", "Region info" and "IRQ info"
-//! of the protocol. Each answer is checked for its length and for what the
-//! driver relies on; optional parts fall back to the protocol's defaults.
+//! Sections "Version negotiation", "Device info", "Region info" and "IRQ info" of the protocol. Each answer
+//! is checked for its length and for what the driver relies on; optional parts fall back to the protocol's
+//! defaults.
 
 use std::fs::File;
 use std::ops::Range;
@@ -12,26 +12,25 @@ use zerocopy::IntoBytes;
 use super::connection::{Answer, Connection, Failure};
 use super::wire::{self, Command, DeviceInfo, IrqInfo, RegionInfo, Version};
 
-/// Our capabilities: a reply brings one file at most.
+/// Our capabilities: at most one file per reply.
 const CAPABILITIES: &[u8] =
     b"{\"capabilities\":{\"max_msg_fds\":1,\"max_data_xfer_size\":1048576}}\0";
-/// The protocol's default where a server does not say.
+/// The protocol's default for servers that state none.
 const DMA_MAPS_DEFAULT: u64 = 65535;
-/// More files than this do not fit into one message of the kernel's.
+/// Most files in one message of the kernel's.
 const FILES_MAX: u64 = 253;
-/// The longest region info asked for: a thousand sparse areas.
+/// Longest region info requested: a thousand sparse areas.
 const REGION_ARGSZ_MAX: u32 = 16 << 10;
 
-/// What the server accepts.
+/// The server's limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Limits {
-    /// Files in one message.
+    /// Most files in one message.
     pub(super) files: usize,
-    /// Mappings at a time.
+    /// Most mappings at a time.
     pub(super) dma_maps: u64,
 }
 
-/// Agrees on the protocol's version.
 pub(super) fn negotiate(connection: &mut Connection) -> Answer<Limits> {
     let ours = Version { major: wire::VERSION_MAJOR, minor: wire::VERSION_MINOR };
     let body = connection.request(Command::Version, &[ours.as_bytes(), CAPABILITIES])?;
@@ -57,7 +56,6 @@ fn parse_limits(json: &[u8]) -> Result<Limits, String> {
     Ok(Limits { files, dma_maps })
 }
 
-/// Asks what the device is.
 pub(super) fn device_info(connection: &mut Connection) -> Answer<DeviceInfo> {
     let argsz = size_of::<DeviceInfo>() as u32;
     let ask = DeviceInfo { argsz, flags: 0, region_count: 0, irq_count: 0 };
@@ -67,17 +65,15 @@ pub(super) fn device_info(connection: &mut Connection) -> Answer<DeviceInfo> {
     pci.ok_or_else(|| Failure::Broken(connection.give_up("not a PCI device".to_owned())))
 }
 
-/// A region of the device and how to reach it.
+/// A region of the device and its file.
 #[derive(Debug)]
 pub(super) struct Region {
     pub(super) len: u64,
-    /// What may be mapped.
     pub(super) areas: Vec<Range<u64>>,
-    /// Where to map it from: the file and the region's start in it.
+    /// The file to map, and the region's offset in it.
     pub(super) file: Option<(File, u64)>,
 }
 
-/// Asks about one region.
 pub(super) fn region(connection: &mut Connection, index: u32) -> Answer<Region> {
     let (mut info, mut file, mut body) =
         ask_region(connection, index, wire::REGION_INFO_LEN as u32)?;
@@ -112,7 +108,7 @@ fn ask_region(
     }
 }
 
-/// How many interrupts of a kind the device has; none where it does not know the kind.
+/// Returns the device's interrupts of a kind; 0 if it does not know the kind.
 pub(super) fn irq_count(connection: &mut Connection, index: u32) -> Answer<u32> {
     let argsz = size_of::<IrqInfo>() as u32;
     let ask = IrqInfo { argsz, flags: 0, index, count: 0 };

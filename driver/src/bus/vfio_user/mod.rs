@@ -1,17 +1,14 @@
 //! A controller in another process, reached over a Unix socket.
 //!
-//! Client of the vfio-user protocol: SPDK's nvmf target and `adit softnvme`
-//! serve it. Memory is handed over as files, so it must have one; the
-//! doorbells are mapped where the server offers that and messages where not.
-//! Registers below the doorbells are always messages: the server must see each
-//! access.
+//! A client of the vfio-user protocol: SPDK's nvmf target and `adit softnvme` serve it. Memory is handed over
+//! as files, so it must have one; doorbells are mapped if the server offers that, else sent as messages.
+//! Registers below the doorbells are always messages: the server must see each access.
 //!
-//! A server that went away and came back is met again by [`Bus::reset`]: see `reconnect.rs`.
+//! [`Bus::reset`] reconnects to a restarted server: see `reconnect.rs`.
 //!
-//! The server is not trusted: see `connection.rs`. What this cannot guard
-//! against is a server that shrinks the file behind the mapped doorbells, whose
-//! next ring would be a bus error; [`Options::map_doorbells`] turns the mapping
-//! off for servers that are not believed that far.
+//! The server is not trusted: see `connection.rs`. One attack remains: a server that shrinks the file behind
+//! the mapped doorbells, which turns the next ring into a bus error. [`Options::map_doorbells`] turns the
+//! mapping off for servers not trusted that far.
 
 mod areas;
 mod command;
@@ -52,21 +49,21 @@ use crate::error::{Error, Result};
 use crate::spec::Iova;
 use crate::sys::{Backing, HostRange, Window};
 
-/// What every server's IOMMU can address; real ones have 48 bits and more.
+/// Addresses every server's IOMMU accepts; real ones have 48 bits or more.
 const ADDRESSES: Range<u64> = 0..1 << 48;
 const PAGE: u64 = 4096;
 const LARGE_PAGE: u64 = 2 << 20;
 const BAR_COUNT: u8 = 6;
 
-/// How long a server has for each answer, where nothing else is asked for.
+/// Default time limit of each answer of a server.
 pub const SERVER_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How to talk to a server.
+/// Options for the connection to a server.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
-    /// How long the server has for each answer.
+    /// Time limit of each answer.
     pub deadline: Duration,
-    /// Whether to map the doorbells where the server offers it.
+    /// Whether to map the doorbells if the server offers it.
     pub map_doorbells: bool,
 }
 
@@ -85,7 +82,7 @@ pub struct VfioUser {
     shape: Shape,
     doorbells: MappedRuns,
     notices: Notices,
-    /// Whether the loss of the connection was told by [`Bus::take_event`].
+    /// Whether [`Bus::take_event`] reported the loss of the connection.
     loss_told: AtomicBool,
     addresses: Mutex<Addresses>,
     given: Mutex<Given>,
@@ -94,11 +91,11 @@ pub struct VfioUser {
 
 struct Addresses {
     space: IovaSpace,
-    /// What is mapped, by address.
+    /// The mappings, by address.
     live: BTreeMap<u64, Mapping>,
 }
 
-/// A piece of our memory that the server has, and how to hand it over again.
+/// Memory handed to the server, with the file to hand over again.
 struct Mapping {
     len: u64,
     file: OwnedFd,
@@ -106,13 +103,13 @@ struct Mapping {
     is_writable: bool,
 }
 
-/// What users of the bus were given that a new connection must go on serving. Locks are taken in the order
+/// Objects that users of the bus hold and a new connection must keep serving. Locks are taken in the order
 /// addresses, given, connection.
 #[derive(Default)]
 struct Given {
     /// Our descriptors of the eventfds of vectors `0..`.
     vectors: Vec<OwnedFd>,
-    /// Parts of BARs, each with its BAR and where it starts there.
+    /// Mapped parts of BARs, each with its BAR and offset.
     windows: Vec<(u8, u64, Window)>,
 }
 
@@ -120,8 +117,7 @@ impl VfioUser {
     /// Connects to the server at `socket` with the default [`Options`].
     ///
     /// # Errors
-    /// [`Error::Refused`] when nothing answers there, or what answers is no
-    /// vfio-user server of a PCI device.
+    /// [`Error::Refused`] if there is no vfio-user server of a PCI device.
     pub fn open(socket: &Path) -> Result<Arc<VfioUser>> {
         VfioUser::open_with(socket, Options::default())
     }
@@ -149,7 +145,7 @@ impl VfioUser {
         self.given.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Reads a register; all ones if that fails.
+    /// Reads a register; returns all ones on failure.
     fn read<const N: usize>(&self, offset: u32) -> [u8; N] {
         let access = access(offset, N);
         let mut connection = self.connection();
@@ -163,7 +159,7 @@ impl VfioUser {
 
     fn write(&self, offset: u32, bytes: &[u8]) {
         let access = access(offset, bytes.len());
-        // A write that fails is lost, as on a bus; reads tell what became of the device.
+        // A failed write is lost, as on a bus; reads show the device's state.
         let _ = self.connection().request(Command::RegionWrite, &[access.as_bytes(), bytes]);
     }
 
@@ -219,7 +215,7 @@ impl VfioUser {
         let body = connection
             .request(Command::DmaUnmap, &[ask.as_bytes()])
             .map_err(|failure| self.failed(what(), &failure))?;
-        // The server says how much it unmapped, where it says anything.
+        // Check the unmapped size, if the server reports one.
         match wire::first::<DmaUnmap>(body) {
             Some(done) if (done.address, done.size) != (address, len) => Err(Error::device(
                 &self.name,
@@ -231,7 +227,6 @@ impl VfioUser {
     }
 }
 
-/// A register access in BAR0.
 fn access(offset: u32, len: usize) -> RegionAccess {
     RegionAccess { offset: offset.into(), region: 0, count: len as u32 }
 }
@@ -252,7 +247,7 @@ impl VfioUser {
             return Ok(None);
         }
         let eventfd = new_eventfd(&self.name)?;
-        // A server may count an interrupt that it cannot signal; then nobody hears it.
+        // A server may count an interrupt that it cannot signal; it is then ignored.
         let set = set_irqs(&mut self.connection(), index, 0, &[eventfd.as_raw_fd()]);
         Ok(set.is_ok().then_some(eventfd))
     }
@@ -268,7 +263,7 @@ impl VfioUser {
         answer.map_err(|failure| self.failed(what(), &failure))
     }
 
-    /// Hands the eventfds of vectors `0..` over, in as many messages as it takes.
+    /// Sends the eventfds of vectors `0..`, in as many messages as needed.
     fn set_vectors(&self, connection: &mut Connection, vectors: &[OwnedFd]) -> Answer<()> {
         let files: Vec<RawFd> = vectors.iter().map(AsRawFd::as_raw_fd).collect();
         let mut start = 0;
@@ -280,7 +275,7 @@ impl VfioUser {
     }
 }
 
-/// Hands eventfds over, or disables the whole kind with none.
+/// Sends eventfds, or disables the whole kind if there are none.
 fn set_irqs(connection: &mut Connection, index: u32, start: u32, files: &[RawFd]) -> Answer<()> {
     let data = if files.is_empty() { wire::IRQ_DATA_NONE } else { wire::IRQ_DATA_EVENTFD };
     let ask = SetIrqs {
@@ -293,7 +288,7 @@ fn set_irqs(connection: &mut Connection, index: u32, start: u32, files: &[RawFd]
     connection.request_with_files(Command::DeviceSetIrqs, &[ask.as_bytes()], files).map(drop)
 }
 
-/// Hands memory over, to be found at `address`.
+/// Hands memory to the server, at device address `address`.
 fn map_memory(connection: &mut Connection, address: u64, mapping: &Mapping) -> Answer<()> {
     let argsz = size_of::<DmaMap>() as u32;
     let Mapping { len, offset, is_writable, .. } = *mapping;
@@ -303,8 +298,8 @@ fn map_memory(connection: &mut Connection, address: u64, mapping: &Mapping) -> A
     connection.request_with_files(Command::DmaMap, &[ask.as_bytes()], &files).map(drop)
 }
 
-// SAFETY: addresses come from one allocator and are mapped and unmapped by the server's word,
-// which is all there is: the module says what a server can do.
+// SAFETY: addresses come from one allocator and are mapped and unmapped by the server's word, which is all
+// there is: the module says what a server can do.
 #[allow(unsafe_code)]
 unsafe impl Bus for VfioUser {
     fn device(&self) -> &str {
@@ -368,7 +363,7 @@ unsafe impl Bus for VfioUser {
                 Ok(Iova(address))
             }
             Err(failure) => {
-                // A server that broke off may have mapped it; nothing else is mapped there then.
+                // A server that broke off may have mapped it, so the address is not reused.
                 if matches!(failure, Failure::Refused(_)) {
                     addresses.space.free(address, size);
                 }
@@ -465,7 +460,7 @@ impl Drop for VfioUser {
     fn drop(&mut self) {
         let live = std::mem::take(&mut self.addresses().live);
         for (address, mapping) in live {
-            // Closing the connection ends the mapping too, if the server is well.
+            // Closing the connection ends the mapping too, if the server works.
             if self.unmap_now(address, mapping.len).is_err() {
                 break;
             }

@@ -1,4 +1,4 @@
-//! Opening: connect, ask everything once, then build the bus.
+//! Opens a server: connects, queries everything once, then builds the bus.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -40,7 +40,7 @@ fn connect_failed(name: &str, why: &io::Error, deadline: Duration) -> Error {
     Error::refused(name, "cannot connect", why, fix)
 }
 
-/// Why there is no connection, and what helps.
+/// Returns why connecting failed, and the remedy.
 pub(super) fn why_not_connected(why: &io::Error, deadline: Duration) -> (String, &'static str) {
     match why.kind() {
         io::ErrorKind::NotFound => ("there is no such socket".to_owned(), "start the server first"),
@@ -59,13 +59,13 @@ pub(super) fn why_not_connected(why: &io::Error, deadline: Duration) -> (String,
     }
 }
 
-/// Everything that is asked while opening.
+/// Answers to the queries on opening.
 pub(super) struct Described {
     pub(super) shape: Shape,
     pub(super) bar0: describe::Region,
 }
 
-/// What the driver relies on for as long as it has the device.
+/// Properties the driver relies on while it has the device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Shape {
     pub(super) limits: Limits,
@@ -73,7 +73,7 @@ pub(super) struct Shape {
     pub(super) bar0_len: u64,
     pub(super) doorbells: Vec<Range<u64>>,
     pub(super) vector_count: u16,
-    /// Whether there are interrupts for errors and for requests.
+    /// Whether there are interrupts for errors and for removal requests.
     pub(super) notices: [bool; 2],
 }
 

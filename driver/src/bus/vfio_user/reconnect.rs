@@ -1,12 +1,12 @@
-//! Meeting a server again that went away: a new connection behind the old bus.
+//! Reconnects the bus to a server that went away.
 //!
-//! What users of the bus hold stays valid: device addresses, doorbells, parts of BARs, eventfds. So the
-//! device must have the same shape as before; whether it is the same controller is for the
-//! driver to find out, by what it identifies as. The controller is reset before it is given memory.
+//! Users of the bus keep their device addresses, doorbells, parts of BARs and eventfds, so the device must
+//! have the same shape as before; the driver checks by Identify whether it is the same controller. The
+//! controller is reset before it is given memory.
 //!
-//! One attempt, within the bus's deadline for a request (twice that, if the last answer is late). What
-//! went wrong leaves the bus as it was: gone. Whether the process that served before still has the memory
-//! is not known: it was handed over, and only its end takes it back.
+//! Makes one attempt, within the bus's deadline for a request (twice that, if the last answer is late). A
+//! failure leaves the bus as it was: gone. The earlier server process may still have the memory handed to it;
+//! only its end takes that back.
 
 use std::os::fd::AsRawFd;
 use std::sync::atomic::Ordering;
@@ -19,13 +19,13 @@ use super::open::{self, Described, Shape};
 use super::{Addresses, Given, VfioUser, areas, describe, in_words, map_memory, set_irqs};
 use crate::error::{Error, Result};
 
-/// Connects anew and brings the new connection to where the old one was.
+/// Connects again and restores the old connection's state.
 pub(super) fn reconnect(bus: &VfioUser) -> Result<()> {
     let addresses = bus.addresses();
     let given = bus.given();
     let mut connection = bus.connection();
     if !connection.is_gone() {
-        // Somebody else was faster, and has reset the controller.
+        // Another thread has reconnected and reset the controller.
         return Ok(());
     }
     let mut fresh = connect(bus)?;
@@ -57,7 +57,7 @@ fn refused(bus: &VfioUser, failure: Failure) -> Error {
     Error::refused(&bus.name, "cannot go on with the server", in_words(&failure), fix)
 }
 
-/// Refuses a device that what was handed out does not fit.
+/// Refuses a device that no longer fits what users of the bus hold.
 fn check_shape(bus: &VfioUser, new: &Shape) -> Result<()> {
     let old = &bus.shape;
     let enough = new.limits.files >= old.limits.files && new.limits.dma_maps >= old.limits.dma_maps;
@@ -69,7 +69,7 @@ fn check_shape(bus: &VfioUser, new: &Shape) -> Result<()> {
     Err(Error::device(&bus.name, what, "serve the one from before, or open the device anew"))
 }
 
-/// Memory at the addresses it had, then eventfds.
+/// Restores memory at its addresses, then eventfds.
 fn hand_over(
     bus: &VfioUser,
     fresh: &mut Connection,
@@ -91,7 +91,7 @@ fn hand_over(
     bus.set_vectors(fresh, &given.vectors)
 }
 
-/// The new server's memory in place of the old one's, last, when everything else is well.
+/// Replaces the old server's memory by the new one's. The last step, once all else has succeeded.
 fn map_again(
     bus: &VfioUser,
     fresh: &mut Connection,

@@ -1,5 +1,5 @@
-//! The two things about a Unix socket that the standard library cannot do:
-//! connect within a deadline, and notice a hang-up without reading.
+//! Unix socket functions missing from the standard library: connecting within a deadline, and detecting a
+//! hang-up without reading.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -9,7 +9,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
-/// Connects to the socket at `path`. The stream's reads and writes have the same deadline each.
+/// Connects to the socket at `path`. Each read and write of the stream has the same deadline.
 pub(crate) fn connect(path: &Path, deadline: Duration) -> io::Result<UnixStream> {
     let (address, len) = address(path)?;
     // SAFETY: takes no memory; the result is checked.
@@ -17,7 +17,7 @@ pub(crate) fn connect(path: &Path, deadline: Duration) -> io::Result<UnixStream>
     if fd < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: a fresh descriptor that nobody else owns.
+    // SAFETY: a fresh descriptor without another owner.
     let stream = UnixStream::from(unsafe { OwnedFd::from_raw_fd(fd) });
     // The write deadline also bounds a connect to a server whose backlog is full.
     stream.set_write_timeout(Some(deadline))?;
@@ -31,7 +31,7 @@ fn address(path: &Path) -> io::Result<(libc::sockaddr_un, libc::socklen_t)> {
     let mut address =
         libc::sockaddr_un { sun_family: libc::AF_UNIX as libc::sa_family_t, sun_path: [0; 108] };
     let bytes = path.as_os_str().as_bytes();
-    // One byte must stay zero: it ends the path.
+    // One byte must stay zero to end the path.
     if bytes.len() >= address.sun_path.len() || bytes.contains(&0) {
         let why = "a socket's path has at most 107 bytes and no zero byte";
         return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
@@ -42,7 +42,7 @@ fn address(path: &Path) -> io::Result<(libc::sockaddr_un, libc::socklen_t)> {
     Ok((address, size_of::<libc::sockaddr_un>() as libc::socklen_t))
 }
 
-/// Whether the other end is gone. Does not wait and reads nothing.
+/// Returns whether the other end is gone, without waiting or reading.
 pub(crate) fn is_hung_up(stream: &UnixStream) -> bool {
     let mut poll = libc::pollfd { fd: stream.as_raw_fd(), events: libc::POLLRDHUP, revents: 0 };
     // SAFETY: one structure, alive for the call.

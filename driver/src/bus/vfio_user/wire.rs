@@ -1,9 +1,8 @@
 //! Messages of the vfio-user protocol.
 //!
-//! Version 0.1 of the specification (`docs/vfio-user.rst` of libvfio-user).
-//! Integers are in the host's byte order, as both ends share a host. Structures
-//! here are bodies: what follows the [`Header`]. Nothing from the peer is used
-//! before its length was checked.
+//! Version 0.1 of the specification (`docs/vfio-user.rst` of libvfio-user). Integers are in the host's byte
+//! order, as both ends share a host. Structures here are message bodies, after the [`Header`]. Nothing from
+//! the peer is used before its length is checked.
 
 use std::ops::Range;
 
@@ -27,7 +26,7 @@ pub(crate) enum Command {
 
 #[cfg(feature = "serve")]
 impl Command {
-    /// The command of a message, where it is one that a client sends and this crate knows.
+    /// Returns the command of a message, if this crate knows it and clients send it.
     pub(crate) fn from_wire(command: u16) -> Option<Command> {
         use Command::*;
         let known = [
@@ -59,7 +58,7 @@ pub(crate) struct Header {
     /// Bytes of the whole message, this header included.
     pub(crate) message_size: u32,
     pub(crate) flags: u32,
-    /// An errno where the flags have [`FLAG_ERROR`].
+    /// An errno if the flags have [`FLAG_ERROR`].
     pub(crate) error: u32,
 }
 
@@ -69,7 +68,7 @@ pub(crate) const FLAG_TYPE_MASK: u32 = 0xf;
 pub(crate) const FLAG_TYPE_REPLY: u32 = 1;
 pub(crate) const FLAG_ERROR: u32 = 1 << 5;
 
-/// Version this end speaks. The minor version negotiates down.
+/// The version this end speaks. The minor version negotiates down.
 pub(crate) const VERSION_MAJOR: u16 = 0;
 pub(crate) const VERSION_MINOR: u16 = 1;
 
@@ -93,7 +92,7 @@ pub(crate) struct DmaMap {
 }
 
 pub(crate) const DMA_READ_WRITE: u32 = 0b11;
-/// Of [`DmaMap`]: the device may only read it.
+/// Flag of [`DmaMap`]: the device may only read it.
 pub(crate) const DMA_READ: u32 = 0b01;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
@@ -105,7 +104,7 @@ pub(crate) struct DmaUnmap {
     pub(crate) size: u64,
 }
 
-/// A flag of an unmapping: everything, whatever is where.
+/// Flag of an unmapping: everything.
 #[cfg(feature = "serve")]
 pub(crate) const UNMAP_ALL: u32 = 1 << 1;
 
@@ -121,7 +120,7 @@ pub(crate) struct DeviceInfo {
 pub(crate) const DEVICE_CAN_RESET: u32 = 1 << 0;
 pub(crate) const DEVICE_IS_PCI: u32 = 1 << 1;
 
-/// Followed by capabilities where `argsz` says so.
+/// Followed by capabilities if `argsz` says so.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub(crate) struct RegionInfo {
@@ -131,7 +130,7 @@ pub(crate) struct RegionInfo {
     /// Offset of the first capability in this structure; 0 for none.
     pub(crate) cap_offset: u32,
     pub(crate) size: u64,
-    /// Where the region starts in the file that comes with the message.
+    /// The region's offset in the file that comes with the message.
     pub(crate) offset: u64,
 }
 
@@ -176,15 +175,15 @@ const _: () = assert!(HEADER_LEN == 16 && REGION_INFO_LEN == 32);
 const _: () = assert!(size_of::<DmaMap>() == 32 && size_of::<DmaUnmap>() == 24);
 const _: () = assert!(size_of::<RegionAccess>() == 16 && size_of::<SetIrqs>() == 20);
 
-/// The first structure of a body, or `None` if it is too short.
+/// Returns the first structure of a body, or `None` if it is too short.
 pub(crate) fn first<T: FromBytes>(body: &[u8]) -> Option<T> {
     Some(T::read_from_prefix(body).ok()?.0)
 }
 
 pub(crate) const CAP_SPARSE_MMAP: u16 = 1;
 
-/// The areas that a region's sparse-mmap capability lists; `None` without one
-/// or where the list does not fit the body. Offsets must grow, so a loop ends.
+/// Returns the areas in a region's sparse-mmap capability; `None` without one or if the list does not fit the
+/// body. Offsets must grow, so a loop ends.
 pub(crate) fn sparse_areas(body: &[u8], info: &RegionInfo) -> Option<Vec<Range<u64>>> {
     let (mut at, mut previous) = (info.cap_offset as usize, 0);
     while info.flags & REGION_HAS_CAPS != 0 && at >= REGION_INFO_LEN && at > previous {

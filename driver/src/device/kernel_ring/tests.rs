@@ -1,11 +1,11 @@
-//! The ring against the kernel of this machine.
+//! Tests of the ring on this machine's kernel.
 #![allow(unsafe_code)]
 
 use super::*;
 use crate::memory::allocate_for_host;
 
-/// A page of a region of its own, with pages around it that are not registered: the kernel often places a mapping
-/// right beside the last one, which makes neighbours of two regions.
+/// Returns a page with unregistered pages of its region around it: the kernel often places a mapping right
+/// beside the last one, which makes neighbours of two regions.
 fn apart() -> Buffer {
     let mut region = allocate_for_host(3 << 12).expect("memory");
     let mut page = region.split_off(1 << 12);
@@ -53,20 +53,20 @@ fn a_kernel_that_refuses_a_ring_is_told_apart_from_one_that_has_none() {
     assert!(text.contains("register 8192 bytes") && text.contains("fixed=off"), "{text}");
 }
 
-/// More than 1024, which is what kernels before 5.13 stop at; more than 16384 are refused by all.
+/// More than 1024, the limit before kernel 5.13; every kernel refuses more than 16384.
 #[test]
 fn all_memory_is_registered_or_none() {
     let file = std::fs::File::open("/dev/zero").expect("a device");
     let mut all = allocate_for_host(20_000 * 1024).expect("memory");
     let mut pieces: Vec<Buffer> = (0..20_000).rev().map(|at| all.split_off(at * 1024)).collect();
-    // With gaps between them, which are nobody's.
+    // With unowned gaps between them.
     pieces.iter_mut().for_each(|piece| drop(piece.split_off(512)));
     let ring = |count: usize| {
         let memory: Vec<&Buffer> = pieces.iter().take(count).collect();
         let fd = std::os::fd::AsRawFd::as_raw_fd(&file);
         Ring::<squeue::Entry, cqueue::Entry>::new(&Shape { memory: &memory, ..one_entry(fd) })
     };
-    // Not more than a user may lock, a page for each.
+    // Within a user's limit of locked memory, at a page each.
     let some = ring(1200).expect("a ring");
     let is_known = |piece: &Buffer| some.fixed(piece.as_ptr(), 512).is_some();
     assert_eq!(pieces.iter().filter(|piece| is_known(piece)).count(), 1200);
@@ -104,7 +104,7 @@ fn a_long_piece_is_cut_into_what_can_be_registered() {
     assert!(pieces.windows(2).all(|pair| pair[0].end == pair[1].start));
 }
 
-/// Processor time of this thread.
+/// CPU time of this thread.
 fn busy() -> Duration {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: the call writes its argument.
@@ -113,7 +113,8 @@ fn busy() -> Duration {
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
-/// A ring that reads a byte into `memory` from a pipe: the read ends when the test writes to the other end.
+/// Creates a ring that reads a byte from a pipe into `memory`: the read ends when the test writes to the
+/// other end.
 fn reading(
     memory: &Buffer,
 ) -> (Ring<squeue::Entry, cqueue::Entry>, io::PipeReader, io::PipeWriter) {

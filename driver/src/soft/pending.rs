@@ -1,7 +1,6 @@
-//! What is due later: commands that take their time, completions that are
-//! repeated.
+//! Deferred work: commands that take time, and repeated completions.
 //!
-//! In order of time, and for the same time in the order they came.
+//! Ordered by due time, then by arrival.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -11,7 +10,7 @@ use super::hook::Verdict;
 use crate::spec::{Cqe, Qid};
 use crate::time::Time;
 
-/// Something to be done.
+/// A piece of deferred work.
 #[derive(Debug)]
 pub(super) enum Work {
     /// Execute and complete a command.
@@ -53,7 +52,6 @@ impl Ord for Job {
     }
 }
 
-/// All that is due later.
 #[derive(Debug, Default)]
 pub(super) struct Pending {
     jobs: BinaryHeap<Reverse<Job>>,
@@ -66,7 +64,7 @@ impl Pending {
         self.jobs.push(Reverse(Job { due, order: self.order, work }));
     }
 
-    /// Takes the earliest, if its time has come.
+    /// Takes the earliest work that is due.
     pub(super) fn pop_due(&mut self, now: Time) -> Option<Work> {
         if self.jobs.peek()?.0.due > now {
             return None;
@@ -78,7 +76,7 @@ impl Pending {
         self.jobs.peek().map(|Reverse(job)| job.due)
     }
 
-    /// Takes one command that `is_meant`.
+    /// Takes one matching command.
     pub(super) fn take(&mut self, is_meant: impl Fn(&Command) -> bool) -> Option<Command> {
         let mut taken = None;
         self.jobs.retain(|Reverse(job)| match &job.work {
@@ -95,7 +93,7 @@ impl Pending {
         taken
     }
 
-    /// Takes all, in order of time.
+    /// Takes everything, in order of time.
     pub(super) fn take_all(&mut self) -> Vec<Work> {
         let jobs = std::mem::take(&mut self.jobs).into_sorted_vec();
         jobs.into_iter().rev().map(|Reverse(job)| job.work).collect()

@@ -25,7 +25,7 @@ const ERROR_ENTRY_BYTES: usize = 64;
 const CHANGED_NAMESPACES_MAX: usize = 1024;
 /// Room temperature.
 const START_KELVIN: u16 = 300;
-/// Effects: the command is supported; it changes data; it changes which namespaces there are.
+/// Effects: supported; changes data; changes the namespace inventory.
 const EFFECT_SUPPORTED: u32 = 1;
 const EFFECT_DATA: u32 = 1 << 1;
 /// SMART data units are thousands of 512 bytes.
@@ -42,11 +42,11 @@ struct ErrorEntry {
     nsid: u32,
 }
 
-/// What the controller has counted since it was made.
+/// Counters since the controller was created.
 #[derive(Debug)]
 pub(in crate::soft) struct Statistics {
     pub(super) temperature_kelvin: u16,
-    /// Critical warnings besides that of the temperature.
+    /// Critical warnings other than the temperature's.
     pub(super) critical_warning: u8,
     bytes_read: u64,
     bytes_written: u64,
@@ -54,9 +54,9 @@ pub(in crate::soft) struct Statistics {
     writes: u64,
     error_count: u64,
     errors: VecDeque<ErrorEntry>,
-    /// Times that it was given power.
+    /// Number of times that the controller was powered on.
     pub(in crate::soft) power_cycles: u64,
-    /// Times that power went without a shutdown before.
+    /// Number of times that power was lost without a prior shutdown.
     pub(in crate::soft) unsafe_shutdowns: u64,
 }
 
@@ -90,7 +90,7 @@ impl Statistics {
         self.bytes_written += bytes;
     }
 
-    /// Notes that a command failed.
+    /// Records a failed command.
     pub(in crate::soft) fn record(&mut self, command: &Command, status: Status) {
         self.error_count += 1;
         if self.errors.len() == ERROR_ENTRIES {
@@ -112,7 +112,7 @@ impl Statistics {
             put(slot, 8, error.sqid.to_le_bytes());
             put(slot, 10, error.cid.to_le_bytes());
             put(slot, 12, (error.status.bits() << 1).to_le_bytes());
-            // No parameter of the command is singled out.
+            // The error names no parameter of the command.
             put(slot, 14, u16::MAX.to_le_bytes());
             put(slot, 16, error.lba.to_le_bytes());
             put(slot, 24, error.nsid.to_le_bytes());
@@ -157,7 +157,7 @@ impl Controller {
         DONE
     }
 
-    /// Sends `len` bytes of the page from `start`, and zeros after its end.
+    /// Sends `len` bytes of the page from `start`, padded with zeros past its end.
     fn send_log(
         &mut self,
         command: &Command,

@@ -1,5 +1,4 @@
-//! What commands see of the storage: the media that lasts, the write cache
-//! over it, and what of both cannot be read.
+//! The storage as commands see it: durable media, the write cache over them, and unreadable ranges.
 
 use super::cache::Cache;
 use super::defects::Defects;
@@ -10,9 +9,9 @@ use crate::soft::options::Options;
 use crate::soft::protection::TUPLE_BYTES;
 use crate::spec::Iova;
 
-/// Size of the cache that commands in flight pass through when the power goes.
+/// Size of the cache that commands in flight pass through at a power cut.
 const IN_FLIGHT_BYTES: u64 = 64 << 20;
-/// How much is copied at a time.
+/// Bytes copied at a time.
 const CHUNK_BYTES: usize = 4096;
 
 /// A run of whole LBAs of the storage.
@@ -46,7 +45,7 @@ impl Store {
         self.media.bytes()
     }
 
-    /// Fails where a part of the run cannot be read.
+    /// Fails if a part of the run is unreadable.
     #[inline]
     pub(in crate::soft) fn check_readable(&self, offset: u64, len: u64) -> MediaResult {
         if !self.defects.is_empty() && self.defects.overlap(offset, len).is_some() {
@@ -55,7 +54,7 @@ impl Store {
         Ok(())
     }
 
-    /// Announces that a command will write `run`; what it writes comes by [`Store::write`].
+    /// Announces that a command will write `run`; the data follows through [`Store::write`].
     #[inline]
     pub(in crate::soft) fn start_write(&mut self, run: LbaRun) -> MediaResult {
         if !self.defects.is_empty() {
@@ -91,7 +90,7 @@ impl Store {
         })
     }
 
-    /// Copies from the host to `offset`, a part of the run that was announced.
+    /// Copies from the host to `offset`, a part of the announced run.
     #[inline]
     pub(in crate::soft) fn write(
         &mut self,
@@ -133,7 +132,7 @@ impl Store {
         })
     }
 
-    /// Copies inside the storage to a part of the run that was announced.
+    /// Copies inside the storage to a part of the announced run.
     pub(in crate::soft) fn copy(&mut self, from: u64, to: u64, len: u64) -> MediaResult {
         if self.cache.is_none() {
             return self.media.copy(from, to, len);
@@ -155,7 +154,7 @@ impl Store {
         in_chunks(run.offset, run.len, |at, len| self.put(at, &[0; CHUNK_BYTES][..len]))
     }
 
-    /// Makes a range that nobody uses read as zeros, for good.
+    /// Makes an unused range read as zeros, permanently.
     pub(in crate::soft) fn erase(&mut self, offset: u64, len: u64) -> MediaResult {
         self.defects.remove(offset, len);
         if let Some(cache) = &mut self.cache {
@@ -164,7 +163,7 @@ impl Store {
         self.media.zero(offset, len)
     }
 
-    /// Reads the tuples of a run, as they lie on the media from `place` on.
+    /// Reads the tuples of a run, stored on the media from `place` on.
     pub(in crate::soft) fn tuples(
         &mut self,
         run: LbaRun,
@@ -180,7 +179,7 @@ impl Store {
         Ok(())
     }
 
-    /// Writes the tuples of a run, to lie on the media from `place` on, with its LBAs or after them.
+    /// Writes the tuples of a run, stored on the media from `place` on, with its LBAs or after them.
     pub(in crate::soft) fn put_tuples(
         &mut self,
         run: LbaRun,
@@ -197,7 +196,7 @@ impl Store {
         Ok(())
     }
 
-    /// Makes the tuples of a run, on the media from `place` on, say that nothing is checked.
+    /// Sets the tuples of a run, stored on the media from `place` on, to "do not check".
     pub(in crate::soft) fn clear_tuples(&mut self, run: LbaRun, place: u64) -> MediaResult {
         let count = run.len / run.lba_bytes;
         let cached =
@@ -208,7 +207,7 @@ impl Store {
         self.put_tuples(run, place, &vec![0; count as usize * TUPLE_BYTES])
     }
 
-    /// Reads the range and throws it away (Verify).
+    /// Reads the range and discards it (Verify).
     pub(in crate::soft) fn verify(&mut self, offset: u64, len: u64) -> MediaResult {
         self.media.verify(offset, len)
     }
@@ -222,7 +221,7 @@ impl Store {
         self.media.flush()
     }
 
-    /// Makes all that was written durable.
+    /// Makes all writes durable.
     pub(in crate::soft) fn flush(&mut self) -> MediaResult {
         if let Some(cache) = &mut self.cache {
             cache.flush(&mut self.media)?;
@@ -230,12 +229,12 @@ impl Store {
         self.media.flush()
     }
 
-    /// Makes the range unreadable until it is written.
+    /// Makes the range unreadable until rewritten.
     pub(in crate::soft) fn spoil(&mut self, offset: u64, len: u64) {
         self.defects.add(offset, len);
     }
 
-    /// Flips one bit where it is stored.
+    /// Flips one stored bit.
     pub(in crate::soft) fn flip(&mut self, offset: u64, bit: u8) -> MediaResult {
         let mask = 1 << (bit & 7);
         if let Some(byte) = self.cache.as_mut().and_then(|cache| cache.byte_mut(offset)) {
@@ -247,13 +246,12 @@ impl Store {
         self.media.store(offset, &[byte[0] ^ mask])
     }
 
-    /// Sees to it that nothing written from now on is durable before [`Store::cut`]: commands
-    /// in flight as the power goes.
+    /// Keeps all writes from now on volatile until [`Store::cut`]; they are commands in flight at the cut.
     pub(in crate::soft) fn prepare_cut(&mut self, seed: u64) {
         self.cache.get_or_insert_with(|| Box::new(Cache::new(IN_FLIGHT_BYTES, seed)));
     }
 
-    /// The power goes; see [`Cache::cut`]. `keeps_cache`: whether there is one afterwards.
+    /// Cuts the power, as [`Cache::cut`]; `keeps_cache` says whether a cache remains afterwards.
     pub(in crate::soft) fn cut(
         &mut self,
         seed: u64,

@@ -1,5 +1,4 @@
-//! The driver over a software controller that keeps a drive's pace, loses its power, or
-//! follows a plan of faults, in virtual time.
+//! The driver over a software controller with drive timing, power cuts or a fault plan, in virtual time.
 #![allow(missing_docs)]
 #![forbid(unsafe_code)]
 

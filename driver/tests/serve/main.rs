@@ -1,4 +1,4 @@
-//! The server against clients of every kind: good ones of other makes, wrong ones, ones that vanish.
+//! The server against all kinds of clients: other implementations, invalid ones, ones that vanish.
 #![allow(missing_docs)]
 
 mod clients;
@@ -48,7 +48,7 @@ fn works(socket: &Path) {
     drop(bus);
 }
 
-/// A second descriptor of some pages' file.
+/// Returns a second descriptor of the pages' file.
 fn file_of(pages: &SharedPages) -> File {
     File::from(pages.file().try_clone_to_owned().expect("descriptor"))
 }

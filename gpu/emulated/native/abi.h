@@ -1,7 +1,7 @@
 // The parts of the CUDA driver's binary interface that Adit uses: codes, attribute numbers and structures of CUDA 13.0.
 //
-// Handles are 64-bit numbers here and opaque pointers to the caller: both are one register. Structures are laid out
-// as the bindings have them (cudarc, feature cuda-13000), and their sizes are asserted.
+// Handles are 64-bit numbers here and opaque pointers to the caller: both are one register. Structures have the layout
+// of the bindings (cudarc, feature cuda-13000), and their sizes are asserted.
 #pragma once
 #include <cstddef>
 #include <cstdint>

@@ -40,7 +40,7 @@ struct Settings {
     bool coherent = false;
     bool free_waits = false;            // freeing memory waits for all kernels, as CUDA may
     u32 patience_ms = 30000;            // longest a call waits for work before it fails with LAUNCH_TIMEOUT
-    u32 exit_ms = 0;                    // how long a kernel that has done its work takes to end
+    u32 exit_ms = 0;                    // how long a kernel takes to end after its work
     std::string host_register = "ok";
     std::string io_register = "ok";
     std::string nvrtc = "ok";
@@ -48,13 +48,13 @@ struct Settings {
     std::vector<Failure> failures;
 };
 
-// A copy of what is set now.
+// Returns a copy of the current settings.
 Settings settings();
 
-// The code that this call of a function is to fail with, or 0.
+// Returns the code that this call of a function must fail with, or 0.
 u32 injected_failure(const char* function);
 
 }  // namespace emulated
 
-// Replaces the settings: 0, or -1 if a word is not known, with nothing changed.
+// Replaces the settings; returns 0, or -1 and changes nothing if a word is unknown.
 ADIT_EXPORT int adit_emulated_set(const char* list);

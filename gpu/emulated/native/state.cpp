@@ -1,4 +1,4 @@
-// The one state, the checks at the start of each call, and the report.
+// The global state, the checks at the start of each call, and the report.
 #include "state.h"
 
 #include <chrono>

@@ -50,7 +50,6 @@ fn queue(device: &Device, memory: &[&Buffer]) -> DeviceQueue<Buffer> {
     device.create_queue(&options, memory).expect("a queue")
 }
 
-/// Reads into a buffer `times` times.
 fn read(
     device: &Device,
     queue: &mut DeviceQueue<Buffer>,

@@ -85,7 +85,6 @@ fn open(soft: &str) -> (Arc<SoftBus>, Controller) {
     (bus, controller.expect("controller"))
 }
 
-/// A queue pair at work on one kind of I/O.
 struct Work<B: IoBuffer> {
     bus: Arc<SoftBus>,
     namespace: Namespace,
@@ -151,7 +150,6 @@ fn pieces(controller: &Controller, at: usize, len: usize) -> Vec<Buffer> {
     vec![single(controller, 4096, at), single(controller, 0, len - at)]
 }
 
-/// Runs `test` on each storage with `options` added.
 fn each(options: &str, test: impl Fn(&str)) {
     for storage in ["null", "mem=8M"] {
         test(&format!("{storage},{options}"));

@@ -39,7 +39,6 @@ impl Rig {
         Rig { bus, controller: controller.expect("a controller"), gone: Arc::default() }
     }
 
-    /// Registers `len` bytes from `offset` of a fresh mapping.
     fn register(&self, offset: usize, len: usize) -> Result<Buffer, Error> {
         let map: MmapRaw = MmapOptions::new().len(BYTES).map_anon().expect("memory").into();
         let at = NonNull::new(map.as_mut_ptr().wrapping_add(offset)).expect("not null");

@@ -15,7 +15,6 @@ use adit_driver::bus::soft::{Drive, SoftBus};
 use adit_driver::spec::Nsid;
 use adit_driver::{Buffer, Controller, ControllerOptions, Namespace, QueuePair, QueuePairOptions};
 
-/// An open controller in virtual time.
 struct Device {
     bus: Arc<SoftBus>,
     controller: Controller,

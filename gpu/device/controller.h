@@ -82,7 +82,6 @@ struct alignas(128) ControllerQueue {
 };
 static_assert(sizeof(ControllerQueue) == 768, "as gpu/src/layout.rs has it");
 
-// Arguments of the kernel.
 struct ControllerArguments {
     u64 queues;               // ControllerQueue[queue_count]
     u64 ranges;               // ControllerRange[range_count]
@@ -106,7 +105,6 @@ static_assert(sizeof(ControllerArguments) == 96, "as gpu/src/layout.rs has it");
 
 // -------------------------------------------------------------------------------------------- a queue's state
 
-// A submission entry.
 struct Command {
     u32 words[16];
 };
@@ -326,7 +324,6 @@ inline void copy(u64 to, u64 from, u64 bytes) {
     }
 }
 
-// Moves one command's data.
 inline void move_command(const ControllerArguments& arguments, const Command& command) {
     const u64 bytes = static_cast<u64>(command_lbas(command)) << arguments.lba_shift;
     const bool write = (command.words[0] & 0xff) == 1;
@@ -449,7 +446,6 @@ inline u32 faulty_lanes(const ControllerArguments& arguments, const QueueState& 
     return ballot(hit);
 }
 
-// Corrupts an answer.
 inline void spoil(Fault fault, const QueueState& state, Answer& answer) {
     if (fault == Fault::WRONG_COMMAND) { answer.cid_and_status ^= 0x8000; }
     if (fault == Fault::WRONG_QUEUE) { answer.head_and_queue += 0x10000; }

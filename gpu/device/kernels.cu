@@ -7,7 +7,6 @@
 
 namespace adit {
 
-// Arguments of adit_issue.
 struct IssueArguments {
     u64 uring;
     u64 blocks;               // u32[count]: indices of control blocks
@@ -17,7 +16,6 @@ struct IssueArguments {
 };
 static_assert(sizeof(IssueArguments) == 32, "as gpu/src/layout.rs has it");
 
-// Arguments of adit_wait.
 struct WaitArguments {
     u64 uring;
     u64 blocks;               // u32[count]
@@ -29,7 +27,6 @@ struct WaitArguments {
 };
 static_assert(sizeof(WaitArguments) == 48, "as gpu/src/layout.rs has it");
 
-// Arguments of adit_abandon.
 struct AbandonArguments {
     u64 uring;
     u64 blocks;               // u32[count]
@@ -38,7 +35,6 @@ struct AbandonArguments {
 };
 static_assert(sizeof(AbandonArguments) == 24, "as gpu/src/layout.rs has it");
 
-// Arguments of adit_poke.
 struct PokeArguments {
     u64 address;
     u32 value;

@@ -10,7 +10,6 @@ namespace adit {
 
 // Most entries of a queue, which leaves four bits of a command identifier for its generation.
 constexpr u32 DEPTH_MAX = 4096;
-// Most contexts of an I/O control block.
 constexpr u32 CONTEXTS_MAX = 2048;
 
 // A command to be sent: 16 bytes, like the mapping table's descriptor (NVMe Base 2.0 figure 96), with the place on the

@@ -203,7 +203,6 @@ template <class T> struct PerLane {
 inline void warp_sync() { __syncwarp(ALL_LANES); }
 // Returns a bit for each lane whose value is true.
 inline u32 ballot(const PerLane<bool>& values) { return __ballot_sync(ALL_LANES, values.value); }
-// Returns one lane's value to all.
 template <class T> T shuffle(const PerLane<T>& values, u32 from) { return __shfl_sync(ALL_LANES, values.value, from); }
 // Runs the action on lane 0, after everything all lanes did before; returns the result to all.
 template <class F> auto once(F&& action) -> decltype(action()) {

@@ -22,7 +22,6 @@ use crate::program::{Kernel, Program};
 
 use layout::{ControllerArguments, ControllerQueue, ControllerRange, IN_FLIGHT_BYTES};
 
-/// Most queues of a controller.
 pub(crate) const QUEUES_MAX: u32 = 256;
 /// Most ranges that commands may point to.
 const RANGES_MAX: usize = 16;
@@ -32,11 +31,9 @@ const PATIENCE: Duration = Duration::from_secs(5);
 const DOORBELL_BYTES: u64 = 128;
 const PAGE_BYTES: u64 = 4096;
 
-/// Configuration of the controller.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Shape {
     pub(crate) queues: u32,
-    /// Entries of each queue.
     pub(crate) depth: u32,
     /// Where rings and doorbells lie: [`Place::Gpu`] or [`Place::Host`].
     pub(crate) place: Place,
@@ -62,24 +59,19 @@ pub(crate) struct Faults {
 }
 
 impl Faults {
-    /// No faults.
     pub(crate) const NONE: Faults =
         Faults { kind: Fault::None, every: 1, first: 0, delay: Duration::ZERO };
 }
 
-/// A fault (controller.h, `Fault`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub(crate) enum Fault {
-    /// Nothing.
     None = 0,
     /// Unrecovered Read Error.
     Status = 1,
-    /// No completion.
     Lost = 2,
     /// A late completion.
     Delayed = 3,
-    /// Two completions.
     Twice = 4,
     /// A completion of a command that is not in flight.
     WrongCommand = 5,
@@ -116,7 +108,6 @@ enum RingMemory {
 }
 
 impl RingMemory {
-    /// Allocates zeroed memory.
     fn allocate(gpu: &Arc<Gpu>, place: Place, bytes: u64) -> Result<RingMemory> {
         match place {
             Place::Gpu => {
@@ -154,7 +145,6 @@ struct Memory {
     words: PinnedMemory,
 }
 
-/// A controller, running or stopped.
 #[derive(Debug)]
 pub(crate) struct GpuController {
     shape: Shape,

@@ -168,7 +168,6 @@ pub fn examine(ordinal: u32, device: Option<&Device>) -> Report {
     examine_below(Path::new("/sys"), ordinal, device)
 }
 
-/// Examines with the sysfs at `root`.
 fn examine_below(root: &Path, ordinal: u32, device: Option<&Device>) -> Report {
     let gpu = Gpu::open(ordinal);
     let controller = device.map(|device| &device.controller);

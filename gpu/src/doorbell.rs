@@ -32,7 +32,6 @@ const WHAT: &str = "doorbells mapped for the GPU";
 pub(crate) enum Doorbells {
     /// By the GPU's stores to the registers.
     Mapped(Arc<MappedPages>),
-    /// By the proxy thread.
     Proxy(Arc<ProxyThread>),
 }
 
@@ -57,7 +56,6 @@ enum Held {
 /// The choice of [`Doorbells::choose`].
 #[derive(Clone, Debug)]
 pub(crate) struct Chosen {
-    /// How they are rung.
     pub(crate) doorbells: Doorbells,
     /// Why the GPU does not ring itself, if that was tried.
     pub(crate) why_not_mapped: Option<crate::error::Error>,
@@ -134,7 +132,6 @@ impl Doorbells {
         }
     }
 
-    /// Name in reports.
     pub(crate) fn name(&self) -> &'static str {
         match self {
             Doorbells::Mapped(_) => "mapped",
@@ -151,7 +148,6 @@ pub(crate) fn is_device_memory(at: usize) -> bool {
         .is_some_and(|flags| flags.split(' ').any(|flag| flag == "io" || flag == "pf"))
 }
 
-/// Returns the flags of the mapping around `at`.
 fn flags_of(maps: &str, at: usize) -> Option<&str> {
     let mut lines = maps.lines();
     lines.find(|line| range_of(line).is_some_and(|(start, end)| (start..end).contains(&at)))?;

@@ -37,7 +37,6 @@ const ABORTED_WITHIN: Duration = Duration::from_millis(200);
 const ABORTS_MAX: usize = 64;
 const LOOK_EVERY: Duration = Duration::from_micros(100);
 
-/// Creates the queues of a device, also after a failure.
 pub(crate) type MakeQueues = Box<dyn Fn(usize) -> Result<Vec<Queue>> + Send + Sync>;
 
 /// The engine: rings, and the streams and kernels that serve them.
@@ -154,7 +153,6 @@ impl RingEngine {
         self.control.launch(function, sms, WARPS_PER_SM * LANES, rings.uring())
     }
 
-    /// Returns the partitions of the GPU.
     pub(crate) fn partitions(&self) -> &Partitions {
         &self.partitions
     }
@@ -167,7 +165,6 @@ impl RingEngine {
         }
     }
 
-    /// Number of queues.
     pub(crate) fn queue_count(&self) -> usize {
         self.read().rings.queue_count()
     }
@@ -389,7 +386,6 @@ impl Running {
     }
 }
 
-/// Waits a while for completions.
 fn await_outstanding(rings: &Rings) -> Result<()> {
     let started = Instant::now();
     while !rings.outstanding()?.is_empty() && started.elapsed() < ABORTED_WITHIN {

@@ -38,7 +38,6 @@ const STATUSES: u64 = CONTEXTS_MAX as u64 * 4;
 /// Far longer than a kernel without work takes to return, which is microseconds.
 const RETURNS_WITHIN: Duration = Duration::from_secs(5);
 
-/// All blocks of one `GioUring`.
 #[derive(Debug)]
 pub(crate) struct Blocks {
     pinned: PinnedMemory,
@@ -77,7 +76,6 @@ pub(crate) enum Way {
     Kernel(Arc<Event>),
     /// By the persistent kernel.
     Persistent,
-    /// CPU threads.
     Staged(Arc<Progress>),
     /// No longer executed: it may have begun, and is free after a recovery.
     Lost,
@@ -126,7 +124,6 @@ impl Blocks {
         })
     }
 
-    /// Number of blocks.
     pub(crate) fn count(&self) -> u32 {
         self.count
     }
@@ -136,7 +133,6 @@ impl Blocks {
         self.iocbs.address()
     }
 
-    /// Time limit of a block's commands.
     pub(crate) fn timeout(&self) -> Duration {
         self.timeout
     }
@@ -151,12 +147,10 @@ impl Blocks {
         self.header_address(index) + std::mem::offset_of!(Iocb, issued) as u64
     }
 
-    /// Returns the address of a block's statuses.
     pub(crate) fn statuses_address(&self, index: u32) -> u64 {
         self.statuses.address() + u64::from(index) * STATUSES
     }
 
-    /// Returns the address of a block's live header.
     pub(crate) fn header_address(&self, index: u32) -> u64 {
         assert!(index < self.count);
         self.iocbs.address() + u64::from(index) * size_of::<Iocb>() as u64
@@ -174,14 +168,12 @@ impl Blocks {
         index as usize * self.stride
     }
 
-    /// Returns 64-bit words of a block's pinned memory.
     fn words(&self, index: u32, offset: usize, bytes: usize) -> &[AtomicU64] {
         assert!(offset.is_multiple_of(8) && offset + bytes <= self.stride);
         let start = (self.at(index) + offset) / 8;
         &quads(&self.pinned)[start..start + bytes.div_ceil(8)]
     }
 
-    /// Returns the GPU's address of a part of a block's pinned memory.
     fn address(&self, index: u32, offset: usize) -> u64 {
         self.pinned.address() + (self.at(index) + offset) as u64
     }
@@ -199,7 +191,6 @@ impl Blocks {
         self.pinned.words()[(self.at(index) + DONE) / 4].load(Ordering::Acquire)
     }
 
-    /// Whether all commands of a use have ended.
     pub(crate) fn is_done(&self, held: &Use) -> bool {
         held.way.get().is_some_and(|way| self.has_ended(held.index, held.generation, way))
     }
@@ -315,7 +306,6 @@ impl Blocks {
         Ok(())
     }
 
-    /// Whether streams wait for a use that was not issued.
     fn is_awaited(&self, held: &Use) -> bool {
         self.lock()[held.index as usize].awaited == Some(held.generation)
     }
@@ -534,7 +524,6 @@ impl Iocbs {
         Err(Error::invalid("these control blocks", why))
     }
 
-    /// The event they wait for before they begin.
     pub(crate) fn after(&self) -> Option<&Arc<Event>> {
         self.after.as_ref()
     }
@@ -579,7 +568,6 @@ impl Iocbs {
         Ok(())
     }
 
-    /// Returns how their commands ended.
     pub(crate) fn outcome(&self) -> Result<Outcome> {
         let mut outcome = Outcome::default();
         for held in &self.uses {

@@ -8,13 +8,10 @@ use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 /// Most entries of a queue, which leaves four bits of a command identifier for its generation.
 pub(crate) const DEPTH_MAX: u32 = 4096;
-/// Most contexts of an I/O control block.
 pub(crate) const CONTEXTS_MAX: usize = 2048;
 /// Bits of a context's place for its first LBA.
 pub(crate) const LBA_BITS: u32 = 40;
-/// Most LBAs of a context.
 pub(crate) const LBAS_MAX: u64 = 1 << 12;
-/// Most regions of a pool.
 pub(crate) const REGIONS_MAX: usize = 1 << 11;
 /// Size of a page of PRP list entries.
 pub(crate) const PAGE_BYTES: u64 = 4096;
@@ -37,22 +34,18 @@ impl Context {
         lba | (lbas - 1) << 40 | (region as u64) << 52 | (is_write as u64) << 63
     }
 
-    /// Its first LBA.
     pub(crate) const fn lba(self) -> u64 {
         self.place & ((1 << LBA_BITS) - 1)
     }
 
-    /// Number of LBAs.
     pub(crate) const fn lbas(self) -> u32 {
         (self.place >> 40) as u32 % LBAS_MAX as u32 + 1
     }
 
-    /// The region of the pool.
     pub(crate) const fn region(self) -> u16 {
         (self.place >> 52) as u16 % REGIONS_MAX as u16
     }
 
-    /// Whether it writes to the device.
     pub(crate) const fn is_write(self) -> bool {
         self.place >> 63 != 0
     }
@@ -83,7 +76,6 @@ pub(crate) mod state {
     pub(crate) const FREE: u64 = 0;
 }
 
-/// Returns the state of a request word.
 pub(crate) const fn state_of(request: u64) -> u64 {
     request >> 48 & 3
 }
@@ -93,7 +85,6 @@ pub(crate) const fn generation_of(request: u64) -> u16 {
     (request >> 32) as u16
 }
 
-/// One queue pair.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable)]
 #[repr(C, align(128))]
 pub(crate) struct Ring {
@@ -135,7 +126,6 @@ pub(crate) struct Ring {
     pub(crate) padding_of_harvesting: [u64; 10],
 }
 
-/// An I/O control block.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable)]
 #[repr(C, align(128))]
 pub(crate) struct Iocb {
@@ -189,7 +179,6 @@ pub(crate) struct Uring {
     pub(crate) reserved: [u64; 11],
 }
 
-/// The argument of `adit_issue`.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable)]
 #[repr(C)]
 pub(crate) struct IssueArguments {
@@ -202,12 +191,10 @@ pub(crate) struct IssueArguments {
     pub(crate) zero: u32,
 }
 
-/// The argument of `adit_abandon`.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable)]
 #[repr(C)]
 pub(crate) struct AbandonArguments {
     pub(crate) uring: u64,
-    /// Address of u32[count].
     pub(crate) blocks: u64,
     pub(crate) count: u32,
     /// How abandoned commands end: an `Ended`.

@@ -49,7 +49,6 @@ struct Region {
     bytes: u64,
 }
 
-/// Memory of a region.
 #[derive(Debug)]
 enum Memory {
     /// Reachable by devices.
@@ -161,7 +160,6 @@ impl Pool {
         self.inner.controllers.get(position).is_some_and(is_it)
     }
 
-    /// Returns the GPU it was created for.
     pub(crate) fn gpu(&self) -> &Gpu {
         &self.inner.gpu
     }

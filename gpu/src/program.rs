@@ -61,7 +61,6 @@ pub(crate) enum Kernel {
     Wait,
     /// Abandons the commands that control blocks have in flight.
     Abandon,
-    /// The controller in device code.
     Controller,
     /// Writes one word as a doorbell is written.
     Poke,
@@ -115,7 +114,6 @@ impl Program {
         Ok(Arc::new(Program { functions: functions.collect::<Result<_>>()? }))
     }
 
-    /// Returns a kernel to launch.
     pub(crate) fn function(&self, kernel: Kernel) -> &Function {
         &self.functions[kernel as usize]
     }

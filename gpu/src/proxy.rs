@@ -49,14 +49,11 @@ impl Default for ProxyOptions {
     }
 }
 
-/// Counters of a proxy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ProxyStats {
-    /// Doorbells rung.
     pub(crate) rung: u64,
     /// Values out of range for the queue's doorbell, which were not rung.
     pub(crate) refused: u64,
-    /// Queues currently served.
     pub(crate) queues: u32,
 }
 
@@ -88,7 +85,6 @@ struct Shared {
     refused: AtomicU64,
 }
 
-/// State of a slot.
 #[derive(Debug)]
 enum State {
     Free,
@@ -97,7 +93,6 @@ enum State {
     Leaving,
 }
 
-/// A served queue.
 #[derive(Clone, Debug)]
 struct Entry {
     /// Unique over all queues ever served.
@@ -170,7 +165,6 @@ impl ProxyThread {
         Ok(())
     }
 
-    /// Returns the counters.
     pub(crate) fn stats(&self) -> ProxyStats {
         let is_served = |state: &&State| matches!(state, State::Serving(_));
         let queues = self.shared.slots().iter().filter(is_served).count() as u32;
@@ -278,7 +272,6 @@ impl Shared {
         Ok(index)
     }
 
-    /// Runs the thread.
     fn run(&self, options: &ProxyOptions) {
         if let Some(core) = options.core {
             pin(core);

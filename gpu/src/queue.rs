@@ -31,25 +31,19 @@ pub(crate) type Keeper = Arc<dyn Any + Send + Sync>;
 pub(crate) struct Queue {
     /// The controller's queue pair; `None` for a queue of the controller in device code.
     pub(crate) raw: Option<RawQueuePair>,
-    /// Address of the submission entries.
     pub(crate) sq: u64,
-    /// Address of the completion entries.
     pub(crate) cq: u64,
     /// Address of the submission queue's tail: a register, or a word of the proxy.
     pub(crate) sq_doorbell: u64,
     /// Address of the completion queue's head.
     pub(crate) cq_doorbell: u64,
-    /// Entries of each ring.
     pub(crate) depth: u32,
-    /// Its identifier.
     pub(crate) qid: u16,
-    /// The namespace of its commands.
     pub(crate) nsid: u32,
     /// Binary logarithm of the bytes of an LBA.
     pub(crate) lba_shift: u32,
     /// PRINFO, in place in dword 12.
     pub(crate) protection: u32,
-    /// Keeps the doorbells working.
     pub(crate) bells: Option<Bells>,
     /// Released after the queue is deleted.
     pub(crate) keeps: Vec<Keeper>,
@@ -112,7 +106,6 @@ impl Drop for Queue {
     }
 }
 
-/// The memory of both rings.
 #[derive(Debug)]
 struct Rings {
     submission: Ring,

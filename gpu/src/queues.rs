@@ -101,7 +101,6 @@ impl QueueMaker {
         (0..self.queues).map(|_| self.queue(device, self.places)).collect()
     }
 
-    /// Returns the places of submission and completion rings.
     pub(crate) fn places(&self) -> (Place, Place) {
         self.places
     }

@@ -40,12 +40,10 @@ pub(crate) fn quads(memory: &PinnedMemory) -> &[AtomicU64] {
     unsafe { std::slice::from_raw_parts(memory.host().as_ptr().cast(), words) }
 }
 
-/// The rings of all devices.
 #[derive(Debug)]
 pub(crate) struct Rings {
     /// Locked, since doorbells have one writer at a time; not contended here.
     queues: Mutex<Vec<Queue>>,
-    /// The rings of each device.
     ranges: Vec<Range<u32>>,
     plan: Plan,
     memory: DeviceMemory,
@@ -62,7 +60,6 @@ struct Plan {
     bytes: u64,
 }
 
-/// Offsets of a ring's tables.
 #[derive(Clone, Copy, Debug)]
 struct Tables {
     published: u64,
@@ -89,7 +86,6 @@ impl Plan {
     }
 }
 
-/// Counters summed over all rings.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Counters {
     pub(crate) commands: u64,
@@ -282,14 +278,12 @@ impl Rings {
         self.control.address() + ABANDON as u64
     }
 
-    /// Reads the current rings.
     fn read(&self) -> Result<Vec<Ring>> {
         let mut rings = vec![Ring::new_zeroed(); self.plan.tables.len()];
         self.memory.read(RINGS, rings.as_mut_bytes())?;
         Ok(rings)
     }
 
-    /// Returns the sum of the rings' counters.
     pub(crate) fn counters(&self) -> Result<Counters> {
         let mut sum = Counters::default();
         for ring in self.read()? {
@@ -357,7 +351,6 @@ fn slot_bits(depth: u32) -> u32 {
     u32::BITS - (depth - 1).leading_zeros()
 }
 
-/// Returns 2^64 / depth, rounded down.
 fn reciprocal(depth: u32) -> u64 {
     ((1u128 << 64) / u128::from(depth)) as u64
 }

@@ -15,7 +15,6 @@ const DESCRIPTOR_BYTES: u64 = 16;
 /// PRP entries are Dword aligned (NVMe Base 2.0 section 4.1.1).
 const PRP_MASK: u64 = 3;
 
-/// A device's view of the pool.
 #[derive(Debug)]
 pub(crate) struct MappingTable {
     shape: Shape,
@@ -76,7 +75,6 @@ impl MappingTable {
         Cut::new(Shape { lba_count, ..self.shape }, &self.spans)
     }
 
-    /// How commands point to data.
     pub(crate) fn form(&self) -> Form {
         self.form
     }

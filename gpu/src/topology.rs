@@ -14,7 +14,6 @@ use adit_driver::bus::pci::PciFunction;
 pub(crate) enum Relation {
     /// A switch: their traffic bypasses the root complex unless access control (ACS) sends it there.
     Switch,
-    /// One root port.
     RootPort,
     /// One host bridge: their traffic passes the root complex.
     HostBridge,
@@ -39,11 +38,9 @@ impl fmt::Display for Relation {
 /// One function, with what matters to peer traffic.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Site {
-    /// Its address, such as `0000:3b:00.0`.
     pub(crate) address: String,
     /// The host bridge and the bridges on the way down to it, by name.
     pub(crate) bridges: Vec<String>,
-    /// Its NUMA node, if the firmware reports it.
     pub(crate) numa_node: Option<u32>,
     /// Its IOMMU group; `None` while no IOMMU is in use.
     pub(crate) iommu_group: Option<u32>,

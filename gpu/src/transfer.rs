@@ -59,16 +59,13 @@ impl Transfer {
 pub(crate) struct Span {
     /// Address of its first byte: the device's, or 0 for the staged engine, which counts from the region's start.
     pub(crate) address: u64,
-    /// Size in bytes.
     pub(crate) bytes: u64,
 }
 
 /// Limits that transfers to a device are checked against and split by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Shape {
-    /// Log2 of an LBA's bytes.
     pub(crate) lba_shift: u32,
-    /// LBAs of the namespace.
     pub(crate) lba_count: u64,
     /// Most bytes of a command: whole LBAs.
     pub(crate) max_bytes: u64,
@@ -169,7 +166,6 @@ impl<'a> Cut<'a> {
         Ok(())
     }
 
-    /// Returns the LBAs from `lba` to the next boundary.
     fn lbas_before_boundary(&self, lba: u64) -> u64 {
         match u64::from(self.shape.boundary_lbas) {
             0 => u64::MAX,

@@ -174,7 +174,6 @@ impl GioUring {
         &self.core().description
     }
 
-    /// Returns the GPU's partitions, with rings.
     pub(crate) fn partitions(&self) -> Option<&Partitions> {
         match &self.core().engine {
             Engine::Rings(engine) => Some(engine.partitions()),

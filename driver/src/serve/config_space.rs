@@ -124,7 +124,6 @@ impl ConfigSpace {
         self.put(EXPRESS + 0x12, &LINK.to_le_bytes());
     }
 
-    /// Reads `into.len()` bytes at `offset`.
     pub(super) fn read(&self, offset: u64, into: &mut [u8]) -> Outcome {
         let at = place(offset, into.len())?;
         into.copy_from_slice(&self.bytes[at..at + into.len()]);

@@ -73,7 +73,6 @@ impl Device {
         memory.access(|table| controller.step(table, now))
     }
 
-    /// Describes region `index`.
     pub(super) fn region(&self, index: u32) -> Outcome<Region> {
         let plain = |bytes| Ok(Region { bytes, mappable: None });
         match index {
@@ -98,7 +97,6 @@ impl Device {
         }
     }
 
-    /// Reads `into.len()` bytes at `offset` of a region.
     pub(super) fn read(&self, region: u32, offset: u64, into: &mut [u8]) -> Outcome {
         match region {
             0 => {
@@ -119,7 +117,6 @@ impl Device {
         }
     }
 
-    /// Writes `data` at `offset` of a region.
     pub(super) fn write(&mut self, region: u32, offset: u64, data: &[u8]) -> Outcome {
         match region {
             0 => {

@@ -36,7 +36,6 @@ impl Interrupts {
         Interrupts { vectors: vec![None; usize::from(vector_count)], signaller: None }
     }
 
-    /// Number of interrupts of a kind.
     pub(super) fn count(&self, index: u32) -> u32 {
         if index == VFIO_PCI_MSIX_IRQ_INDEX { self.vectors.len() as u32 } else { 0 }
     }
@@ -86,7 +85,6 @@ impl Interrupts {
         Ok(Arc::clone(self.signaller.insert(Arc::new(signaller))))
     }
 
-    /// Forgets the client's eventfds.
     pub(super) fn clear(&mut self) {
         self.vectors.fill(None);
     }

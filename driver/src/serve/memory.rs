@@ -54,12 +54,10 @@ impl ClientMemory {
         self.mappings.is_lost()
     }
 
-    /// Number of pieces.
     pub(super) fn piece_count(&self) -> usize {
         self.pieces.len()
     }
 
-    /// Maps a piece of the client's memory.
     pub(super) fn map(&mut self, ask: &DmaMap, file: Option<File>, sealed_only: bool) -> Outcome {
         check_place(ask)?;
         if self.pieces.len() >= PIECES_MAX {
@@ -163,7 +161,6 @@ impl ClientMemory {
         Ok(())
     }
 
-    /// Unmaps all of the client's pieces.
     pub(super) fn unmap_all(&mut self) {
         for (address, piece) in std::mem::take(&mut self.pieces) {
             self.table.remove(address, piece.len);

@@ -24,7 +24,6 @@ use crate::sys::memory_file;
 /// The longest accepted body; the longest useful ones are region accesses and SPDK's region queries.
 pub(super) const BODY_MAX: usize = 16 << 10;
 
-/// A received request.
 #[derive(Debug)]
 pub(super) struct Message {
     pub(super) header: Header,
@@ -35,7 +34,6 @@ pub(super) struct Message {
     pub(super) strange_files: usize,
 }
 
-/// A reply to a request.
 #[derive(Debug, Default)]
 pub(super) struct Reply {
     pub(super) body: Vec<u8>,
@@ -48,7 +46,6 @@ pub(super) enum Incoming {
     /// No whole message yet.
     Nothing,
     Message(Message),
-    /// The client hung up.
     Gone(String),
     /// The stream is unreadable from here on.
     Nonsense(String),
@@ -66,7 +63,6 @@ impl Deref for Stream {
     }
 }
 
-/// A connected client.
 #[derive(Debug)]
 pub(super) struct Peer {
     stream: Stream,

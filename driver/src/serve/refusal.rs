@@ -14,7 +14,6 @@ impl Refusal {
         Refusal { errno, why: why.to_string() }
     }
 
-    /// The request is invalid.
     pub(super) fn invalid(why: impl ToString) -> Refusal {
         Refusal::new(libc::EINVAL, why)
     }
@@ -30,5 +29,4 @@ impl Refusal {
     }
 }
 
-/// Result of a request.
 pub(super) type Outcome<T = ()> = Result<T, Refusal>;

@@ -26,7 +26,6 @@ const IRQ_HAS_EVENTFD: u32 = 1;
 /// Number of refusals logged individually, so that a client cannot fill the disk.
 const LOGGED_MAX: u32 = 32;
 
-/// A client's conversation.
 #[derive(Debug, Default)]
 pub(super) struct Session {
     is_negotiated: bool,
@@ -34,12 +33,10 @@ pub(super) struct Session {
 }
 
 impl Session {
-    /// Whether the client has negotiated.
     pub(super) fn is_negotiated(&self) -> bool {
         self.is_negotiated
     }
 
-    /// Executes a request.
     pub(super) fn handle(
         &mut self,
         device: &mut Device,

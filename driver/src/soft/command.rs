@@ -2,10 +2,8 @@
 
 use crate::spec::Qid;
 
-/// The bytes of a submission queue entry.
 pub(super) type Entry = [u8; 64];
 
-/// A command's data pointer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Pointer {
     /// PRP entries 1 and 2.
@@ -28,7 +26,6 @@ pub(super) struct Command {
     pub(super) pointer: Pointer,
     /// SLBA as the host sent it, even if a fault redirects the command.
     pub(super) named_lba: u64,
-    /// Command dwords 10 to 15.
     cdw10_15: [u32; 6],
 }
 
@@ -59,7 +56,6 @@ impl Command {
         self
     }
 
-    /// Command dword `number`, 10 to 15.
     #[inline]
     pub(super) fn cdw(&self, number: usize) -> u32 {
         self.cdw10_15[number - 10]

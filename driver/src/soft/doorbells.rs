@@ -17,12 +17,9 @@ const SILENT: u32 = u32::MAX;
 /// The dword of BAR0 that holds the first doorbell.
 const FIRST: usize = DOORBELLS_OFFSET as usize / 4;
 
-/// A doorbell of a queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Side {
-    /// A submission queue's tail.
     Tail,
-    /// A completion queue's head.
     Head,
 }
 
@@ -92,7 +89,6 @@ impl Doorbells {
         self.ring(self.index(qid, side), SILENT);
     }
 
-    /// Forgets all pending rings.
     pub(super) fn silence(&self) {
         for slot in &self.pages.atomics().dwords()[FIRST..] {
             slot.store(SILENT, Ordering::Release);

@@ -21,10 +21,8 @@ use crate::spec::Qid;
 use crate::spec::register::{ShutdownNotification, ShutdownStatus};
 use crate::time::Time;
 
-/// Whether the device answers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Presence {
-    /// It answers.
     #[default]
     Here,
     /// It has no power.

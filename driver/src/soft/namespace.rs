@@ -69,7 +69,6 @@ fn at_start(options: &Options, index: u32, share: u64) -> Namespace {
     Namespace { nsid: Nsid(index + 1), offset, bytes, lba_shift, is_attached: true, protection }
 }
 
-/// The namespaces of the controller, by identifier.
 #[derive(Debug)]
 pub(super) struct Namespaces {
     list: Vec<Namespace>,
@@ -114,7 +113,6 @@ impl Namespaces {
         self.list.iter_mut().find(|namespace| namespace.nsid.0 == nsid)
     }
 
-    /// Capacity of the storage in bytes.
     pub(super) fn capacity(&self) -> u64 {
         self.capacity
     }

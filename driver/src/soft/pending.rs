@@ -13,9 +13,7 @@ use crate::time::Time;
 /// A piece of deferred work.
 #[derive(Debug)]
 pub(super) enum Work {
-    /// Execute and complete a command.
     Execute { entry: Entry, sqid: Qid, verdict: Verdict },
-    /// Post a completion.
     Post { cqid: u16, cqe: Cqe },
 }
 
@@ -76,7 +74,6 @@ impl Pending {
         self.jobs.peek().map(|Reverse(job)| job.due)
     }
 
-    /// Takes one matching command.
     pub(super) fn take(&mut self, is_meant: impl Fn(&Command) -> bool) -> Option<Command> {
         let mut taken = None;
         self.jobs.retain(|Reverse(job)| match &job.work {

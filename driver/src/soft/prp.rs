@@ -14,7 +14,6 @@ use crate::spec::{Iova, Status};
 /// Entries read at a time.
 const BATCH: usize = 64;
 
-/// Appends the pieces of `len` bytes of data to `pieces`.
 pub(super) fn walk(
     dma: &Dma<'_>,
     page_bytes: u64,

@@ -45,9 +45,7 @@ pub(super) struct Rings<'a> {
 /// Result of reading a doorbell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Look {
-    /// Nothing new.
     Same,
-    /// A new value.
     Value(u32),
 }
 
@@ -99,7 +97,6 @@ impl Rings<'_> {
     }
 }
 
-/// A submission queue.
 #[derive(Debug)]
 pub(super) struct SubmissionQueue {
     pub(super) qid: u16,
@@ -184,7 +181,6 @@ impl SubmissionQueue {
     }
 }
 
-/// A completion queue.
 #[derive(Debug)]
 pub(super) struct CompletionQueue {
     pub(super) qid: u16,

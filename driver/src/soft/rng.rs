@@ -14,7 +14,6 @@ impl Rng {
         Rng(mix(seed ^ mix(stream.wrapping_add(GAMMA))))
     }
 
-    /// Returns the next 64 bits.
     pub(super) fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(GAMMA);
         mix(self.0)

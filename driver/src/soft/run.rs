@@ -42,7 +42,6 @@ impl Controller {
         self.injector.iter().flat_map(Injector::counts).collect()
     }
 
-    /// Runs a command that was just fetched.
     #[inline]
     pub(super) fn run(&mut self, entry: &Entry, sqid: Qid, dma: &Dma<'_>) -> Served {
         if self.is_watched {

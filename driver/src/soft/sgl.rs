@@ -90,7 +90,6 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// Walks one segment; returns the descriptor of the next segment, if any.
     fn segment(
         &mut self,
         dma: &Dma<'_>,

@@ -140,7 +140,7 @@ pub(super) enum Effort {
     Read { bytes: u64 },
     /// Data goes to the flash.
     Write { bytes: u64 },
-    /// The buffer is made durable.
+    /// Makes the buffer durable.
     Flush,
     /// Changes only tables.
     Tables,
@@ -172,7 +172,6 @@ impl Pipe {
     }
 }
 
-/// A drive's timing state.
 #[derive(Debug)]
 pub(super) struct Timing {
     profile: TimingProfile,

@@ -9,7 +9,6 @@ use super::status::{DATA_TRANSFER_ERROR, INVALID_FIELD};
 use super::{prp, sgl};
 use crate::spec::{Iova, Status};
 
-/// A run of host memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Piece {
     pub(super) at: Iova,

@@ -33,7 +33,6 @@ pub(crate) fn size(value: &str) -> Parsed<u64> {
     parsed.ok_or_else(|| format!("'{value}' is not a size such as 4096, 64M or 1G"))
 }
 
-/// Parses `on` or `off`.
 pub(super) fn switch(value: &str) -> Parsed<bool> {
     match value {
         "on" => Ok(true),

@@ -25,7 +25,6 @@ pub(crate) struct Pieces(Vec<libc::iovec>);
 unsafe impl Send for Pieces {}
 
 impl Pieces {
-    /// Allocates room for `count` pieces.
     pub(crate) fn with_room(count: usize) -> Pieces {
         Pieces(Vec::with_capacity(count))
     }

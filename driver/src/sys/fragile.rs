@@ -42,7 +42,6 @@ impl FragileMappings {
         at
     }
 
-    /// Unmaps the mapping that starts at `start`.
     pub(crate) fn remove(&mut self, start: usize) {
         self.mappings.remove(&start);
     }

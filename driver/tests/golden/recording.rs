@@ -10,7 +10,6 @@ pub(crate) struct Recording {
 }
 
 impl Recording {
-    /// Returns QEMU's recording.
     pub(crate) fn of_qemu() -> Recording {
         let items = parse(include_str!("qemu.txt")).expect("the recording is well-formed");
         Recording { items }
@@ -25,12 +24,10 @@ impl Recording {
         found.unwrap_or_else(|| panic!("'{name}' was not recorded"))
     }
 
-    /// Returns the data of a command.
     pub(crate) fn data(&self, name: &str) -> &[u8] {
         bytes(self.item(name), "data")
     }
 
-    /// Returns dword 0 of a command's completion.
     pub(crate) fn dw0(&self, name: &str) -> u32 {
         number(self.item(name), "dw0") as u32
     }

@@ -40,7 +40,6 @@ impl TestFile {
         text.parse().expect("a target")
     }
 
-    /// Opens it with a length of `bytes`.
     pub(crate) fn open(&self, path: &str, bytes: u64) -> Device {
         let options = DeviceOptions { file_bytes: Some(bytes), ..DeviceOptions::default() };
         Device::open(&self.target(path), &options).expect("a device")
@@ -78,7 +77,6 @@ pub(crate) fn carry_out<B: IoBuffer + std::fmt::Debug>(
     next(device, queue)
 }
 
-/// Waits for the next completion.
 pub(crate) fn next<B: IoBuffer>(device: &Device, queue: &mut DeviceQueue<B>) -> Completion<B> {
     let start = Instant::now();
     loop {

@@ -41,7 +41,6 @@ struct Lane<B: Carrier> {
     room: [usize; 3],
 }
 
-/// A request in flight.
 #[derive(Debug)]
 struct Pending {
     space: usize,
@@ -53,7 +52,6 @@ struct Pending {
     guards: Vec<Buffer>,
 }
 
-/// A request about to be posted.
 struct Draft<'n, B> {
     command: Command<'n, (B, u64)>,
     pending: Pending,
@@ -73,7 +71,6 @@ pub(crate) struct Reached {
     pub(crate) too_large: u64,
     /// Commands that failed as expected.
     pub(crate) failed: u64,
-    /// Most requests in flight at once.
     pub(crate) in_flight_max: usize,
 }
 
@@ -155,7 +152,6 @@ impl<B: Carrier> Engine<B> {
         }
     }
 
-    /// Executes the whole run.
     pub(crate) fn run(mut self, lies: bool) -> Reached {
         self.measure_room(|lane, room| {
             lane.room = room;
@@ -182,7 +178,6 @@ impl<B: Carrier> Engine<B> {
         reached
     }
 
-    /// Fills every namespace.
     fn fill(&mut self) {
         self.sweep(|run| Operation::Write { run, fua: false });
     }
@@ -251,7 +246,6 @@ impl<B: Carrier> Engine<B> {
         }
     }
 
-    /// Polls until nothing is in flight.
     fn drain(&mut self) {
         for _ in 0..ROUNDS_MAX {
             for lane in 0..self.lanes.len() {
@@ -363,7 +357,6 @@ impl<B: Carrier> Engine<B> {
         memory
     }
 
-    /// Returns the content of its buffer at post.
     fn data_for(&mut self, operation: &Operation, space: usize, memory: &Memory) -> Vec<u8> {
         let Space { namespace, model } = &self.spaces[space];
         let mut data = vec![0x5a; memory.pieces.iter().map(|piece| piece.len()).sum()];

@@ -116,7 +116,6 @@ fn pieces(random: &mut Random, bytes: u64, step: u64, most: u64) -> Vec<u64> {
     lens
 }
 
-/// A request's memory.
 #[derive(Debug)]
 pub(crate) struct Memory {
     pub(crate) pieces: Vec<Buffer>,
@@ -124,7 +123,6 @@ pub(crate) struct Memory {
     pub(crate) shape: Shape,
 }
 
-/// Source of pieces.
 #[derive(Debug)]
 pub(crate) struct Arena {
     controller: Controller,
@@ -195,7 +193,6 @@ pub(crate) fn guards_hold(guards: &[Buffer]) -> bool {
     guards.iter().all(|guard| guard.chunks(INTACT.len()).all(|part| part == &INTACT[..part.len()]))
 }
 
-/// Copies `bytes` into the pieces, in order.
 pub(crate) fn scatter(pieces: &mut [Buffer], mut bytes: &[u8]) {
     for piece in pieces {
         let (now, later) = bytes.split_at(piece.len());
@@ -205,7 +202,6 @@ pub(crate) fn scatter(pieces: &mut [Buffer], mut bytes: &[u8]) {
     assert!(bytes.is_empty(), "the pieces hold all of it");
 }
 
-/// Returns the bytes of the pieces, in order.
 pub(crate) fn gather(pieces: &[Buffer]) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(pieces.iter().map(|piece| piece.len()).sum());
     pieces.iter().for_each(|piece| bytes.extend_from_slice(piece));

@@ -5,7 +5,6 @@ use adit_driver::{CommandError, Namespace, RejectReason};
 
 use crate::random::Random;
 
-/// A run of LBAs of one namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Run {
     pub(crate) first: u64,
@@ -83,9 +82,7 @@ impl Bad {
     }
 }
 
-/// Status code Compare Failure (type 2h, code 85h).
 const COMPARE_FAILURE: Status = Status::new(2, 0x85);
-/// Status code LBA Out of Range (type 0h, code 80h).
 const LBA_OUT_OF_RANGE: Status = Status::new(0, 0x80);
 
 impl Operation {
@@ -123,7 +120,6 @@ impl Operation {
         }
     }
 
-    /// Returns the LBAs it reads and those it changes.
     fn touches(&self) -> (Vec<Run>, Vec<Run>) {
         match self {
             Operation::Read(run) | Operation::Compare { run, .. } | Operation::Verify(run) => {
@@ -157,7 +153,6 @@ impl Operation {
         }
     }
 
-    /// Returns the expected result.
     pub(crate) fn outcome(&self) -> Result<(), CommandError> {
         match self {
             Operation::Compare { differs: true, .. } => Err(CommandError::Status(COMPARE_FAILURE)),

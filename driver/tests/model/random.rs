@@ -1,6 +1,5 @@
 //! A seeded stream of choices (SplitMix64): the same seed makes the same run on every machine.
 
-/// A seeded random stream.
 #[derive(Debug)]
 pub(crate) struct Random(u64);
 
@@ -22,12 +21,10 @@ impl Random {
         self.next() % end
     }
 
-    /// Returns a number from `low` to `high`, both included.
     pub(crate) fn between(&mut self, low: u64, high: u64) -> u64 {
         low + self.below(high - low + 1)
     }
 
-    /// Returns true in `percent` of a hundred cases.
     pub(crate) fn chance(&mut self, percent: u64) -> bool {
         self.below(100) < percent
     }

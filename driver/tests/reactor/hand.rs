@@ -39,13 +39,11 @@ impl Hand {
         self.rig.now()
     }
 
-    /// Runs one turn of the lane, now.
     pub(crate) fn turn(&mut self) -> Turn {
         let now = self.lane.now();
         self.lane.turn(now)
     }
 
-    /// Runs a turn, settles the controller, and runs another turn.
     pub(crate) fn exchange(&mut self) {
         self.turn();
         self.rig.settle();

@@ -19,7 +19,6 @@ use adit_driver::{Buffer, Completion, Controller, ControllerOptions, Namespace};
 
 use crate::rig::Rig;
 
-/// A software controller with its own thread.
 struct Machine {
     bus: Arc<SoftBus>,
     controller: Controller,

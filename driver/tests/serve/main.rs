@@ -41,7 +41,6 @@ fn wait_for(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// Asserts that a good client is served.
 fn works(socket: &Path) {
     let bus = VfioUser::open(socket).expect("a good client is served");
     assert_eq!(bus.read32(8), 0x0002_0000, "VS");

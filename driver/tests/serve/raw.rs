@@ -24,7 +24,6 @@ pub(crate) const REPLY: u32 = 1;
 pub(crate) const NO_REPLY: u32 = 1 << 4;
 pub(crate) const ERROR: u32 = 1 << 5;
 
-/// A parsed reply.
 #[derive(Debug)]
 pub(crate) struct Reply {
     pub(crate) id: u16,
@@ -56,14 +55,12 @@ pub(crate) fn header(id: u16, command: u16, size: u32, flags: u32) -> Vec<u8> {
 }
 
 impl Raw {
-    /// Connects without sending anything.
     pub(crate) fn connect(socket: &Path) -> Raw {
         let stream = UnixStream::connect(socket).expect("connected");
         stream.set_read_timeout(Some(Duration::from_secs(10))).expect("timeout");
         Raw { stream, next_id: 100 }
     }
 
-    /// Connects and negotiates.
     pub(crate) fn open(socket: &Path) -> Raw {
         let mut raw = Raw::connect(socket);
         let reply = raw.ask(VERSION, b"\0\0\x01\0{\"capabilities\":{\"max_msg_fds\":8}}\0");
@@ -137,7 +134,6 @@ impl Raw {
         assert_eq!((reply.flags, reply.body), (REPLY, access));
     }
 
-    /// Whether the server has hung up.
     pub(crate) fn is_hung_up(&mut self) -> bool {
         loop {
             match self.receive() {

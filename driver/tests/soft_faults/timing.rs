@@ -61,7 +61,6 @@ fn run(device: &Device, loads: &mut [Load], end: Time) {
     }
 }
 
-/// Returns commands per second of each load.
 fn rates(device: &Device, loads: &mut [Load]) -> Vec<f64> {
     run(device, loads, device.controller.now() + WINDOW);
     let (start, before) =
@@ -72,7 +71,6 @@ fn rates(device: &Device, loads: &mut [Load]) -> Vec<f64> {
     done.map(|done| done as f64 / seconds).collect()
 }
 
-/// Returns commands per second of one load.
 fn rate(model: TimingModel, depth: u32, bytes: usize, writes: bool) -> f64 {
     let device = Device::new(&format!("null,model={model},mqes=1024,mdts=7"));
     rates(&device, &mut [Load::new(&device, depth, bytes, writes)])[0]

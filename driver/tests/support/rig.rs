@@ -58,7 +58,6 @@ impl Watch {
         })
     }
 
-    /// Number of mappings.
     pub(crate) fn mapped(&self) -> usize {
         self.live.lock().expect("not poisoned").len()
     }
@@ -79,7 +78,6 @@ impl Watch {
         *self.lie.lock().expect("not poisoned") = None;
     }
 
-    /// Makes function resets fail from now on.
     pub(crate) fn fail_reset(&self) {
         self.reset_fails.store(true, Ordering::Relaxed);
     }
@@ -90,7 +88,6 @@ impl Watch {
         self.resets.load(Ordering::Relaxed)
     }
 
-    /// Makes function resets work again.
     #[allow(dead_code, reason = "not every test that includes this file needs it")]
     pub(crate) fn allow_reset(&self) {
         self.reset_fails.store(false, Ordering::Relaxed);
@@ -253,7 +250,6 @@ impl Rig {
         self.controller.now()
     }
 
-    /// Sets the [`Verdict`] of each command.
     pub(crate) fn hook(&self, hook: impl FnMut(&Sqe, Qid) -> Verdict + Send + 'static) {
         self.bus.soft.with_controller(|controller| controller.set_hook(hook));
     }
@@ -262,12 +258,10 @@ impl Rig {
         self.bus.soft.with_controller(|controller| controller.clear_hook());
     }
 
-    /// Gives every I/O command `verdict`.
     pub(crate) fn all_io(&self, verdict: Verdict) {
         self.hook(move |_, qid| if qid.is_admin() { Verdict::Run } else { verdict });
     }
 
-    /// Gives every read `verdict`.
     pub(crate) fn all_reads(&self, verdict: Verdict) {
         self.hook(move |sqe, qid| {
             if !qid.is_admin() && sqe.io_opcode() == IoOpcode::READ {
@@ -285,7 +279,6 @@ impl Rig {
         });
     }
 
-    /// Steps the controller until it is idle.
     pub(crate) fn settle(&self) {
         while self.bus.soft.step() > 0 {}
     }
@@ -302,7 +295,6 @@ impl Rig {
         finished
     }
 
-    /// Runs `f` and checks that it takes a bounded time.
     pub(crate) fn bounded<R>(&self, f: impl FnOnce() -> R) -> R {
         let started = self.now();
         let result = f();

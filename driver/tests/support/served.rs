@@ -41,7 +41,6 @@ impl Served {
         Served { socket, jobs: Some(jobs), thread }
     }
 
-    /// Returns the path that clients connect to.
     pub(crate) fn socket(&self) -> &Path {
         &self.socket
     }

@@ -29,7 +29,6 @@ constexpr u32 PENDING = 0xffffffff;
         }                                                                           \
     } while (0)
 
-// Prints a test's name and runs it.
 #define RUN(name)                   \
     do {                            \
         std::printf("%s\n", #name); \

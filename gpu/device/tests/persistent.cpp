@@ -1,6 +1,6 @@
-// The persistent kernel: blocks are issued while it runs, it stops and goes on, and others wait or give up beside it.
+// The persistent kernel: blocks are issued while it runs, it stops and continues, and others wait or abandon beside it.
 //
-// With a known fault it must not pass:
+// The program must fail with each known fault:
 // canary: ADIT_BREAK_GENERATION a warp that comes late counts for the next use of a block
 #include "world.h"
 

@@ -1,7 +1,7 @@
-// Rings and blocks of many shapes, by one-shot kernels: every command is done exactly once, and the data is right.
+// Rings and blocks of many shapes, by one-shot kernels: every command is executed exactly once, and the data is right.
 //
-// Every test prints its name; a check that fails prints what and where, and aborts. With a known fault it must
-// not pass:
+// Every test prints its name; a failed check prints its condition and place, and aborts. The program must fail with
+// each known fault:
 // canary: ADIT_BREAK_PUBLISH an entry is published before it is written
 // canary: ADIT_BREAK_HARVEST two warps harvest a ring at a time
 // canary: ADIT_BREAK_COMBINE a combiner leaves while others count on it

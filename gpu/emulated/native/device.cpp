@@ -11,7 +11,6 @@ namespace {
 
 constexpr u32 CAPABILITY_MAJOR = 9;
 constexpr u32 FIRST_BUS = 0x17;
-// First driver with attribute 152.
 constexpr u32 MMAP_ATTRIBUTE_DRIVER = 13030;
 
 bool is_device(int ordinal) { return ordinal >= 0 && static_cast<u32>(ordinal) < settings().gpus; }

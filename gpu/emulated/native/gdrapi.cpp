@@ -1,7 +1,7 @@
 // An emulated gdrcopy: pins GPU memory and maps it for the CPU (public interface of gdrcopy 2.x).
 //
-// It pins and maps whole 64 KiB pages, and pinning counts against the settings' bar1. If the settings disable it, only
-// gdr_open works, and fails: `absent` is a machine without its kernel module.
+// It pins and maps whole 64 KiB pages, and pinning counts against the settings' bar1. The setting `absent` makes
+// gdr_open fail, as without the kernel module; `refused` makes only pinning fail.
 #include <sys/mman.h>
 
 #include <cerrno>

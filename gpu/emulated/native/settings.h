@@ -1,14 +1,14 @@
-// What an emulated GPU is like and which calls fail: a comma list, read at load from ADIT_EMULATED_GPU and set at run
-// time.
+// The properties of an emulated GPU and the calls that fail: a comma list, read at load from ADIT_EMULATED_GPU and set
+// at run time.
 //
 // gpus=N driver=N sms=N memory=BYTES bar1=BYTES ordering=N    numbers; the defaults are below
-// no-green no-dma-buf no-rdma no-vmm coherent free-waits      what it lacks or has
+// no-green no-dma-buf no-rdma no-vmm coherent free-waits      features it lacks or has
 // dma-buf-mmap=on|off   host-register=ok|refused   io-register=ok|needs-touch|not-permitted|lost
 // nvrtc=ok|error   gdr=ok|absent|refused   patience=MS   exit=MS
 // fail=FUNCTION:CODE[:NTH]    each call of FUNCTION fails with CODE, or only the NTH from now: the documented name,
 //                             or the symbol's; `kernel` is a launched kernel, whose context is then broken
 //
-// A list replaces all of the list before. An unknown word is refused as a whole and changes nothing.
+// A list replaces the whole previous list. A list with an unknown word is refused and changes nothing.
 #pragma once
 #include <string>
 #include <vector>
@@ -17,7 +17,6 @@
 
 namespace emulated {
 
-// A function that fails.
 struct Failure {
     std::string function;
     u32 code;
@@ -48,7 +47,6 @@ struct Settings {
     std::vector<Failure> failures;
 };
 
-// Returns a copy of the current settings.
 Settings settings();
 
 // Returns the code that this call of a function must fail with, or 0.

@@ -94,7 +94,6 @@ Result before_free() {
 
 using namespace emulated;
 
-// Fills a Report.
 ADIT_EXPORT void adit_emulated_report(Report* report) {
     State& all = state();
     std::lock_guard<std::mutex> held(all.lock);

@@ -27,7 +27,6 @@ struct Stream {
     void wait(u64 position);
 };
 
-// Makes a stream and its thread.
 std::shared_ptr<Stream> start_stream(Handle context, u32 flags, int priority, bool is_legacy);
 void close_stream(const std::shared_ptr<Stream>& stream);
 

@@ -229,7 +229,6 @@ fn dma_buf(address: u64, bytes: usize) -> Result<i32, CUresult> {
     if result == SUCCESS { Ok(file) } else { Err(result) }
 }
 
-/// Maps a file's first page.
 fn map_file(file: i32) -> *mut c_void {
     // SAFETY: a fresh mapping.
     unsafe {

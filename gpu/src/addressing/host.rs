@@ -121,7 +121,6 @@ struct Queue {
     qid: u32,
     sq: u64,
     cq: u64,
-    /// Commands sent so far.
     sent: u32,
 }
 
@@ -152,7 +151,6 @@ pub(super) fn count(table: &mut Table, object_bytes: u64, objects: u64) -> Resul
     Ok(Fetched { objects, commands, ..host.counted.get() })
 }
 
-/// Builds a command's dwords.
 fn command(opcode: u32, lba: u64, bytes: u64, pointer: Pointer) -> [u32; 16] {
     let mut dwords = [0; 16];
     dwords[0] = opcode | u32::from(pointer.is_sgl) << 14;

@@ -28,11 +28,9 @@ pub const RUN_BYTES: u64 = 64 << 10;
 pub const LBA_BYTES: u64 = 512;
 /// Largest part of a region for which tables are built and objects counted, in bytes.
 pub const COUNTED_BYTES_MAX: u64 = 4 << 30;
-/// Most bytes of a command.
 const TRANSFER_BYTES_MAX: u64 = 1 << 20;
 /// Bytes of an SGL descriptor (NVMe Base 2.0 figure 96).
 const DESCRIPTOR_BYTES: u64 = 16;
-/// Bytes of a PRP entry.
 const ENTRY_BYTES: u64 = 8;
 
 /// A way to point to data.

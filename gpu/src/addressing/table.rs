@@ -14,7 +14,6 @@ use super::{Form, LBA_BYTES, RUN_BYTES, TRANSFER_BYTES_MAX};
 pub(super) const REGION: u64 = 1 << 40;
 /// Device address of the table.
 pub(super) const LISTS: u64 = 1 << 50;
-/// Pages of a run.
 const RUN_PAGES: u64 = RUN_BYTES / PAGE_BYTES;
 
 /// A command's data pointer.
@@ -164,7 +163,6 @@ impl Table {
     }
 }
 
-/// Returns the number of pages that a transfer touches.
 fn pages_of(offset: u64, bytes: u64) -> u64 {
     (offset % PAGE_BYTES + bytes).div_ceil(PAGE_BYTES)
 }

@@ -132,7 +132,6 @@ fn keep_busy(rig: &mut Rig, rounds: &[Round], commands: &mut u64) -> Result<()> 
     Ok(())
 }
 
-/// Waits until the last rounds are over.
 fn settle(rig: &Rig, queues: u32) -> Result<()> {
     let begin = std::time::Instant::now();
     while !(0..queues).all(|ring| rig.load.is_over(ring)) {

@@ -20,7 +20,6 @@ const HEADER_BYTES: u64 = size_of::<Iocb>() as u64;
 const CONTEXT_BYTES: u64 = size_of::<Context>() as u64;
 const ARGUMENTS_BYTES: u64 = size_of::<IssueArguments>() as u64;
 
-/// One use of a block.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Round {
     /// Number of contexts to use, from the first on.
@@ -168,7 +167,6 @@ impl Load {
         self.iocbs.write(at, generation.as_bytes())
     }
 
-    /// Whether the last use of a block has ended.
     pub(crate) fn is_over(&self, block: u32) -> bool {
         let over = self.over.words()[block as usize].load(Ordering::Acquire);
         over == self.generations[block as usize]

@@ -153,7 +153,6 @@ impl<'a> Watch<'a> {
         self.stop.load(Ordering::Relaxed)
     }
 
-    /// Reports the current step.
     pub(crate) fn tell(&self, what: &str) {
         (self.tell)(what);
     }

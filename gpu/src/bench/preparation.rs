@@ -15,7 +15,6 @@ use crate::transfer::{Direction, Shape, Span, Transfer};
 
 /// Tensors of a layer.
 pub(super) const TENSORS: u64 = 8_000;
-/// Bytes of each tensor.
 const TENSOR_BYTES: u64 = 4096;
 const LBA_SHIFT: u32 = 9;
 /// Number of fillings.

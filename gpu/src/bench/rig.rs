@@ -30,7 +30,6 @@ pub(crate) struct Rig {
     parts: Option<Parts>,
 }
 
-/// The parts of a rig.
 #[derive(Debug)]
 pub(crate) struct Parts {
     pub(crate) server: Server,
@@ -92,7 +91,6 @@ impl DerefMut for Rig {
 }
 
 impl Parts {
-    /// Returns the device of a ring.
     pub(crate) fn device_of(&self, ring: u32) -> usize {
         let is_its = |(first, count): &(u32, u32)| (*first..first + count).contains(&ring);
         self.ranges.iter().position(is_its).expect("every ring is a device's")

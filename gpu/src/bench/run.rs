@@ -16,7 +16,6 @@ use crate::program::Program;
 
 /// Bytes of GPU or host memory that commands read into.
 const DATA_BYTES: u64 = 64 << 20;
-/// Size of the namespace.
 const NAMESPACE_BYTES: u64 = 1 << 30;
 
 /// Warps of a kernel on the emulated GPU, where each is a thread.

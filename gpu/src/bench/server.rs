@@ -62,7 +62,6 @@ impl Server {
         Ok(Server::Cpu(controllers, pool))
     }
 
-    /// Returns the controller of a queue.
     pub(crate) fn device_of(&self, queue: u32) -> usize {
         match self {
             Server::Gpu(..) => 0,

@@ -3,7 +3,6 @@
 
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-/// Kinds of bad commands.
 pub(crate) const BAD_KINDS: usize = 16;
 /// Most commands of a queue that wait for a late completion at a time.
 pub(super) const DELAYED_MAX: usize = 32;
@@ -46,7 +45,6 @@ pub(super) struct ControllerQueue {
     pub(super) delayed: [u32; DELAYED_MAX],
 }
 
-/// The argument of `adit_controller`.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable)]
 #[repr(C)]
 pub(super) struct ControllerArguments {

@@ -63,7 +63,6 @@ impl Copier {
         *self = Copier::none();
     }
 
-    /// Copies into the GPU's memory.
     pub(super) fn write(&mut self, gpu: &Gpu, to: u64, bytes: &[u8]) -> Result<()> {
         let _bound = gpu.bind()?;
         for (index, chunk) in bytes.chunks(BUFFER_BYTES).enumerate() {
@@ -75,7 +74,6 @@ impl Copier {
         self.wait(gpu)
     }
 
-    /// Copies out of the GPU's memory.
     pub(super) fn read(&mut self, gpu: &Gpu, from: u64, bytes: &mut [u8]) -> Result<()> {
         let _bound = gpu.bind()?;
         for (index, chunk) in bytes.chunks_mut(BUFFER_BYTES).enumerate() {
@@ -90,7 +88,6 @@ impl Copier {
         Ok(())
     }
 
-    /// Fills the GPU's memory with zeroes.
     pub(super) fn zero(&mut self, gpu: &Gpu, at: u64, bytes: u64) -> Result<()> {
         let _bound = gpu.bind()?;
         self.wait(gpu)?;

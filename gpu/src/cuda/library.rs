@@ -228,7 +228,6 @@ impl Cuda {
         if result == code::SUCCESS { Ok(()) } else { Err(self.error(what, call, result)) }
     }
 
-    /// Creates the error of a result.
     pub(crate) fn error(&self, what: impl fmt::Display, call: &'static str, result: u32) -> Error {
         let name = self.name(result);
         match result {

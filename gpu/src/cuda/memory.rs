@@ -113,7 +113,6 @@ impl DeviceMemory {
         DeviceMemory { gpu: gpu.clone(), address, bytes, kind: Kind::Borrowed }
     }
 
-    /// Returns its GPU address.
     pub(crate) fn address(&self) -> u64 {
         self.address
     }
@@ -123,7 +122,6 @@ impl DeviceMemory {
         self.bytes
     }
 
-    /// Zeroes it synchronously.
     pub(crate) fn zero(&self) -> Result<()> {
         self.gpu.with_copier(|copier| copier.zero(&self.gpu, self.address, self.bytes))
     }
@@ -261,17 +259,14 @@ impl PinnedMemory {
         Ok(memory)
     }
 
-    /// Returns its CPU address.
     pub(crate) fn host(&self) -> NonNull<u8> {
         self.host
     }
 
-    /// Returns its GPU address.
     pub(crate) fn address(&self) -> u64 {
         self.address
     }
 
-    /// Size in bytes.
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes
     }

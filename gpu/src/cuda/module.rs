@@ -21,7 +21,6 @@ unsafe impl Send for Module {}
 // SAFETY: as above.
 unsafe impl Sync for Module {}
 
-/// A kernel of a module.
 #[derive(Clone, Debug)]
 pub(crate) struct Function {
     _module: Arc<Module>,

@@ -40,7 +40,6 @@ pub(crate) struct Partitions {
     pub(crate) io: Partition,
     /// For compute: the rest.
     pub(crate) compute: Partition,
-    /// How they are separated.
     pub(crate) kind: PartitionKind,
 }
 
@@ -56,7 +55,6 @@ pub(crate) enum PartitionKind {
     },
 }
 
-/// A part of the GPU.
 #[derive(Debug)]
 pub(crate) struct Partition {
     gpu: Arc<Gpu>,

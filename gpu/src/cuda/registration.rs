@@ -110,7 +110,6 @@ impl Registration {
         Err(refusal(gpu, result))
     }
 
-    /// Returns its GPU address.
     pub(crate) fn address(&self) -> u64 {
         self.address
     }

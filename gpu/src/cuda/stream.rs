@@ -59,7 +59,6 @@ unsafe impl Send for Stream {}
 unsafe impl Sync for Stream {}
 
 impl Stream {
-    /// Returns the GPU that executes it.
     pub(crate) fn gpu(&self) -> &Arc<Gpu> {
         &self.gpu
     }

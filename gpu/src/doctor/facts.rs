@@ -21,7 +21,6 @@ use crate::uring::Device;
 const ORDERED: i32 = 100;
 /// The number of hardware queues for streams in a GPU.
 const STREAM_QUEUES_MAX: u32 = 32;
-/// The file of iommufd.
 const IOMMUFD: &str = "/dev/iommu";
 
 /// Rows about the GPU and its driver.

@@ -34,7 +34,6 @@ pub(crate) struct MappedPages {
     is_device: fn(usize) -> bool,
 }
 
-/// One page of registers.
 #[derive(Debug)]
 pub(super) struct Page {
     key: Key,
@@ -101,7 +100,6 @@ impl MappedPages {
 }
 
 impl Page {
-    /// Returns its GPU address.
     fn address(&self) -> u64 {
         self.registration.as_ref().expect("there until it is dropped").address()
     }

@@ -21,7 +21,6 @@ use crate::paths::HostBlock;
 use crate::program::{Kernel, Program};
 use crate::queue::Queue;
 
-/// Entries of the queue.
 const DEPTH: u32 = 4;
 /// Bytes that the command reads at most: one LBA.
 const DATA_BYTES: u64 = 4096;

@@ -14,7 +14,6 @@ pub(crate) struct Filling<'a> {
     lanes: Vec<Lane<'a>>,
 }
 
-/// The blocks of one device.
 struct Lane<'a> {
     cut: Cut<'a>,
     sink: Sink<'a>,

@@ -21,7 +21,6 @@ pub(crate) struct Exposed {
     memory: DeviceMemory,
 }
 
-/// The view of the memory for a device.
 #[derive(Debug)]
 pub(super) enum View {
     /// The memory at its own address.
@@ -90,7 +89,6 @@ impl Exposed {
         Ok(Arc::new(Exposed { view, memory }))
     }
 
-    /// Returns the memory itself.
     pub(crate) fn memory(&self) -> &DeviceMemory {
         &self.memory
     }

@@ -35,7 +35,6 @@ struct Functions {
     _library: Library,
 }
 
-/// A mapping of GPU memory in this process.
 pub(crate) struct GdrMapping {
     session: Session,
     pinned: Handle,
@@ -48,7 +47,6 @@ unsafe impl Send for GdrMapping {}
 // SAFETY: as above; nothing is called through a shared reference.
 unsafe impl Sync for GdrMapping {}
 
-/// An open `/dev/gdrdrv`.
 struct Session {
     functions: &'static Functions,
     raw: NonNull<c_void>,
@@ -68,7 +66,6 @@ fn not_loaded(why: &libloading::Error) -> String {
 }
 
 impl Functions {
-    /// Loads the library, once.
     fn load() -> Result<&'static Functions> {
         static LOADED: OnceLock<Result<Functions, String>> = OnceLock::new();
         // SAFETY: loading runs the library's initialisers, as linking with it would.

@@ -54,7 +54,6 @@ impl HostBlock {
         Ok(Arc::new(HostBlock { registration, memory }))
     }
 
-    /// Returns the GPU address of the first byte.
     pub(crate) fn address(&self) -> u64 {
         self.registration.address()
     }

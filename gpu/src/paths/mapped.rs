@@ -12,9 +12,7 @@ use crate::error::Result;
 /// Memory that the GPU can access, with what a device needs to map it.
 #[derive(Clone, Debug)]
 pub(crate) enum Block {
-    /// GPU memory.
     Gpu(Arc<Exposed>),
-    /// Host memory.
     Host(Arc<HostBlock>),
 }
 
@@ -28,7 +26,6 @@ pub(crate) enum Mapped {
 }
 
 impl Block {
-    /// Returns the GPU address of the first byte.
     pub(crate) fn address(&self) -> u64 {
         match self {
             Block::Gpu(exposed) => exposed.memory().address(),
@@ -62,7 +59,6 @@ impl Block {
 }
 
 impl Mapped {
-    /// Returns the device address of the first byte.
     pub(crate) fn iova(&self) -> Iova {
         match self {
             Mapped::Here(buffer) => buffer.iova(),

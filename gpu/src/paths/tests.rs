@@ -70,7 +70,6 @@ impl Rig {
         Queue::attach(&self.gpu, controller, &self.namespace, depth, places, doorbells)
     }
 
-    /// Returns a proxy's doorbells.
     pub(crate) fn proxy(&self) -> Doorbells {
         let proxy = ProxyThread::start(&self.gpu, &ProxyOptions::default());
         Doorbells::Proxy(proxy.expect("a proxy"))

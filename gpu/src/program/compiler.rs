@@ -20,14 +20,12 @@ const COMPILATION: u32 = 6;
 /// Output of NVRTC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Form {
-    /// Machine code.
     Cubin,
     /// PTX text, zero-terminated.
     Ptx,
 }
 
 functions! {
-    /// NVRTC's functions.
     Nvrtc, required {
         fn nvrtcVersion(*mut c_int, *mut c_int);
         fn nvrtcGetNumSupportedArchs(*mut c_int);

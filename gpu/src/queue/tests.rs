@@ -6,7 +6,6 @@ use super::*;
 use crate::alone;
 use crate::paths::tests::Rig;
 
-/// Places of rings.
 const PLACES: [(Place, Place); 4] = [
     (Place::Host, Place::Host),
     (Place::Host, Place::Gpu),

@@ -5,9 +5,7 @@ use std::time::{Duration, Instant};
 
 use crate::error::Error;
 
-/// The check of the driver and the GPU.
 pub(super) const DRIVER: &str = "driver and GPU";
-/// The check of the device code's compiler.
 pub(super) const CODE: &str = "device code";
 /// The checks that all others depend on.
 const ESSENTIAL: [&str; 2] = [DRIVER, CODE];
@@ -79,7 +77,6 @@ pub fn verdict(checks: &[Check]) -> Verdict {
 /// Why a check did not pass.
 #[derive(Debug)]
 pub(super) enum Objection {
-    /// Something is wrong.
     Wrong(String),
     /// The crate returned an error.
     Error(Error),

@@ -85,7 +85,6 @@ fn there_and_back(uring: &GioUring) -> Result<u64, Objection> {
     Ok(commands)
 }
 
-/// Describes the chosen doorbells.
 fn doorbells(uring: &GioUring) -> String {
     match &uring.description().doorbells {
         Some((name, Some(why))) => format!("doorbells {name}: {why}"),

@@ -10,7 +10,6 @@ use crate::cuda::{DeviceMemory, Gpu, PartitionKind, Partitions};
 use crate::error::Error;
 use crate::program::Program;
 
-/// Multiprocessors of the I/O partition.
 const SMS: u32 = 8;
 /// Bytes of GPU memory that commands may point to.
 pub(super) const DATA_BYTES: u64 = 2 << 20;
@@ -25,7 +24,6 @@ pub(super) struct Machine {
     pub(super) partitions: Partitions,
 }
 
-/// Opens the GPU.
 pub(super) fn open(gpu: u32, opened: &mut Option<Arc<Gpu>>) -> Seen {
     let gpu = Gpu::open(gpu)?;
     let info = gpu.info();
@@ -39,7 +37,6 @@ pub(super) fn open(gpu: u32, opened: &mut Option<Arc<Gpu>>) -> Seen {
     Ok(seen)
 }
 
-/// Compiles the device code for it.
 pub(super) fn compile(gpu: Option<&Arc<Gpu>>, machine: &mut Option<Machine>) -> Seen {
     let gpu = gpu.ok_or(Objection::Missing("it is compiled for a GPU, and there is none"))?;
     let program = Program::load(gpu)?;
@@ -54,7 +51,6 @@ pub(super) fn no_gpu() -> Objection {
     Objection::Missing("it needs a GPU")
 }
 
-/// Explains why a check cannot run.
 pub(super) fn missing() -> Objection {
     Objection::Missing("it needs a GPU and the compiled device code")
 }

@@ -29,9 +29,7 @@ use machine::Machine;
 /// A check, by its requirements.
 #[derive(Clone, Copy)]
 enum Body {
-    /// The GPU and the compiled device code.
     Whole(fn(&Machine) -> Seen),
-    /// The GPU alone.
     Gpu(fn(&Arc<Gpu>) -> Seen),
 }
 use Body::Whole;

@@ -17,7 +17,6 @@ const COUNT: u32 = 256;
 const TOTAL: u64 = 4 * COUNT as u64;
 /// Time limit for everything.
 pub(super) const LONG: Duration = Duration::from_secs(30);
-/// LBAs of a namespace with media.
 const MEDIA_LBAS: u64 = 4096;
 /// Bytes of each data transfer, and number of transfers.
 const PIECE_BYTES: u64 = 4096;
@@ -37,12 +36,10 @@ pub(super) fn shape(queues: u32, depth: u32) -> Shape {
     }
 }
 
-/// Returns a round over one ring.
 pub(super) fn round(ring: u32, (count, total): (u32, u64), timeout: Duration) -> Round {
     Round { count, total, first_ring: ring, ring_count: 1, timeout }
 }
 
-/// Checks that every command of some blocks succeeded.
 pub(super) fn all_succeeded(headers: &[Iocb]) -> Result<(), Objection> {
     let failed: u64 = headers.iter().map(|header| header.failed).sum();
     expect(failed == 0, || format!("{failed} commands failed"))

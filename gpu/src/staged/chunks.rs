@@ -51,7 +51,6 @@ impl<R> Chunks<R> {
         if self.free.len() > reserved { self.free.pop() } else { None }
     }
 
-    /// Returns a chunk.
     pub(super) fn put(&mut self, chunk: Buffer) {
         assert!(self.free.len() < self.count, "a chunk comes back once");
         self.free.push(chunk);

@@ -27,13 +27,11 @@ pub(super) trait Copies: Send {
     /// Registers `memory` with the GPU. `owner` keeps it mapped and is dropped after it is unregistered.
     fn register(&mut self, memory: &mut Buffer, owner: Buffer) -> Result<Self::Registration>;
 
-    /// Creates a line.
     fn line(&mut self) -> Result<Self::Line>;
 
     /// Makes later requests on the line wait for the event.
     fn wait(&mut self, line: &Self::Line, event: &Self::Event) -> Result<()>;
 
-    /// Whether the event has happened.
     fn has_happened(&mut self, event: &Self::Event) -> Result<bool>;
 
     /// Copies the first `bytes` of `from` to the GPU's address `to`.

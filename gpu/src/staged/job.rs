@@ -30,7 +30,6 @@ pub(super) struct Job<C: Copies> {
     line: C::Line,
     /// How each context ended, or would end if the deadline came now.
     statuses: Vec<u32>,
-    /// The next context to start.
     next: usize,
     /// Contexts without a final answer from the device, including those not started.
     owed: usize,
@@ -290,7 +289,6 @@ impl<C: Copies> Job<C> {
         self.owed == 0
     }
 
-    /// Returns the command to retry.
     pub(super) fn context_of(&self, tag: Tag) -> Context {
         self.work.contexts[tag.context as usize]
     }

@@ -20,10 +20,8 @@ use super::work::Work;
 use crate::error::{Error, Result};
 use crate::outcome::RESET;
 
-/// Configuration of a lane.
 #[derive(Clone, Debug)]
 pub(super) struct LaneOptions {
-    /// Entries of the queue pair.
     pub(super) depth: u32,
     /// Number of chunks, each for one command.
     pub(super) chunks: usize,
@@ -35,7 +33,6 @@ pub(super) struct LaneOptions {
     pub(super) drain: Duration,
 }
 
-/// A finished command.
 type Landed = (Buffer, Tag, Result<u32, CommandError>);
 
 /// A device's queue pair, its chunks and its jobs.
@@ -47,7 +44,6 @@ pub(super) struct Lane<C: Copies> {
     refusals: C::Line,
     /// Time limit of copies under way when it is dropped.
     drain: Duration,
-    /// Scratch; keeps its capacity.
     landed: Vec<Landed>,
 }
 
@@ -123,7 +119,6 @@ impl<C: Copies> Lane<C> {
         self.means.has_lost_lines
     }
 
-    /// Returns the counters.
     pub(super) fn stats(&self) -> Stats {
         self.means.stats
     }

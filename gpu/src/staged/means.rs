@@ -24,17 +24,14 @@ pub(super) struct Tag {
     pub(super) was_sent_before: bool,
 }
 
-/// What a command owns.
 pub(super) type Owned = (Prefix, Tag);
 
-/// A command to retry.
 pub(super) struct Later {
     pub(super) due: Time,
     pub(super) chunk: Buffer,
     pub(super) tag: Tag,
 }
 
-/// Result of posting a command.
 pub(super) enum Posted {
     /// The queue has it.
     Yes,
@@ -47,9 +44,7 @@ pub(super) enum Posted {
 /// Place of a region of the pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Area {
-    /// The GPU's address.
     pub(crate) address: u64,
-    /// Its size in bytes.
     pub(crate) bytes: u64,
 }
 
@@ -88,7 +83,6 @@ impl<C: Copies> Means<C> {
         Ok(line)
     }
 
-    /// Returns the bytes of a context.
     pub(super) fn bytes_of(&self, context: Context) -> usize {
         context.lbas() as usize * self.namespace.lba_bytes() as usize
     }
@@ -100,7 +94,6 @@ impl<C: Copies> Means<C> {
         area.address + context.address
     }
 
-    /// Posts the command of a context.
     pub(super) fn post(&mut self, now: Time, context: Context, chunk: Buffer, tag: Tag) -> Posted {
         let owned = (Prefix::new(chunk, self.bytes_of(context)), tag);
         let command: Command<'_, Owned> = match context.is_write() {

@@ -17,7 +17,6 @@ pub(crate) struct Stats {
     pub(crate) second_stage: u64,
     /// Those that did so while another chunk was in its first.
     pub(crate) overlapped: u64,
-    /// Retried commands.
     pub(crate) retries: u64,
     /// Completions of abandoned commands.
     pub(crate) late: u64,

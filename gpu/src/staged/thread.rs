@@ -34,7 +34,6 @@ impl Shared {
     }
 }
 
-/// The state of a thread.
 pub(super) struct Worker<C: Copies> {
     pub(super) lanes: Vec<Lane<C>>,
     pub(super) work: Receiver<Work<C::Event>>,

@@ -21,7 +21,6 @@ impl Chance {
     }
 }
 
-/// Content of pool and devices.
 struct Model {
     pool: Vec<Vec<u8>>,
     devices: Vec<Vec<u8>>,

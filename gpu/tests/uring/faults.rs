@@ -37,7 +37,6 @@ fn run(rig: &Rig, transfers: impl IntoIterator<Item = Transfer>) -> Outcome {
     rig.uring.wait(iocbs, LONG).expect("ended")
 }
 
-/// Writes data and reads it back.
 fn works(rig: &Rig) {
     for lba in [100, 5000] {
         rig.uring.pool().write(0, 0, &[lba as u8; 512]).expect("written");

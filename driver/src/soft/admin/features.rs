@@ -123,7 +123,6 @@ impl Features {
         self.value(VOLATILE_WRITE_CACHE) & 1 != 0
     }
 
-    /// Asynchronous Event Configuration.
     pub(super) fn event_config(&self) -> u32 {
         self.value(ASYNC_EVENTS)
     }

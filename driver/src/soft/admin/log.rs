@@ -23,7 +23,6 @@ const LOGS: [u8; 6] = [SUPPORTED_LOGS, ERRORS, SMART, FIRMWARE, CHANGED_NAMESPAC
 pub(super) const ERROR_ENTRIES: usize = 64;
 const ERROR_ENTRY_BYTES: usize = 64;
 const CHANGED_NAMESPACES_MAX: usize = 1024;
-/// Room temperature.
 const START_KELVIN: u16 = 300;
 /// Effects: supported; changes data; changes the namespace inventory.
 const EFFECT_SUPPORTED: u32 = 1;
@@ -90,7 +89,6 @@ impl Statistics {
         self.bytes_written += bytes;
     }
 
-    /// Records a failed command.
     pub(in crate::soft) fn record(&mut self, command: &Command, status: Status) {
         self.error_count += 1;
         if self.errors.len() == ERROR_ENTRIES {

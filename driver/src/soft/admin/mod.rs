@@ -74,7 +74,6 @@ pub(super) const NAMES: [(u8, &str); 13] = [
 ];
 
 impl Controller {
-    /// Executes an admin command.
     pub(super) fn admin(&mut self, command: &Command, dma: &Dma<'_>) -> Answer {
         // Over PCIe, admin commands use PRPs and are never fused (Base 2.0 section 3.3.3.1).
         if command.fuse != 0 || !matches!(command.pointer, Pointer::Prp(_)) {

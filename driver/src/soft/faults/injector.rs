@@ -15,11 +15,8 @@ pub(in crate::soft) enum Moment {
     Enable,
     /// The host cleared CC.EN.
     Disable,
-    /// A function reset.
     Reset,
-    /// A subsystem reset.
     SubsystemReset,
-    /// Power is cut.
     PowerCut,
 }
 
@@ -51,7 +48,6 @@ impl Injector {
         Injector(armed.collect())
     }
 
-    /// Returns how often each rule has fired.
     pub(in crate::soft) fn counts(&self) -> impl Iterator<Item = u32> {
         self.0.iter().map(|armed| armed.fired)
     }

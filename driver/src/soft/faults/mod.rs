@@ -103,7 +103,6 @@ pub enum FaultKind {
 /// What a fault applies to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Subject {
-    /// Any command.
     Command,
     /// Commands over a range of LBAs.
     Lbas,

@@ -69,7 +69,6 @@ pub(in crate::soft) fn changes_data(opcode: u8) -> bool {
     SUPPORTED.iter().any(|(known, changes)| *known == opcode && *changes)
 }
 
-/// A run of LBAs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::soft) struct Range {
     pub(in crate::soft) first: u64,
@@ -84,7 +83,6 @@ pub(super) struct CopyTo {
     pub(super) fua: bool,
 }
 
-/// An I/O command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum IoCommand {
     Flush,

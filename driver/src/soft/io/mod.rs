@@ -22,7 +22,6 @@ use crate::spec::Status;
 pub(super) use copy::{COPY_LBAS_MAX, COPY_RANGE_LBAS_MAX, COPY_RANGES_MAX};
 pub(super) use decode::{NAMES, Range, SUPPORTED, changes_data, effort_of, range_of, writes};
 
-/// Direction of a transfer.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Way {
     ToHost,
@@ -31,7 +30,6 @@ enum Way {
 }
 
 impl Controller {
-    /// Executes an I/O command.
     #[inline]
     pub(super) fn io(&mut self, command: &Command, dma: &Dma<'_>) -> Answer {
         match IoCommand::decode(command)? {

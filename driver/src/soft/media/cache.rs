@@ -218,7 +218,6 @@ impl Cache {
         }
     }
 
-    /// Writes everything out.
     pub(super) fn flush(&mut self, media: &mut Media) -> MediaResult {
         while let Some(entry) = self.entries.pop() {
             self.places.remove(&entry.offset);

@@ -15,7 +15,6 @@ use crate::sys;
 
 const BOUNCE_BYTES: usize = 128 << 10;
 
-/// A file as media.
 #[derive(Debug)]
 pub(in crate::soft) struct FileMedia {
     file: File,

@@ -16,7 +16,6 @@ use crate::sys;
 
 const COMPARE_CHUNK: usize = 4096;
 
-/// Memory as media.
 #[derive(Debug)]
 pub(in crate::soft) struct MemoryMedia {
     map: MmapMut,

@@ -32,7 +32,6 @@ pub(super) enum MediaError {
     Host,
     /// The media side failed: the file behind it.
     Media,
-    /// The compared bytes differ.
     Differ,
 }
 
@@ -48,15 +47,12 @@ impl From<std::io::Error> for MediaError {
     }
 }
 
-/// The result of moving data.
 pub(super) type MediaResult<T = ()> = std::result::Result<T, MediaError>;
 
 /// The durable part of a controller's storage.
 #[derive(Debug)]
 enum Media {
-    /// Memory of this process.
     Memory(MemoryMedia),
-    /// A sparse file.
     File(FileMedia),
     /// No storage, with this capacity in bytes.
     Null(u64),
@@ -71,7 +67,6 @@ impl Media {
         })
     }
 
-    /// Capacity in bytes.
     fn bytes(&self) -> u64 {
         match self {
             Media::Memory(memory) => memory.bytes(),
@@ -100,7 +95,6 @@ impl Media {
         }
     }
 
-    /// Compares with the host's memory.
     fn compare(&mut self, offset: u64, dma: &Dma<'_>, with: Iova, len: usize) -> MediaResult {
         match self {
             Media::Memory(memory) => memory.compare(offset, dma, with, len),
@@ -139,7 +133,6 @@ impl Media {
         Ok(())
     }
 
-    /// Copies `from` to `offset`.
     fn store(&mut self, offset: u64, from: &[u8]) -> MediaResult {
         match self {
             Media::Memory(memory) => memory.slice_mut(offset, from.len()).copy_from_slice(from),
@@ -157,7 +150,6 @@ impl Media {
         }
     }
 
-    /// Makes all writes durable.
     fn flush(&mut self) -> MediaResult {
         match self {
             Media::File(file) => file.flush(),

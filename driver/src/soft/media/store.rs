@@ -11,7 +11,6 @@ use crate::spec::Iova;
 
 /// Size of the cache that commands in flight pass through at a power cut.
 const IN_FLIGHT_BYTES: u64 = 64 << 20;
-/// Bytes copied at a time.
 const CHUNK_BYTES: usize = 4096;
 
 /// A run of whole LBAs of the storage.
@@ -25,7 +24,6 @@ pub(in crate::soft) struct LbaRun {
     pub(in crate::soft) lba_bytes: u64,
 }
 
-/// The storage of one controller.
 #[derive(Debug)]
 pub(in crate::soft) struct Store {
     media: Media,
@@ -40,7 +38,6 @@ impl Store {
         Ok(Store { media: Media::open(options)?, cache, defects: Defects::default() })
     }
 
-    /// Capacity in bytes.
     pub(in crate::soft) fn bytes(&self) -> u64 {
         self.media.bytes()
     }
@@ -112,7 +109,6 @@ impl Store {
         }
     }
 
-    /// Compares with the host's memory.
     pub(in crate::soft) fn compare(
         &mut self,
         offset: u64,
@@ -144,7 +140,6 @@ impl Store {
         })
     }
 
-    /// Makes the run read as zeros.
     pub(in crate::soft) fn zero(&mut self, run: LbaRun) -> MediaResult {
         let is_cached = self.cache.as_ref().is_some_and(|cache| !cache.is_too_small_for(run.len));
         if !is_cached {
@@ -221,7 +216,6 @@ impl Store {
         self.media.flush()
     }
 
-    /// Makes all writes durable.
     pub(in crate::soft) fn flush(&mut self) -> MediaResult {
         if let Some(cache) = &mut self.cache {
             cache.flush(&mut self.media)?;

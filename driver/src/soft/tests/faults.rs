@@ -4,7 +4,6 @@ use super::*;
 use crate::soft::Verdict;
 use crate::spec::Lba;
 
-/// Creates a controller with the plan `faults`.
 fn rig(faults: &str) -> Rig {
     Rig::new(&format!("mem=1M,seed=5,faults={faults}"))
 }

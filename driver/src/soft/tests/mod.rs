@@ -35,7 +35,6 @@ const IO_CQ: u64 = RAM + 0x3000;
 const DATA: u64 = RAM + 0x10000;
 const QUEUE_ENTRIES: u32 = 64;
 
-/// Host memory in a vector.
 struct Ram(RefCell<Vec<u8>>);
 
 impl Ram {
@@ -83,7 +82,6 @@ struct Done {
     status: Status,
 }
 
-/// A command's dwords.
 #[derive(Clone, Copy, Debug)]
 struct Cmd([u32; 16]);
 
@@ -116,7 +114,6 @@ impl Cmd {
         self.prp(first, second).with(0, self.0[0] | 1 << 14)
     }
 
-    /// Sets SLBA and the number of LBAs.
     fn lbas(self, first: u64, count: u32) -> Cmd {
         self.with(10, first as u32).with(11, (first >> 32) as u32).with(12, count - 1)
     }
@@ -148,7 +145,6 @@ struct Ring {
     phase: bool,
 }
 
-/// A host with one controller.
 struct Rig {
     controller: Controller,
     ram: Ram,
@@ -237,7 +233,6 @@ impl Rig {
         cid
     }
 
-    /// Steps at the time `ns`.
     fn step_at(&mut self, ns: u64) -> usize {
         self.ns = ns;
         self.controller.step(&self.ram, Time::from_ns(ns))
@@ -287,7 +282,6 @@ impl Rig {
         self.execute(0, command)
     }
 
-    /// Executes an I/O command on queue 1 and returns its status.
     fn io(&mut self, command: Cmd) -> Status {
         self.execute(1, command).status
     }

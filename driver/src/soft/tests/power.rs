@@ -7,7 +7,6 @@ use proptest::prelude::*;
 /// LBAs that the tests use.
 const LBAS: u64 = 48;
 
-/// A host operation.
 #[derive(Clone, Debug)]
 enum Op {
     Write {

@@ -118,7 +118,6 @@ impl Drop for Gpu {
     }
 }
 
-/// Launches a kernel with one 64-bit argument.
 pub(crate) fn launch(
     function: CUfunction,
     blocks: u32,

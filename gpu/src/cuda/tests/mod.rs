@@ -41,7 +41,6 @@ pub(crate) fn alone_without_a_report(settings: &str, test: fn()) {
     run(Some(Installation::All), settings, test);
 }
 
-/// Opens the GPU of a test.
 pub(crate) fn open() -> Arc<Gpu> {
     Gpu::open(0).expect("the emulated driver has a GPU")
 }

@@ -70,7 +70,6 @@ impl BenchGpu {
         self.0.lock().expect("not poisoned")
     }
 
-    /// Reads a part of its memory.
     pub(super) fn read(&self, at: u64, bytes: usize) -> Vec<u8> {
         let at = (at - BASE) as usize;
         self.state().memory[at..at + bytes].to_vec()

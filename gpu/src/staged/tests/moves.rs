@@ -8,10 +8,8 @@ use super::bench_gpu::BASE;
 use super::rig::{CHUNK_LBAS, CHUNKS, LBA, POOL, Rig, TIMEOUT, pattern, read, write};
 use crate::layout::Context;
 
-/// LBAs of the model's disk.
 const DISK_LBAS: u64 = 2048;
 
-/// A seeded generator of numbers.
 struct Numbers(u64);
 
 impl Numbers {

@@ -13,19 +13,15 @@ use crate::layout::Context;
 use crate::staged::lane::{Lane, LaneOptions};
 use crate::staged::{Area, Progress, Work};
 
-/// Bytes of an LBA.
 pub(super) const LBA: usize = 512;
-/// Bytes of the pool's one region.
 pub(super) const POOL: u64 = 1 << 20;
 /// Address of blocks' words: behind the pool.
 pub(super) const WORDS: u64 = BASE + POOL;
 /// Bytes of words of a block: statuses, then `done`.
 const WORDS_BYTES: u64 = 16 << 10;
-/// Chunks of the lane.
 pub(super) const CHUNKS: usize = 8;
 /// LBAs of a chunk: the controller's MDTS is 32 KiB.
 pub(super) const CHUNK_LBAS: u64 = 64;
-/// Time limit of a control block.
 pub(super) const TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A lane with its device, its GPU and its words.
@@ -38,7 +34,6 @@ pub(super) struct Rig {
     blocks: u64,
 }
 
-/// An issued block.
 pub(super) struct Issued {
     pub(super) progress: Arc<Progress>,
     pub(super) statuses: u64,
@@ -155,7 +150,6 @@ impl Rig {
         panic!("the block does not end");
     }
 
-    /// Steps for `time`.
     pub(super) fn pass(&mut self, time: Duration) {
         let end = self.bus.now() + time;
         while self.bus.now() < end {

@@ -14,9 +14,7 @@ use crate::layout::Context;
 use crate::staged::{Area, Progress, Staged, StagedOptions, Work};
 
 const LBA: u64 = 512;
-/// LBAs of a context.
 const LBAS: u64 = 8;
-/// Contexts of a block.
 const CONTEXTS: u64 = 24;
 /// Blocks in flight together.
 const BLOCKS: u64 = 12;
@@ -80,7 +78,6 @@ impl Rig {
         }
     }
 
-    /// Issues all blocks and waits for them.
     fn move_all(&self, is_write: bool) {
         let progress: Vec<_> = (0..BLOCKS)
             .map(|number| {

@@ -263,7 +263,7 @@ fn a_server_that_came_back_is_met_again() {
         assert_eq!(enabled.bus.read32(CSTS), u32::MAX);
         assert_eq!(enabled.bus.take_event(), Some(BusEvent::Gone));
         enabled.bus.reset().expect("met again");
-        // Asserted: everything that was handed out before goes on working.
+        // Everything handed out before still works.
         assert_eq!(server.with(|it| it.mapping_count()), 1);
         let mut admin = File::from(vectors.into_iter().next().expect("vector 0"));
         let mut signals = [0; 8];

@@ -266,7 +266,7 @@ impl Shared {
             slots.push(State::Free);
         }
         self.words_of(index).iter().for_each(|word| word.store(0, Ordering::Relaxed));
-        // Each change increments the version afterwards, so this value is unique.
+        // Every change increments the version, so this value is unique.
         let id = self.version.fetch_add(1, Ordering::AcqRel);
         slots[index] = State::Serving(Entry { id, doorbells, depth });
         Ok(index)

@@ -8,7 +8,7 @@ use super::options::Options;
 use crate::spec::register as reg;
 use crate::spec::register::{Cc, Csts, ShutdownStatus};
 
-// Offsets; the upper half of a 64-bit property is a dword of its own.
+// Offsets; the upper half of a 64-bit property is a separate dword.
 const CAP: u32 = reg::CAP.offset();
 const CAP_HIGH: u32 = CAP + 4;
 const VS: u32 = reg::VS.offset();

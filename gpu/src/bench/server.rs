@@ -47,7 +47,7 @@ impl Server {
         Ok(Server::Gpu(Box::new(controller), data))
     }
 
-    /// Creates controllers in this process, at most half as many as processors or as queues.
+    /// Creates controllers in this process: one for every two processors, at most one for each queue.
     ///
     /// # Errors
     /// The driver's; CUDA's for the pool.
